@@ -1,0 +1,76 @@
+"""The library's exceptions, named by whose fault they report.
+
+A wrong call raises ``ValueError``, ``TypeError`` or ``RuntimeError`` before any I/O; an exception of
+the user's own function keeps its type. What is left is the world's fault, and lives here.
+"""
+
+from __future__ import annotations
+
+__all__ = ["FormatError", "StoreError", "WorkerDiedError"]
+
+
+class _LocatedError(Exception):
+    """An error that says where: its attributes are filled in by whichever layer knows them.
+
+    Attributes travel through pickle (``BaseException.__reduce__`` keeps ``__dict__``), so an error
+    raised in a worker process names the same place in the parent.
+    """
+
+    _places: tuple[str, ...] = ()
+
+    def __init__(self, message: str, **places: object) -> None:
+        super().__init__(message)
+        for name in self._places:
+            setattr(self, name, places.pop(name, None))
+        if places:
+            raise TypeError(f"unknown place {sorted(places)}; {type(self).__name__} has {self._places}")
+
+    def __str__(self) -> str:
+        known = [(name, getattr(self, name, None)) for name in self._places]
+        where = ", ".join(f"{name} {value}" for name, value in known if value is not None)
+        return f"{self.args[0]} [{where}]" if where else str(self.args[0])
+
+
+class StoreError(_LocatedError, OSError):
+    """Bytes could not be had: missing object, refused access, cut body, changed object.
+
+    Attributes:
+        shard: The URL or path, without query and user info.
+        status: The HTTP status, where there is one.
+        offset: First byte that could not be read.
+    """
+
+    _places = ("shard", "status", "offset")
+    shard: str | None
+    status: int | None
+    offset: int | None
+
+
+class FormatError(_LocatedError, ValueError):
+    """A shard's bytes are not what its format promises: truncated, corrupt or of another format.
+
+    Attributes:
+        shard: The URL or path, without query and user info.
+        offset: Byte offset in the (decompressed) shard at which the fault was found.
+        sample: Index in the shard of the sample being read, counted from 0.
+    """
+
+    _places = ("shard", "offset", "sample")
+    shard: str | None
+    offset: int | None
+    sample: int | None
+
+
+class WorkerDiedError(_LocatedError, RuntimeError):
+    """A worker process ended without finishing its work: killed, crashed, or out of memory.
+
+    Attributes:
+        worker: Number of the worker within its rank, from 0.
+        pid: Its process id.
+        exitcode: Its exit status; ``-n`` if signal ``n`` ended it; None if that is not known.
+    """
+
+    _places = ("worker", "pid", "exitcode")
+    worker: int | None
+    pid: int | None
+    exitcode: int | None

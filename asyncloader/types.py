@@ -1,0 +1,74 @@
+"""The nouns every room shares: samples, blocks of them, and the positions that ride along.
+
+A *position* says where to reopen a stream so that it goes on with the next sample. It is a plain
+dict of JSON values, and nests: each stage that has something to remember adds its own entries around
+those of the stage before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+__all__ = ["Block", "Buffer", "Decoder", "OffsetTrail", "Position", "Sample", "Trail"]
+
+Sample: TypeAlias = dict[str, Any]
+Position: TypeAlias = Mapping[str, Any]
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Trail(Protocol):
+    """The positions of one block's samples, worked out only where somebody asks."""
+
+    def after(self, index: int) -> Position:
+        """The position at which the stream goes on after sample ``index`` of the block."""
+        ...
+
+
+@dataclass(slots=True)
+class Block:
+    """A run of consecutive samples, and the trail of their positions."""
+
+    samples: list[Any]
+    trail: Trail
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+
+@dataclass(slots=True)
+class OffsetTrail:
+    """Positions within one shard: sample index, and the byte offset to reopen it at.
+
+    Args:
+        first: Index in the shard of the block's first sample.
+        ends: For each sample the offset, in the decoder's input, of the first byte that is not
+            needed any more once the sample was handed out; a decoder started there goes on with the
+            next sample. None where the format cannot restart in its middle.
+    """
+
+    first: int
+    ends: list[int] | None
+
+    def after(self, index: int) -> Position:
+        position = {"sample": self.first + index + 1}
+        if self.ends is not None:
+            position["byte"] = self.ends[index]
+        return position
+
+
+class Decoder(Protocol):
+    """Feed the bytes of one shard in any chunking, get blocks of samples; no I/O, no await.
+
+    Both methods yield blocks as they come, so that a chunk which expands (decompression) is never
+    held expanded as a whole. Empty blocks are not yielded.
+    """
+
+    def feed(self, chunk: Buffer) -> Iterator[Block]:
+        """The samples that ``chunk`` completes. Raises FormatError with offset and sample."""
+        ...
+
+    def finish(self) -> Iterator[Block]:
+        """The samples left at the end of the shard. Raises FormatError if it is truncated."""
+        ...
