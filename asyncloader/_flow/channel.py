@@ -1,0 +1,202 @@
+"""A bounded hand-over from one thread or event loop to another.
+
+Laws:
+
+* Either end may be a thread or a coroutine; the rules are the same and are written once, under one
+  lock. Only the waiting differs.
+* The bound is a cost (bytes, or 1 an item) that the maker of the channel must choose. One item is
+  always let in when nothing is held, however costly, so that an over-size item cannot deadlock.
+* The end and errors travel on the channel itself, after the items sent before them; no item value is
+  special. Each is raised once to each waiting receiver, and ``EndOfChannel`` from then on.
+* ``close`` (the receiver has gone) wakes every sender with ``ChannelClosed`` and drops what is held.
+  No wait is unbounded: whoever owns a channel closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+__all__ = ["Channel", "ChannelClosed", "EndOfChannel"]
+
+T = TypeVar("T")
+
+
+class EndOfChannel(Exception):
+    """The sender has finished and everything it sent was received."""
+
+
+class ChannelClosed(Exception):
+    """The receiver has gone; nothing sent will be read."""
+
+
+class Channel(Generic[T]):
+    """A first-in first-out hand-over, bounded by cost.
+
+    Args:
+        capacity: The summed cost that may be held, in the unit of the senders' ``cost``. No default:
+            the right bound depends on what is sent.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._lock = threading.Lock()
+        self._items: deque[tuple[T, int]] = deque()
+        self._held = 0
+        self._finished = False
+        self._error: BaseException | None = None
+        self._closed = False
+        self._waiting_receivers: list[Callable[[], None]] = []
+        self._waiting_senders: list[Callable[[], None]] = []
+
+    # --- the sender's end ---
+
+    def send(self, item: T, cost: int = 1) -> None:
+        """Hand over ``item``, blocking this thread while the channel is full.
+
+        Raises:
+            ChannelClosed: The receiver has gone.
+        """
+        while (ready := self._try_send(item, cost, _thread_waiter)) is not None:
+            ready.wait()
+
+    async def send_async(self, item: T, cost: int = 1) -> None:
+        """Like ``send``, from a coroutine. If cancelled while waiting, the item was not sent."""
+        while (ready := self._try_send(item, cost, _loop_waiter)) is not None:
+            await ready.wait()
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Say that nothing more will be sent, and why. Only the first call counts."""
+        with self._lock:
+            if self._finished:
+                return
+            self._finished = True
+            self._error = error
+            wake = _take(self._waiting_receivers)
+        _run(wake)
+
+    # --- the receiver's end ---
+
+    def receive(self) -> T:
+        """The next item, blocking this thread until there is one.
+
+        Raises:
+            EndOfChannel: Nothing more will come.
+            BaseException: What the sender passed to ``finish``; once.
+        """
+        while True:
+            outcome = self._try_receive(_thread_waiter)
+            if not isinstance(outcome, _ThreadWaiter):
+                return outcome[0]
+            outcome.wait()
+
+    async def receive_async(self) -> T:
+        """Like ``receive``, from a coroutine. If cancelled while waiting, no item is lost."""
+        while True:
+            outcome = self._try_receive(_loop_waiter)
+            if not isinstance(outcome, _LoopWaiter):
+                return outcome[0]
+            await outcome.wait()
+
+    def close(self) -> None:
+        """Tell the senders that nobody reads any more, and drop what is held. Idempotent."""
+        with self._lock:
+            self._closed = True
+            self._finished = True
+            self._items.clear()
+            self._held = 0
+            wake = _take(self._waiting_senders) + _take(self._waiting_receivers)
+        _run(wake)
+
+    def __len__(self) -> int:
+        """How many items are held now."""
+        return len(self._items)
+
+    # --- the rules ---
+
+    def _try_send(self, item: T, cost: int, waiter: Callable[[], W]) -> W | None:
+        with self._lock:
+            if self._closed:
+                raise ChannelClosed
+            assert not self._finished, "sent after finish"
+            if self._items and self._held + cost > self._capacity:
+                ready = waiter()
+                self._waiting_senders.append(ready.wake)
+                return ready
+            self._items.append((item, cost))
+            self._held += cost
+            wake = _take(self._waiting_receivers)
+        _run(wake)
+        return None
+
+    def _try_receive(self, waiter: Callable[[], W]) -> tuple[T] | W:
+        with self._lock:
+            if self._items:
+                item, cost = self._items.popleft()
+                self._held -= cost
+                wake = _take(self._waiting_senders)
+            elif self._finished:
+                error, self._error = self._error, None
+                if error is not None:
+                    raise error
+                raise EndOfChannel
+            else:
+                ready = waiter()
+                self._waiting_receivers.append(ready.wake)
+                return ready
+        _run(wake)
+        return (item,)
+
+
+class _ThreadWaiter:
+    """One blocked thread."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.wake = self._event.set
+
+    def wait(self) -> None:
+        self._event.wait()
+
+
+class _LoopWaiter:
+    """One suspended coroutine, woken from any thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+
+    def wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._settle)
+        except RuntimeError:
+            # The loop was closed with this waiter still in line: nobody is left to wake.
+            if not self._loop.is_closed():
+                raise
+
+    def _settle(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        await self._future
+
+
+W = TypeVar("W", _ThreadWaiter, _LoopWaiter)
+_thread_waiter = _ThreadWaiter
+_loop_waiter = _LoopWaiter
+
+
+def _take(waiting: list[Callable[[], None]]) -> list[Callable[[], None]]:
+    taken = waiting[:]
+    waiting.clear()
+    return taken
+
+
+def _run(wakes: list[Callable[[], None]]) -> None:
+    """Wake outside the lock: the woken thread would only run into it."""
+    for wake in wakes:
+        wake()

@@ -1,0 +1,170 @@
+"""One event loop on its own thread, always turning while the consumer computes.
+
+Laws:
+
+* Every task of the library is started through a ``Scope``; ``create_task`` appears here and nowhere else.
+* Whoever started an engine stops it: ``stop`` cancels all its tasks, waits for their clean-up under a
+  deadline, closes the loop and joins the thread. Nothing outlives it.
+* An engine belongs to the process that started it; it is never used across a fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any
+
+from .channel import Channel
+
+__all__ = ["Engine", "EngineStopped", "Scope"]
+
+# Clean-up is closing sockets and files. Five seconds is torch's patience with a worker, and far above
+# the milliseconds it takes; beyond it something is stuck and the caller should hear of it.
+_STOP_DEADLINE_S = 5.0
+
+
+class EngineStopped(Exception):
+    """The engine was stopped while this work was still to be done."""
+
+
+class _Stop(Exception):
+    """Raised inside a scope's body to cancel its tasks."""
+
+
+class Scope:
+    """Tasks that end together: leaving the ``async with`` waits for all, an error cancels the rest."""
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Scope:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._group.__aexit__(kind, error, trace)
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run ``work`` beside the others until it ends or the scope does."""
+        return self._group.create_task(work)
+
+
+class Engine:
+    """An event loop thread and the tasks on it.
+
+    Constructing starts nothing; ``start`` (or ``with``) does. uvloop's loop is used where it is
+    installed, asyncio's own elsewhere.
+
+    Args:
+        name: Name of the thread, seen in debuggers and stack dumps.
+    """
+
+    def __init__(self, name: str = "asyncloader-engine") -> None:
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._scope: Scope | None = None
+        self._stopping: asyncio.Event | None = None
+        self._stop_asked = False
+        self._ready = threading.Event()
+
+    def start(self) -> None:
+        """Start the thread, and return once its loop turns."""
+        assert self._thread is None, "an engine starts once"
+        # A daemon: the interpreter must be able to exit while a consumer holds an unfinished
+        # iterator; its finalizer stops the engine during exit.
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    def submit(self, work: Callable[[], Coroutine[Any, Any, None]], outlet: Channel[Any]) -> None:
+        """Start ``work()`` as a task, from any thread; how it ends is how ``outlet`` ends.
+
+        When the task returns, the channel is finished; an exception finishes the channel with it; if
+        the engine is stopped first, the channel ends with ``EngineStopped``, so that a cut stream can
+        never be taken for one that ended.
+
+        Raises:
+            EngineStopped: The engine was stopped before.
+        """
+        assert self._loop is not None and self._scope is not None, "engine not started"
+        if self._stop_asked:
+            raise EngineStopped
+        scope = self._scope
+        try:
+            self._loop.call_soon_threadsafe(lambda: scope.start(_run_into(work, outlet)))
+        except RuntimeError:
+            if self._loop.is_closed():
+                raise EngineStopped from None
+            raise
+
+    def stop(self) -> None:
+        """Cancel every task, close the loop and join the thread. Idempotent, from any thread.
+
+        Raises:
+            RuntimeError: The tasks' clean-up did not end within its deadline of five seconds.
+        """
+        if self._thread is None or self._loop is None:
+            return
+        if not self._stop_asked:
+            self._stop_asked = True
+            assert self._stopping is not None
+            try:
+                self._loop.call_soon_threadsafe(self._stopping.set)
+            except RuntimeError:
+                if not self._loop.is_closed():
+                    raise
+        # A garbage collection on the loop thread itself may end up here; it cannot wait for itself.
+        if self._thread is threading.current_thread():
+            return
+        self._thread.join(_STOP_DEADLINE_S)
+        if self._thread.is_alive():
+            raise RuntimeError(f"{self._name} did not stop within {_STOP_DEADLINE_S} s: a task is stuck")
+
+    def __enter__(self) -> Engine:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            runner.run(self._serve())
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        try:
+            async with Scope() as scope:
+                self._scope = scope
+                self._ready.set()
+                await self._stopping.wait()
+                raise _Stop
+        except* _Stop:
+            pass
+
+
+async def _run_into(work: Callable[[], Coroutine[Any, Any, None]], outlet: Channel[Any]) -> None:
+    try:
+        await work()
+    except Exception as error:
+        outlet.finish(error)
+    except BaseException:
+        outlet.finish(EngineStopped())
+        raise
+    else:
+        outlet.finish()
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # Windows has no uvloop
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
