@@ -45,8 +45,8 @@ class Scope:
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
-        return await self._group.__aexit__(kind, error, trace)
+    ) -> None:
+        await self._group.__aexit__(kind, error, trace)
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run ``work`` beside the others until it ends or the scope does."""
