@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from .channel import Channel
 
@@ -23,6 +24,9 @@ __all__ = ["Engine", "EngineStopped", "Scope"]
 # Clean-up is closing sockets and files. Five seconds is torch's patience with a worker, and far above
 # the milliseconds it takes; beyond it something is stuck and the caller should hear of it.
 _STOP_DEADLINE_S = 5.0
+
+
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
 
 
 class EngineStopped(Exception):
@@ -46,11 +50,21 @@ class Scope:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._group.__aexit__(kind, error, trace)
+        try:
+            await self._group.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) == 1:
+                raise group.exceptions[0] from None
+            raise
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run ``work`` beside the others until it ends or the scope does."""
-        return self._group.create_task(work)
+    def start(self, work: Work, outlet: Channel[Any]) -> None:
+        """Run ``work()`` beside the others; how it ends is how ``outlet`` ends.
+
+        When the task returns, the channel is finished; an exception finishes the channel with it; if
+        it is cancelled first, the channel ends with ``EngineStopped``, so that a cut stream can never
+        be taken for one that ended.
+        """
+        self._group.create_task(_run_into(work, outlet))
 
 
 class Engine:
@@ -71,6 +85,8 @@ class Engine:
         self._stopping: asyncio.Event | None = None
         self._stop_asked = False
         self._ready = threading.Event()
+        #: Clients (sessions) of this engine; closed after its last task has ended.
+        self.resources = AsyncExitStack()
 
     def start(self) -> None:
         """Start the thread, and return once its loop turns."""
@@ -81,12 +97,8 @@ class Engine:
         self._thread.start()
         self._ready.wait()
 
-    def submit(self, work: Callable[[], Coroutine[Any, Any, None]], outlet: Channel[Any]) -> None:
-        """Start ``work()`` as a task, from any thread; how it ends is how ``outlet`` ends.
-
-        When the task returns, the channel is finished; an exception finishes the channel with it; if
-        the engine is stopped first, the channel ends with ``EngineStopped``, so that a cut stream can
-        never be taken for one that ended.
+    def submit(self, work: Work, outlet: Channel[Any]) -> None:
+        """Start ``work()`` as a task from any thread; see ``Scope.start``.
 
         Raises:
             EngineStopped: The engine was stopped before.
@@ -94,9 +106,8 @@ class Engine:
         assert self._loop is not None and self._scope is not None, "engine not started"
         if self._stop_asked:
             raise EngineStopped
-        scope = self._scope
         try:
-            self._loop.call_soon_threadsafe(lambda: scope.start(_run_into(work, outlet)))
+            self._loop.call_soon_threadsafe(self._scope.start, work, outlet)
         except RuntimeError:
             if self._loop.is_closed():
                 raise EngineStopped from None
@@ -140,7 +151,7 @@ class Engine:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
         try:
-            async with Scope() as scope:
+            async with self.resources, Scope() as scope:
                 self._scope = scope
                 self._ready.set()
                 await self._stopping.wait()
@@ -149,7 +160,7 @@ class Engine:
             pass
 
 
-async def _run_into(work: Callable[[], Coroutine[Any, Any, None]], outlet: Channel[Any]) -> None:
+async def _run_into(work: Work, outlet: Channel[Any]) -> None:
     try:
         await work()
     except Exception as error:

@@ -1,0 +1,114 @@
+"""Lanes: the streams an epoch is dealt into, and who computes which.
+
+An epoch is one global sequence of batches. Shards, in epoch order, are dealt to ``L`` lanes; batch ``j``
+comes from lane ``j mod L``, and at step ``k`` rank ``r`` of ``R`` delivers batch ``k * R + r``. Hence rank
+``r`` owns the lanes ``l`` with ``l mod R == r``, takes a batch from each in turn, and the sequence is the
+same for every number of workers and every world size that divides ``L``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
+from .order import permutation
+from .topology import World
+
+__all__ = ["Rotation", "check_shards", "choose_lanes", "lane_shards", "rank_lanes", "worker_lanes"]
+
+T = TypeVar("T")
+
+
+def choose_lanes(lanes: int | None, world: World, num_workers: int) -> int:
+    """The number of lanes: as given, or one for each worker of each rank.
+
+    Raises:
+        ValueError: The world size does not divide ``lanes``; the message lists the sizes that do.
+    """
+    if lanes is None:
+        return world.size * max(num_workers, 1)
+    if isinstance(lanes, bool) or not isinstance(lanes, int) or lanes < 1:
+        raise ValueError(f"lanes should be a positive integer value, but got lanes={lanes}")
+    if lanes % world.size:
+        fitting = [size for size in range(1, lanes + 1) if lanes % size == 0]
+        raise ValueError(
+            f"{lanes} lanes cannot be split evenly over {world.size} ranks; they fit a world size of "
+            f"{', '.join(map(str, fitting))}. Change the world size, or start anew with another lanes="
+        )
+    return lanes
+
+
+def rank_lanes(lanes: int, world: World) -> list[int]:
+    """The lanes of this rank, in the order in which it takes batches from them."""
+    return list(range(world.rank, lanes, world.size))
+
+
+def worker_lanes(lanes: Sequence[int], num_workers: int) -> list[list[int]]:
+    """A rank's lanes dealt to its workers; workers that would get none are left out."""
+    count = min(max(num_workers, 1), len(lanes))
+    return [list(lanes[worker::count]) for worker in range(count)]
+
+
+def lane_shards(count: int, lane: int, lanes: int, order_key: Sequence[int] | None) -> list[int]:
+    """The shards of one lane, in the order in which it reads them, as indices below ``count``.
+
+    Args:
+        count: Number of shards of the dataset.
+        lane: The lane.
+        lanes: Number of lanes.
+        order_key: What draws the epoch's order, such as ``(seed, epoch)``; None keeps the given order.
+    """
+    order = list(range(count)) if order_key is None else permutation(count, *order_key)
+    return order[lane::lanes]
+
+
+def check_shards(count: int, world: World) -> None:
+    """Refuse a dataset that would leave a rank without a single shard.
+
+    Raises:
+        ValueError: Fewer shards than ranks.
+    """
+    if count < world.size:
+        raise ValueError(
+            f"{count} shards cannot be split over {world.size} ranks: {world.size - count} of them would get "
+            f"nothing and wait for ever in the first collective call. Write at least {world.size} shards, or "
+            f"use at most {count} ranks"
+        )
+
+
+class Rotation:
+    """A turn-taking over lanes in which those that have run dry are passed over.
+
+    Args:
+        lanes: In the order of their turns.
+        turn: Index into ``lanes`` of the lane whose turn it is.
+        dry: Lanes that have ended.
+    """
+
+    def __init__(self, lanes: Sequence[int], turn: int = 0, dry: Sequence[int] = ()) -> None:
+        self._lanes = list(lanes)
+        self._dry = set(dry)
+        self.turn = turn
+
+    def __iter__(self) -> Iterator[int]:
+        """The lane whose turn it is, for ever, until all are dry; ``advance`` moves on."""
+        while len(self._dry) < len(self._lanes):
+            lane = self._lanes[self.turn]
+            if lane in self._dry:
+                self.advance()
+            else:
+                yield lane
+
+    def advance(self) -> None:
+        """Pass the turn to the next lane."""
+        self.turn = (self.turn + 1) % len(self._lanes)
+
+    def mark_dry(self, lane: int) -> None:
+        """``lane`` has ended; the turn is passed on without a batch."""
+        self._dry.add(lane)
+        self.advance()
+
+    @property
+    def dry(self) -> list[int]:
+        """The lanes that have ended, in rising order."""
+        return sorted(self._dry)

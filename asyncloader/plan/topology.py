@@ -1,0 +1,127 @@
+"""Where a stream runs: rank, worker, lane and epoch; and how a process learns its rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import TypeVar
+
+__all__ = ["Topology", "World", "enter_topology", "get_topology", "resolve_world"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The ranks of a training run: this one's number and how many there are."""
+
+    rank: int = 0
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"world_size should be at least 1, but got world_size={self.size}")
+        if not 0 <= self.rank < self.size:
+            raise ValueError(
+                f"rank should be in the interval [0, {self.size - 1}] of world_size={self.size}, "
+                f"but got rank={self.rank}"
+            )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> World:
+        """Rank and world size as torchrun sets them (``RANK``, ``WORLD_SIZE``); alone if unset.
+
+        Raises:
+            ValueError: One is set without the other, or is not a number.
+        """
+        rank, size = environ.get("RANK"), environ.get("WORLD_SIZE")
+        if rank is None and size in (None, "1"):
+            return cls()
+        if rank is None or size is None:
+            raise ValueError(
+                "RANK and WORLD_SIZE should be set together (torchrun sets both), but got "
+                f"RANK={rank!r}, WORLD_SIZE={size!r}; set both or pass rank= and world_size="
+            )
+        try:
+            return cls(int(rank), int(size))
+        except ValueError as error:
+            raise ValueError(f"RANK={rank!r}, WORLD_SIZE={size!r}: {error}") from None
+
+
+def resolve_world(
+    rank: int | None,
+    world_size: int | None,
+    distributed: Callable[[], tuple[int, int] | None],
+    environ: Mapping[str, str],
+) -> World:
+    """The world to load for: as given, else the process group's, else the environment's.
+
+    Args:
+        rank: Given by the user, with ``world_size``, or None.
+        world_size: Given by the user, with ``rank``, or None.
+        distributed: Gives (rank, world size) of an initialised process group, or None.
+        environ: The environment variables.
+    """
+    if (rank is None) != (world_size is None):
+        raise ValueError(
+            f"rank and world_size should be given together, but got rank={rank}, world_size={world_size}"
+        )
+    if rank is not None and world_size is not None:
+        return World(rank, world_size)
+    group = distributed()
+    return World(*group) if group is not None else World.from_env(environ)
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """The place of one lane: what a source of your own needs to yield only its part.
+
+    Attributes:
+        lane: Number of this lane, from 0, over all ranks and workers.
+        lanes: How many lanes share the dataset; each sample belongs to exactly one of them.
+        rank: Rank that reads this lane.
+        world_size: Number of ranks.
+        epoch: Number of the pass over the dataset, from 0; mix it into your own shuffling.
+    """
+
+    lane: int = 0
+    lanes: int = 1
+    rank: int = 0
+    world_size: int = 1
+    epoch: int = 0
+
+    def split(self, items: Iterable[T]) -> Iterator[T]:
+        """This lane's part of ``items``: every ``lanes``-th one, starting at ``lane``."""
+        return islice(iter(items), self.lane, None, self.lanes)
+
+
+@dataclass(slots=True)
+class _Asked:
+    """The topology of the running stream, and whether its source has looked at it."""
+
+    topology: Topology
+    asked: bool = field(default=False)
+
+
+_current: ContextVar[_Asked | None] = ContextVar("asyncloader_topology", default=None)
+
+
+def get_topology() -> Topology:
+    """The lane that is being read, from inside a dataset's ``__iter__`` or ``__aiter__``.
+
+    Outside a loader it is the one lane of a world of one, so that a dataset also works on its own.
+    """
+    here = _current.get()
+    if here is None:
+        return Topology()
+    here.asked = True
+    return here.topology
+
+
+def enter_topology(topology: Topology) -> _Asked:
+    """Make ``topology`` the current one of this context, and tell whether it is asked for."""
+    here = _Asked(topology)
+    _current.set(here)
+    return here
