@@ -18,11 +18,28 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-__all__ = ["Channel", "ChannelClosed", "EndOfChannel"]
+__all__ = ["Channel", "ChannelClosed", "EndOfChannel", "Receiver"]
 
 T = TypeVar("T")
+R = TypeVar("R", covariant=True)
+
+
+class Receiver(Protocol[R]):
+    """The receiving end of a stream, whatever makes it: a channel, a worker, a stage behind one."""
+
+    def receive(self) -> R:
+        """The next item; raises EndOfChannel after the last one, or the stream's own error once."""
+        ...
+
+    async def receive_async(self) -> R:
+        """Like ``receive``, from a coroutine."""
+        ...
+
+    def close(self) -> None:
+        """Say that nothing more is wanted, and free what the stream holds. Idempotent."""
+        ...
 
 
 class EndOfChannel(Exception):
