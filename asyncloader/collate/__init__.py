@@ -1,0 +1,35 @@
+"""Makes a batch out of samples: stacked as torch does it, or padded.
+
+The names are looked up when they are first used, so that this package can be imported without NumPy
+and torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .default import default_collate, default_convert
+    from .pad import Pad, PadField
+    from .ragged import pad_ragged
+
+__all__ = ["Pad", "PadField", "default_collate", "default_convert", "pad_ragged"]
+
+_HOME = {
+    "Pad": ".pad",
+    "PadField": ".pad",
+    "default_collate": ".default",
+    "default_convert": ".default",
+    "pad_ragged": ".ragged",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

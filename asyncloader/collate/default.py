@@ -1,0 +1,84 @@
+"""torch's own collation, with errors that say which field of which sample they are about.
+
+torch's functions do the work, so what a user registered in ``default_collate_fn_map`` holds here too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+from ._fault import explain
+
+__all__ = ["default_collate", "default_convert"]
+
+
+def default_collate(batch: Sequence[Any]) -> Any:
+    """Stack a list of samples into a batch, by the rules of ``torch.utils.data.default_collate``.
+
+    Args:
+        batch: ``B`` samples of like structure. The first one decides: its keys, its types.
+
+    Returns:
+        The structure of one sample with every leaf batched: tensors and NumPy arrays of shape ``S``
+        become a tensor ``(B, *S)`` of their dtype, a Python ``int`` ``(B,) int64``, ``float``
+        ``(B,) float64``, ``bool`` ``(B,) bool``. Strings and bytes, such as ``__key__`` and
+        ``__url__``, stay a list. Mappings, namedtuples and lists keep their type, a tuple becomes a
+        list.
+
+    Raises:
+        Exception: What torch raises, unchanged in type and message: RuntimeError for unequal shapes
+            or lengths, TypeError for a type without a rule, KeyError for a field that a later sample
+            lacks, IndexError for an empty batch. A note names the field and the entries.
+    """
+    torch_collate = _torch_function("default_collate")
+    try:
+        return torch_collate(batch)
+    except Exception as error:
+        _note(error, batch, torch_collate)
+        raise
+
+
+def default_convert(sample: Any) -> Any:
+    """Turn a sample's arrays into tensors, by the rules of ``torch.utils.data.default_convert``.
+
+    Args:
+        sample: One sample, not batched (``batch_size=None``).
+
+    Returns:
+        The sample with NumPy arrays and scalars as tensors of the same shape and dtype, sharing the
+        array's memory where torch can. Python numbers, strings, bytes, arrays of strings or objects
+        and whatever else are left as they are. A tuple becomes a list.
+
+    Raises:
+        Exception: What torch raises, unchanged in type and message: TypeError for a dtype that it
+            lacks. A note names the field.
+    """
+    torch_convert = _torch_function("default_convert")
+    try:
+        return torch_convert(sample)
+    except Exception as error:
+        _note(error, [sample], lambda values: torch_convert(values[0]))
+        raise
+
+
+def _torch_function(name: str) -> Callable[[Any], Any]:
+    """torch imported only now: ``import asyncloader`` must not. Its functions here are untyped."""
+    import torch.utils.data
+
+    function: Callable[[Any], Any] = getattr(torch.utils.data, name)
+    return function
+
+
+def _note(error: Exception, batch: Sequence[Any], attempt: Callable[[Any], Any]) -> None:
+    """Add the place to ``error``; torch's message stays, so that code which matches it still does."""
+    from torch.utils.data._utils.collate import default_collate_fn_map
+
+    leaf_types = tuple(
+        kind for kinds in default_collate_fn_map for kind in (kinds if isinstance(kinds, tuple) else (kinds,))
+    )
+    # Samples are the user's objects and may fail in any way when they are looked at again. The error
+    # that matters is already on its way; a failed diagnosis must not replace it.
+    with suppress(Exception):
+        error.add_note(explain(batch, attempt, lambda value: isinstance(value, leaf_types)))

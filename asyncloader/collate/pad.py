@@ -1,0 +1,239 @@
+"""Pads sequences of unequal length to the longest of their batch.
+
+``Pad`` is a ``collate_fn``: frozen and picklable, so it travels to the workers with the recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from ._fault import entry
+from .default import default_collate
+from .ragged import Overflow, Piece, Side, bound, exact_fill, is_number, lay, real_mask, to_pieces
+
+__all__ = ["Pad", "PadField"]
+
+
+@dataclass(frozen=True, slots=True)
+class PadField:
+    """How to pad one field.
+
+    Args:
+        value: What to fill with. 0, because an embedding with ``padding_idx=0`` and a masked sum both
+            want it; -100 is what ``cross_entropy`` ignores in labels.
+        side: The side on which to fill. ``"right"``: packing, losses and most encoders expect it;
+            ``"left"`` keeps the ends of prompts together for generation.
+        multiple_of: Round the width ``T`` up to a multiple of this. 1: no rounding. 8 (fp16) to 64
+            fills the tiles of tensor cores. Equal to ``max_length``, every batch gets that width.
+        max_length: The longest sequence allowed, in positions; a multiple of ``multiple_of``, so that
+            ``T`` never passes it. None: no limit.
+        overflow: What to do with a longer one. ``"raise"``, since data lost silently is worse than an
+            error; ``"truncate"`` cuts it on the padded side (``"left"`` keeps the end).
+        dtype: NumPy or torch dtype of the padded field. None: that of the data, which must be the same
+            in all entries of a batch (int64 or float64 for lists, as in ``default_collate``; int64 if
+            all the lists are empty). Floats may be rounded to a shorter float type; any other value
+            that would not survive raises.
+
+    Raises:
+        ValueError: An option out of range, or a ``value`` that does not fit ``dtype``.
+    """
+
+    value: float = 0
+    side: Side = "right"
+    multiple_of: int = 1
+    max_length: int | None = None
+    overflow: Overflow = "raise"
+    dtype: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, Real | np.bool_):
+            raise ValueError(f"padding value should be a number, but got value={self.value!r}")
+        if self.side not in ("left", "right"):
+            raise ValueError(f"side should be 'left' or 'right', but got side={self.side!r}")
+        if self.overflow not in ("raise", "truncate"):
+            raise ValueError(f"overflow should be 'raise' or 'truncate', but got overflow={self.overflow!r}")
+        _check_positive("multiple_of", self.multiple_of)
+        if self.max_length is not None:
+            _check_positive("max_length", self.max_length)
+            if self.max_length % self.multiple_of:
+                raise ValueError(
+                    f"max_length should be a multiple of multiple_of={self.multiple_of}, "
+                    f"but got max_length={self.max_length}"
+                )
+        if self.dtype is not None:
+            dtype = _numpy_dtype(self.dtype)
+            exact_fill(self.value, dtype)
+            object.__setattr__(self, "dtype", dtype)
+
+
+@dataclass(frozen=True)
+class Pad:
+    """A ``collate_fn`` that pads the named fields and stacks the others.
+
+    ``Pad({"tokens": 0, "labels": -100})`` takes the samples of a batch, which are mappings, and returns
+    a dict of tensors.
+
+    Args:
+        fields: For each field to pad, the value to fill with, or a ``PadField``. A field holds one
+            sequence ``(T_i, ...)`` per sample: a list of numbers, a NumPy array, a CPU tensor, or bytes
+            (as uint8). Dtype and trailing dimensions are the same throughout a batch.
+        side, multiple_of, max_length, overflow: As in ``PadField``, for the fields given as a plain
+            number. A ``PadField`` speaks for itself.
+        mask: Add ``<field>_mask``. Off: the lengths say the same in less memory.
+        sort_by: One of ``fields``: order the batch by its lengths, longest first, as
+            ``pack_padded_sequence`` wants it. All fields are permuted alike; equal lengths keep their
+            order. None: the order of the samples.
+        collate_fn: Collates what ``fields`` does not name: gets the samples without the padded fields,
+            returns a mapping. ``default_collate``, so ``__key__`` and ``__url__`` become lists.
+
+    Returns:
+        From a call with ``B`` samples, a dict with the other fields as collated, and for each padded
+        field ``<field>`` ``(B, T, ...)``, ``<field>_lengths`` ``(B,) int64`` and, if asked for,
+        ``<field>_mask`` ``(B, T) bool``, True where data is. ``T`` is the longest sequence of the
+        batch, rounded up to ``multiple_of``; 0 if all are empty.
+
+    Raises:
+        ValueError: At construction, an option out of range, or names that clash. In a call, a field
+            that is missing, unequal in dtype or trailing dimensions, too long, or no sequence of
+            numbers, with the entry and its ``__key__``; a padding value that does not fit the dtype; a
+            sample that has a field with a generated name; an empty batch.
+        TypeError: A sample is not a mapping.
+    """
+
+    fields: Mapping[str, float | PadField]
+    side: Side = field(default="right", kw_only=True)
+    multiple_of: int = field(default=1, kw_only=True)
+    max_length: int | None = field(default=None, kw_only=True)
+    overflow: Overflow = field(default="raise", kw_only=True)
+    mask: bool = field(default=False, kw_only=True)
+    sort_by: str | None = field(default=None, kw_only=True)
+    collate_fn: Callable[[list[Any]], Any] = field(default=default_collate, kw_only=True)
+    _padding: dict[str, PadField] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.fields, Mapping) or not self.fields:
+            raise ValueError(
+                f'fields should be a mapping such as {{"tokens": 0}}, but got fields={self.fields!r}'
+            )
+        shared = PadField(0, self.side, self.multiple_of, self.max_length, self.overflow)
+        padding = {
+            name: given
+            if isinstance(given, PadField)
+            else PadField(given, shared.side, shared.multiple_of, shared.max_length, shared.overflow)
+            for name, given in self.fields.items()
+        }
+        if shared != PadField() and all(isinstance(given, PadField) for given in self.fields.values()):
+            raise ValueError(
+                "side, multiple_of, max_length and overflow are for fields given as a plain number, "
+                "but every field is a PadField; set them there"
+            )
+        if self.sort_by is not None and self.sort_by not in padding:
+            raise ValueError(f"sort_by should be one of {list(padding)}, but got sort_by={self.sort_by!r}")
+        object.__setattr__(self, "fields", dict(self.fields))
+        object.__setattr__(self, "_padding", padding)
+        self._check_names(padding, "fields")
+
+    def __call__(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        _check_mappings(samples)
+        self._check_names(samples[0], "the samples")
+        pieces = {name: _pieces(samples, name, how) for name, how in self._padding.items()}
+        if self.sort_by is not None:
+            # Sorting the samples, not the batch, permutes whatever collate_fn makes of them as well.
+            lengths = np.fromiter(map(len, pieces[self.sort_by]), np.int64)
+            order = np.argsort(-lengths, kind="stable").tolist()
+            samples = [samples[i] for i in order]
+            pieces = {name: [column[i] for i in order] for name, column in pieces.items()}
+        batch = self._collate_others(samples)
+        for name, how in self._padding.items():
+            self._pad(batch, name, pieces[name], how)
+        return batch
+
+    def _generated(self) -> list[str]:
+        suffixes = ("_lengths", "_mask") if self.mask else ("_lengths",)
+        return [name + suffix for name in self._padding for suffix in suffixes]
+
+    def _check_names(self, names: Mapping[str, Any], owner: str) -> None:
+        for generated in self._generated():
+            if generated in names:
+                raise ValueError(
+                    f"Pad adds {generated!r} to the batch, but {owner} have a field of that name; rename it"
+                )
+
+    def _collate_others(self, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        padding = self._padding
+        if all(name in padding for name in samples[0]):
+            return {}
+        batch = self.collate_fn(
+            [{name: value for name, value in sample.items() if name not in padding} for sample in samples]
+        )
+        if not isinstance(batch, Mapping):
+            raise TypeError(f"expected a mapping from Pad's collate_fn, found {type(batch).__qualname__}")
+        self._check_names(batch, "the collated others")
+        return dict(batch)
+
+    def _pad(self, batch: dict[str, Any], name: str, pieces: list[Piece], how: PadField) -> None:
+        import torch
+
+        try:
+            padded, lengths = lay(pieces, value=how.value, side=how.side, multiple_of=how.multiple_of)
+        except ValueError as error:
+            raise ValueError(f"field {name!r}: {error}") from None
+        batch[name] = torch.from_numpy(padded)
+        batch[f"{name}_lengths"] = torch.from_numpy(lengths)
+        if self.mask:
+            batch[f"{name}_mask"] = torch.from_numpy(real_mask(lengths, padded.shape[1], how.side))
+
+
+def _pieces(samples: Sequence[Mapping[str, Any]], name: str, how: PadField) -> list[Piece]:
+    def where(index: int) -> str:
+        return f"field {name!r}, {entry(samples, index)}"
+
+    try:
+        values = [sample[name] for sample in samples]
+    except KeyError:
+        for index, sample in enumerate(samples):
+            if name not in sample:
+                raise ValueError(f"{where(index)}: expected the field, found only {list(sample)}") from None
+        raise
+    pieces = to_pieces(values, how.dtype, where)
+    if how.max_length is None:
+        return pieces
+    return bound(pieces, how.max_length, how.overflow, how.side, where)
+
+
+def _check_mappings(samples: Sequence[Any]) -> None:
+    if not samples:
+        raise ValueError("Pad expected at least one sample, found an empty batch")
+    # Nearly always plain dicts, which a set of types shows without an abstract-class check for each.
+    if set(map(type, samples)) == {dict}:
+        return
+    for index, sample in enumerate(samples):
+        if not isinstance(sample, Mapping):
+            raise TypeError(
+                f"Pad expected samples that are mappings, found {type(sample).__qualname__} "
+                f"at entry {index}; make them dicts with .map, or collate them otherwise"
+            )
+
+
+def _check_positive(name: str, value: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ValueError(f"{name} should be a positive integer value, but got {name}={value!r}")
+
+
+def _numpy_dtype(given: Any) -> np.dtype[Any]:
+    """``np.dtype`` of whatever names one, ``torch.int64`` included."""
+    try:
+        dtype = np.dtype(str(given).removeprefix("torch.") if str(given).startswith("torch.") else given)
+    except TypeError:
+        dtype = np.dtype(object)
+    if not is_number(dtype):
+        raise ValueError(
+            f"dtype should be a number type that NumPy and torch share, but got dtype={given!r}; "
+            f"pad in one of those and convert the batch"
+        )
+    return dtype.newbyteorder("=")

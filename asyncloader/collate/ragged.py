@@ -1,0 +1,223 @@
+"""Lays sequences of unequal length side by side in one array. Pure NumPy.
+
+A *piece* is one entry's sequence: an array ``(T_i, ...)``. The pieces of a batch have one dtype and the
+same trailing dimensions; ``to_pieces`` sees to that, and everything after it relies on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "Overflow",
+    "Side",
+    "bound",
+    "exact_fill",
+    "is_number",
+    "lay",
+    "pad_ragged",
+    "real_mask",
+    "to_pieces",
+]
+
+Piece: TypeAlias = NDArray[Any]
+Side: TypeAlias = Literal["left", "right"]
+Overflow: TypeAlias = Literal["raise", "truncate"]
+Where: TypeAlias = Callable[[int], str]
+
+
+def pad_ragged(
+    pieces: Sequence[Piece], *, value: float = 0, side: Side = "right", multiple_of: int = 1
+) -> tuple[Piece, NDArray[np.int64]]:
+    """Copy the pieces into the rows of one array, and fill up the rest.
+
+    One allocation and one slice assignment per piece; joining the pieces and assigning them through a
+    boolean mask, without a Python loop, took 1.6 times as long (64 pieces of about 200 int32).
+
+    Args:
+        pieces: ``B`` arrays ``(T_i, ...)`` of one dtype and with equal trailing dimensions.
+        value: What to fill with; must be representable in the pieces' dtype.
+        side: The side on which to fill.
+        multiple_of: The width ``T`` is the longest ``T_i`` rounded up to a multiple of this; 0 stays 0.
+
+    Returns:
+        ``(B, T, ...)`` in the pieces' dtype (native byte order), and the lengths ``(B,) int64``.
+
+    Raises:
+        ValueError: No pieces; unequal dtypes or trailing dimensions; ``value`` does not fit the dtype.
+    """
+    _check_alike(pieces, "entry {}".format)
+    return lay(pieces, value=value, side=side, multiple_of=multiple_of)
+
+
+def lay(
+    pieces: Sequence[Piece], *, value: float, side: Side, multiple_of: int
+) -> tuple[Piece, NDArray[np.int64]]:
+    """``pad_ragged`` for pieces that are known to be alike, as those from ``to_pieces``."""
+    dtype = pieces[0].dtype.newbyteorder("=")
+    fill = exact_fill(value, dtype)
+    lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+    width = -(-int(lengths.max()) // multiple_of) * multiple_of
+    shape = (len(pieces), width, *pieces[0].shape[1:])
+    # zeros() gets pages that are zero already from the system, which full() would write once more.
+    padded = np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)
+    if side == "right":
+        for row, piece in zip(padded, pieces, strict=True):
+            row[: len(piece)] = piece
+    else:
+        for row, piece in zip(padded, pieces, strict=True):
+            row[width - len(piece) :] = piece
+    return padded, lengths
+
+
+def real_mask(lengths: NDArray[np.int64], width: int, side: Side) -> NDArray[np.bool_]:
+    """``(B, width) bool``: True where ``pad_ragged`` put a piece, False where it filled."""
+    columns = np.arange(width)
+    if side == "right":
+        return columns < lengths[:, None]
+    return columns >= width - lengths[:, None]
+
+
+def bound(pieces: list[Piece], max_length: int, overflow: Overflow, side: Side, where: Where) -> list[Piece]:
+    """Refuse or cut the pieces longer than ``max_length``.
+
+    What is cut is the padded side, the one that ``side`` calls expendable: the end of a sequence padded
+    on the right, the start of one padded on the left.
+
+    Raises:
+        ValueError: A piece is longer and ``overflow`` is ``"raise"``.
+    """
+    if overflow == "truncate":
+        return [piece[:max_length] if side == "right" else piece[-max_length:] for piece in pieces]
+    for index, piece in enumerate(pieces):
+        if len(piece) > max_length:
+            raise ValueError(
+                f"{where(index)}: expected at most max_length={max_length}, found length {len(piece)}; "
+                f"filter such samples out, or cut them with overflow='truncate'"
+            )
+    return pieces
+
+
+def to_pieces(values: Sequence[Any], dtype: np.dtype[Any] | None, where: Where) -> list[Piece]:
+    """Turn one field's values, one per entry, into pieces of one dtype and equal trailing dimensions.
+
+    Args:
+        values: Sequences of numbers: lists, arrays, CPU tensors, or bytes, which are ``uint8``.
+        dtype: What to convert to; None: the values must agree.
+        where: Names an entry in errors.
+
+    Raises:
+        ValueError: A value is no sequence of numbers, differs from the first one in dtype or trailing
+            dimensions, or does not fit ``dtype``.
+    """
+    pieces = [
+        value if type(value) is np.ndarray else _as_array(value, index, where)
+        for index, value in enumerate(values)
+    ]
+    # As in _check_alike: sets first, the loop over entries only to name the culprit.
+    if 0 in {piece.ndim for piece in pieces} or not all(map(is_number, {piece.dtype for piece in pieces})):
+        for index, piece in enumerate(pieces):
+            if piece.ndim == 0 or not is_number(piece.dtype):
+                found = type(values[index]).__qualname__ if piece.ndim == 0 else f"dtype {piece.dtype}"
+                raise ValueError(f"{where(index)}: expected a sequence of numbers (T, ...), found {found}")
+    pieces = _adopt_empty(values, pieces)
+    if dtype is not None:
+        pieces = [_exact_cast(piece, dtype, index, where) for index, piece in enumerate(pieces)]
+    _check_alike(pieces, where)
+    return pieces
+
+
+def is_number(dtype: np.dtype[Any]) -> bool:
+    """Whether a tensor can have this dtype: bool, integer, float or complex, but not extended ones."""
+    return dtype.kind in "biufc" and dtype.char not in "gG"
+
+
+def exact_fill(value: float, dtype: np.dtype[Any]) -> Any:
+    """``value`` as a scalar of ``dtype``.
+
+    Raises:
+        ValueError: An integer or bool dtype cannot hold it as it is, or a float dtype overflows.
+    """
+    try:
+        with np.errstate(all="ignore"):
+            fill = np.asarray(value).astype(dtype)[()]
+        if dtype.kind in "fc":
+            fits = bool(np.isfinite(fill)) or not math.isfinite(value)
+        else:
+            fits = fill.item() == value  # Python compares int with float exactly, NumPy rounds first
+    except OverflowError:
+        fits = False
+    if not fits:
+        raise ValueError(f"padding value {value!r} does not fit dtype {dtype}")
+    return fill
+
+
+def _as_array(value: Any, index: int, where: Where) -> Piece:
+    if isinstance(value, bytes | bytearray):
+        return np.frombuffer(value, np.uint8)
+    try:
+        # A tensor's own method takes 0.7 us, asarray() 1.2 us. Found by name: no torch in this module.
+        return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        # A ragged list, or a tensor that NumPy cannot read: on a GPU, sparse, requiring grad, bfloat16.
+        raise ValueError(
+            f"{where(index)}: expected a sequence of numbers (T, ...), "
+            f"found {type(value).__qualname__} that NumPy cannot read: {error}"
+        ) from error
+
+
+def _adopt_empty(values: Sequence[Any], pieces: list[Piece]) -> list[Piece]:
+    """Give an empty list, which has neither, the dtype and trailing dimensions of the others."""
+    untyped = [isinstance(value, list | tuple) and len(value) == 0 for value in values]
+    if not any(untyped):
+        return pieces
+    typed = next((piece for piece, empty in zip(pieces, untyped, strict=True) if not empty), None)
+    like = np.zeros(0, np.int64) if typed is None else typed[:0]
+    return [like if empty else piece for piece, empty in zip(pieces, untyped, strict=True)]
+
+
+def _exact_cast(piece: Piece, dtype: np.dtype[Any], index: int, where: Where) -> Piece:
+    """Convert; a float may be rounded to a shorter float, any other change of a value is refused."""
+    source = piece.dtype
+    # NumPy calls int64 to float64 safe, though it rounds beyond 2**53.
+    rounds = source.kind in "iu" and dtype.kind in "fc"
+    if source == dtype or (np.can_cast(source, dtype, "safe") and not rounds):
+        return piece.astype(dtype, copy=False)
+    if (source.kind == "c") != (dtype.kind == "c"):
+        raise ValueError(f"{where(index)}: {source} cannot be converted to dtype={dtype}")
+    with np.errstate(all="ignore"):
+        cast = piece.astype(dtype)
+        if dtype.kind in "fc" and source.kind in "fc":
+            kept = np.isfinite(cast) | ~np.isfinite(piece)
+        else:
+            # Neither test is enough: uint8 200 survives the way to int8 and back, and an int64 that
+            # float64 has rounded compares equal to it.
+            kept = (cast == piece) & (cast.astype(source) == piece)
+    if not kept.all():
+        raise ValueError(f"{where(index)}: value {piece[~kept].flat[0]} does not fit dtype={dtype}")
+    return cast
+
+
+def _check_alike(pieces: Sequence[Piece], where: Where) -> None:
+    if not pieces:
+        raise ValueError("expected at least one sequence, found an empty batch")
+    # Two sets for the good case; the loop that finds the culprit runs only in the bad one.
+    if len({piece.dtype for piece in pieces}) == 1 == len({piece.shape[1:] for piece in pieces}):
+        return
+    first = pieces[0]
+    for index, piece in enumerate(pieces):
+        if piece.shape[1:] != first.shape[1:]:
+            raise ValueError(
+                f"{where(index)}: expected trailing dimensions {list(first.shape[1:])} as at entry 0, "
+                f"found {list(piece.shape[1:])}; only the first dimension may differ"
+            )
+        if piece.dtype != first.dtype:
+            raise ValueError(
+                f"{where(index)}: expected dtype {first.dtype} as at entry 0, found {piece.dtype}; "
+                f"convert all of them with PadField(dtype=...)"
+            )

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import OrderedDict, UserDict, UserList, defaultdict, namedtuple
+from decimal import Decimal
+from enum import IntEnum
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.utils.data
+
+from asyncloader.collate import default_collate, default_convert
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+class Colour(IntEnum):
+    RED = 1
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in structure, types, dtypes and values."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, np.ndarray):
+        return one.dtype == other.dtype and np.array_equal(one, other)
+    if hasattr(one, "keys"):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple | UserList):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
+BATCHES: dict[str, list[Any]] = {
+    "ints": [1, 2],
+    "floats": [0.5, 1.0],
+    "bools": [True, False],
+    "int_then_float": [1, 2.5],
+    "enum": [Colour.RED, Colour.RED],
+    "strings": ["a", "b"],
+    "bytes": [b"a", b"b"],
+    "bytearrays": [bytearray(b"ab"), bytearray(b"cd")],
+    "tensors": [torch.arange(3), torch.arange(3)],
+    "float16_tensors": [torch.zeros(2, 2, dtype=torch.float16)] * 2,
+    "arrays": [np.arange(3, dtype=np.int16), np.arange(3, dtype=np.int16)],
+    "zero_dim_arrays": [np.array(1.5), np.array(2.5)],
+    "numpy_scalars": [np.float32(1), np.float32(2)],
+    "numpy_bools": [np.bool_(True), np.bool_(False)],
+    "lists": [[1, 2.0], [3, 4.0]],
+    "tuples": [(1, "a"), (2, "b")],
+    "ranges": [range(2), range(2)],
+    "namedtuples": [Point(1, np.zeros(2)), Point(2, np.ones(2))],
+    "user_lists": [UserList([1, 2]), UserList([3, 4])],
+    "dicts": [{"x": 1, "__key__": "a", "__url__": "u"}, {"x": 2, "__key__": "b", "__url__": "u"}],
+    "extra_key_later": [{"x": 1}, {"x": 2, "y": 3}],
+    "ordered": [OrderedDict(b=1, a=2), OrderedDict(a=4, b=3)],
+    "user_dicts": [UserDict(x=1), UserDict(x=2)],
+    "proxies": [MappingProxyType({"x": 1}), MappingProxyType({"x": 2})],
+    "defaultdicts": [defaultdict(int, x=1), defaultdict(int, x=2)],
+    "nested": [
+        {"a": {"b": [torch.ones(2), (1, "s")]}, "p": Point(0.5, {"z": np.int8(3)})},
+        {"a": {"b": [torch.zeros(2), (2, "t")]}, "p": Point(1.5, {"z": np.int8(4)})},
+    ],
+    "empty_dicts": [{}, {}],
+    "empty_lists": [[], []],
+}
+
+BAD_BATCHES: dict[str, list[Any]] = {
+    "nothing": [],
+    "none": [None, None],
+    "sets": [{1}, {2}],
+    "decimals": [{"x": Decimal(1)}, {"x": Decimal(2)}],
+    "complex": [1j, 2j],
+    "string_arrays": [np.array(["a"]), np.array(["b"])],
+    "unequal_tensors": [{"x": torch.zeros(2)}, {"x": torch.zeros(3)}],
+    "unequal_arrays": [np.zeros(2), np.zeros(3)],
+    "unequal_lists": [{"x": [1]}, {"x": [1, 2]}],
+    "missing_field": [{"x": 1}, {"y": 1}],
+    "not_all_mappings": [{"x": 1}, 3],
+    "overflow": [2**63, 1],
+    "sparse": [torch.zeros(2).to_sparse()] * 2,
+}
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_default_collate_makes_what_torch_makes(batch: list[Any]) -> None:
+    assert same(default_collate(batch), torch.utils.data.default_collate(batch))
+
+
+@pytest.mark.parametrize("batch", BATCHES.values(), ids=BATCHES)
+def test_default_convert_makes_what_torch_makes(batch: list[Any]) -> None:
+    torchs: Any = torch.utils.data.default_convert
+    for sample in [*batch, None, {1}, np.array(["a"]), np.str_("a")]:
+        assert same(default_convert(sample), torchs(sample))
+
+
+@pytest.mark.parametrize("batch", BAD_BATCHES.values(), ids=BAD_BATCHES)
+def test_default_collate_fails_with_the_type_and_words_of_torch(batch: list[Any]) -> None:
+    with pytest.raises(Exception) as torchs:
+        torch.utils.data.default_collate(batch)
+    with pytest.raises(Exception) as ours:
+        default_collate(batch)
+    assert type(ours.value) is type(torchs.value)
+    assert str(ours.value) == str(torchs.value)
+
+
+def note_of(batch: list[Any]) -> str:
+    with pytest.raises(Exception) as caught:
+        default_collate(batch)
+    (note,) = caught.value.__notes__
+    return str(note)
+
+
+def test_unequal_shapes_name_the_field_the_entries_and_the_remedy() -> None:
+    batch = [{"label": 1, "tokens": torch.zeros(n)} for n in (2, 2, 3)]
+    assert note_of(batch) == (
+        "field 'tokens': shapes [2] and [3] at entries 0 and 2; collate_fn=al.Pad({\"tokens\": 0}) pads it"
+    )
+
+
+def test_lists_of_unequal_length_get_the_same_advice() -> None:
+    assert note_of([{"tokens": [1, 2]}, {"tokens": [1]}]) == (
+        "field 'tokens': lengths 2 and 1 at entries 0 and 1; collate_fn=al.Pad({\"tokens\": 0}) pads it"
+    )
+
+
+def test_no_padding_is_advised_where_it_cannot_help() -> None:
+    assert note_of([{"image": np.zeros((3, 8, 8))}, {"image": np.zeros((3, 8, 9))}]) == (
+        "field 'image': shapes [3, 8, 8] and [3, 8, 9] at entries 0 and 1"
+    )
+    assert "al.Pad" not in note_of([{"words": ["a", "b"]}, {"words": ["a"]}])
+    assert "al.Pad" not in note_of([{"deep": {"tokens": [1]}}, {"deep": {"tokens": [1, 2]}}])
+
+
+def test_entries_are_named_by_their_key() -> None:
+    batch = [{"__key__": key, "x": np.zeros(n)} for key, n in (("a/1", 2), ("a/2", 3))]
+    assert "entries 0 (__key__ 'a/1') and 1 (__key__ 'a/2')" in note_of(batch)
+
+
+def test_a_nested_field_is_named_by_its_whole_path() -> None:
+    batch = [{"meta": {"at": (1, Point(0, None))}}, {"meta": {"at": (1, Point(0, 3))}}]
+    assert note_of(batch) == "field 'meta'['at'][1]['y']: types NoneType and int at entries 0 and 1"
+
+
+def test_a_missing_field_names_the_entry() -> None:
+    batch = [{"__key__": "a", "x": {"y": 1}}, {"__key__": "b", "x": {}}]
+    assert note_of(batch) == "field 'x'['y'] is missing at entry 1 (__key__ 'b')"
+
+
+def test_a_missing_string_field_is_not_mistaken_for_a_later_fault() -> None:
+    assert note_of([{"s": "a", "x": None}, {"x": None}]) == "field 's' is missing at entry 1"
+
+
+def test_an_unsupported_type_is_named_with_its_field() -> None:
+    assert note_of([{"when": None}, {"when": None}]) == "field 'when': values of type NoneType"
+    strings = [{"s": np.array(["a"])}, {"s": np.array(["b"])}]
+    assert note_of(strings) == "field 's': values of type ndarray of dtype <U1"
+
+
+def test_samples_that_are_no_mappings_are_named_as_such() -> None:
+    assert note_of([np.zeros(2), np.zeros(3)]) == (
+        "the samples themselves: shapes [2] and [3] at entries 0 and 1"
+    )
+    assert note_of([(1, 2), (1, None)]) == "field 1: types int and NoneType at entries 0 and 1"
+
+
+def test_default_convert_names_the_field_that_torch_cannot_convert() -> None:
+    sample = {"x": 1, "times": [np.zeros(2), np.zeros(2, "datetime64[s]")]}
+    with pytest.raises(TypeError) as caught:
+        default_convert(sample)
+    assert caught.value.__notes__ == ["field 'times'[1]: values of type ndarray of dtype datetime64[s]"]
+
+
+def test_types_registered_with_torch_are_collated(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils.data._utils.collate import default_collate_fn_map
+
+    def count(batch: list[Any], *, collate_fn_map: Any) -> int:
+        if None in batch[0]:
+            raise LookupError("no")
+        return len(batch)
+
+    monkeypatch.setitem(default_collate_fn_map, frozenset, count)
+    assert default_collate([{"s": frozenset({1})}, {"s": frozenset()}]) == {"s": 2}
+    with pytest.raises(LookupError, match=r"^no") as caught:
+        default_collate([{"s": frozenset({None})}])
+    assert caught.value.__notes__ == ["field 's': values of type frozenset"]
+
+
+def test_a_sample_that_fails_when_looked_at_again_keeps_its_own_error() -> None:
+    class Moody(UserDict[str, Any]):
+        looked = 0
+
+        def __getitem__(self, key: str) -> Any:
+            self.looked += 1
+            raise OSError("gone" if self.looked == 1 else "still gone")
+
+        def get(self, key: str, default: Any = None) -> Any:
+            raise AssertionError("not to be seen")
+
+    with pytest.raises(OSError, match=r"^gone$"):
+        default_collate([Moody(x=1)])
+
+
+def test_importing_the_package_imports_neither_torch_nor_numpy() -> None:
+    code = (
+        "import sys, asyncloader.batching, asyncloader.collate as c;"
+        "import asyncloader.collate.default, asyncloader.collate._fault;"
+        "assert 'Pad' in dir(c);"
+        "print([name for name in ('torch', 'numpy') if name in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    import asyncloader.collate
+
+    with pytest.raises(AttributeError, match="no attribute 'Padd'"):
+        _ = asyncloader.collate.Padd
