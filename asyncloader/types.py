@@ -7,11 +7,21 @@ those of the stage before it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-__all__ = ["Block", "Buffer", "Decoder", "OffsetTrail", "Position", "Sample", "Trail"]
+__all__ = [
+    "Block",
+    "Buffer",
+    "Decoder",
+    "NestedTrail",
+    "OffsetTrail",
+    "PickedTrail",
+    "Position",
+    "Sample",
+    "Trail",
+]
 
 Sample: TypeAlias = dict[str, Any]
 Position: TypeAlias = Mapping[str, Any]
@@ -36,6 +46,15 @@ class Block:
     def __len__(self) -> int:
         return len(self.samples)
 
+    def pieces(self, most: int) -> Iterator[Block]:
+        """The block cut into blocks of at most ``most`` samples."""
+        if len(self.samples) <= most:
+            yield self
+            return
+        for start in range(0, len(self.samples), most):
+            samples = self.samples[start : start + most]
+            yield Block(samples, PickedTrail(self.trail, range(start, start + len(samples))))
+
 
 @dataclass(slots=True)
 class OffsetTrail:
@@ -55,6 +74,39 @@ class OffsetTrail:
         position = {"sample": self.first + index + 1}
         if self.ends is not None:
             position["byte"] = self.ends[index]
+        return position
+
+
+@dataclass(slots=True)
+class PickedTrail:
+    """The positions of some samples of another block, by their indices there."""
+
+    trail: Trail
+    indices: Sequence[int]
+
+    def after(self, index: int) -> Position:
+        return self.trail.after(self.indices[index])
+
+
+@dataclass(slots=True)
+class NestedTrail:
+    """Positions of an upstream block, with entries of the stage around it.
+
+    Args:
+        trail: The upstream block's.
+        entries: Entries of this stage that are the same for the whole block.
+        counter: Name of an entry that counts this stage's samples, and its value before the block.
+    """
+
+    trail: Trail
+    entries: Mapping[str, Any]
+    counter: tuple[str, int] | None = None
+
+    def after(self, index: int) -> Position:
+        position = {**self.entries, "from": self.trail.after(index)}
+        if self.counter is not None:
+            name, before = self.counter
+            position[name] = before + index + 1
         return position
 
 

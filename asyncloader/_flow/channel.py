@@ -8,8 +8,8 @@ Laws:
   always let in when nothing is held, however costly, so that an over-size item cannot deadlock.
 * The end and errors travel on the channel itself, after the items sent before them; no item value is
   special. Each is raised once to each waiting receiver, and ``EndOfChannel`` from then on.
-* ``close`` (the receiver has gone) wakes every sender with ``ChannelClosed`` and drops what is held.
-  No wait is unbounded: whoever owns a channel closes it.
+* ``close`` (the receiver has gone) wakes every sender with ``ChannelClosed``, drops what is held, and
+  tells whoever asked with ``on_close``. No wait is unbounded: whoever owns a channel closes it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
 __all__ = ["Channel", "ChannelClosed", "EndOfChannel", "Receiver"]
@@ -29,8 +30,12 @@ R = TypeVar("R", covariant=True)
 class Receiver(Protocol[R]):
     """The receiving end of a stream, whatever makes it: a channel, a worker, a stage behind one."""
 
-    def receive(self) -> R:
-        """The next item; raises EndOfChannel after the last one, or the stream's own error once."""
+    def receive(self, timeout_s: float | None = None) -> R:
+        """The next item; raises EndOfChannel after the last one, or the stream's own error once.
+
+        Raises:
+            TimeoutError: Nothing came for ``timeout_s``; the stream is as it was.
+        """
         ...
 
     async def receive_async(self) -> R:
@@ -68,6 +73,7 @@ class Channel(Generic[T]):
         self._closed = False
         self._waiting_receivers: list[Callable[[], None]] = []
         self._waiting_senders: list[Callable[[], None]] = []
+        self._on_close: list[Callable[[], None]] = []
 
     # --- the sender's end ---
 
@@ -92,23 +98,43 @@ class Channel(Generic[T]):
                 return
             self._finished = True
             self._error = error
+            self._on_close.clear()
             wake = _take(self._waiting_receivers)
         _run(wake)
 
+    def on_close(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once, in the closing thread, if the receiver goes before the sender finishes.
+
+        For a sender that may be waiting for something else than this channel.
+        """
+        with self._lock:
+            if not self._closed:
+                if not self._finished:
+                    self._on_close.append(call)
+                return
+        call()
+
     # --- the receiver's end ---
 
-    def receive(self) -> T:
+    def receive(self, timeout_s: float | None = None) -> T:
         """The next item, blocking this thread until there is one.
 
+        Args:
+            timeout_s: How long to wait at most; None, the default, leaves it to whoever owns the channel
+                to close it.
+
         Raises:
+            TimeoutError: Nothing came for ``timeout_s``; the channel is as it was.
             EndOfChannel: Nothing more will come.
             BaseException: What the sender passed to ``finish``; once.
         """
+        deadline = None if timeout_s is None else monotonic() + timeout_s
         while True:
             outcome = self._try_receive(_thread_waiter)
             if not isinstance(outcome, _ThreadWaiter):
                 return outcome[0]
-            outcome.wait()
+            if not outcome.wait(deadline):
+                raise TimeoutError(f"nothing came for {timeout_s} s")
 
     async def receive_async(self) -> T:
         """Like ``receive``, from a coroutine. If cancelled while waiting, no item is lost."""
@@ -125,7 +151,7 @@ class Channel(Generic[T]):
             self._finished = True
             self._items.clear()
             self._held = 0
-            wake = _take(self._waiting_senders) + _take(self._waiting_receivers)
+            wake = _take(self._waiting_senders) + _take(self._waiting_receivers) + _take(self._on_close)
         _run(wake)
 
     def __len__(self) -> int:
@@ -175,8 +201,8 @@ class _ThreadWaiter:
         self._event = threading.Event()
         self.wake = self._event.set
 
-    def wait(self) -> None:
-        self._event.wait()
+    def wait(self, deadline: float | None = None) -> bool:
+        return self._event.wait(None if deadline is None else max(0.0, deadline - monotonic()))
 
 
 class _LoopWaiter:

@@ -14,6 +14,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeAlias
 
@@ -57,14 +58,26 @@ class Scope:
                 raise group.exceptions[0] from None
             raise
 
-    def start(self, work: Work, outlet: Channel[Any]) -> None:
+    def start(self, work: Work, outlet: Channel[Any] | None = None) -> None:
         """Run ``work()`` beside the others; how it ends is how ``outlet`` ends.
 
         When the task returns, the channel is finished; an exception finishes the channel with it; if
         it is cancelled first, the channel ends with ``EngineStopped``, so that a cut stream can never
-        be taken for one that ended.
+        be taken for one that ended. If the channel is closed first, the task is cancelled: nobody is
+        left to want what it does, whatever it waits for. Without an outlet, an exception cancels the
+        others and leaves the scope.
         """
-        self._group.create_task(_run_into(work, outlet))
+        if outlet is None:
+            self._group.create_task(work())
+            return
+        running = _run_into(work, outlet)
+        try:
+            task = self._group.create_task(running)
+        except RuntimeError:  # the scope is being left: submitted while the engine was stopped
+            running.close()
+            outlet.finish(EngineStopped())
+            return
+        outlet.on_close(partial(_cancel_from_any_thread, task))
 
 
 class Engine:
@@ -84,18 +97,25 @@ class Engine:
         self._scope: Scope | None = None
         self._stopping: asyncio.Event | None = None
         self._stop_asked = False
+        self._start_error: BaseException | None = None
         self._ready = threading.Event()
         #: Clients (sessions) of this engine; closed after its last task has ended.
         self.resources = AsyncExitStack()
 
     def start(self) -> None:
-        """Start the thread, and return once its loop turns."""
+        """Start the thread, and return once its loop turns.
+
+        Raises:
+            OSError: No loop could be made, such as for want of descriptors.
+        """
         assert self._thread is None, "an engine starts once"
         # A daemon: the interpreter must be able to exit while a consumer holds an unfinished
         # iterator; its finalizer stops the engine during exit.
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
         self._thread.start()
         self._ready.wait()
+        if self._start_error is not None:
+            raise self._start_error
 
     def submit(self, work: Work, outlet: Channel[Any]) -> None:
         """Start ``work()`` as a task from any thread; see ``Scope.start``.
@@ -144,8 +164,14 @@ class Engine:
         self.stop()
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            runner.run(self._serve())
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            if self._ready.is_set():
+                raise
+            self._start_error = error
+            self._ready.set()
 
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -170,6 +196,15 @@ async def _run_into(work: Work, outlet: Channel[Any]) -> None:
         raise
     else:
         outlet.finish()
+
+
+def _cancel_from_any_thread(task: asyncio.Task[None]) -> None:
+    loop = task.get_loop()
+    try:
+        loop.call_soon_threadsafe(task.cancel)
+    except RuntimeError:
+        if not loop.is_closed():  # else the task has ended with its loop
+            raise
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -1,0 +1,68 @@
+"""Stream training data from HTTP servers, object stores and local disk into PyTorch.
+
+``from_urls`` makes a recipe, ``DataLoader`` runs it. Names are loaded when they are first used, so that
+``import asyncloader`` costs nothing: torch alone takes a second.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .collate import Pad, PadField, default_collate, default_convert
+    from .dataset import AsyncIterableDataset, Dataset, from_iterable, from_urls
+    from .errors import FormatError, StoreError, WorkerDiedError
+    from .loader import DataLoader
+    from .plan.topology import Topology, get_topology
+    from .writer import ShardWriter
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncIterableDataset",
+    "DataLoader",
+    "Dataset",
+    "FormatError",
+    "Pad",
+    "PadField",
+    "ShardWriter",
+    "StoreError",
+    "Topology",
+    "WorkerDiedError",
+    "default_collate",
+    "default_convert",
+    "from_iterable",
+    "from_urls",
+    "get_topology",
+]
+
+_HOME = {
+    "AsyncIterableDataset": "dataset",
+    "DataLoader": "loader",
+    "Dataset": "dataset",
+    "FormatError": "errors",
+    "Pad": "collate",
+    "PadField": "collate",
+    "ShardWriter": "writer",
+    "StoreError": "errors",
+    "Topology": "plan.topology",
+    "WorkerDiedError": "errors",
+    "default_collate": "collate",
+    "default_convert": "collate",
+    "from_iterable": "dataset",
+    "from_urls": "dataset",
+    "get_topology": "plan.topology",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f".{_HOME[name]}", __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

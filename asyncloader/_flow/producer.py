@@ -1,0 +1,86 @@
+"""A thread that runs a generator and hands its items over, bounded by cost."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import closing
+from typing import Generic, TypeVar
+
+from .channel import Channel, ChannelClosed
+
+__all__ = ["Producer"]
+
+T = TypeVar("T")
+
+# As for the engine: far above what clean-up takes. A user's function may be stuck in this thread, and a
+# thread cannot be killed; beyond the deadline we say so and go on.
+_CLOSE_DEADLINE_S = 5.0
+
+
+class Producer(Generic[T]):
+    """The receiving end of a generator that runs ahead on a thread of its own.
+
+    Args:
+        generate: Called in the thread; yields pairs of an item and its cost.
+        capacity: Bound on the summed cost of the items made and not yet received.
+        on_close: Called first when the receiver closes, to wake the generator wherever it waits.
+        name: Of the thread.
+    """
+
+    def __init__(
+        self,
+        generate: Callable[[], Generator[tuple[T, int], None, None]],
+        capacity: int,
+        on_close: Callable[[], None],
+        name: str,
+    ) -> None:
+        self._channel = Channel[T](capacity)
+        self._on_close = on_close
+        # A daemon, since the interpreter joins others before any finalizer could end this one.
+        self._thread = threading.Thread(
+            target=_produce, args=(generate, self._channel), name=name, daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def receive(self, timeout_s: float | None = None) -> T:
+        """See ``Receiver``."""
+        return self._channel.receive(timeout_s)
+
+    async def receive_async(self) -> T:
+        """See ``Receiver``."""
+        return await self._channel.receive_async()
+
+    def close(self) -> None:
+        """Stop the generator and join the thread, under a deadline. Idempotent."""
+        self._channel.close()
+        self._on_close()
+        # A garbage collection in that very thread may end up here; it cannot wait for itself.
+        if self._thread is threading.current_thread() or self._thread.ident is None:
+            return
+        self._thread.join(_CLOSE_DEADLINE_S)
+        if self._thread.is_alive():
+            warnings.warn(
+                f"{self._thread.name} is still inside a function of the dataset {_CLOSE_DEADLINE_S} s after "
+                "the loader was closed; it ends when that function returns",
+                ResourceWarning,
+                stacklevel=2,
+            )
+
+
+def _produce(generate: Callable[[], Generator[tuple[T, int], None, None]], channel: Channel[T]) -> None:
+    # The thread holds the channel alone, never the Producer: its owner must be able to go away.
+    try:
+        with closing(generate()) as items:
+            for item, cost in items:
+                channel.send(item, cost)
+    except ChannelClosed:
+        return
+    except BaseException as error:  # whatever it is, the consumer has to hear of it
+        channel.finish(error)
+    else:
+        channel.finish()

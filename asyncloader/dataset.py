@@ -1,0 +1,255 @@
+"""The recipe: where samples come from and what is done to them. Frozen, picklable, does no I/O.
+
+``from_urls`` and ``from_iterable`` begin one; each operator gives a new one. A recipe is only a
+description; the loader runs it, in as many lanes and processes as it likes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any
+
+from .formats import check_format, format_of
+from .formats.fields import decode_sample, default_handlers
+from .iterables import Iterables, Make
+from .ops.async_map import AsyncMap
+from .ops.fields import Rename, Select
+from .ops.filter import Filter
+from .ops.map import Map
+from .ops.op import Blocks, Lane, Op, Opener, Source
+from .ops.repeat import Repeat
+from .ops.shuffle import Shuffle
+from .ops.take import Take
+from .shards import Shards
+from .stores.urls import expand_urls
+from .types import Position
+
+__all__ = ["AsyncIterableDataset", "Dataset", "from_iterable", "from_urls"]
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """A recipe: a source, and the operators applied to its samples, in order.
+
+    Make one with ``from_urls`` or ``from_iterable``. It never changes: each operator returns a new one.
+    It pickles if the functions given to it do (workers get it by cloudpickle, so lambdas are fine).
+    """
+
+    source: Source
+    ops: tuple[Op, ...] = field(default=())
+
+    def map(self, fn: Callable[[Any], Any], *, concurrency: int = 1) -> Dataset:
+        """Replace each sample by ``fn(sample)``, keeping the order.
+
+        Args:
+            fn: A plain function, or a coroutine function, whose calls run on the loader's event loop
+                and go on while the consumer computes.
+            concurrency: How many calls at a time, in each lane. 1, so that a function that is not
+                thread-safe is right by default. Coroutines overlap their waiting; plain functions run
+                on threads, which pays where they release the GIL.
+
+        Raises:
+            TypeError: ``fn`` cannot be called.
+            ValueError: ``concurrency`` is below 1.
+        """
+        _check_callable("map", fn)
+        _check_count("concurrency", concurrency)
+        op = AsyncMap(fn, concurrency) if _is_async(fn) else Map(fn, concurrency)
+        return self._with(op)
+
+    def filter(self, predicate: Callable[[Any], object]) -> Dataset:
+        """Keep the samples for which ``predicate(sample)`` is true.
+
+        Args:
+            predicate: A plain function that gives the same answer when asked again.
+
+        Raises:
+            TypeError: ``predicate`` cannot be called, or is a coroutine function.
+        """
+        _check_callable("filter", predicate)
+        if _is_async(predicate):
+            raise TypeError(
+                "filter should get a plain function, but got a coroutine function; "
+                "put its answer into the sample with .map, then filter by that field"
+            )
+        return self._with(Filter(predicate))
+
+    def shuffle(self, window: int, *, seed: int = 0) -> Dataset:
+        """Permute the shards, and the samples within windows of ``window`` samples.
+
+        The order is a function of the seed, the epoch and the number of lanes alone.
+
+        Args:
+            window: Samples per window; each lane holds up to two windows in memory.
+            seed: 0, so that a run can be repeated without anybody having thought of it.
+
+        Raises:
+            ValueError: ``window`` is below 1.
+        """
+        _check_count("window", window)
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(f"seed should be an int, but got seed={seed!r}")
+        return self._with(Shuffle(window, seed))
+
+    def select(self, *fields: str) -> Dataset:
+        """Keep only the named fields of each sample, in this order.
+
+        Raises:
+            ValueError: No field is named.
+            KeyError: While iterating: a sample lacks one.
+        """
+        if not fields:
+            raise ValueError("select should get at least one field name")
+        return self._with(Select(fields))
+
+    def rename(self, names: Mapping[str, str] | None = None, /, **more: str) -> Dataset:
+        """Give fields other names: ``rename({"jpg": "image"})`` or ``rename(jpg="image")``.
+
+        Raises:
+            ValueError: No field is named, or two would get the same name.
+            KeyError: While iterating: a sample lacks one.
+        """
+        pairs = {**(names or {}), **more}
+        if not pairs:
+            raise ValueError("rename should get at least one pair of names")
+        if len(set(pairs.values())) < len(pairs):
+            raise ValueError(f"rename would give two fields the same name: {pairs}")
+        return self._with(Rename(tuple(pairs.items())))
+
+    def decode(
+        self, handlers: Mapping[str, Callable[[bytes], Any]] | None = None, *, concurrency: int = 1
+    ) -> Dataset:
+        """Decode the usual fields by their extension: ``json``, ``txt``, ``cls``, ``npy``, images.
+
+        Nothing is ever unpickled. Unknown extensions stay bytes.
+
+        Args:
+            handlers: By extension; added to the usual ones, in place of those of the same name.
+            concurrency: How many samples at a time, on threads; pays for images.
+
+        Raises:
+            FormatError: While iterating: a field does not decode; names field and key.
+        """
+        _check_count("concurrency", concurrency)
+        decode = partial(decode_sample, handlers={**default_handlers, **(handlers or {})})
+        return self._with(Map(decode, concurrency))
+
+    def repeat(self, times: int | None = None) -> Dataset:
+        """The samples so far ``times`` times over in each epoch, shuffled anew; None: for ever.
+
+        Raises:
+            ValueError: ``times`` is below 1.
+        """
+        if times is not None:
+            _check_count("times", times)
+        return self._with(Repeat(times))
+
+    def take(self, count: int) -> Dataset:
+        """Only the first ``count`` samples, dealt evenly to the lanes.
+
+        Raises:
+            ValueError: ``count`` is below 1.
+        """
+        _check_count("count", count)
+        return self._with(Take(count))
+
+    def open(self, start: Position, lane: Lane) -> Blocks:
+        """Run the recipe for one lane from a position on; the loader's side of the recipe."""
+        opener: Opener = self.source.open
+        for op in self.ops:
+            opener = partial(op.open, opener)
+        return opener(start, lane)
+
+    @property
+    def order_seed(self) -> int | None:
+        """Seed of the first shuffle, which also draws the order of shards; None if there is none."""
+        return next((op.seed for op in self.ops if isinstance(op, Shuffle)), None)
+
+    def describe(self) -> dict[str, Any]:
+        """What a saved state must match, as JSON values, without secrets."""
+        return {**self.source.describe(), "ops": [dict(op.describe()) for op in self.ops]}
+
+    def _with(self, op: Op) -> Dataset:
+        return replace(self, ops=(*self.ops, op))
+
+
+class AsyncIterableDataset:
+    """A source of your own: subclass it and write ``async def __aiter__(self)`` as a generator.
+
+    It is iterated once for each lane and epoch, and must yield only that lane's part: ask
+    ``get_topology()`` before the first sample. One that does not ask is refused as soon as there is
+    more than one lane. Pass it to the loader as it is, or to ``from_iterable`` to add operators.
+    """
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        raise TypeError(f"{type(self).__name__} should define __aiter__ as an asynchronous generator")
+
+
+def from_urls(
+    urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    format: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> Dataset:
+    """A recipe that streams the samples of shards.
+
+    Args:
+        urls: One URL or path, or several: ``http(s)://``, ``s3://``, ``gs://``, ``az://``, ``file://``
+            and plain paths; with brace ranges (``train-{000..127}.tar``) and lists (``{a,b}``), and
+            local globs. Globs are looked up now, and their matches sorted.
+        format: ``"tar"``, ``"jsonl"`` or ``"text"``, for shards whose suffix does not tell. A
+            compression is found by content.
+        storage_options: For object stores: endpoint, region, credentials; see ``docs/reference``.
+
+    Raises:
+        TypeError: ``urls`` holds something else than strings and paths.
+        ValueError: No shard, an unknown scheme or format, or a glob without a match.
+    """
+    shards = expand_urls(urls)
+    if format is not None:
+        check_format(format)
+    formats = tuple(format or format_of(url) for url in shards)
+    return Dataset(Shards(shards, formats, dict(storage_options or {})))
+
+
+def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:
+    """A recipe over iterables of your own, plain or asynchronous.
+
+    Args:
+        make: A function of a ``Topology`` that gives the iterable of one lane, such as
+            ``lambda topology: topology.split(range(1000))``; or an iterable object that asks
+            ``get_topology()`` when it is iterated.
+
+    Raises:
+        TypeError: ``make`` is neither.
+    """
+    if isinstance(make, AsyncIterator) or (hasattr(make, "__next__") and not callable(make)):
+        raise TypeError(
+            f"from_iterable should get something that can be iterated in every epoch, but got "
+            f"{type(make).__name__}, which runs out; pass a function that makes one"
+        )
+    if not callable(make) and not isinstance(make, Iterable | AsyncIterable):
+        raise TypeError(
+            "from_iterable should get an iterable or a function that makes one, "
+            f"but got {type(make).__name__}"
+        )
+    return Dataset(Iterables(make))
+
+
+def _is_async(fn: Callable[..., Any]) -> bool:
+    target = fn.func if isinstance(fn, partial) else fn
+    return iscoroutinefunction(target) or iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004  # the method itself is asked for
+
+
+def _check_callable(name: str, fn: object) -> None:
+    if not callable(fn):
+        raise TypeError(f"{name} should get a function of one sample, but got {type(fn).__name__}")
+
+
+def _check_count(name: str, count: object) -> None:
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ValueError(f"{name} should be a positive integer value, but got {name}={count!r}")

@@ -1,0 +1,134 @@
+"""``.map`` with a coroutine function: many at a time on the engine's loop, results in order.
+
+The loop goes on while the consumer computes. Samples travel to it and back in small blocks, and as many
+runners as the concurrency allows take them one by one; there is no task and no queue hop for a sample.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from .._flow.channel import Channel, EndOfChannel
+from .._flow.engine import Scope
+from ..types import Block, PickedTrail, Position
+from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
+
+__all__ = ["AsyncMap"]
+
+AsyncFn = Callable[[Any], Coroutine[Any, Any, Any]]
+
+
+@dataclass(frozen=True)
+class AsyncMap:
+    """Replace each sample by ``await fn(sample)``, in order.
+
+    Args:
+        fn: A coroutine function of one sample.
+        concurrency: How many calls may be waiting at a time, in each lane.
+    """
+
+    fn: AsyncFn
+    concurrency: int = 1
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        # Both ways unbounded but for the count kept below: the loop never waits to hand back a result.
+        most = 2 * self.concurrency + PIECE_SAMPLES
+        inbox, outbox = Channel[Block](most), Channel[Block](most)
+        lane.engine.submit(partial(_map_blocks, self.fn, self.concurrency, inbox, outbox), outbox)
+        outstanding = 0
+        try:
+            with closing(upstream(start, lane)) as blocks:
+                for block in blocks:
+                    for piece in block.pieces(min(self.concurrency, PIECE_SAMPLES)):
+                        inbox.send(piece)
+                        outstanding += len(piece)
+                        # Twice as many as run, so that none idles while this thread is elsewhere.
+                        while outstanding > 2 * self.concurrency:
+                            done = outbox.receive()
+                            outstanding -= len(done)
+                            yield done
+            inbox.finish()
+            try:
+                while True:
+                    yield outbox.receive()
+            except EndOfChannel:
+                return
+        finally:
+            inbox.finish()
+            outbox.close()
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"op": "map", "fn": name_of(self.fn)}
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A block under way."""
+
+    block: Block
+    results: list[Any]
+    left: int
+    # Index of the first sample that failed, and its error.
+    failed: tuple[int, Exception] | None = None
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """Hands out samples one by one, across blocks, to whichever runner asks."""
+
+    inbox: Channel[Block]
+    order: deque[_Pending] = field(default_factory=deque)
+    open: _Pending | None = None
+    next_index: int = 0
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def take(self) -> tuple[_Pending, int]:
+        while self.open is None or self.next_index == len(self.open.block):
+            async with self.turn:
+                if self.open is None or self.next_index == len(self.open.block):
+                    block = await self.inbox.receive_async()
+                    self.open = _Pending(block, [None] * len(block), len(block))
+                    self.order.append(self.open)
+                    self.next_index = 0
+        index = self.next_index
+        self.next_index += 1
+        return self.open, index
+
+
+async def _map_blocks(fn: AsyncFn, concurrency: int, inbox: Channel[Block], outbox: Channel[Block]) -> None:
+    cursor = _Cursor(inbox)
+    async with Scope() as scope:
+        for _ in range(concurrency):
+            scope.start(partial(_run, fn, cursor, outbox))
+
+
+async def _run(fn: AsyncFn, cursor: _Cursor, outbox: Channel[Block]) -> None:
+    """One runner: take a sample, map it, hand on the blocks that are done."""
+    while True:
+        try:
+            pending, index = await cursor.take()
+        except EndOfChannel:
+            return
+        sample = pending.block.samples[index]
+        try:
+            pending.results[index] = await fn(sample)
+        except Exception as error:
+            if pending.failed is None or index < pending.failed[0]:
+                note_sample(error, f"map({name_of(fn)})", sample)
+                pending.failed = (index, error)
+        pending.left -= 1
+        while cursor.order and cursor.order[0].left == 0:
+            done = cursor.order.popleft()
+            if done.failed is None:
+                outbox.send(Block(done.results, done.block.trail))
+                continue
+            count, failure = done.failed
+            if count:  # what came before the failure is good, and may complete a batch
+                outbox.send(Block(done.results[:count], PickedTrail(done.block.trail, range(count))))
+            raise failure

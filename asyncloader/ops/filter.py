@@ -1,0 +1,50 @@
+"""``.filter``: keep the samples for which a function says yes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from ..types import Block, PickedTrail, Position
+from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
+
+__all__ = ["Filter"]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Keep the samples for which ``predicate(sample)`` is true.
+
+    Args:
+        predicate: A plain function. It must give the same answer when asked again, since resuming
+            inside a shuffle window asks again.
+    """
+
+    predicate: Callable[[Any], object]
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        with closing(upstream(start, lane)) as blocks:
+            for block in blocks:
+                for piece in block.pieces(PIECE_SAMPLES):
+                    kept = self._kept(piece.samples)
+                    if len(kept) == len(piece):
+                        yield piece
+                    elif kept:
+                        yield Block([piece.samples[index] for index in kept], PickedTrail(piece.trail, kept))
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"op": "filter", "fn": name_of(self.predicate)}
+
+    def _kept(self, samples: list[Any]) -> list[int]:
+        kept: list[int] = []
+        index = 0
+        try:
+            for index, sample in enumerate(samples):
+                if self.predicate(sample):
+                    kept.append(index)
+        except Exception as error:
+            note_sample(error, f"filter({name_of(self.predicate)})", samples[index])
+            raise
+        return kept

@@ -1,0 +1,97 @@
+"""The cursor of one rank, and its form as a saved state: plain JSON, versioned, a few KB."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..types import Position
+from .topology import World
+
+__all__ = ["Cursor", "load_cursor", "save_cursor"]
+
+_VERSION = 1
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Where a rank stands in an epoch: what was delivered, whatever was prefetched.
+
+    Attributes:
+        epoch: Number of the pass.
+        lanes: The rank's lanes, in the order of their turns.
+        turn: Index into ``lanes`` of the lane that delivers next.
+        positions: The position of each lane that has delivered a batch, after that batch.
+    """
+
+    epoch: int
+    lanes: Sequence[int]
+    turn: int = 0
+    positions: dict[int, Position] = field(default_factory=dict)
+
+    def delivered(self, lane: int, position: Position) -> None:
+        """The consumer has been given a batch of ``lane`` which ends at ``position``."""
+        self.positions[lane] = position
+        self.turn = (self.lanes.index(lane) + 1) % len(self.lanes)
+
+    def turns(self) -> list[tuple[int, Position]]:
+        """The lanes in the order of their next turns, each with the position to open it at."""
+        order = [*self.lanes[self.turn :], *self.lanes[: self.turn]]
+        return [(lane, self.positions.get(lane, {})) for lane in order]
+
+
+def save_cursor(cursor: Cursor, recipe: Mapping[str, Any], world: World) -> dict[str, Any]:
+    """The state of a rank as a new JSON-plain dict.
+
+    Args:
+        cursor: Where the rank stands.
+        recipe: What a loader must agree on to go on from there; has ``"lanes"``.
+        world: The rank and the number of ranks.
+    """
+    return {
+        "version": _VERSION,
+        "recipe": dict(recipe),
+        "rank": world.rank,
+        "world_size": world.size,
+        "epoch": cursor.epoch,
+        "turn": cursor.turn,
+        "positions": {str(lane): position for lane, position in sorted(cursor.positions.items())},
+    }
+
+
+def load_cursor(
+    state: Mapping[str, Any], recipe: Mapping[str, Any], world: World, lanes: Sequence[int]
+) -> Cursor:
+    """The cursor that ``state`` describes.
+
+    Raises:
+        ValueError: The state is not one of ours, or was saved by another recipe, shard list, number
+            of lanes, rank or world size; the message names each difference.
+    """
+    if not isinstance(state, Mapping) or "version" not in state:
+        raise ValueError("expected a dict made by state_dict(), but found no 'version' in it")
+    if state["version"] != _VERSION:
+        raise ValueError(
+            f"expected a state of version {_VERSION}, but got version {state['version']!r}; "
+            "load it with the release that saved it"
+        )
+    missing = {"recipe", "rank", "world_size", "epoch", "turn", "positions"} - state.keys()
+    if missing:
+        raise ValueError(f"the state lacks {sorted(missing)}; was it cut or edited?")
+    saved = {"world_size": state["world_size"], "rank": state["rank"], **state["recipe"]}
+    mine = {"world_size": world.size, "rank": world.rank, **recipe}
+    differences = [
+        f"{name}: saved {saved.get(name)!r}, now {mine.get(name)!r}"
+        for name in {**saved, **mine}
+        if saved.get(name) != mine.get(name)
+    ]
+    if differences:
+        raise ValueError(
+            "this state was saved by another loader; make the two agree, or start anew without it:\n  "
+            + "\n  ".join(differences)
+        )
+    positions = {int(lane): position for lane, position in state["positions"].items()}
+    if not 0 <= state["turn"] < len(lanes) or not positions.keys() <= set(lanes):
+        raise ValueError("the state's turn or positions do not fit its own lanes; was it edited?")
+    return Cursor(state["epoch"], lanes, state["turn"], positions)

@@ -1,0 +1,182 @@
+"""One pass over a streaming recipe, from its processes and threads to the consumer's next batch.
+
+Laws:
+
+* Whatever is started for a pass is freed by ``close``, which is called at the end, at an error, and by
+  a finalizer when the consumer lets go; threads and workers hold no reference to the consumer's side.
+* The cursor moves when a batch is delivered, and never before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from ._flow.channel import EndOfChannel, Receiver
+from ._flow.engine import Engine
+from ._flow.producer import Producer
+from .plan.checkpoint import Cursor
+from .plan.lanes import worker_lanes
+from .progress import Statistics
+from .seeding import enter_worker
+from .stream import Batches, Lanes, MergedLanes, Note, read_lanes
+from .workers import WorkerPool
+
+__all__ = ["Run", "WorkerSetting", "stream_in_thread", "stream_in_workers"]
+
+# Batches made ahead of the consumer without workers: one to hand over at once, one in the making.
+_BATCHES_AHEAD = 2
+
+
+@dataclass(frozen=True)
+class WorkerSetting:
+    """What a worker process is to the user's code.
+
+    Attributes:
+        num_workers: As the user said it, also when there are fewer lanes to read.
+        base_seed: Worker ``i`` is seeded with ``base_seed + i``.
+        init_fn: The user's ``worker_init_fn``.
+        prefetch: Batches that each worker makes ahead of the consumer.
+    """
+
+    num_workers: int
+    base_seed: int
+    init_fn: Callable[[int], object] | None
+    prefetch: int
+
+
+def stream_in_thread(lanes: Lanes, batch_bytes: int, stack: ExitStack) -> Receiver[tuple[Any, Note]]:
+    """Read the lanes on an engine and a thread of this process.
+
+    Args:
+        lanes: All lanes of the rank.
+        batch_bytes: Bound on the batches made and not yet received; one is always let in.
+        stack: Closes what is started here.
+    """
+    engine = stack.enter_context(Engine())
+
+    def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
+        # At most so many batches, at most so many bytes, whichever comes first.
+        least = batch_bytes // _BATCHES_AHEAD
+        with closing(read_lanes(lanes, engine)) as items:
+            for item in items:
+                yield item, max(item[1].size_bytes, least)
+
+    producer = Producer(generate, batch_bytes, on_close=engine.stop, name="asyncloader-batches")
+    stack.callback(producer.close)
+    producer.start()
+    order = [lane for lane, _ in lanes.turns]
+    return MergedLanes(order, dict.fromkeys(order, producer), producer.close)
+
+
+def stream_in_workers(lanes: Lanes, setting: WorkerSetting, stack: ExitStack) -> Receiver[tuple[Any, Note]]:
+    """Read the lanes in worker processes; see ``stream_in_thread``."""
+    starts = dict(lanes.turns)
+    dealt = worker_lanes(sorted(starts), setting.num_workers)
+    jobs, receivers_of = [], {}
+    for worker, mine in enumerate(dealt):
+        # The order of turns is the rank's, cut down to the worker's own lanes.
+        turns = tuple((lane, start) for lane, start in lanes.turns if lane in mine)
+        share = replace(lanes, turns=turns, read_bytes=lanes.read_bytes // len(dealt))
+        jobs.append(partial(_run_worker, share, worker, setting))
+        receivers_of.update(dict.fromkeys(mine, worker))
+    pool = stack.enter_context(WorkerPool(jobs, prefetch=setting.prefetch))
+    receivers = {lane: pool.workers[worker] for lane, worker in receivers_of.items()}
+    return MergedLanes([lane for lane, _ in lanes.turns], receivers, pool.close)
+
+
+def _run_worker(lanes: Lanes, worker: int, setting: WorkerSetting) -> Batches:
+    """A worker's job, in its own process."""
+    enter_worker(worker, setting.num_workers, setting.base_seed, lanes.recipe)
+    if setting.init_fn is not None:
+        setting.init_fn(worker)
+    with Engine() as engine, closing(read_lanes(lanes, engine)) as items:
+        yield from items
+
+
+class Run:
+    """A running pass: gives batches, moves the cursor, and cleans up after itself.
+
+    Args:
+        source: The rank's batches.
+        cursor: Moved with each delivery.
+        statistics: Counts them.
+        stack: Everything to be closed with the pass.
+        timeout_s: How long the next batch may take; None for as long as it takes.
+    """
+
+    def __init__(
+        self,
+        source: Receiver[tuple[Any, Note]],
+        cursor: Cursor,
+        statistics: Statistics,
+        stack: ExitStack,
+        timeout_s: float | None,
+    ) -> None:
+        self._source = source
+        self._stack = stack
+        self._timeout_s = timeout_s
+        self.cursor = cursor
+        self.statistics = statistics
+        self.exhausted = False
+        self._closed = False
+
+    def next_batch(self) -> Any:
+        """The next batch, blocking this thread.
+
+        Raises:
+            EndOfChannel: The pass is over, and everything it held is freed.
+            RuntimeError: The pass was closed before its end.
+        """
+        self._check_open()
+        began = time.perf_counter()
+        try:
+            batch, note = self._source.receive(self._timeout_s)
+        except BaseException as error:
+            self._end(error)
+            raise
+        return self._deliver(batch, note, began)
+
+    async def next_batch_async(self) -> Any:
+        """Like ``next_batch``, from a coroutine. If cancelled, the pass is closed."""
+        self._check_open()
+        began = time.perf_counter()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                batch, note = await self._source.receive_async()
+        except BaseException as error:
+            self._end(error)
+            raise
+        return self._deliver(batch, note, began)
+
+    def close(self) -> None:
+        """Free everything. Idempotent, from any thread."""
+        self._closed = True
+        self._stack.close()
+
+    def _check_open(self) -> None:
+        if self.exhausted:
+            raise EndOfChannel
+        if self._closed:
+            # Not a quiet end: a loop that goes on after an error must not take this for the epoch's end.
+            raise RuntimeError(
+                "this iterator was closed before the end of its epoch, by an error, a cancellation or "
+                "close(); iterate the loader anew, from its state_dict() if no batch may be missed"
+            )
+
+    def _deliver(self, batch: Any, note: Note, began: float) -> Any:
+        assert note.position is not None
+        self.cursor.delivered(note.lane, note.position)
+        self.statistics.count(note.samples, note.size_bytes, time.perf_counter() - began)
+        return batch
+
+    def _end(self, error: BaseException) -> None:
+        if isinstance(error, TimeoutError) and self._timeout_s is not None:
+            return  # torch's habit: the iterator stays usable, a later call may get the batch
+        self.exhausted = isinstance(error, EndOfChannel)
+        self.close()

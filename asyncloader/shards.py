@@ -1,0 +1,111 @@
+"""The source of streaming recipes: shards by URL, read ahead and decoded in the lane's order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from ._flow.channel import Channel, EndOfChannel
+from .errors import FormatError
+from .formats import open_decoder
+from .ops.op import Blocks, Lane
+from .plan.lanes import lane_shards
+from .stores.reading import ShardChunks, read_shards
+from .stores.router import Stores
+from .stores.urls import redact
+from .types import Block, NestedTrail, Position
+
+__all__ = ["Shards"]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Samples of many shards.
+
+    Args:
+        urls: Every shard of the dataset, in the given order.
+        formats: The format of each.
+        options: For object stores; may hold secrets, hence not shown.
+    """
+
+    urls: tuple[str, ...] = field(repr=False)
+    formats: tuple[str, ...] = field(repr=False)
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+    def open(self, start: Position, lane: Lane) -> Blocks:
+        """The samples of the lane's shards; a position is ``{"shard", "from": position in it}``."""
+        mine = self._lane_shards(lane)
+        first: int = start.get("shard", 0)
+        inside: Position = start.get("from", {})
+        if first >= len(mine):
+            return
+        out = Channel[ShardChunks](1)  # one shard is decoded while the next one's bytes gather
+        work = partial(
+            read_shards,
+            self._stores(lane),
+            [
+                (self.urls[shard], inside.get("byte", 0) if nth == first else 0)
+                for nth, shard in enumerate(mine[first:], first)
+            ],
+            lane.read_bytes,
+            out,
+        )
+        lane.engine.submit(work, out)
+        try:
+            for nth, shard in enumerate(mine[first:], first):
+                for block in self._decode(shard, inside, out.receive()):
+                    yield Block(block.samples, NestedTrail(block.trail, {"shard": nth}))
+                inside = {}
+        finally:
+            out.close()
+
+    def describe(self) -> Mapping[str, Any]:
+        digest = hashlib.sha256()
+        for url in self.urls:
+            digest.update(redact(url).encode() + b"\n")
+        return {"source": "shards", "shards": len(self.urls), "urls_sha256": digest.hexdigest()}
+
+    def _lane_shards(self, lane: Lane) -> list[int]:
+        key = None if lane.order_seed is None else lane.draw_key(lane.order_seed)
+        return lane_shards(len(self.urls), lane.topology.lane, lane.topology.lanes, key)
+
+    def _stores(self, lane: Lane) -> Stores:
+        """One set of clients for all lanes of an engine."""
+        stores = lane.shared.get(id(self.options))
+        if stores is None:
+            stores = lane.shared[id(self.options)] = Stores(lane.engine.resources, self.options)
+        assert isinstance(stores, Stores)
+        return stores
+
+    def _decode(self, shard: int, start: Position, chunks: ShardChunks) -> Blocks:
+        """The samples of one shard; closes its channel, which stops its requests."""
+        url = redact(self.urls[shard])
+        decoder = open_decoder(
+            self.formats[shard], start_sample=start.get("sample", 0), start_byte=start.get("byte", 0)
+        )
+        try:
+            while True:
+                try:
+                    chunk = chunks.receive()
+                except EndOfChannel:
+                    break
+                for block in decoder.feed(chunk):
+                    yield _with_url(block, url)
+            for block in decoder.finish():
+                yield _with_url(block, url)
+        except FormatError as error:
+            error.shard = url
+            raise
+        finally:
+            chunks.close()
+
+
+def _with_url(block: Block, url: str) -> Block:
+    """Name the shard in samples of a format that names them at all; JSON objects stay the user's."""
+    if "__key__" in block.samples[0]:
+        for sample in block.samples:
+            sample["__url__"] = url
+    return block

@@ -1,0 +1,184 @@
+"""One run of a recipe: its lanes, in turn, as collated batches with notes beside them.
+
+This is what runs in a worker process, and on a thread of the main process when there are no workers:
+plain generators from chunk to batch, which block only where bytes are waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from ._flow.channel import EndOfChannel
+from ._flow.engine import Engine
+from .batching import Batcher
+from .dataset import Dataset
+from .ops.op import Lane
+from .plan.lanes import Rotation
+from .plan.topology import Topology, World
+from .sizes import bytes_of
+from .types import Position
+
+__all__ = ["Batches", "Lanes", "MergedLanes", "Note", "read_lanes"]
+
+
+class Note(NamedTuple):
+    """What rides beside a batch from the lane to the consumer.
+
+    Attributes:
+        lane: Where the batch comes from.
+        position: Of the lane after the batch; None says, without a batch, that the lane has ended.
+        samples: How many samples the batch has.
+        size_bytes: How many bytes of data it holds.
+    """
+
+    lane: int
+    position: Position | None
+    samples: int = 0
+    size_bytes: int = 0
+
+
+Batches: TypeAlias = Generator[tuple[Any, Note], None, None]
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """Some lanes of one pass, and how their samples become batches; pickles if the recipe does.
+
+    Attributes:
+        recipe: What to stream.
+        turns: The lanes in the order of their turns, each with the position to open it at.
+        lane_count: Lanes of all ranks together.
+        world: The rank they belong to.
+        epoch: Number of the pass.
+        batch_size: As ``Batcher``.
+        drop_last: As ``Batcher``.
+        collate_fn: Makes a batch of a list of samples.
+        read_bytes: Bound on what all of them together have requested and not yet decoded.
+    """
+
+    recipe: Dataset
+    turns: tuple[tuple[int, Position], ...]
+    lane_count: int
+    world: World
+    epoch: int
+    batch_size: int | None
+    drop_last: bool
+    collate_fn: Callable[[Any], Any]
+    read_bytes: int
+
+
+def read_lanes(lanes: Lanes, engine: Engine) -> Batches:
+    """The batches of the lanes, one of each in turn, and a bare note where a lane ends."""
+    shared: dict[Any, Any] = {}
+    rotation = Rotation([lane for lane, _ in lanes.turns])
+    with ExitStack() as stack:
+        streams = {
+            lane: stack.enter_context(closing(_lane_batches(lanes, lane, start, engine, shared)))
+            for lane, start in lanes.turns
+        }
+        for lane in rotation:
+            item = next(streams[lane], None)
+            if item is None:
+                yield None, Note(lane, None)
+                rotation.mark_dry(lane)
+            else:
+                yield item
+                rotation.advance()
+
+
+def _lane_batches(
+    lanes: Lanes, number: int, start: Position, engine: Engine, shared: dict[Any, Any]
+) -> Batches:
+    lane = Lane(
+        topology=Topology(number, lanes.lane_count, lanes.world.rank, lanes.world.size, lanes.epoch),
+        engine=engine,
+        read_bytes=lanes.read_bytes // len(lanes.turns),
+        order_seed=lanes.recipe.order_seed,
+        shared=shared,
+    )
+    batcher = Batcher(lanes.batch_size, lanes.drop_last)
+    try:
+        with closing(lanes.recipe.open(start, lane)) as blocks:
+            for block in blocks:
+                for samples, position in batcher.feed(block):
+                    yield _collate(lanes, number, samples, position)
+            for samples, position in batcher.finish():
+                yield _collate(lanes, number, samples, position)
+    except Exception as error:
+        error.add_note(
+            f"in lane {number} of {lanes.lane_count}, rank {lanes.world.rank}, epoch {lanes.epoch}"
+        )
+        raise
+
+
+def _collate(lanes: Lanes, number: int, samples: Any, position: Position) -> tuple[Any, Note]:
+    batch = lanes.collate_fn(samples)
+    count = 1 if lanes.batch_size is None else len(samples)
+    return batch, Note(number, position, count, bytes_of(batch))
+
+
+class NoteReceiver(Protocol):
+    """What carries lanes: a worker, or this process's own thread."""
+
+    def receive(self, timeout_s: float | None = None) -> tuple[Any, Any]: ...
+
+    async def receive_async(self) -> tuple[Any, Any]: ...
+
+
+class MergedLanes:
+    """The batches of a rank in its step order, whichever process makes them.
+
+    Args:
+        lanes: The rank's lanes in the order of their turns.
+        receivers: For each lane the stream that carries it; one stream may carry several lanes.
+        close: Closes the streams.
+    """
+
+    def __init__(
+        self, lanes: list[int], receivers: Mapping[int, NoteReceiver], close: Callable[[], None]
+    ) -> None:
+        self._rotation = Rotation(lanes)
+        self._receivers = receivers
+        self._close = close
+
+    def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
+        """The next batch; see ``Receiver``."""
+        for lane in self._rotation:
+            try:
+                batch, note = self._receivers[lane].receive(timeout_s)
+            except EndOfChannel:
+                raise _cut_short(lane) from None
+            if self._take_turn(lane, note):
+                return batch, note
+        raise EndOfChannel
+
+    async def receive_async(self) -> tuple[Any, Note]:
+        """Like ``receive``, from a coroutine. If cancelled, no batch is lost."""
+        for lane in self._rotation:
+            try:
+                batch, note = await self._receivers[lane].receive_async()
+            except EndOfChannel:
+                raise _cut_short(lane) from None
+            if self._take_turn(lane, note):
+                return batch, note
+        raise EndOfChannel
+
+    def close(self) -> None:
+        """Close every stream."""
+        self._close()
+
+    def _take_turn(self, lane: int, note: Note) -> bool:
+        """Pass the turn on; say whether there is a batch, or only the word that the lane has ended."""
+        assert note.lane == lane, f"lane {note.lane} came in the turn of lane {lane}"
+        if note.position is None:
+            self._rotation.mark_dry(lane)
+            return False
+        self._rotation.advance()
+        return True
+
+
+def _cut_short(lane: int) -> AssertionError:
+    return AssertionError(f"the stream that carries lane {lane} ended without ending the lane")
