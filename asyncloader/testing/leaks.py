@@ -1,0 +1,232 @@
+"""A check that a block of code leaves nothing behind: threads, tasks, processes, descriptors, memory.
+
+What it sees: Python threads; tasks of the running event loop; on Linux also processes, file descriptors,
+entries in /dev/shm and mappings of shared memory. Elsewhere the Linux part is skipped. Threads that only
+native code knows (those of BLAS or of a Rust runtime) are not seen: such pools stay by design.
+
+What remains is looked at again until it is gone or the time is up. That loop re-reads /proc, because
+closing a descriptor wakes nobody; where there is an event to wait on (a thread, a process, a task), it
+waits on that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import itertools
+import os
+import re
+import select
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from multiprocessing import resource_tracker
+from types import TracebackType
+from typing import Any, TypeAlias, TypeVar
+
+from . import _proc
+
+__all__ = ["check_leaks"]
+
+_T = TypeVar("_T")
+_Task: TypeAlias = asyncio.Task[Any]
+# How long one wait between two looks may take: an event seen late costs this, a look costs milliseconds.
+_LOOK_S = 0.02
+_numbers = itertools.count()
+
+
+def check_leaks(*, within_s: float = 1.0, allow: Callable[[str], bool] | None = None) -> LeakCheck:
+    """Assert at the end of a ``with`` or ``async with`` block that nothing new is left.
+
+    Use ``async with`` under a running event loop: the loop turns while the check waits, so tasks and
+    transports that are being closed can finish. A plain ``with`` there sees the tasks, but blocks the
+    loop. If the block raises, there is no check: an exception keeps things alive through its traceback.
+
+    Args:
+        within_s: Seconds that things may take to vanish after the block.
+        allow: Given the description of something left, such as ``thread 'worker-0'``, says whether
+            it may stay. The resource tracker of ``multiprocessing`` always may: no library can end it.
+
+    Returns:
+        A context manager, for one use.
+
+    Raises:
+        AssertionError: When the block ends; it lists all that is left, by name.
+    """
+    return LeakCheck(within_s, allow or (lambda _: False))
+
+
+@dataclass(frozen=True)
+class _Left:
+    """What is there now and was not at the start."""
+
+    threads: list[threading.Thread]
+    tasks: list[_Task]
+    processes: list[_proc.ProcessId]
+    others: list[str]
+
+    def descriptions(self) -> list[str]:
+        return [
+            *(_describe_thread(thread) for thread in self.threads),
+            *(_describe_task(task) for task in self.tasks),
+            *(process.describe() for process in self.processes),
+            *self.others,
+        ]
+
+
+class LeakCheck:
+    """See :func:`check_leaks`."""
+
+    def __init__(self, within_s: float, allow: Callable[[str], bool]) -> None:
+        self._within_s = within_s
+        self._allow = allow
+        # Inherited by every process started in the block: it betrays those whose parent has died.
+        self._marker = f"ASYNCLOADER_LEAK_CHECK_{os.getpid()}_{next(_numbers)}"
+
+    def __enter__(self) -> LeakCheck:
+        # Garbage of earlier tests, collected only now, would hide what this block leaks.
+        gc.collect()
+        # Weak, or the check would itself keep alive what the block should let go.
+        self._threads = weakref.WeakSet(threading.enumerate())
+        self._tasks = weakref.WeakSet(_running_tasks())
+        self._processes = _proc.descendants(os.getpid())
+        self._files = _proc.open_files()
+        self._mappings = Counter(_proc.shared_mappings())
+        self._entries = _proc.shared_entries()
+        os.environ[self._marker] = "1"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.environ.pop(self._marker, None)
+        if error is not None:
+            return
+        deadline = time.monotonic() + self._within_s
+        while (left := self._left()) and (remaining_s := deadline - time.monotonic()) > 0:
+            _wait_for_change(left, min(remaining_s, _LOOK_S))
+            gc.collect()
+        self._report(left)
+
+    async def __aenter__(self) -> LeakCheck:
+        return self.__enter__()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.environ.pop(self._marker, None)
+        if error is not None:
+            return
+        deadline = time.monotonic() + self._within_s
+        while (left := self._left()) and (remaining_s := deadline - time.monotonic()) > 0:
+            if left.tasks:
+                await asyncio.wait(left.tasks, timeout=min(remaining_s, _LOOK_S))
+            else:
+                await asyncio.sleep(min(remaining_s, _LOOK_S))
+            gc.collect()
+        self._report(left)
+
+    def _report(self, left: _Left | None) -> None:
+        if left is None:
+            return
+        listed = "\n".join(f"  {description}" for description in left.descriptions())
+        raise AssertionError(f"left behind {self._within_s:g} s after the block:\n{listed}")
+
+    def _left(self) -> _Left | None:
+        """What is left and not allowed; None if nothing is."""
+        tracker = getattr(resource_tracker, "_resource_tracker", None)
+        processes = _proc.descendants(os.getpid()) | _proc.marked(self._marker)
+        tracker_pid = getattr(tracker, "_pid", None)
+        new_processes = [process for process in processes - self._processes if process.pid != tracker_pid]
+        others = [*self._new_files(getattr(tracker, "_fd", None)), *self._new_memory()]
+        left = _Left(
+            threads=self._kept(set(threading.enumerate()) - set(self._threads), _describe_thread),
+            tasks=self._kept(_running_tasks() - set(self._tasks), _describe_task),
+            processes=self._kept(new_processes, _proc.ProcessId.describe),
+            others=self._kept(others, str),
+        )
+        return left if left.descriptions() else None
+
+    def _kept(self, things: Iterable[_T], describe: Callable[[_T], str]) -> list[_T]:
+        return [thing for thing in things if not self._allow(describe(thing))]
+
+    def _new_files(self, tracker_fd: int | None) -> list[str]:
+        """New descriptors of the kinds of which there are more than before.
+
+        By count of a kind: a log file that was reopened meanwhile is new, but no leak.
+        """
+        # uvloop opens /dev/null at its first socket, as a spare for when descriptors run out, and keeps it
+        # for as long as the loop lives: while a loop runs, that is not the block's.
+        spare = "/dev/null" if _a_loop_runs() else None
+        files = _proc.open_files().items()
+        now = {fd: target for fd, target in files if fd != tracker_fd and target != spare}
+        before = Counter(map(_file_kind, self._files.values()))
+        grown = Counter(map(_file_kind, now.values())) - before
+        return [
+            f"file descriptor {fd} ({_file_kind(target)}): {target}"
+            for fd, target in now.items()
+            if _file_kind(target) in grown and self._files.get(fd) != target
+        ]
+
+    def _new_memory(self) -> list[str]:
+        mappings = Counter(_proc.shared_mappings()) - self._mappings
+        entries = _proc.shared_entries() - self._entries
+        return [
+            *(f"shared mapping of inode {mapping}" for mapping in mappings.elements()),
+            *(f"shared memory {entry}" for entry in sorted(entries)),
+        ]
+
+
+def _running_tasks() -> set[_Task]:
+    """The other tasks of the event loop that runs in this thread; none without one."""
+    try:
+        return asyncio.all_tasks() - {asyncio.current_task()}
+    except RuntimeError:
+        return set()
+
+
+def _a_loop_runs() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
+def _describe_thread(thread: threading.Thread) -> str:
+    return f"thread {thread.name!r}" + (" (daemon)" if thread.daemon else "")
+
+
+def _describe_task(task: _Task) -> str:
+    return f"task {task.get_name()!r}: {task.get_coro()!r}"
+
+
+def _file_kind(target: str) -> str:
+    """``socket``, ``pipe``, ``memfd``, ``eventpoll``, ``eventfd``, ``pidfd`` and so on, or ``file``."""
+    if target.startswith("/memfd:"):
+        return "memfd"
+    match = re.match(r"(?:anon_inode:)?\[?(\w+)[\]:]", target)
+    return match[1] if match else "file"
+
+
+def _wait_for_change(left: _Left, seconds: float) -> None:
+    """Wait for the end of one thing that is left, or for ``seconds``."""
+    if left.threads:
+        left.threads[0].join(seconds)
+        return
+    with ExitStack() as stack:
+        if left.processes and hasattr(os, "pidfd_open"):
+            try:
+                watched = os.pidfd_open(left.processes[0].pid)
+            except OSError:
+                return
+            stack.callback(os.close, watched)
+            if select.select([watched], [], [], seconds)[0]:
+                # It has ended, and whoever started it may yet wait for it.
+                time.sleep(seconds)
+        else:
+            time.sleep(seconds)

@@ -1,0 +1,108 @@
+"""The objects a server serves: a mapping or a directory, read at each request, and what changed since."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from html import escape
+from pathlib import Path
+from typing import TypeAlias
+from urllib.parse import quote
+
+from .messages import Object
+
+__all__ = ["Content", "Objects"]
+
+Content: TypeAlias = bytes | bytearray | memoryview | Callable[[], bytes | bytearray | memoryview]
+
+
+class Objects:
+    """Finds objects by key.
+
+    Args:
+        source: Keys to contents, or to callables that are asked for the content at each request; or
+            a directory, whose files are served as they are when asked for.
+    """
+
+    def __init__(self, source: Mapping[str, Content] | Path) -> None:
+        self._source = source
+        self._changed: dict[str, Object] = {}
+        self._etags: dict[str, tuple[bytes, str]] = {}
+        self._opened_s = time.time()
+
+    def warm(self) -> None:
+        """Work out the ETags of fixed contents, so that no request waits for a hash."""
+        if isinstance(self._source, dict):
+            for key, content in self._source.items():
+                if isinstance(content, bytes):
+                    self._etag(key, content)
+
+    def find(self, key: str) -> Object | None:
+        """The object under ``key`` now; a key that ends in ``/`` (or is empty) lists what is below."""
+        if key in self._changed:
+            return self._changed[key]
+        if isinstance(self._source, Path):
+            return _file(self._source, key)
+        if key in self._source:
+            content = self._source[key]
+            value = content() if callable(content) else content
+            return Object(_bytes_view(value), self._etag(key, value), self._opened_s)
+        if key == "" or key.endswith("/"):
+            below = {name.removeprefix(key) for name in self._source if name.startswith(key)}
+            entries = {name[: name.find("/") + 1] or name for name in below}
+            return _listing(key, entries) if entries else None
+        return None
+
+    def change(self, key: str, content: bytes) -> None:
+        """From now on ``key`` has this content; the same content again is no change."""
+        if key in self._changed and self._changed[key].content.obj is content:
+            return
+        self._changed[key] = Object(_bytes_view(content), _content_etag(content), time.time())
+
+    def _etag(self, key: str, content: bytes | bytearray | memoryview) -> str:
+        known, etag = self._etags.get(key, (None, ""))
+        # By identity, and for bytes only: what can change in place must be hashed each time.
+        if known is not content:
+            etag = _content_etag(content)
+            if isinstance(content, bytes):
+                self._etags[key] = content, etag
+        return etag
+
+
+def _bytes_view(content: bytes | bytearray | memoryview) -> memoryview:
+    return memoryview(content).cast("B")
+
+
+def _content_etag(content: bytes | bytearray | memoryview) -> str:
+    return f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+
+
+def _file(root: Path, key: str) -> Object | None:
+    parts = key.split("/")
+    if ".." in parts or "\0" in key:
+        return None
+    path = root.joinpath(*parts)
+    try:
+        if key == "" or key.endswith("/"):
+            return _listing(key, [entry.name + "/" * entry.is_dir() for entry in path.iterdir()])
+        with open(path, "rb") as file:
+            stat = os.fstat(file.fileno())
+            # Mapped, not read or sent by sendfile: a plan can slice, flip and cut a file of any size like
+            # bytes in memory, and there is one way to send.
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if stat.st_size else b""
+    except OSError:
+        # Not there, or not to be had: to a client that is the same.
+        return None
+    # Not of the content: to hash a large shard would hold up every other request.
+    return Object(memoryview(content), f'"{stat.st_mtime_ns:x}-{stat.st_size:x}"', stat.st_mtime)
+
+
+def _listing(key: str, entries: Iterable[str]) -> Object:
+    links = "".join(f'<a href="{quote(name)}">{escape(name)}</a>\n' for name in sorted(entries))
+    title = escape(f"Index of /{key}")
+    head = f"<html><head><title>{title}</title></head>\n"
+    content = f"{head}<body><h1>{title}</h1><pre>\n{links}</pre></body></html>\n".encode()
+    return Object(memoryview(content), _content_etag(content), 0.0, "text/html; charset=utf-8")
