@@ -20,6 +20,7 @@ from typing import Any
 from ._flow.channel import EndOfChannel, Receiver
 from ._flow.engine import Engine
 from ._flow.producer import Producer
+from .memory import keep_freed_pages
 from .plan.checkpoint import Cursor
 from .plan.lanes import worker_lanes
 from .progress import Statistics
@@ -58,6 +59,7 @@ def stream_in_thread(lanes: Lanes, batch_bytes: int, stack: ExitStack) -> Receiv
         batch_bytes: Bound on the batches made and not yet received; one is always let in.
         stack: Closes what is started here.
     """
+    keep_freed_pages()
     engine = stack.enter_context(Engine())
 
     def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
@@ -76,6 +78,7 @@ def stream_in_thread(lanes: Lanes, batch_bytes: int, stack: ExitStack) -> Receiv
 
 def stream_in_workers(lanes: Lanes, setting: WorkerSetting, stack: ExitStack) -> Receiver[tuple[Any, Note]]:
     """Read the lanes in worker processes; see ``stream_in_thread``."""
+    keep_freed_pages()  # byte strings come out of the workers' shared memory as copies
     starts = dict(lanes.turns)
     dealt = worker_lanes(sorted(starts), setting.num_workers)
     jobs, receivers_of = [], {}
