@@ -227,12 +227,12 @@ class DataLoader(Generic[T]):
             batch_size=self.batch_size,
             drop_last=self.drop_last,
             collate_fn=self.collate_fn or _default_collate(self.batch_size),
-            # Half for bytes on their way to a decoder, half for batches on their way to the consumer.
+            # Half for bytes on their way to a decoder, a quarter each for batches made and for those pinned.
             read_bytes=self.memory_limit // 2,
         )
         with ExitStack() as stack:
             if self.num_workers == 0:
-                source = stream_in_thread(lanes, self.memory_limit // 2, stack)
+                source = stream_in_thread(lanes, self.memory_limit // 4, stack)
             else:
                 # Held by the loader, so that it serves all its epochs.
                 self._forkserver = self._forkserver or ForkServer.shared()
@@ -244,6 +244,7 @@ class DataLoader(Generic[T]):
                 pin_memory=self.pin_memory,
                 device=self.device,
                 pin_memory_device=self.pin_memory_device,
+                budget_bytes=self.memory_limit // 4,
             )
             stack.callback(source.close)
             statistics = Statistics()

@@ -65,7 +65,8 @@ class Channel(Generic[T]):
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._lock = threading.Lock()
+        # Re-entrant: a garbage collection while it is held may run the finalizer that closes this channel.
+        self._lock = threading.RLock()
         self._items: deque[tuple[T, int]] = deque()
         self._held = 0
         self._finished = False

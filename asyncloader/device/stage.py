@@ -1,0 +1,173 @@
+"""A thread between the merged batches and the consumer, which puts each into pinned or device memory.
+
+Laws:
+
+* Batches come out in the order they went in, each with its own note. A batch that cannot be pinned, or
+  an error of the source, is raised at its place; what comes after it still comes.
+* The consumer never waits for the device: its stream does.
+* Nobody waits without an end: ``close`` wakes the thread wherever it waits, and joins it.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import Any
+
+from .._flow.channel import Channel, ChannelClosed, EndOfChannel, Receiver
+from .backend import Backend
+from .carriers import Carrier, Pinner, Prepared, Uploader
+
+__all__ = ["DeviceStage"]
+
+# The thread ends in milliseconds; what may take longer is locking a large batch's pages. Five seconds
+# are the engine's patience too.
+_CLOSE_DEADLINE_S = 5.0
+
+_WHERE = "in the pinned-memory stage"
+
+
+class DeviceStage:
+    """Keeps the protocol of ``Receiver`` over ``source``. Constructing starts nothing; ``start`` does.
+
+    Args:
+        source: Gives the batches, each with a note that is passed on unchanged. It is closed with the
+            stage, which must wake a thread that waits for it.
+        backend: The device.
+        to_device: Whether batches go to the device, or only into pinned memory.
+        depth: The most batches that lie ready at a time.
+        budget_bytes: The most bytes that lie ready, and the most bytes in slabs; one batch always may.
+            None for no bound but ``depth``.
+    """
+
+    def __init__(
+        self,
+        source: Receiver[tuple[Any, Any]],
+        backend: Backend,
+        *,
+        to_device: bool,
+        depth: int,
+        budget_bytes: int | None,
+    ) -> None:
+        assert depth > 0, "a stage without room for a batch would never pass one on"
+        self._source = source
+        self._backend = backend
+        # One slab to write to while the copies of as many batches as may lie ready are pending.
+        self._carrier: Carrier = (
+            Uploader(backend, count=depth + 1, budget_bytes=budget_bytes) if to_device else Pinner(backend)
+        )
+        # A batch costs its bytes, but at least the share that keeps the number of batches to ``depth``.
+        self._least_cost = 1 if budget_bytes is None else max(budget_bytes // depth, 1)
+        self._in_bytes = budget_bytes is not None
+        self._outlet: Channel[tuple[Prepared, Any]] = Channel(self._least_cost * depth)
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, which begins to read the source."""
+        assert self._thread is None, "a stage starts once"
+        # A daemon: the interpreter must be able to exit while a consumer holds an unfinished iterator.
+        self._thread = threading.Thread(target=self._run, name="asyncloader-device", daemon=True)
+        self._thread.start()
+
+    def receive(self, timeout_s: float | None = None) -> tuple[Any, Any]:
+        """The next batch and its note, for use on this thread's current stream.
+
+        Args:
+            timeout_s: How long to wait at most for it to be ready in host memory; None: until the stage
+                is closed. The device is never waited for.
+
+        Raises:
+            TimeoutError: Nothing came for ``timeout_s``; the stage is as it was.
+            EndOfChannel: The source has ended, or the stage was closed.
+            Exception: What the source, or pinning and copying this batch, raised.
+        """
+        prepared, note = self._outlet.receive(timeout_s)
+        return prepared.hand_over(), note
+
+    async def receive_async(self) -> tuple[Any, Any]:
+        """Like ``receive``, from a coroutine. If cancelled while waiting, no batch is lost."""
+        prepared, note = await self._outlet.receive_async()
+        return prepared.hand_over(), note
+
+    def close(self) -> None:
+        """Close the source, end the thread and free the slabs. Idempotent, from any thread.
+
+        Raises:
+            RuntimeError: The thread did not end within five seconds: its source did not wake it.
+        """
+        self._outlet.close()
+        try:
+            self._source.close()
+        finally:
+            self._join()
+
+    def _join(self) -> None:
+        # A garbage collection in the stage's own thread may end up here; it cannot wait for itself.
+        if self._thread is None or self._thread is threading.current_thread():
+            return
+        self._thread.join(_CLOSE_DEADLINE_S)
+        if self._thread.is_alive():
+            raise RuntimeError(
+                f"{self._thread.name} did not stop within {_CLOSE_DEADLINE_S} s: closing its source "
+                f"({type(self._source).__name__}) should have woken it"
+            )
+        # The thread has drained its own; this is for what the consumer copied afterwards.
+        self._drain()
+
+    def _run(self) -> None:
+        try:
+            self._backend.enter_thread()
+            while self._pass_one_on():
+                pass
+            self._outlet.finish()
+        except ChannelClosed:
+            pass
+        except BaseException as error:
+            error.add_note(_WHERE)
+            self._outlet.finish(error)
+        finally:
+            self._drain()
+
+    def _pass_one_on(self) -> bool:
+        """Read, prepare and send one batch; False if there are no more. Keeps nothing of it."""
+        note = None
+        try:
+            batch, note = self._source.receive()
+        except EndOfChannel:
+            return False
+        except Exception as error:
+            prepared = _failed(error)
+        else:
+            prepared = self._prepare(batch)
+            # Waiting for room must not hold the batch as it was, which may lie in shared memory.
+            del batch
+        cost = max(prepared.size_bytes, self._least_cost) if self._in_bytes else 1
+        self._outlet.send((prepared, note), cost)
+        return True
+
+    def _prepare(self, batch: Any) -> Prepared:
+        try:
+            return self._carrier.prepare(batch)
+        except Exception as error:
+            error.add_note(_WHERE)
+            return _failed(error)
+
+    def _drain(self) -> None:
+        # If this fails, the device itself has, and nothing on it can be waited for. The consumer's next
+        # call to it says so, and better.
+        with suppress(Exception):
+            self._carrier.drain()
+
+
+def _failed(error: Exception) -> Prepared:
+    """In place of a batch: an error that the consumer meets when its turn comes."""
+
+    def hand_over() -> Any:
+        nonlocal error
+        try:
+            raise error
+        finally:
+            # Its traceback refers to this stage's frames, and they to this: a circle, around the batch.
+            del error
+
+    return Prepared(hand_over, 0)
