@@ -1,0 +1,133 @@
+"""Decoders of shard formats: feed bytes, get blocks of samples. Pure: no await, no I/O, no clock.
+
+A new format is a new file with a class that satisfies :class:`asyncloader.types.Decoder`, and one row
+in ``formats``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from ..types import Decoder
+from ._open import SkippingDecoder, SniffingDecoder
+from .lines import JsonlDecoder, TextDecoder
+from .tar import TarDecoder
+
+__all__ = [
+    "Format",
+    "check_format",
+    "compression_suffixes",
+    "format_of",
+    "formats",
+    "open_decoder",
+    "split_suffix",
+]
+
+
+class Format(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        decoder: Makes a decoder from ``start_sample`` and ``start_byte``.
+        suffixes: Endings of the file names, in lower case; a compression's suffix may follow.
+        short_suffixes: Endings that stand for format and compression at once, with the compression.
+    """
+
+    decoder: Callable[..., Decoder]
+    suffixes: tuple[str, ...]
+    short_suffixes: Mapping[str, str] = MappingProxyType({})
+
+
+formats = MappingProxyType(
+    {
+        "tar": Format(
+            TarDecoder, (".tar",), {".tgz": "gzip", ".tzst": "zstd", ".txz": "xz", ".tbz2": "bzip2"}
+        ),
+        "jsonl": Format(JsonlDecoder, (".jsonl", ".ndjson")),
+        "text": Format(TextDecoder, (".txt", ".text")),
+    }
+)
+compression_suffixes = MappingProxyType({".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"})
+
+
+def format_of(path: str) -> str:
+    """The format that a URL's or path's suffix names.
+
+    Args:
+        path: URL or path of a shard; a query or fragment after it is not looked at.
+
+    Returns:
+        A name in ``formats``.
+
+    Raises:
+        ValueError: No known suffix; the message lists them.
+    """
+    return split_suffix(path)[0]
+
+
+def split_suffix(path: str) -> tuple[str, str | None]:
+    """Format and compression that a suffix names, the latter None if it names none.
+
+    Raises:
+        ValueError: As :func:`format_of`.
+    """
+    name = (urlsplit(path).path if "://" in path else path).lower()
+    endings = {"": None, **compression_suffixes}
+    known = []
+    for format_name, row in formats.items():
+        for suffix in row.suffixes:
+            for ending, compression in endings.items():
+                if name.endswith(suffix + ending):
+                    return format_name, compression
+        for suffix, compression in row.short_suffixes.items():
+            if name.endswith(suffix):
+                return format_name, compression
+        known += [*row.suffixes, *row.short_suffixes]
+    # Only the last part of the path: what comes before it may hold secrets.
+    raise ValueError(
+        f"cannot tell the format of {name.rpartition('/')[2]!r}: expected a name that ends with one of "
+        f"{', '.join(known)}, alone or with {', '.join(compression_suffixes)} after it; "
+        "or name the format"
+    )
+
+
+def check_format(name: str) -> None:
+    """Refuse what is no format's name.
+
+    Raises:
+        ValueError: Not a name in ``formats``.
+    """
+    if name not in formats:
+        raise ValueError(f"format must be one of {', '.join(map(repr, formats))}, not {name!r}")
+
+
+def open_decoder(name: str, *, start_sample: int = 0, start_byte: int = 0) -> Decoder:
+    """A decoder for one shard, from its start or from a position in its middle.
+
+    From the start, the first bytes tell whether the shard is compressed, whatever its name says:
+    servers unpack or pack on the way. Only uncompressed shards have positions with a byte, so with
+    ``start_byte`` nothing is sniffed.
+
+    Args:
+        name: A name in ``formats``.
+        start_sample: Samples of the shard that were had already. Without ``start_byte`` they are
+            decoded again and dropped.
+        start_byte: Offset in the shard of the first byte that will be fed, as the position says.
+
+    Returns:
+        A decoder whose trails count from the start of the shard.
+
+    Raises:
+        ValueError: An unknown format, or a negative number.
+    """
+    check_format(name)
+    if start_sample < 0 or start_byte < 0:
+        raise ValueError(f"start_sample={start_sample} and start_byte={start_byte} must be 0 or more")
+    decoder = formats[name].decoder
+    if start_byte:
+        return decoder(start_sample=start_sample, start_byte=start_byte)
+    sniffing = SniffingDecoder(decoder)
+    return SkippingDecoder(sniffing, start_sample) if start_sample else sniffing

@@ -1,0 +1,89 @@
+"""What `open_decoder` puts in front of a format's decoder: sniffing, and skipping to a position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from ..errors import FormatError
+from ..types import Block, Decoder, OffsetTrail
+from ._push import PushDecoder
+from .compression import SIGNATURE_BYTES, CompressedDecoder, compression_of
+
+__all__ = ["SkippingDecoder", "SniffingDecoder"]
+
+
+class SniffingDecoder(PushDecoder):
+    """Decide by the first bytes whether to decompress.
+
+    Args:
+        make_inner: Makes the decoder of the uncompressed format.
+    """
+
+    def __init__(self, make_inner: Callable[[], Decoder]) -> None:
+        super().__init__()
+        self._make_inner = make_inner
+        self._start = b""
+        self._inner: Decoder | None = None
+
+    def _decode(self, chunk: bytes) -> Iterator[Block]:
+        if self._inner is None:
+            chunk = self._start + chunk if self._start else chunk
+            self._start = chunk
+            if len(chunk) < SIGNATURE_BYTES:
+                return
+            self._inner = self._choose(chunk)
+            self._start = b""
+        yield from self._inner.feed(chunk)
+
+    def _decode_end(self) -> Iterator[Block]:
+        if self._inner is None:
+            self._inner = self._choose(self._start)
+            yield from self._inner.feed(self._start)
+        yield from self._inner.finish()
+
+    def _choose(self, start: bytes) -> Decoder:
+        inner = self._make_inner()
+        compression = compression_of(start[:SIGNATURE_BYTES])
+        return inner if compression is None else CompressedDecoder(inner, compression)
+
+
+class SkippingDecoder(PushDecoder):
+    """Drop the first samples of a shard that can only be decoded from its start.
+
+    Args:
+        inner: A decoder at the start of the shard.
+        count: Samples to drop.
+    """
+
+    def __init__(self, inner: Decoder, count: int) -> None:
+        super().__init__()
+        self._inner = inner
+        self._count = count
+        self._left = count
+
+    def _decode(self, chunk: bytes) -> Iterator[Block]:
+        return self._drop(self._inner.feed(chunk))
+
+    def _decode_end(self) -> Iterator[Block]:
+        yield from self._drop(self._inner.finish())
+        if self._left:
+            raise FormatError(
+                f"expected at least {self._count} samples, as many were read from this shard before; "
+                f"found {self._count - self._left}: the shard has changed"
+            )
+
+    def _drop(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        for block in blocks:
+            if self._left >= len(block):
+                self._left -= len(block)
+                continue
+            yield _without_first(block, self._left) if self._left else block
+            self._left = 0
+
+
+def _without_first(block: Block, count: int) -> Block:
+    trail = block.trail
+    # Every decoder of the table makes these; another trail could not be cut here.
+    assert isinstance(trail, OffsetTrail)
+    ends = None if trail.ends is None else trail.ends[count:]
+    return Block(block.samples[count:], OffsetTrail(trail.first + count, ends))

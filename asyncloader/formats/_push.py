@@ -1,0 +1,98 @@
+"""What every decoder shares: one feed at a time, and blocks that stay small.
+
+``feed`` and ``finish`` return iterators, and bytes are lost if one is dropped half-way. So the next
+call insists that the last one was run to its end; a decoder that raised is closed for good.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from ..types import Block, Buffer
+
+__all__ = ["MAX_BLOCK_BYTES", "MAX_BLOCK_SAMPLES", "PushDecoder", "describe_bytes"]
+
+# A block is what a queue hop costs once and what the memory budget counts by: 1024 samples make the
+# hop's cost per sample vanish, and 8 MiB is small against any budget worth having.
+MAX_BLOCK_SAMPLES = 1024
+MAX_BLOCK_BYTES = 8 << 20
+
+
+class PushDecoder(ABC):
+    """Base of the decoders: checks the order of calls, leaves the bytes to the subclass."""
+
+    def __init__(self) -> None:
+        self._idle = True
+
+    def feed(self, chunk: Buffer) -> Iterator[Block]:
+        """The samples that ``chunk`` completes.
+
+        Args:
+            chunk: The next bytes of the shard, any number of them. ``bytes`` is fastest; other
+                buffers are copied once.
+
+        Returns:
+            An iterator of blocks; it must be run to its end before the next call.
+
+        Raises:
+            FormatError: The bytes are not what the format promises. Samples completed before the
+                fault are yielded first. The decoder cannot be used any more.
+            RuntimeError: The iterator of the call before was not run to its end, or raised.
+        """
+        self._claim()
+        return self._release_after(self._decode(chunk if type(chunk) is bytes else bytes(chunk)))
+
+    def finish(self) -> Iterator[Block]:
+        """The samples left at the end of the shard; call it once, after the last byte.
+
+        Returns:
+            An iterator of blocks.
+
+        Raises:
+            FormatError: The shard is truncated.
+            RuntimeError: As for :meth:`feed`.
+        """
+        self._claim()
+        return self._decode_end()
+
+    def _claim(self) -> None:
+        if not self._idle:
+            raise RuntimeError(
+                "decoder is closed or busy: run each feed() to its end before the next call, "
+                "call finish() once, and open a new decoder after an error"
+            )
+        self._idle = False
+
+    def _release_after(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        yield from blocks
+        self._idle = True
+
+    @abstractmethod
+    def _decode(self, chunk: bytes) -> Iterator[Block]: ...
+
+    @abstractmethod
+    def _decode_end(self) -> Iterator[Block]: ...
+
+
+_SIGNATURES = (
+    (b"<", "a web page or an XML listing"),
+    (b"{", "JSON"),
+    (b"[", "JSON"),
+    (b"version https://git-lfs", "a Git LFS pointer: the file itself was not downloaded"),
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\xfd7zXZ", "xz"),
+    (b"BZh", "bzip2"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"PAR1", "Parquet"),
+)
+
+
+def describe_bytes(start: bytes) -> str:
+    """A half sentence on what ``start`` looks like instead, or "" if it looks like nothing known."""
+    text = start[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
+    for signature, what in _SIGNATURES:
+        if text.startswith(signature):
+            return f"; the bytes look like {what}"
+    return ""

@@ -1,0 +1,140 @@
+"""From samples to the bytes of a shard: the writing side of ``tar`` and ``lines``.
+
+What is written reads back as the same samples; a name or value that would not is refused.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import operator
+import tarfile
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any
+
+from ._tar_header import BLOCK
+
+__all__ = ["encode_jsonl_sample", "encode_tar_sample", "encoders", "tar_end"]
+
+tar_end = bytes(2 * BLOCK)
+
+
+def encode_jsonl_sample(sample: Mapping[str, Any]) -> bytes:
+    """One line of JSON; ``__url__``, which says where a sample was read from, is left out.
+
+    Raises:
+        TypeError: Not a mapping, or a value that JSON has no form for.
+    """
+    if not isinstance(sample, Mapping):
+        raise TypeError(f"a sample must be a dict, not {type(sample).__name__}")
+    plain = {key: value for key, value in sample.items() if key != "__url__"}
+    line = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+    return line.encode("utf-8") + b"\n"
+
+
+def encode_tar_sample(sample: Mapping[str, Any]) -> bytes:
+    """The tar members of one sample.
+
+    Args:
+        sample: ``__key__`` and at least one field. ``bytes`` are written as they are; other values
+            are encoded by the field's last extension, see ``encoders``. Other names that start with
+            ``__`` (``__url__``) belong to the pipeline and are left out.
+
+    Raises:
+        TypeError: A value that the field's extension has no encoding for.
+        ValueError: A key or field that would not read back as it is.
+    """
+    if not isinstance(sample, Mapping):
+        raise TypeError(f"a sample must be a dict, not {type(sample).__name__}")
+    key = _checked_key(sample.get("__key__"))
+    members = []
+    for field, value in sample.items():
+        if not isinstance(field, str):
+            raise TypeError(f"a field's name must be a str, not {field!r}")
+        if not field.startswith("__"):
+            members.append(_tar_member(f"{key}.{_checked_field(field)}", _encode_field(field, value)))
+    if not members:
+        raise ValueError(f"sample {key!r} has no field to write, and would be lost in a tar")
+    return b"".join(members)
+
+
+def _tar_member(name: str, body: bytes) -> bytes:
+    header = tarfile.TarInfo(name)
+    header.size = len(body)
+    # tobuf, not TarFile: that one wants a file that can tell, and a compressor cannot.
+    return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape") + body + bytes(-len(body) % BLOCK)
+
+
+def _checked_key(key: object) -> str:
+    if not isinstance(key, str):
+        raise ValueError(f"a tar sample needs a str __key__, found {key!r}")
+    base = key.rpartition("/")[2]
+    if not base or "." in base or "\0" in key:
+        raise ValueError(
+            f"__key__ {key!r} would not read back: its last part must not be empty or hold a dot or a NUL"
+        )
+    return key
+
+
+def _checked_field(field: str) -> str:
+    if not field or field != field.lower() or "/" in field or "\0" in field:
+        raise ValueError(
+            f"field {field!r} would not read back: a field is not empty, in lower case, without '/' and NUL"
+        )
+    return field
+
+
+def _encode_field(field: str, value: Any) -> bytes:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    encode = encoders.get(field.rpartition(".")[2])
+    if encode is None:
+        raise TypeError(
+            f"field {field!r} must be bytes, not {type(value).__name__}; values are encoded in fields "
+            f"that end with {', '.join(encoders)}"
+        )
+    try:
+        return encode(value)
+    except TypeError as error:
+        error.add_note(f"while encoding field {field!r}")
+        raise
+
+
+def _encode_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+
+
+def _encode_text(value: Any) -> bytes:
+    if not isinstance(value, str):
+        raise TypeError(f"expected a str, found {type(value).__name__}")
+    return value.encode("utf-8")
+
+
+def _encode_integer(value: Any) -> bytes:
+    return b"%d" % operator.index(value)  # NumPy's integers too, and no float cut off
+
+
+def _encode_npy(value: Any) -> bytes:
+    import numpy
+
+    if not isinstance(value, numpy.ndarray):
+        raise TypeError(f"expected an ndarray, found {type(value).__name__}")
+    if value.dtype.hasobject:
+        raise TypeError("an array of Python objects would be pickled, and pickles are not read")
+    file = io.BytesIO()
+    numpy.lib.format.write_array(file, value, allow_pickle=False)
+    return file.getvalue()
+
+
+encoders: Mapping[str, Callable[[Any], bytes]] = MappingProxyType(
+    {
+        "json": _encode_json,
+        "txt": _encode_text,
+        "text": _encode_text,
+        "cls": _encode_integer,
+        "index": _encode_integer,
+        "count": _encode_integer,
+        "npy": _encode_npy,
+    }
+)

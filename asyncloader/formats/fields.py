@@ -1,0 +1,130 @@
+"""From a sample's bytes to values, by the last extension of the field's name; never by pickle.
+
+A field with an unknown extension stays ``bytes``, and so do ``pkl``, ``pyd``, ``pickle``, ``pt`` and
+``pth``: unpickling runs whatever code the shard's author put there. Who trusts the shard may name a
+handler for them. ``npz`` stays too: it is a zip, of unbounded ratio.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from ..errors import FormatError
+from ..types import Sample
+
+if TYPE_CHECKING:
+    import numpy
+
+__all__ = ["Handler", "decode_sample", "default_handlers"]
+
+Handler = Callable[[bytes], Any]
+
+# Pillow picks the reader by content, and some readers run other programs (EPS runs Ghostscript).
+_IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM")
+
+
+def _decode_text(body: bytes) -> str:
+    return str(body, "utf-8")
+
+
+def _decode_npy(body: bytes) -> numpy.ndarray[Any, Any]:
+    """A writable array of the stored shape and dtype."""
+    import numpy
+    from numpy.lib import format as npy
+
+    file = io.BytesIO(body)
+    version = npy.read_magic(file)
+    if version == (1, 0):
+        shape, fortran_order, dtype = npy.read_array_header_1_0(file)
+    elif version == (2, 0):
+        shape, fortran_order, dtype = npy.read_array_header_2_0(file)
+    else:
+        raise ValueError(f"npy version {version} is not read, only 1.0 and 2.0")
+    if dtype.hasobject:
+        raise ValueError("an array of Python objects is a pickle, and pickles are not read; store numbers")
+    # Not numpy's read_array: it allocates what the header claims before it looks at the length.
+    count = 1
+    for length in shape:
+        count *= length
+    start = file.tell()
+    if min(shape, default=0) < 0 or count * dtype.itemsize != len(body) - start:
+        raise ValueError(f"shape {shape} of {dtype} does not fit the {len(body) - start} bytes there are")
+    if count == 0 or dtype.itemsize == 0:  # numpy.frombuffer refuses an empty buffer
+        return numpy.zeros(shape, dtype, order="F" if fortran_order else "C")
+    flat = numpy.frombuffer(body, dtype, count, start)
+    return flat.reshape(shape, order="F" if fortran_order else "C").copy(order="K")
+
+
+def _decode_image(body: bytes) -> numpy.ndarray[Any, Any]:
+    """``(H, W, 3) uint8`` in RGB; no alpha; of an animation the first frame."""
+    import numpy
+
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ImportError("decoding images needs Pillow: pip install asyncloader[images]") from error
+    with Image.open(io.BytesIO(body), formats=_IMAGE_FORMATS) as image:
+        if image.mode.startswith(("I", "F")):  # Pillow would clip, not scale, to 8 bits
+            raise ValueError(f"mode {image.mode} has more than 8 bits a channel; name a handler of your own")
+        return numpy.array(image.convert("RGB"))
+
+
+_IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "ppm")
+
+default_handlers: Mapping[str, Handler] = MappingProxyType(
+    {
+        "json": json.loads,
+        "txt": _decode_text,
+        "text": _decode_text,
+        "cls": int,
+        "index": int,
+        "count": int,
+        "npy": _decode_npy,
+        **dict.fromkeys(_IMAGE_EXTENSIONS, _decode_image),
+    }
+)
+_OWN_HANDLERS = tuple(default_handlers.values())
+
+
+def decode_sample(sample: Sample, handlers: Mapping[str, Handler] = default_handlers) -> Sample:
+    """Decode the fields of a tar sample.
+
+    Args:
+        sample: Fields of ``bytes``. What is no ``bytes``, and fields that start with ``__``, stay.
+        handlers: By last extension of the field's name (``seg.png``: ``png``), in lower case. The
+            default reads json, txt and text (``str``), cls, index and count (``int``), npy
+            (``ndarray`` of the stored shape and dtype), and jpg, jpeg, png, webp, bmp, gif and ppm
+            (``(H, W, 3) uint8`` RGB, without alpha). ``{**default_handlers, "wav": f}`` adds one.
+
+    Returns:
+        A new dict with the same keys in the same order.
+
+    Raises:
+        FormatError: A default handler cannot decode a field; the message names field and key.
+        Exception: What a handler of the user's raises, with field and key as a note.
+        ImportError: A package that a handler needs is not installed.
+    """
+    decoded = {}
+    for field, value in sample.items():
+        handler = None
+        if type(value) is bytes and not field.startswith("__"):
+            handler = handlers.get(field.rpartition(".")[2])
+        decoded[field] = value if handler is None else _decode_field(handler, field, value, sample)
+    return decoded
+
+
+def _decode_field(handler: Handler, field: str, value: bytes, sample: Sample) -> Any:
+    try:
+        return handler(value)
+    except (ImportError, MemoryError):
+        raise
+    except Exception as error:
+        where = f"field {field!r} of sample {sample.get('__key__')!r}"
+        if handler not in _OWN_HANDLERS:
+            error.add_note(f"while decoding {where}")
+            raise
+        raise FormatError(f"{where} cannot be decoded: {type(error).__name__}: {error}") from error

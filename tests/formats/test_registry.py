@@ -1,0 +1,107 @@
+"""The table of formats, and decoders opened by name."""
+
+from __future__ import annotations
+
+import gzip
+from typing import Any
+
+import pytest
+from feeding import assert_any_chunking_equal, cut, make_tar, outcome, samples_of
+from test_compression import COMPRESS, SKIPPABLE
+
+from asyncloader.errors import FormatError
+from asyncloader.formats import check_format, format_of, formats, open_decoder
+
+BODIES = {
+    "tar": make_tar([(f"{index:03d}.txt", b"x" * index) for index in range(9)]),
+    "jsonl": b"".join(b'{"n": %d}\n' % index for index in range(9)),
+    "text": b"".join(b"line %d\n" % index for index in range(9)),
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("a.tar", "tar"), ("s3://b/x.y/a.TAR.GZ", "tar"), ("a.tgz", "tar"), ("a.tar.zst", "tar"),
+        ("a.jsonl", "jsonl"), ("a.ndjson.bz2", "jsonl"), ("dir/a.txt.xz", "text"), ("a.text", "text"),
+        ("https://h/a.tar?X-Amz-Signature=1.txt#f", "tar"), ("/weird?.tar", "tar"),
+    ],
+)  # fmt: skip
+def test_the_suffix_names_the_format(path: str, name: str) -> None:
+    assert format_of(path) == name
+
+
+@pytest.mark.parametrize(
+    "path", ["a", "a.json", "a.gz", "tar", "a.tar.gz.zst", "a.tar.zst.gz", "h://h/p?x=.tar"]
+)
+def test_unknown_suffixes_list_the_known_ones(path: str) -> None:
+    with pytest.raises(ValueError, match=r"\.tar.*\.ndjson.*\.zst"):
+        format_of(path)
+
+
+def test_the_message_about_a_suffix_tells_no_secret() -> None:
+    with pytest.raises(ValueError, match=r"'x\.bin'") as caught:
+        format_of("https://user:hunter2@host/x.bin?token=hunter2")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_unknown_formats_are_refused() -> None:
+    for name in formats:
+        check_format(name)
+    for refuse in (check_format, open_decoder):
+        with pytest.raises(ValueError, match="'tar', 'jsonl', 'text', not 'parquet'"):
+            refuse("parquet")
+    with pytest.raises(ValueError, match="0 or more"):
+        open_decoder("tar", start_sample=-1)
+
+
+@pytest.mark.parametrize("name", formats)
+@pytest.mark.parametrize("compression", [None, *COMPRESS])
+def test_content_says_whether_to_decompress_and_every_position_reopens(
+    name: str, compression: str | None
+) -> None:
+    body = BODIES[name]
+    stored = body if compression is None else COMPRESS[compression](body)
+    samples, positions, fault = assert_any_chunking_equal(lambda: open_decoder(name), stored, (7,))
+    assert samples == samples_of(open_decoder(name), body)
+    assert (len(samples), fault) == (9, None)
+    for index, position in enumerate(positions, 1):
+        assert ("byte" in position) == (compression is None)
+        decoder = open_decoder(name, start_sample=index, start_byte=position.get("byte", 0))
+        rest = outcome(decoder, cut(stored[position.get("byte", 0) :], (97,)))
+        assert rest == (samples[index:], positions[index:], None)
+        assert outcome(open_decoder(name, start_sample=index), [stored]) == rest
+
+
+@pytest.mark.parametrize("name", formats)
+def test_skippable_frames_in_front_are_recognized(name: str) -> None:
+    stored = SKIPPABLE + COMPRESS["zstd"](BODIES[name])
+    assert samples_of(open_decoder(name), stored) == samples_of(open_decoder(name), BODIES[name])
+
+
+@pytest.mark.parametrize("compression", COMPRESS)
+@pytest.mark.parametrize("name", formats)
+def test_a_compressed_shard_cut_at_any_byte_raises(name: str, compression: str) -> None:
+    stored = COMPRESS[compression](BODIES[name])
+    for length in range(4, len(stored)):
+        assert outcome(open_decoder(name), [stored[:length]])[2] is not None, f"cut at {length}"
+
+
+def test_a_restart_does_not_sniff() -> None:
+    line = b"BZh91AY&SY is not bzip2 here\n"
+    samples: list[Any] = samples_of(open_decoder("text", start_sample=3, start_byte=40), line)
+    assert samples == [{"__key__": "3", "text": line.decode().strip()}]
+
+
+def test_shards_shorter_than_a_signature_are_read() -> None:
+    assert samples_of(open_decoder("text"), b"BZh") == [{"__key__": "0", "text": "BZh"}]
+    assert samples_of(open_decoder("jsonl"), b"") == []
+    with pytest.raises(FormatError, match="the shard is empty"):
+        samples_of(open_decoder("tar"))
+
+
+def test_a_shard_that_lost_samples_since_the_position_raises() -> None:
+    for stored in (BODIES["text"], gzip.compress(BODIES["text"])):
+        assert samples_of(open_decoder("text", start_sample=9), stored) == []
+        with pytest.raises(FormatError, match=r"at least 10 samples.*found 9"):
+            samples_of(open_decoder("text", start_sample=10), stored)

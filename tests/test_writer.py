@@ -1,0 +1,253 @@
+"""Writing shards: what is written reads back, and half a shard is never seen."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncloader.formats import format_of, open_decoder
+from asyncloader.formats.fields import decode_sample
+from asyncloader.writer import ShardWriter, WrittenShard
+
+COMPRESSIONS = ["", ".gz", ".zst", ".xz", ".bz2"]
+
+
+def read(path: str | Path) -> list[Any]:
+    decoder = open_decoder(format_of(str(path)))
+    blocks = list(decoder.feed(Path(path).read_bytes())) + list(decoder.finish())
+    return [sample for block in blocks for sample in block.samples]
+
+
+def sample(index: int, size: int = 3) -> dict[str, Any]:
+    return {"__key__": f"d/{index:05d}", "bin": b"x" * size}
+
+
+_KEYS = st.text(st.characters(exclude_characters=".\0", exclude_categories=["Cs"]), min_size=1, max_size=150)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            _KEYS.filter(lambda key: not key.endswith("/")),
+            st.dictionaries(
+                st.from_regex(r"[a-zü]{1,5}(\.[a-z]{1,60}){0,3}", fullmatch=True),
+                st.binary(max_size=600),
+                min_size=1,
+            ),
+        ),
+        unique_by=lambda pair: pair[0],
+        max_size=5,
+    )
+)
+def test_tar_samples_read_back_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, samples: list[tuple[str, dict[str, bytes]]]
+) -> None:
+    path = tmp_path_factory.mktemp("shards") / "s.tar"
+    written = [{"__key__": key, **fields} for key, fields in samples]
+    with ShardWriter(path) as writer:
+        for item in written:
+            writer.write(item)
+    assert (read(path) if written else []) == written
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("format_name", ["tar", "jsonl"])
+def test_every_suffix_reads_back(tmp_path: Path, format_name: str, compression: str) -> None:
+    samples = [sample(index) if format_name == "tar" else {"n": index, "ü": [None]} for index in range(50)]
+    path = tmp_path / f"s.{format_name}{compression}"
+    with ShardWriter(path) as writer:
+        for item in samples:
+            writer.write(item)
+    assert read(path) == samples
+    assert [(shard.path, shard.samples) for shard in writer.shards] == [(str(path), 50)]
+    if compression:
+        assert path.stat().st_size < writer.shards[0].size_bytes
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tgz", "tzst", "txz", "tbz2", "jsonl.zst"])
+def test_the_same_samples_make_the_same_bytes(tmp_path: Path, suffix: str) -> None:
+    for name in ("a", "b"):
+        with ShardWriter(tmp_path / f"{name}.{suffix}") as writer:
+            writer.write({"__key__": "ü" * 80, "txt": "text"})
+    assert (tmp_path / f"a.{suffix}").read_bytes() == (tmp_path / f"b.{suffix}").read_bytes()
+
+
+def test_values_are_encoded_by_extension(tmp_path: Path) -> None:
+    values = {
+        "__key__": "a", "json": {"ü": [1, None]}, "en.txt": "ü", "cls": numpy.int64(7), "index": True,
+        "npy": numpy.arange(6).reshape(2, 3), "raw": bytearray(b"1"), "view": memoryview(b"2"),
+    }  # fmt: skip
+    with ShardWriter(tmp_path / "s.tar") as writer:
+        writer.write({"__url__": "left out", **values})
+    (read_back,) = map(decode_sample, read(tmp_path / "s.tar"))
+    numpy.testing.assert_array_equal(read_back.pop("npy"), values.pop("npy"))
+    assert read_back == values | {"cls": 7, "index": 1, "raw": b"1", "view": b"2"}
+
+
+@pytest.mark.parametrize("pattern", ["c-%03d.tar", "c-{:03d}.tar", "c-{0:03}.tar"])
+def test_a_new_shard_begins_at_max_samples(tmp_path: Path, pattern: str) -> None:
+    with ShardWriter(tmp_path / pattern, max_samples=4) as writer:
+        for index in range(10):
+            writer.write(sample(index))
+    assert [(os.path.basename(shard.path), shard.samples) for shard in writer.shards] == [
+        ("c-000.tar", 4), ("c-001.tar", 4), ("c-002.tar", 2),
+    ]  # fmt: skip
+    assert [item for shard in writer.shards for item in read(shard.path)] == [sample(i) for i in range(10)]
+
+
+def test_a_new_shard_begins_before_max_bytes_is_passed(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "c-%d.tar", max_bytes=4096) as writer:
+        for index, size in enumerate((512, 512, 512, 512, 512, 9000, 512)):
+            writer.write(sample(index, size))
+    assert [shard.samples for shard in writer.shards] == [4, 1, 1, 1]
+    assert [shard.size_bytes for shard in writer.shards] == [4096, 1024, 9728, 1024]
+
+
+def test_a_folder_gets_numbered_tars(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    for folder in (tmp_path / "out", f"{tmp_path}/out/"):
+        with ShardWriter(folder) as writer:
+            writer.write(sample(0))
+        assert writer.shards == [WrittenShard(f"{tmp_path}/out/shard-00000.tar", 1, 1024)]
+
+
+def test_a_shard_is_not_seen_before_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "s.tar"
+    path.write_bytes(b"the old shard")
+    with ShardWriter(path) as writer:
+        writer.write(sample(0))
+        assert path.read_bytes() == b"the old shard"
+        assert writer.shards == []
+        assert all(name.startswith(".") for name in os.listdir(tmp_path) if name != "s.tar")
+    assert read(path) == [sample(0)]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_an_exception_discards_the_open_shard_only(tmp_path: Path, compression: str) -> None:
+    with (
+        pytest.raises(ZeroDivisionError),
+        ShardWriter(tmp_path / f"s-%d.tar{compression}", max_samples=2) as writer,
+    ):
+        for index in range(3):
+            writer.write(sample(index))
+        raise ZeroDivisionError
+    assert os.listdir(tmp_path) == [f"s-0.tar{compression}"]
+    with pytest.raises(RuntimeError, match="closed"):
+        writer.write(sample(9))
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_a_full_disk_leaves_no_shard(
+    tmp_path: Path, compression: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secrets.token_hex", lambda count: "0" * 2 * count)
+    name = f"s.tar{compression}"
+    writer = ShardWriter(tmp_path / name)
+    writer.write({"__key__": "a", "bin": os.urandom(100)})
+    temporary = next(tmp_path.iterdir())
+    full = os.open("/dev/full", os.O_WRONLY)
+    # The real descriptor, pointed to a device that is always full.
+    fd = next(int(n) for n in os.listdir("/proc/self/fd") if _target(n) == str(temporary))
+    os.dup2(full, fd)
+    os.close(full)
+    with pytest.raises(OSError, match="No space"):
+        writer.write({"__key__": "b", "bin": os.urandom(1_000_000)})
+        writer.close()
+    assert os.listdir(tmp_path) == []
+    writer.close()
+    assert writer.shards == []
+
+
+def _target(fd: str) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return ""
+
+
+def test_without_samples_nothing_is_written(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "s.tar") as writer:
+        pass
+    assert os.listdir(tmp_path) == writer.shards == []
+
+
+@pytest.mark.parametrize("key", ["", "a.b", "d/", "d/.hidden", "a\0b", None, 7])
+def test_keys_that_would_not_read_back_are_refused(tmp_path: Path, key: Any) -> None:
+    writer = ShardWriter(tmp_path / "s.tar")
+    with pytest.raises(ValueError, match="__key__"):
+        writer.write({"__key__": key, "txt": b""})
+    assert os.listdir(tmp_path) == []
+
+
+def test_keys_in_folders_with_dots_are_fine(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "s.tar") as writer:
+        writer.write({"__key__": "v1.0/a", "txt": b""})
+    assert read(tmp_path / "s.tar")[0]["__key__"] == "v1.0/a"
+
+
+@pytest.mark.parametrize("field", ["", "TXT", "a/b", "a\0"])
+def test_fields_that_would_not_read_back_are_refused(tmp_path: Path, field: str) -> None:
+    with pytest.raises(ValueError, match="would not read back"):
+        ShardWriter(tmp_path / "s.tar").write({"__key__": "a", field: b""})
+
+
+def test_samples_that_would_be_lost_or_merged_are_refused(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "s.tar") as writer:
+        with pytest.raises(ValueError, match="no field"):
+            writer.write({"__key__": "a", "__url__": "x"})
+        writer.write({"__key__": "a", "txt": b"1"})
+        with pytest.raises(ValueError, match="would read as one"):
+            writer.write({"__key__": "a", "cls": b"1"})
+    assert len(read(tmp_path / "s.tar")) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("wav", "str"),
+        ("txt", 7),
+        ("cls", 1.5),
+        ("npy", [1]),
+        ("npy", numpy.array([None])),
+        ("json", {1, 2}),
+        (7, b""),
+    ],
+)
+def test_values_without_an_encoding_are_refused(tmp_path: Path, field: Any, value: Any) -> None:
+    with pytest.raises(TypeError):
+        ShardWriter(tmp_path / "s.tar").write({"__key__": "a", field: value})
+    assert os.listdir(tmp_path) == []
+
+
+def test_jsonl_takes_dicts_of_json_values_only(tmp_path: Path) -> None:
+    writer = ShardWriter(tmp_path / "s.jsonl")
+    for wrong in ([1], {"a": b"bytes"}):
+        with pytest.raises(TypeError):
+            writer.write(wrong)  # type: ignore[arg-type]
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "message"),
+    [
+        ("a.parquet", {}, "cannot tell the format"), ("a.txt", {}, "not written"),
+        ("a.tar", {"max_samples": 3}, "needs a number"), ("a-%d.tar", {"max_samples": 0}, "at least 1"),
+        ("a-%d.tar", {"max_bytes": 0}, "at least 1"), ("a-%d-%d.tar", {}, "expected one number"),
+        ("a-{}-{}.tar", {}, "expected one number"), ("a-{name}.tar", {}, "expected one number"),
+    ],
+)  # fmt: skip
+def test_wrong_calls_are_refused_before_anything_is_opened(
+    tmp_path: Path, pattern: str, options: dict[str, int], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        ShardWriter(tmp_path / pattern, **options)  # type: ignore[arg-type]
+    assert os.listdir(tmp_path) == []
