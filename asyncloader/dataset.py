@@ -25,7 +25,8 @@ from .ops.repeat import Repeat
 from .ops.shuffle import Shuffle
 from .ops.take import Take
 from .shards import Shards
-from .stores.urls import expand_urls
+from .stores.object_options import check_options
+from .stores.urls import expand_urls, scheme_of
 from .types import Position
 
 __all__ = ["AsyncIterableDataset", "Dataset", "from_iterable", "from_urls"]
@@ -207,13 +208,16 @@ def from_urls(
 
     Raises:
         TypeError: ``urls`` holds something else than strings and paths.
-        ValueError: No shard, an unknown scheme or format, or a glob without a match.
+        ValueError: No shard, an unknown scheme, format or storage option, or a glob without a match.
     """
     shards = expand_urls(urls)
     if format is not None:
         check_format(format)
     formats = tuple(format or format_of(url) for url in shards)
-    return Dataset(Shards(shards, formats, dict(storage_options or {})))
+    options = dict(storage_options or {})
+    for scheme in {scheme_of(url) for url in shards} & {"s3", "gs", "az"}:
+        check_options(scheme, options)
+    return Dataset(Shards(shards, formats, options))
 
 
 def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:

@@ -187,9 +187,13 @@ class DataLoader(Generic[T]):
         """
         recipe = state.get("recipe") if isinstance(state, Mapping) else None
         saved = recipe.get("lanes") if isinstance(recipe, Mapping) else None
+        lanes = self._lane_count
         if not self._lanes_given and isinstance(saved, int):
-            self._lane_count = choose_lanes(saved, self._world, self.num_workers)
-        self._next = load_cursor(state, self._describe(), self._world, self._rank_lanes())
+            lanes = choose_lanes(saved, self._world, self.num_workers)
+        mine = {**self._describe(), "lanes": lanes}
+        # Nothing is taken over before the whole state was found good: a refused one changes nothing.
+        self._next = load_cursor(state, mine, self._world, rank_lanes(lanes, self._world))
+        self._lane_count = lanes
         self._run = None
 
     # --- life ---
@@ -264,11 +268,8 @@ class DataLoader(Generic[T]):
             "lanes": self._lane_count,
         }
 
-    def _rank_lanes(self) -> list[int]:
-        return rank_lanes(self._lane_count, self._world)
-
     def _new_cursor(self, epoch: int) -> Cursor:
-        return Cursor(epoch, self._rank_lanes())
+        return Cursor(epoch, rank_lanes(self._lane_count, self._world))
 
 
 class BatchIterator(Generic[T]):

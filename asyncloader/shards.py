@@ -104,8 +104,8 @@ class Shards:
 
 
 def _with_url(block: Block, url: str) -> Block:
-    """Name the shard in samples of a format that names them at all; JSON objects stay the user's."""
-    if "__key__" in block.samples[0]:
-        for sample in block.samples:
+    """Name the shard in samples that have a key; other JSON objects stay the user's."""
+    for sample in block.samples:  # each for itself: where a block ends depends on how the bytes came
+        if "__key__" in sample:
             sample["__url__"] = url
     return block

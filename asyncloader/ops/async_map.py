@@ -86,6 +86,8 @@ class _Cursor:
     order: deque[_Pending] = field(default_factory=deque)
     open: _Pending | None = None
     next_index: int = 0
+    # A failure was raised: no sample behind it may be handed on, and no second one raised beside it.
+    failed: bool = False
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def take(self) -> tuple[_Pending, int]:
@@ -110,7 +112,7 @@ async def _map_blocks(fn: AsyncFn, concurrency: int, inbox: Channel[Block], outb
 
 async def _run(fn: AsyncFn, cursor: _Cursor, outbox: Channel[Block]) -> None:
     """One runner: take a sample, map it, hand on the blocks that are done."""
-    while True:
+    while not cursor.failed:
         try:
             pending, index = await cursor.take()
         except EndOfChannel:
@@ -123,7 +125,7 @@ async def _run(fn: AsyncFn, cursor: _Cursor, outbox: Channel[Block]) -> None:
                 note_sample(error, f"map({name_of(fn)})", sample)
                 pending.failed = (index, error)
         pending.left -= 1
-        while cursor.order and cursor.order[0].left == 0:
+        while cursor.order and cursor.order[0].left == 0 and not cursor.failed:
             done = cursor.order.popleft()
             if done.failed is None:
                 outbox.send(Block(done.results, done.block.trail))
@@ -131,4 +133,5 @@ async def _run(fn: AsyncFn, cursor: _Cursor, outbox: Channel[Block]) -> None:
             count, failure = done.failed
             if count:  # what came before the failure is good, and may complete a batch
                 outbox.send(Block(done.results[:count], PickedTrail(done.block.trail, range(count))))
+            cursor.failed = True
             raise failure

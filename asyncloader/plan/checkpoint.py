@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +56,7 @@ def save_cursor(cursor: Cursor, recipe: Mapping[str, Any], world: World) -> dict
         "world_size": world.size,
         "epoch": cursor.epoch,
         "turn": cursor.turn,
-        "positions": {str(lane): position for lane, position in sorted(cursor.positions.items())},
+        "positions": _to_table(cursor.positions),
     }
 
 
@@ -91,7 +91,44 @@ def load_cursor(
             "this state was saved by another loader; make the two agree, or start anew without it:\n  "
             + "\n  ".join(differences)
         )
-    positions = {int(lane): position for lane, position in state["positions"].items()}
-    if not 0 <= state["turn"] < len(lanes) or not positions.keys() <= set(lanes):
+    try:
+        positions = _from_table(state["positions"])
+        fits = 0 <= state["turn"] < len(lanes) and positions.keys() <= set(lanes)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        fits = False
+    if not fits:
         raise ValueError("the state's turn or positions do not fit its own lanes; was it edited?")
     return Cursor(state["epoch"], lanes, state["turn"], positions)
+
+
+def _to_table(positions: Mapping[int, Position]) -> dict[str, Any]:
+    """A row of values for each lane: nested dicts would repeat their names in each, 200 bytes a lane."""
+    leaves = {lane: dict(_leaves(position, ())) for lane, position in sorted(positions.items())}
+    paths = sorted({path for row in leaves.values() for path in row})
+    return {
+        "fields": [list(path) for path in paths],
+        "lanes": {str(lane): [row.get(path) for path in paths] for lane, row in leaves.items()},
+    }
+
+
+def _from_table(table: Mapping[str, Any]) -> dict[int, Position]:
+    return {int(lane): _from_row(table["fields"], row) for lane, row in table["lanes"].items()}
+
+
+def _from_row(paths: Sequence[Sequence[str]], row: Sequence[Any]) -> Position:
+    position: dict[str, Any] = {}
+    for path, value in zip(paths, row, strict=True):
+        if value is not None:
+            inner = position
+            for name in path[:-1]:
+                inner = inner.setdefault(name, {})
+            inner[path[-1]] = value
+    return position
+
+
+def _leaves(position: Position, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, value in position.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, (*path, name))
+        else:
+            yield (*path, name), value

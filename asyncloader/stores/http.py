@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 
 import aiohttp
+from yarl import URL
 
 from ..errors import StoreError
 from ..types import Buffer
-from .store import Body
+from .failures import changed, refused
+from .store import Body, no_chunks
 from .urls import redact
 
 __all__ = ["HttpStore"]
@@ -20,6 +22,14 @@ __all__ = ["HttpStore"]
 _TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=60.0)
 
 _MOST_REDIRECTS = 5
+
+# All that a request line may hold. Such a URL is sent as written: a signature may cover its exact escapes,
+# and yarl would rewrite them (%2C becomes a comma).
+_SENDABLE = re.compile(r"[!-~]*")
+
+# The client's errors that quote no URL: see ``failures``.
+_DISCREET = (aiohttp.ClientOSError, aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError)
+
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
@@ -45,30 +55,36 @@ class HttpStore:
             auto_decompress=False,
             # Offsets count the object's own bytes; a transfer encoding on top would shift them.
             headers={"Accept-Encoding": "identity"},
+            requote_redirect_url=False,
         ) as session:
             yield cls(session)
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
         headers = {"Range": f"bytes={start}-{stop - 1}"}
-        if etag is not None:
+        # A weak ETag never satisfies If-Match (RFC 9110, 13.1.1); for it the response's own is compared.
+        if etag is not None and not etag.startswith("W/"):
             headers["If-Match"] = etag
         try:
-            async with self._session.get(url, headers=headers, max_redirects=_MOST_REDIRECTS) as response:
-                yield _body(response, url, start, stop, etag)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            if isinstance(error, StoreError):
-                raise
-            raise _store_error(error, url, start) from error
+            target = URL(url, encoded=_SENDABLE.fullmatch(url) is not None)
+            response = await self._session.get(target, headers=headers, max_redirects=_MOST_REDIRECTS)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise _store_error(error, url, start) from _discreet(error)
+        async with response:
+            body = _body(response, url, start, stop, etag)
+            async with aclosing(body.chunks):
+                yield body
 
 
 def _body(response: aiohttp.ClientResponse, url: str, start: int, stop: int, etag: str | None) -> Body:
     """What the response promises, held against what was asked."""
     version = response.headers.get("ETag")
     if response.status == 416 and start == 0:  # only an empty object has no byte 0
-        return Body(0, 0, 0, version, _nothing())
+        return Body(0, 0, 0, version, no_chunks())
     if response.status not in (200, 206):
-        raise _status_error(response, url, start)
+        if response.status == 412 and etag is not None:
+            raise changed(url, start, etag, version, status=412)
+        raise refused(url, start, response.status, response.reason or "")
     encoding = response.headers.get("Content-Encoding", "identity")
     if encoding != "identity":
         raise StoreError(
@@ -78,7 +94,7 @@ def _body(response: aiohttp.ClientResponse, url: str, start: int, stop: int, eta
             offset=start,
         )
     if etag is not None and version is not None and version != etag:
-        raise _changed(url, start, etag, version)
+        raise changed(url, start, etag, version)
     if response.status == 200:
         length = response.content_length
         if length is None and response.headers.get("Transfer-Encoding", "").lower() != "chunked":
@@ -100,49 +116,30 @@ def _body(response: aiohttp.ClientResponse, url: str, start: int, stop: int, eta
     return Body(start, int(match[2]) + 1, int(match[3]), version, _chunks(response, url, start))
 
 
-async def _chunks(response: aiohttp.ClientResponse, url: str, offset: int) -> AsyncIterator[Buffer]:
+async def _chunks(response: aiohttp.ClientResponse, url: str, offset: int) -> AsyncGenerator[Buffer, None]:
     try:
         async for chunk in response.content.iter_any():
             yield chunk
             offset += len(chunk)
-    except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise _store_error(error, url, offset) from error
+    except (aiohttp.ClientError, OSError) as error:
+        raise _store_error(error, url, offset) from _discreet(error)
 
 
-async def _nothing() -> AsyncIterator[Buffer]:
-    return
-    yield b""
+def _discreet(error: Exception) -> Exception | None:
+    """``error`` if its text may be shown as a cause."""
+    return error if isinstance(error, _DISCREET) else None
 
 
-def _status_error(response: aiohttp.ClientResponse, url: str, offset: int) -> StoreError:
-    advice = {
-        401: "; pass credentials",
-        403: "; check credentials, and that the object exists (stores hide that from strangers)",
-        404: "; check the URL and the range in its braces",
-        412: ": the object was changed while it was being read",
-    }.get(response.status, "")
-    return StoreError(
-        f"the server answered {response.status} {response.reason}{advice}",
-        shard=redact(url),
-        status=response.status,
-        offset=offset,
-    )
-
-
-def _changed(url: str, offset: int, old: str, new: str) -> StoreError:
-    return StoreError(
-        f"the object was changed while it was being read: its ETag was {old}, now {new}",
-        shard=redact(url),
-        offset=offset,
-    )
-
-
-def _store_error(error: BaseException, url: str, offset: int) -> StoreError:
+def _store_error(error: Exception, url: str, offset: int) -> StoreError:
     if isinstance(error, TimeoutError):
         what = "no byte came in time"
     elif isinstance(error, aiohttp.ClientPayloadError):
         what = "the connection was cut before the promised length"
-    elif isinstance(error, aiohttp.InvalidURL):
+    elif isinstance(error, aiohttp.TooManyRedirects):
+        what = f"the server redirects more than {_MOST_REDIRECTS} times"
+    elif isinstance(error, aiohttp.ClientConnectorCertificateError):
+        what = f"the server's certificate cannot be trusted: {error.certificate_error}"
+    elif isinstance(error, ValueError):  # aiohttp.InvalidURL is one
         what = "this is not a valid URL"
     else:
         # aiohttp's text may quote the URL with its query; the class and errno say as much.

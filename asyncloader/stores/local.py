@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import stat
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager
 
 from ..errors import StoreError
 from ..types import Buffer
@@ -18,30 +19,51 @@ __all__ = ["LocalStore"]
 # still in the processor's cache when the decoder reads it.
 _PIECE_BYTES = 2 << 20
 
+# Without O_NONBLOCK, opening a named pipe would hold its thread until somebody writes; regular files do
+# not know the flag. Windows has neither.
+_FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
 
 class LocalStore:
     """Regular files by path."""
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
-        path = local_path(url)
-        try:
-            fd = await asyncio.to_thread(os.open, path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
-        except OSError as error:
-            raise _store_error(error, url, start) from error
+        fd = await _open(url, start)
         try:
             found = os.fstat(fd)
+            if not stat.S_ISREG(found.st_mode):  # a pipe has no length, and would look empty
+                raise StoreError("a shard should be a regular file, and this is none", shard=url)
             # What an ETag is to a server: another inode, length or modification is another version.
             version = f"{found.st_dev:x}-{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
             if etag is not None and etag != version:
                 raise StoreError("the file was changed while it was being read", shard=url, offset=start)
             end = min(stop, found.st_size)
-            yield Body(min(start, end), end, found.st_size, version, _pieces(fd, start, end, url))
+            async with aclosing(_pieces(fd, start, end, url)) as pieces:
+                yield Body(min(start, end), end, found.st_size, version, pieces)
         finally:
             os.close(fd)
 
 
-async def _pieces(fd: int, start: int, end: int, url: str) -> AsyncIterator[Buffer]:
+async def _open(url: str, start: int) -> int:
+    """A descriptor of the file. If cancelled meanwhile, it is closed as soon as there is one."""
+    loop = asyncio.get_running_loop()
+    opening = loop.run_in_executor(None, os.open, local_path(url), _FLAGS)
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(_close_late)
+        raise
+    except OSError as error:
+        raise _store_error(error, url, start) from error
+
+
+def _close_late(opening: asyncio.Future[int]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        os.close(opening.result())
+
+
+async def _pieces(fd: int, start: int, end: int, url: str) -> AsyncGenerator[Buffer, None]:
     offset = start
     while offset < end:
         try:

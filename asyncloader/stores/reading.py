@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeAlias
 
 from .._flow.channel import Channel, EndOfChannel
-from .._flow.engine import Scope
+from .._flow.engine import EngineStopped, Scope
 from ..errors import StoreError
 from ..types import Buffer
 from .router import Stores
@@ -35,12 +35,15 @@ _MOST_SHARDS_AHEAD = 16
 # the processor's cache.
 _HANDOVER_BYTES = 2 << 20
 
+# Offset of no byte.
+_NO_END = 1 << 62
+
 ShardChunks: TypeAlias = Channel[Buffer]
 
 
 @dataclass(slots=True)
 class _Part:
-    """Bytes ``start`` to ``stop`` of a shard, as asked for; the shard may end before."""
+    """Bytes ``start`` to ``stop`` of a shard; the shard may end before."""
 
     start: int
     stop: int
@@ -92,15 +95,14 @@ class _Lookahead:
         self._reserved += size
         return shard, part
 
-    def opened(self, shard: _Shard, body: Body) -> None:
-        """The first answer for ``shard`` told its length and version."""
+    def opened(self, shard: _Shard, part: _Part, body: Body) -> None:
+        """The first answer for ``shard``, to ``part``, told its length and version."""
         shard.etag = body.etag
-        if body.total is None:
-            shard.total = shard.requested_to  # a body that tells no length is all there is
-        else:
-            shard.total = body.total
-            if body.stop == body.total:
-                shard.requested_to = body.total  # the range was ignored, or reaches the end
+        if body.stop is None or body.stop > part.stop:
+            # The range was ignored: this answer holds everything, and ends where it ends.
+            part.stop = _NO_END if body.stop is None else body.stop
+        shard.total = part.stop if body.total is None else body.total
+        shard.requested_to = min(part.stop, shard.total)
 
     def release(self, part: _Part, size: int) -> None:
         """``size`` bytes of ``part`` were handed on."""
@@ -159,8 +161,12 @@ class _Reader:
             await out.send_async(chunks)
             try:
                 await self._hand_on(shard, chunks)
-            except StoreError as error:
+            except Exception as error:
                 chunks.finish(error)
+                raise
+            except BaseException:
+                # Cancelled: somebody may be blocked on these chunks in another thread.
+                chunks.finish(EngineStopped())
                 raise
             chunks.finish()
             self._lookahead.window.popleft()
@@ -195,18 +201,54 @@ class _Reader:
         ask_from = max(part.start - 1, 0) if part.start == shard.start else part.start
         async with store.read(shard.url, ask_from, part.stop, etag=shard.etag) as body:
             if shard.total is None:
-                self._lookahead.opened(shard, body)
-                self._top_up()
+                self._lookahead.opened(shard, part, body)
+            _check_promise(shard, part, body)
+            self._top_up()
+            stop = part.stop if body.stop is None else min(part.stop, body.stop)
             offset = body.start
             async for chunk in body.chunks:
-                end = offset + len(chunk)
-                if end > part.start:
-                    wanted = chunk if offset >= part.start else memoryview(chunk)[part.start - offset :]
+                wanted = _cut(chunk, part.start - offset, stop - offset)
+                offset += len(chunk)
+                if wanted:
                     await part.chunks.send_async(wanted, len(wanted))
-                offset = end
-        if body.stop is not None and offset < body.stop:
-            raise StoreError(
-                f"the body ended at byte {offset}, before byte {body.stop} that the server promised",
-                shard=redact(shard.url),
-                offset=offset,
-            )
+                if offset >= stop and body.stop != stop:
+                    break  # the range was ignored; what follows belongs to other parts
+        _check_end(shard, part, body, offset)
+
+
+def _cut(chunk: Buffer, start: int, stop: int) -> Buffer:
+    """The bytes of ``chunk`` from ``start`` to ``stop``, both counted from its first and maybe outside."""
+    if start <= 0 and stop >= len(chunk):
+        return chunk
+    return memoryview(chunk)[max(start, 0) : max(stop, 0)]
+
+
+def _check_promise(shard: _Shard, part: _Part, body: Body) -> None:
+    """Hold what a body promises against what was asked; a store has already checked where it starts."""
+    if body.total is not None and body.total != shard.total:
+        raise StoreError(
+            f"the object was changed while it was being read: it had {shard.total} bytes, now {body.total}",
+            shard=redact(shard.url),
+            offset=part.start,
+        )
+    if body.stop is not None and body.total is not None and body.stop < min(part.stop, body.total):
+        raise StoreError(
+            f"asked for the bytes up to {min(part.stop, body.total)}, "
+            f"but the server sent only those up to {body.stop}",
+            shard=redact(shard.url),
+            offset=body.stop,
+        )
+
+
+def _check_end(shard: _Shard, part: _Part, body: Body, offset: int) -> None:
+    """Hold the bytes that came against what was promised; ``offset`` is behind the last of them."""
+    promised = offset if body.stop is None else body.stop
+    if offset < min(promised, part.stop):
+        what = f"the body ended at byte {offset}, before byte {promised} that the server promised"
+    elif offset > promised:
+        what = f"the body went on to byte {offset}, behind byte {promised} that the server promised"
+    elif offset < part.start:
+        what = f"the object ends at byte {offset}, before byte {part.start} to read it from; was it changed?"
+    else:
+        return
+    raise StoreError(what, shard=redact(shard.url), offset=min(offset, promised))

@@ -6,14 +6,14 @@ To add a store, write one file with one class that keeps this protocol, and add 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
 from ..types import Buffer
 
-__all__ = ["Body", "Store"]
+__all__ = ["Body", "Store", "no_chunks"]
 
 
 @dataclass(slots=True)
@@ -25,14 +25,15 @@ class Body:
         stop: Offset after its last byte, as the server promised it; None if it promised nothing.
         total: Length of the whole object, None if unknown.
         etag: Names this version of the object; None if the store has no such name.
-        chunks: The bytes, in order, in pieces of the client's choosing.
+        chunks: The bytes, in order, in pieces of the client's choosing. A generator, so that the store
+            that made it can close it: one left to the garbage collector is closed by a task without owner.
     """
 
     start: int
     stop: int | None
     total: int | None
     etag: str | None
-    chunks: AsyncIterator[Buffer]
+    chunks: AsyncGenerator[Buffer, None]
 
 
 class Store(Protocol):
@@ -43,9 +44,16 @@ class Store(Protocol):
     ) -> AbstractAsyncContextManager[Body]:
         """Open bytes ``start`` up to ``stop`` (exclusive) of ``url``; an object may end earlier.
 
-        An empty object opens as an empty body. If ``etag`` is given, only that version will do.
+        An empty object opens as an empty body. If ``etag`` is given, only that version will do. An
+        exception of the caller's passes through as it is.
 
         Raises:
             StoreError: On entering or while reading, with the place; never a client's own exception.
         """
         ...
+
+
+async def no_chunks() -> AsyncGenerator[Buffer, None]:
+    """The chunks of an empty body."""
+    return
+    yield b""

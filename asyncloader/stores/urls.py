@@ -5,9 +5,9 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator
-from itertools import product
-from urllib.parse import unquote, urlsplit, urlunsplit
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice, product
+from urllib.parse import unquote, urlsplit
 
 __all__ = ["SCHEMES", "expand_urls", "local_path", "redact", "scheme_of", "suffix_path"]
 
@@ -17,15 +17,15 @@ SCHEMES = ("http", "https", "s3", "gs", "az", "file")
 _MOST_SHARDS = 10_000_000
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_BRACES = re.compile(r"\{([^{}]*)\}")
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+_RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
 
 
 def expand_urls(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
     """Every shard that ``urls`` names, in order.
 
-    Brace ranges (``{000..127}``, padded as written) and lists (``{a,b}``) are expanded, then local
-    globs (``*``, ``?``, ``[...]``), whose matches are sorted.
+    Brace ranges (``{000..127}``, padded as written) and lists (``{a,b}``) are expanded as a shell does,
+    also in one another, and other braces left alone; then local globs (``*``, ``?``, ``[...]``, and
+    ``**`` for folders of any depth), whose matches are sorted.
 
     Raises:
         TypeError: Something else than strings or paths.
@@ -64,50 +64,101 @@ def scheme_of(url: str) -> str:
 
 def local_path(url: str) -> str:
     """The path that a ``file://`` URL or a plain path means."""
-    if _SCHEME.match(url) is None:
+    match = _SCHEME.match(url)
+    if match is None:
         return url
-    parts = urlsplit(url)
-    if parts.netloc not in ("", "localhost"):
+    # Not urlsplit: files have no query, and a ``?`` is a glob's.
+    host, slash, path = url[match.end() :].partition("/")
+    if host not in ("", "localhost"):
         raise ValueError(f"a file:// URL should have no host, but got {url!r}; write file:///path")
-    return unquote(parts.path)
+    return unquote(slash + path)
 
 
 def suffix_path(url: str) -> str:
     """The part of ``url`` that has the file name with its suffixes: no query, no fragment."""
-    return url if _SCHEME.match(url) is None else urlsplit(url).path
+    match = _SCHEME.match(url)
+    if match is None:
+        return url
+    if match[1].lower() in ("http", "https"):
+        return urlsplit(url).path
+    return url[match.end() :].partition("/")[2]  # keys and files have neither query nor fragment
 
 
 def redact(url: str) -> str:
     """``url`` as it may be shown: without user info, query and fragment, where secrets live."""
-    if _SCHEME.match(url) is None:
+    match = _SCHEME.match(url)
+    if match is None or match[1].lower() == "file":
         return url
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # such as brackets that hold no address; an error message must not fail for it
+        return f"{match[1]}://(not a valid URL)"
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def _expand_braces(pattern: str) -> Iterator[str]:
-    pieces = _BRACES.split(pattern)  # literal, inside of braces, literal, ...
-    options = [
-        [piece] if index % 2 == 0 else _brace_options(piece, pattern) for index, piece in enumerate(pieces)
-    ]
-    for choice in product(*options):
-        yield "".join(choice)
+    segments: list[Sequence[str]] = []  # literal, choices, literal, ...
+    done = 0
+    while (group := _first_group(pattern, done)) is not None:
+        first, last = group
+        segments += [pattern[done:first]], _choices(pattern[first + 1 : last])
+        done = last + 1
+    segments.append([pattern[done:]])
+    return map("".join, product(*segments))
 
 
-def _brace_options(inside: str, pattern: str) -> list[str]:
+def _first_group(pattern: str, begin: int) -> tuple[int, int] | None:
+    """Where the first brace at or after ``begin`` that has a partner is, and its partner."""
+    for first in range(begin, len(pattern)):
+        if pattern[first] == "{" and (last := _partner(pattern, first)) is not None:
+            return first, last
+    return None
+
+
+def _partner(pattern: str, first: int) -> int | None:
+    depth = 0
+    for index in range(first, len(pattern)):
+        depth += {"{": 1, "}": -1}.get(pattern[index], 0)
+        if depth == 0:
+            return index
+    return None
+
+
+def _choices(inside: str) -> Sequence[str]:
+    """What may stand in place of a brace and its contents."""
     if (bounds := _RANGE.fullmatch(inside)) is not None:
-        first, last = bounds.groups()
-        low, high = int(first), int(last)
-        if low > high or high - low >= _MOST_SHARDS:
-            raise ValueError(
-                f"a brace range should rise and name at most {_MOST_SHARDS} shards, "
-                f"but got {{{inside}}} in {redact(pattern)!r}"
-            )
-        width = len(first) if first.startswith("0") or len(first) == len(last) else 0
-        return [str(number).zfill(width) for number in range(low, high + 1)]
-    if "," in inside:
-        return inside.split(",")
-    return [f"{{{inside}}}"]
+        return _numbers(*bounds.groups())
+    parts = _split_list(inside)
+    if len(parts) > 1:
+        return _few(chain.from_iterable(_expand_braces(part) for part in parts))
+    return _few(f"{{{name}}}" for name in _expand_braces(inside))
+
+
+def _few(names: Iterable[str]) -> list[str]:
+    """The names, or one more than are allowed, for the caller to refuse."""
+    return list(islice(names, _MOST_SHARDS + 1))
+
+
+def _split_list(inside: str) -> list[str]:
+    """Split at the commas that are in no brace of their own."""
+    parts, begin, depth = [], 0, 0
+    for index, character in enumerate(inside):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append(inside[begin:index])
+            begin = index + 1
+    return [*parts, inside[begin:]]
+
+
+def _numbers(first: str, last: str) -> Sequence[str]:
+    low, high = int(first), int(last)
+    if low > high or high - low >= _MOST_SHARDS:
+        raise ValueError(
+            f"a brace range should rise and name at most {_MOST_SHARDS} shards, but got {{{first}..{last}}}"
+        )
+    padded = any(bound.startswith("0") and len(bound) > 1 for bound in (first, last))
+    width = max(len(first), len(last)) if padded else 0
+    return [str(number).zfill(width) for number in range(low, high + 1)]
 
 
 def _expand_glob(name: str) -> list[str]:

@@ -155,12 +155,14 @@ class _Life:
         try:
             async with asyncio.TaskGroup() as group:
                 self._loop.add_reader(self._listener, self._accept, group)
-                await self._stop.wait()
+                try:
+                    await self._stop.wait()
+                finally:
+                    # Before the group is left: it would refuse the task of a connection that comes late.
+                    self._loop.remove_reader(self._listener)
                 raise _Stopped
         except* _Stopped:
             pass
-        finally:
-            self._loop.remove_reader(self._listener)
 
     def _accept(self, group: asyncio.TaskGroup) -> None:
         try:
@@ -170,7 +172,9 @@ class _Life:
             return
         sock.setblocking(False)
         connection = Connection(sock, self._scenario, self._log, self._rate_bytes_s, self._now_s)
-        group.create_task(connection.run())
+        task = group.create_task(connection.run())
+        # A task that is cancelled before its first step never comes to its own clean-up.
+        task.add_done_callback(lambda _: sock.close())
 
     def _now_s(self) -> float:
         return time.monotonic() - self._opened_s

@@ -1,0 +1,145 @@
+"""The options of object stores, checked and turned into what obstore takes; pure.
+
+obstore ignores no unknown name but says so only where the client is made, in a worker and late; here the
+names are a table, so that a slip is found where the options are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["check_options", "client_arguments"]
+
+_COMMON = frozenset({"anonymous", "endpoint", "skip_signature"})
+
+# What matters to reading, of the names in obstore's S3Config, GCSConfig and AzureConfig.
+_NAMES = {
+    "s3": _COMMON
+    | {
+        "access_key_id",
+        "container_authorization_token_file",
+        "container_credentials_full_uri",
+        "container_credentials_relative_uri",
+        "default_region",
+        "imdsv1_fallback",
+        "metadata_endpoint",
+        "region",
+        "request_payer",
+        "role_arn",
+        "role_session_name",
+        "s3_express",
+        "secret_access_key",
+        "server_side_encryption",
+        "session_token",
+        "sse_customer_key_base64",
+        "virtual_hosted_style_request",
+        "web_identity_token_file",
+    },
+    "gs": _COMMON
+    | {"application_credentials", "base_url", "bearer_token", "service_account", "service_account_key"},
+    "az": _COMMON
+    | {
+        "account_key",
+        "account_name",
+        "authority_host",
+        "client_id",
+        "client_secret",
+        "credential_type",
+        "encryption_key",
+        "federated_token_file",
+        "msi_endpoint",
+        "msi_resource_id",
+        "object_id",
+        "sas_key",
+        "tenant_id",
+        "token",
+        "use_azure_cli",
+        "use_emulator",
+        "use_fabric_endpoint",
+    },
+}
+
+# Of obstore's ClientConfig. Not among them: switching certificate checks off. A private authority goes
+# into ``root_certificate``; a plain http:// endpoint needs no option.
+_CLIENT_NAMES = frozenset(
+    {
+        "connect_timeout",
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "read_timeout",
+        "root_certificate",
+    }
+)
+
+# obstore does not tell which endpoint it took from the environment, and refuses http:// unless told.
+_ENDPOINT_VARIABLES = {
+    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+    "gs": ("GOOGLE_BASE_URL",),
+    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
+}
+
+# obstore lets AWS_ENDPOINT_URL_S3 of the environment win over ``endpoint``; what is given in code should
+# win over what is found, so it goes under the stronger name.
+_ENDPOINT_NAME = {"s3": "aws_endpoint_url_s3", "gs": "base_url", "az": "endpoint"}
+
+_CLIENT_DEFAULTS = {
+    # As for HTTP servers: not connecting, or not a byte for a minute, is a fault. obstore's clock too only
+    # runs while a byte is waited for, so a slow consumer is none.
+    "connect_timeout": "30s",
+    "read_timeout": "60s",
+    # obstore cuts whole requests after 30 s by default and has no word for never.
+    "timeout": "365 days",
+}
+
+
+def check_options(scheme: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that the stores of ``scheme`` do not have.
+
+    Raises:
+        ValueError: An unknown name.
+        TypeError: A value that is no string, number or bool. The message does not show the value.
+    """
+    known = _NAMES[scheme] | _CLIENT_NAMES
+    for name, value in options.items():
+        if _plain_name(scheme, name) not in known:
+            raise ValueError(f"unknown option {name!r} for {scheme}://; known are {', '.join(sorted(known))}")
+        if not isinstance(value, str | int):
+            raise TypeError(f"option {name!r} should be a string, number or bool, not {type(value).__name__}")
+
+
+def client_arguments(
+    scheme: str, options: Mapping[str, Any], environ: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The ``config`` and ``client_options`` of an obstore client.
+
+    Args:
+        scheme: ``s3``, ``gs`` or ``az``.
+        options: Checked ones; what they leave open obstore takes from the environment.
+        environ: Only looked at for an ``http://`` endpoint.
+    """
+    config: dict[str, Any] = {}
+    client: dict[str, Any] = dict(_CLIENT_DEFAULTS)
+    for name, value in options.items():
+        name = _plain_name(scheme, name)
+        if name in _CLIENT_NAMES:
+            client[name] = value
+        elif name == "anonymous":
+            config["skip_signature"] = value
+        elif name in ("endpoint", "base_url"):
+            config[_ENDPOINT_NAME[scheme]] = value
+        else:
+            config[name] = value
+    given = config.get(_ENDPOINT_NAME[scheme])
+    endpoints = [given] if given else [environ.get(name, "") for name in _ENDPOINT_VARIABLES[scheme]]
+    client["allow_http"] = any(endpoint.lower().startswith("http://") for endpoint in endpoints)
+    return config, client
+
+
+def _plain_name(scheme: str, name: str) -> str:
+    """``name`` without the prefix that obstore and the environment know it by."""
+    plain = name.lower()
+    for prefix in {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}[scheme]:
+        plain = plain.removeprefix(prefix)
+    return {"endpoint_url": "endpoint", "endpoint_url_s3": "endpoint"}.get(plain, plain)

@@ -1,0 +1,136 @@
+"""Servers to read from, and the reading itself, for all tests of stores."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+
+from asyncloader import testing
+from asyncloader._flow.channel import Channel, EndOfChannel
+from asyncloader._flow.engine import Engine
+from asyncloader.stores.http import HttpStore
+from asyncloader.stores.reading import ShardChunks, read_shards
+from asyncloader.stores.router import Stores
+from asyncloader.stores.store import Body, Store
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., testing.Server]]:
+    """``testing.serve``, until the test ends."""
+    with ExitStack() as stack:
+        yield lambda *args, **kwargs: stack.enter_context(testing.serve(*args, **kwargs))
+
+
+@pytest.fixture
+async def http() -> AsyncIterator[HttpStore]:
+    async with HttpStore.open() as store:
+        yield store
+
+
+@pytest.fixture
+def fetch() -> Callable[..., Awaitable[tuple[Body, bytes]]]:
+    """Read one range to its end."""
+
+    async def fetch(
+        store: Store, url: str, start: int = 0, stop: int = 1 << 20, etag: str | None = None
+    ) -> tuple[Body, bytes]:
+        async with store.read(url, start, stop, etag=etag) as body:
+            return body, b"".join([bytes(chunk) async for chunk in body.chunks])
+
+    return fetch
+
+
+@pytest.fixture
+def raw_server() -> Callable[[bytes], Any]:
+    """A server that answers every request with the same bytes and hangs up; gives URL and heads seen."""
+
+    @asynccontextmanager
+    async def raw_server(response: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
+        heads: list[bytes] = []
+
+        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.write(response)
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", heads
+
+    return raw_server
+
+
+class Reading:
+    """A running ``read_shards``, received from in the test's thread."""
+
+    def __init__(self, shards: Sequence[tuple[str, int]], budget: int, options: Mapping[str, Any]) -> None:
+        self.engine = Engine()
+        self.out = Channel[ShardChunks](1)
+        self._shards, self._budget, self._options = shards, budget, options
+
+    def __enter__(self) -> Reading:
+        self.engine.start()
+        stores = Stores(self.engine.resources, self._options)
+        work = partial(read_shards, stores, self._shards, self._budget, self.out)
+        self.engine.submit(work, self.out)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.stop()
+
+    def next_shard(self) -> bytes:
+        chunks = self.out.receive()
+        content = bytearray()
+        try:
+            while True:
+                content += chunks.receive()
+        except EndOfChannel:
+            return bytes(content)
+
+    def all_shards(self) -> list[bytes]:
+        contents = []
+        try:
+            while True:
+                contents.append(self.next_shard())
+        except EndOfChannel:
+            return contents
+
+
+@pytest.fixture
+def reading() -> Callable[..., Reading]:
+    def reading(
+        shards: Sequence[str | tuple[str, int]],
+        budget: int = 64 << 20,
+        options: Mapping[str, Any] | None = None,
+    ) -> Reading:
+        pairs = [(shard, 0) if isinstance(shard, str) else shard for shard in shards]
+        return Reading(pairs, budget, options or {})
+
+    return reading
+
+
+@pytest.fixture
+def shown() -> Callable[[BaseException], str]:
+    """All messages that a traceback of the error would show."""
+
+    def shown(error: BaseException) -> str:
+        before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        return str(error) if before is None else f"{error}\n{shown(before)}"
+
+    return shown
+
+
+@pytest.fixture
+def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of the variables that clouds' clients look for."""
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "AZURE_", "GOOGLE_")):
+            monkeypatch.delenv(name)

@@ -1,0 +1,132 @@
+"""The rule that decides what to request next, played against every order of answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from asyncloader.stores import reading
+from asyncloader.stores.reading import _Lookahead, _Part, _Shard
+from asyncloader.stores.store import Body, no_chunks
+
+FIRST, PART = 10, 80  # in place of mebibytes
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_parts():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reading, "FIRST_PART_BYTES", FIRST)
+        patch.setattr(reading, "PART_BYTES", PART)
+        yield
+
+
+@dataclass
+class Play:
+    """A reader and servers without either: requests are answered and handed on as the test draws."""
+
+    totals: list[int]
+    starts: list[int]
+    budget: int
+    ignores_range: bool = False
+    requested: list[tuple[int, int, int]] = field(default_factory=list)
+    unanswered: list[tuple[_Shard, _Part]] = field(default_factory=list)
+    handed_on: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        shards = [(str(index), start) for index, start in enumerate(self.starts)]
+        self.rule = _Lookahead(shards, self.budget)
+
+    def top_up(self) -> None:
+        while (request := self.rule.next_part()) is not None:
+            shard, part = request
+            needed = shard is self.rule.window[0] and shard.parts[0] is part
+            assert self.rule._reserved <= self.budget or needed
+            self.requested.append((int(shard.url), part.start, part.stop))
+            self.unanswered.append(request)
+
+    def answer(self, index: int) -> None:
+        shard, part = self.unanswered.pop(index)
+        if shard.total is None:
+            total = self.totals[int(shard.url)]
+            start, stop = (0, total) if self.ignores_range else (part.start, min(part.stop, total))
+            self.rule.opened(shard, part, Body(start, stop, total, None, no_chunks()))
+
+    def hand_on(self) -> bool:
+        """Hand on the next part, if it was answered; whether it was."""
+        shard = self.rule.window[0]
+        if shard.parts:
+            part = shard.parts[0]
+            if any(part is waiting for _, waiting in self.unanswered):
+                return False
+            stop = min(part.stop, self.totals[int(shard.url)])
+            self.handed_on.append((int(shard.url), part.start, stop))
+            self.rule.release(part, stop - part.start)
+            self.rule.release(part, part.reserved)
+            shard.parts.popleft()
+        else:
+            self.rule.window.popleft()
+        return True
+
+
+sizes = st.lists(
+    st.tuples(st.one_of(st.integers(0, 300), st.sampled_from([0, 9, 10, 11, 90, 91, 170])), st.floats(0, 1)),
+    min_size=1,
+    max_size=25,
+)
+
+
+@given(sizes, st.integers(1, 1000), st.booleans(), st.data())
+def test_every_byte_is_requested_once_and_handed_on_in_order(
+    shards: list[tuple[int, float]], budget: int, ignores_range: bool, data: st.DataObject
+) -> None:
+    totals = [total for total, _ in shards]
+    starts = [round(total * fraction) for total, fraction in shards]
+    play = Play(totals, starts, budget, ignores_range)
+    play.top_up()
+    while play.rule.window:
+        progress = play.hand_on()
+        if not progress or (play.unanswered and data.draw(st.booleans())):
+            assert play.unanswered, "nothing to wait for, and not done"
+            play.answer(data.draw(st.integers(0, len(play.unanswered) - 1)))
+        play.top_up()
+    assert not play.unanswered
+    assert play.rule._reserved == 0
+    assert len(set(play.requested)) == len(play.requested)
+    wanted = [(shard, byte) for shard, total in enumerate(totals) for byte in range(starts[shard], total)]
+    got = [(shard, byte) for shard, start, stop in play.handed_on for byte in range(start, stop)]
+    assert got == wanted
+
+
+@given(sizes, st.integers(1, 1000))
+def test_the_window_and_the_first_requests_are_bounded(shards: list[tuple[int, float]], budget: int) -> None:
+    play = Play([total for total, _ in shards], [0] * len(shards), budget)
+    play.top_up()
+    assert len(play.rule.window) <= reading._MOST_SHARDS_AHEAD
+    assert sum(stop - start for _, start, stop in play.requested) <= max(budget, FIRST)
+
+
+def test_parts_of_the_first_shard_come_before_later_shards() -> None:
+    play = Play([300, 300, 300], [0, 0, 0], budget=130)
+    play.top_up()
+    assert play.requested == [(0, 0, 10), (1, 0, 10), (2, 0, 10)]
+    play.answer(2)
+    play.answer(0)
+    play.top_up()
+    quarter = 130 // 4
+    assert [shard for shard, _, _ in play.requested[3:]] == [0, 0, 0]
+    assert play.requested[3] == (0, FIRST, FIRST + quarter)
+
+
+@given(st.integers(1, 10_000))
+def test_parts_are_a_quarter_of_the_budget_within_their_bounds(budget: int) -> None:
+    assume(budget >= FIRST)
+    play = Play([1000], [0], budget)
+    play.top_up()
+    play.answer(0)
+    play.hand_on()
+    play.top_up()
+    _, start, stop = play.requested[1]
+    assert stop - start == max(FIRST, min(PART, budget // 4))

@@ -1,0 +1,190 @@
+"""Object stores over a server with faults, which their clients read just as well as the real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from asyncloader import testing
+from asyncloader.errors import StoreError
+from asyncloader.stores.objects import ObjectStore
+from asyncloader.stores.store import Body
+
+Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
+Serve = Callable[..., testing.Server]
+
+MiB = 1 << 20
+CONTENT = random.Random(0).randbytes(3 * MiB)
+
+pytestmark = pytest.mark.usefixtures("no_environment")
+
+
+def faulty(server: testing.Server, **options: Any) -> ObjectStore:
+    return ObjectStore("s3", "corpus", {"endpoint": server.url, "anonymous": True, **options})
+
+
+@pytest.mark.parametrize("fault", [testing.CutAt(MiB), testing.Reset(MiB)], ids=["cut", "reset"])
+async def test_a_cut_is_told_with_the_first_missing_byte(serve: Serve, fault: testing.Fault) -> None:
+    store = faulty(serve({"corpus/x": CONTENT}, [fault]))
+    got = b""
+    with pytest.raises(StoreError, match="was cut") as caught:
+        async with store.read("s3://corpus/x", 500, 3 * MiB) as body:
+            async for chunk in body.chunks:
+                got += bytes(chunk)
+    assert caught.value.offset == 500 + len(got)
+    assert CONTENT[500:].startswith(got)
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (testing.Status(503), "503 Service Unavailable"),
+        (testing.Status(401), "401 Unauthorized; pass credentials"),
+        (testing.HangUp(), "without an answer"),
+        (testing.IgnoreRange(), "ignored the range"),
+        (testing.WrongRange(3), "another range"),
+        (testing.NoLength(), "without a length"),
+    ],
+    ids=str,
+)
+async def test_faults_are_named_and_not_retried(
+    serve: Serve, fetch: Fetch, fault: testing.Fault, message: str
+) -> None:
+    server = serve({"corpus/x": CONTENT}, [fault])
+    with pytest.raises(StoreError, match=message):
+        await fetch(faulty(server), "s3://corpus/x", 0, 100)
+    assert len(server.requests) == 1
+
+
+async def test_no_server_is_an_error(fetch: Fetch, unused_tcp_port: int) -> None:
+    store = ObjectStore(
+        "s3", "corpus", {"endpoint": f"http://127.0.0.1:{unused_tcp_port}", "anonymous": True}
+    )
+    with pytest.raises(StoreError, match="no server could be reached"):
+        await fetch(store, "s3://corpus/x")
+
+
+async def test_missing_credentials_are_told(serve: Serve, fetch: Fetch) -> None:
+    # In place of the address where a machine of the cloud would be told its role.
+    nobody = serve({}).url
+    store = ObjectStore("s3", "corpus", {"endpoint": nobody, "metadata_endpoint": nobody})
+    with pytest.raises(StoreError, match="no credentials were found"):
+        await fetch(store, "s3://corpus/x")
+
+
+async def test_a_stalled_body_is_an_error(serve: Serve, fetch: Fetch) -> None:
+    server = serve({"corpus/x": CONTENT}, [testing.Stall(MiB, 5)])
+    with pytest.raises(StoreError, match="in time") as caught:
+        await fetch(faulty(server, read_timeout="100ms"), "s3://corpus/x", 0, 3 * MiB)
+    assert caught.value.offset is not None
+    assert caught.value.offset <= MiB
+
+
+async def test_a_slow_consumer_is_no_fault(serve: Serve) -> None:
+    store = faulty(serve({"corpus/x": bytes(30 * MiB)}), read_timeout="100ms")
+    total = 0
+    async with store.read("s3://corpus/x", 0, 30 * MiB) as body:
+        async for chunk in body.chunks:
+            if total == 0:
+                await asyncio.sleep(0.4)
+            total += len(chunk)
+    assert total == 30 * MiB
+
+
+async def test_a_consumer_that_stops_reading_stops_the_server(serve: Serve) -> None:
+    server = serve({"corpus/x": bytes(100 * MiB)})
+    async with faulty(server).read("s3://corpus/x", 0, 100 * MiB) as body:
+        await anext(body.chunks)
+        await asyncio.sleep(0.2)
+        sent = server.counters.bytes_sent
+        await asyncio.sleep(0.1)
+        assert server.counters.bytes_sent == sent < 50 * MiB
+    assert await asyncio.to_thread(server.wait_idle), "leaving the body closes its connection"
+
+
+async def test_a_cancelled_request_closes_its_socket(serve: Serve, fetch: Fetch) -> None:
+    faults = [testing.Stall(10, 30, key="corpus/x"), testing.Delay(30, key="corpus/y")]
+    server = serve({"corpus/x": CONTENT, "corpus/y": CONTENT}, faults)
+    store = faulty(server)
+    tasks = [asyncio.create_task(fetch(store, f"s3://corpus/{key}")) for key in "xy"]
+    while server.counters.concurrent < 2:  # noqa: ASYNC110 - the server is in another thread
+        await asyncio.sleep(0.01)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert await asyncio.to_thread(server.wait_idle)
+
+
+async def test_an_exception_of_the_caller_passes_as_it_is(serve: Serve) -> None:
+    store = faulty(serve({"corpus/x": CONTENT}))
+    for error in (OSError("mine"), ValueError("mine")):
+        with pytest.raises(type(error)) as caught:
+            async with store.read("s3://corpus/x", 0, 10):
+                raise error
+        assert caught.value is error
+
+
+def test_the_router_opens_one_store_for_each_bucket(serve: Serve, reading: Any) -> None:
+    server = serve({"one/x": b"1", "two/x": b"2"})
+    options = {"endpoint": server.url, "anonymous": True}
+    with reading(["s3://one/x", "s3://two/x", "s3://one/x"], options=options) as run:
+        assert run.all_shards() == [b"1", b"2", b"1"]
+
+
+def test_stopping_the_engine_in_the_middle_of_a_request_is_quick_and_quiet(
+    serve: Serve, reading: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    server = serve({"corpus/x": bytes(30 * MiB)}, [testing.Stall(5 * MiB, 30, after=1)])
+    with reading(["s3://corpus/x"], options={"endpoint": server.url, "anonymous": True}) as run:
+        run.out.receive().receive()
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 1
+    assert server.wait_idle(1)
+    assert capfd.readouterr().err == ""
+
+
+_FORK = """
+import asyncio, json, os, sys
+from asyncloader.stores.objects import ObjectStore
+
+async def read(store):
+    async with store.read("s3://corpus/x", 0, 10) as body:
+        return b"".join([bytes(chunk) async for chunk in body.chunks]).decode()
+
+def fork(store):
+    sender, receiver = os.pipe()
+    if os.fork() == 0:
+        try:
+            answer = asyncio.run(read(store))
+        except RuntimeError as error:
+            answer = str(error)
+        os.write(receiver, json.dumps(answer).encode())
+        os._exit(0)
+    os.wait()
+    return json.loads(os.read(sender, 10000))
+
+options = {"endpoint": sys.argv[1], "anonymous": True}
+first, second = ObjectStore("s3", "corpus", options), ObjectStore("s3", "corpus", options)
+before = fork(first)
+asyncio.run(read(first))
+print(json.dumps([before, fork(first), fork(second)]))
+"""
+
+
+def test_a_fork_after_the_first_use_is_refused_instead_of_hanging(serve: Serve) -> None:
+    server = serve({"corpus/x": b"content"})
+    found = subprocess.run(
+        [sys.executable, "-c", _FORK, server.url], capture_output=True, text=True, timeout=20, check=True
+    )
+    before, same_store, other_store = json.loads(found.stdout)
+    assert before == "content", "forking before the first use is fine"
+    assert "forkserver" in same_store
+    assert "forkserver" in other_store

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import pytest
+from obstore.exceptions import UnknownConfigurationKeyError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from asyncloader.stores.object_options import _CLIENT_NAMES, _NAMES, check_options, client_arguments
+
+# What obstore wants to see for the names that it parses.
+_PARSED = {
+    "credential_type": "auto",
+    "encryption_key": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+    "server_side_encryption": "sse-c",
+    "sse_customer_key_base64": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
+    "connect_timeout": "1s",
+    "read_timeout": "1s",
+    "proxy_url": "http://127.0.0.1:1",
+}
+_BOOLS = {
+    "anonymous",
+    "imdsv1_fallback",
+    "request_payer",
+    "s3_express",
+    "skip_signature",
+    "use_azure_cli",
+    "use_emulator",
+    "use_fabric_endpoint",
+    "virtual_hosted_style_request",
+}
+_CLIENTS = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+def test_obstore_knows_every_option(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    certificates = {"root_certificate", "proxy_ca_certificate"}  # obstore would parse them
+    for name in _NAMES[scheme] | (_CLIENT_NAMES - certificates):
+        value = True if name in _BOOLS else _PARSED.get(name, "http://x")
+        options = {"account_name": "me"} if scheme == "az" else {}
+        options |= {name: value}
+        check_options(scheme, options)
+        config, client = client_arguments(scheme, options, {})
+        try:
+            _CLIENTS[scheme]("bucket", config=config, client_options=client)
+        except Exception as error:
+            # Not every value can be made up, such as a service account's; only names are of interest.
+            assert not isinstance(error, UnknownConfigurationKeyError), name
+            assert "Invalid key" not in str(error), name
+
+
+@pytest.mark.parametrize("name", ["acces_key_id", "bucket", "allow_invalid_certificates", ""])
+def test_an_unknown_option_is_refused_with_the_known_ones(name: str) -> None:
+    with pytest.raises(ValueError, match=r"unknown option.*access_key_id.*endpoint.*region"):
+        check_options("s3", {name: "x"})
+
+
+def test_an_option_of_another_scheme_is_unknown() -> None:
+    check_options("az", {"account_name": "x"})
+    with pytest.raises(ValueError, match="unknown option 'account_name' for gs://"):
+        check_options("gs", {"account_name": "x"})
+
+
+def test_a_wrong_value_is_refused_without_being_shown() -> None:
+    with pytest.raises(TypeError, match=r"option 'secret_access_key' should be .*, not list") as caught:
+        check_options("s3", {"secret_access_key": ["SECRET"]})
+    assert "SECRET" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["endpoint", "endpoint_url", "AWS_ENDPOINT_URL", "aws_endpoint", "AWS_ENDPOINT_URL_S3"]
+)
+def test_prefixed_names_mean_the_same(name: str) -> None:
+    check_options("s3", {name: "https://x"})
+    config, _ = client_arguments("s3", {name: "https://x"}, {})
+    assert config == {"aws_endpoint_url_s3": "https://x"}
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "allowed"),
+    [
+        ({}, {}, False),
+        ({"endpoint": "http://x"}, {}, True),
+        ({"endpoint": "HTTP://x"}, {}, True),
+        ({"endpoint": "https://x"}, {}, False),
+        ({}, {"AWS_ENDPOINT_URL": "http://x"}, True),
+        ({}, {"AWS_ENDPOINT_URL_S3": "http://x"}, True),
+        ({"endpoint": "https://x"}, {"AWS_ENDPOINT_URL": "http://x"}, False),
+    ],
+)
+def test_plain_http_is_allowed_for_such_endpoints_only(
+    options: dict[str, str], environ: dict[str, str], allowed: bool
+) -> None:
+    assert client_arguments("s3", options, environ)[1]["allow_http"] is allowed
+
+
+def test_anonymous_means_unsigned() -> None:
+    assert client_arguments("gs", {"anonymous": True}, {})[0] == {"skip_signature": True}
