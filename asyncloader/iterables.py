@@ -8,18 +8,20 @@ on, since every lane would yield the same samples.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping
+from contextlib import closing
 from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeAlias
 
 from ._flow.channel import Channel, ChannelClosed, EndOfChannel
+from ._flow.engine import Engine
 from .ops.op import Blocks, Lane, name_of
 from .plan.topology import Topology, enter_topology
 from .types import Block, OffsetTrail, Position
 
-__all__ = ["Iterables", "Make"]
+__all__ = ["Iterables", "Make", "iterate_async"]
 
 Make: TypeAlias = Callable[[Topology], Iterable[Any] | AsyncIterable[Any]]
 
@@ -48,7 +50,7 @@ class Iterables:
         iterable = self.make(lane.topology) if callable(self.make) else self.make
         must_ask = lane.topology.lanes > 1 and not callable(self.make)
         if isinstance(iterable, AsyncIterable):
-            yield from _open_async(iterable, skip, must_ask, lane)
+            yield from _open_async(iterable, skip, must_ask, lane.topology, lane.engine)
         elif isinstance(iterable, Iterable):
             yield from _open_sync(iterable, skip, must_ask, lane)
         else:
@@ -92,10 +94,19 @@ def _open_sync(iterable: Iterable[Any], skip: int, must_ask: bool, lane: Lane) -
             iterator.close()
 
 
-def _open_async(iterable: AsyncIterable[Any], skip: int, must_ask: bool, lane: Lane) -> Blocks:
+def iterate_async(iterable: AsyncIterable[Any], engine: Engine) -> Generator[Any, None, None]:
+    """The samples of an asynchronous iterable, for a plain loop; it runs ahead on the engine's loop."""
+    with closing(_open_async(iterable, 0, False, Topology(), engine)) as blocks:
+        for block in blocks:
+            yield from block.samples
+
+
+def _open_async(
+    iterable: AsyncIterable[Any], skip: int, must_ask: bool, topology: Topology, engine: Engine
+) -> Blocks:
     out = Channel[Block](_BLOCKS_AHEAD)
-    pump = _Pump(iterable, skip, must_ask, lane.topology, out)
-    lane.engine.submit(pump.run, out)
+    pump = _Pump(iterable, skip, must_ask, topology, out)
+    engine.submit(pump.run, out)
     try:
         while True:
             yield out.receive()

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["Topology", "World", "enter_topology", "get_topology", "resolve_world"]
+__all__ = ["Topology", "World", "enter_topology", "get_topology", "process_group", "resolve_world"]
 
 T = TypeVar("T")
 
@@ -72,6 +72,18 @@ def resolve_world(
         return World(rank, world_size)
     group = distributed()
     return World(*group) if group is not None else World.from_env(environ)
+
+
+def process_group(modules: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Rank and world size of torch's process group, None unless one is initialised.
+
+    Args:
+        modules: ``sys.modules``. What was not imported is not initialised, and importing it is slow.
+    """
+    distributed = modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    return distributed.get_rank(), distributed.get_world_size()
 
 
 @dataclass(frozen=True, slots=True)

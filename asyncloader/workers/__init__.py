@@ -1,0 +1,12 @@
+"""Worker processes, their shared-memory transport, their life and death.
+
+A *job* is a callable that returns an iterator of ``(batch, note)``. It is sent by cloudpickle to a process
+of its own, and its batches come back as tensors over shared memory. Linux only: it rests on memfd and on
+passing descriptors; elsewhere starting a pool raises RuntimeError.
+"""
+
+from .forkserver import ForkServer
+from .pool import Job, WorkerPool
+from .worker import Worker
+
+__all__ = ["ForkServer", "Job", "Worker", "WorkerPool"]

@@ -1,0 +1,182 @@
+"""The fork server's program: a clean process that has imported torch, and forks a worker when asked.
+
+Laws:
+
+* One thread, always: a fork copies the locks of every other thread in whatever state they are.
+* It never runs the user's code, neither the main module nor a job; only its children do.
+* It sleeps until a descriptor wakes it: a request, a worker's lifeline, a child's end, the parent's end.
+* It outlives nobody: when the parent ends, however it ends, the workers are killed and reaped at once.
+  When it is itself killed, the kernel kills the workers.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import os
+import selectors
+import signal
+import socket
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NoReturn
+
+from ._wire import LARGEST_MESSAGE_BYTES, READY, FromServer, receive_message, send_message
+
+__all__ = ["main"]
+
+# What jobs are made of, and import late; imported here once, it costs the workers nothing. This package has
+# brought numpy and torch. Importing obstore is safe before a fork, only its clients start threads.
+_PRELOADED = ("aiohttp", "obstore", "uvloop")
+
+
+def main(control_descriptor: int, parent_pid: int, modules: Sequence[str]) -> NoReturn:
+    """Import the modules, then serve fork requests until the control socket's other end, or the parent,
+    is gone."""
+    # The terminal sends Ctrl-C to the whole group; the parent decides what becomes of the workers. It
+    # started this process with the signal blocked, so that there is no moment in which it could strike.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    control = socket.socket(fileno=control_descriptor)
+    control.set_inheritable(False)
+    try:
+        for name in (*modules, *_PRELOADED):
+            importlib.import_module(name)
+        server = _Server(control, parent_pid)
+    except BaseException:
+        control.send(traceback.format_exc().encode(errors="replace")[-LARGEST_MESSAGE_BYTES:])
+        os._exit(1)
+    gc.collect()
+    gc.freeze()  # what is here stays; workers' collections must not write to, and so copy, these pages
+    control.send(READY)
+    try:
+        server.serve()
+    finally:
+        server.kill_all()
+    os._exit(0)
+
+
+class _Server:
+    def __init__(self, control: socket.socket, parent_pid: int) -> None:
+        self._control = control
+        self._lifelines: dict[int, socket.socket] = {}
+        self._serving = True
+        self._selector = selectors.DefaultSelector()
+        self._woken, self._waker = socket.socketpair()
+        self._woken.setblocking(False)
+        self._waker.setblocking(False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        self._parent = _watch_process(parent_pid)
+        self._when_readable(self._control, self._answer)
+        self._when_readable(self._woken, self._reap)
+        if self._parent is not None:
+            self._when_readable(self._parent, self._stop)
+
+    def serve(self) -> None:
+        while self._serving:
+            for key, _ in self._selector.select():
+                key.data()
+
+    def kill_all(self) -> None:
+        for pid in self._lifelines:
+            os.kill(pid, signal.SIGKILL)
+        while self._lifelines:
+            self._bury(*os.waitpid(-1, 0))
+
+    def _when_readable(self, descriptor: socket.socket | int, action: Callable[[], None]) -> None:
+        self._selector.register(descriptor, selectors.EVENT_READ, action)
+
+    def _stop(self) -> None:
+        self._serving = False
+
+    def _answer(self) -> None:
+        message, descriptors = receive_message(self._control)
+        if not message:
+            return self._stop()
+        connection, lifeline = (socket.socket(fileno=descriptor) for descriptor in descriptors[:2])
+        try:
+            self._fork(connection, lifeline, descriptors[2])
+        except Exception as error:
+            _tell(lifeline, FromServer.FAILED, str(error).encode())
+            lifeline.close()
+        finally:
+            connection.close()
+            os.close(descriptors[2])
+
+    def _fork(self, connection: socket.socket, lifeline: socket.socket, stored_job: int) -> None:
+        threads = len(os.listdir("/proc/self/task"))
+        if threads != 1:
+            raise RuntimeError(f"it has {threads} threads, started by a library that it imports")
+        server = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            self._become_worker(connection, lifeline, stored_job, server)
+        self._lifelines[pid] = lifeline
+        # The parent says nothing on a lifeline: that it becomes readable means that it was let go.
+        self._when_readable(lifeline, lambda: self._cut(pid, lifeline))
+        _tell(lifeline, FromServer.PID, b"%d" % pid)
+
+    def _become_worker(
+        self, connection: socket.socket, lifeline: socket.socket, stored_job: int, server: int
+    ) -> NoReturn:
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # A worker that held another's descriptors would keep them open beyond the other's death.
+            for end in (self._control, self._woken, self._waker, lifeline, *self._lifelines.values()):
+                end.close()
+            if self._parent is not None:
+                os.close(self._parent)
+            self._selector.close()
+            from ._worker_main import work
+
+            work(connection, stored_job, server)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+
+    def _cut(self, pid: int, lifeline: socket.socket) -> None:
+        # In the table means not yet reaped: only then is the number sure to be the worker's.
+        if self._lifelines.get(pid) is lifeline:
+            self._selector.unregister(lifeline)
+            os.kill(pid, signal.SIGKILL)
+
+    def _reap(self) -> None:
+        self._woken.recv(4096)
+        while self._lifelines:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return
+            self._bury(pid, status)
+
+    def _bury(self, pid: int, status: int) -> None:
+        lifeline = self._lifelines.pop(pid)
+        if lifeline in self._selector.get_map():
+            self._selector.unregister(lifeline)
+        _tell(lifeline, FromServer.EXIT, b"%d" % os.waitstatus_to_exitcode(status))
+        lifeline.close()
+
+
+def _tell(lifeline: socket.socket, kind: FromServer, text: bytes) -> None:
+    message = bytes([kind]) + text[: LARGEST_MESSAGE_BYTES - 1]
+    with suppress(OSError):  # the parent has let go of this worker, and does not want to know
+        send_message(lifeline, message, flags=socket.MSG_DONTWAIT)
+
+
+def _watch_process(pid: int) -> int | None:
+    """A descriptor that becomes readable when the parent ends.
+
+    The control socket's end is not enough: a process that the parent forked holds a copy of it. Where
+    the kernel (before 5.3) or a sandbox has no such descriptors it has to do.
+    """
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        descriptor = None
+    if os.getppid() != pid:
+        raise RuntimeError("the parent process ended while its fork server was starting")
+    return descriptor
+

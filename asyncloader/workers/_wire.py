@@ -1,0 +1,129 @@
+"""The messages between a worker, its parent and the fork server.
+
+All sockets are SEQPACKET: a message arrives whole or not at all, and its descriptors with it. All
+messages are small; whatever is large (the job, a batch, an error) lies in a memfd that a message brings.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import struct
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+__all__ = [
+    "FROM_WORKER",
+    "LARGEST_MESSAGE_BYTES",
+    "MOST_FREED",
+    "READY",
+    "FromServer",
+    "FromWorker",
+    "Setting",
+    "decode_grant",
+    "encode_grant",
+    "receive_message",
+    "send_message",
+    "socketpair",
+    "store",
+    "take_stored",
+]
+
+READY = b"ready"  # the fork server's first message; any other is a traceback
+
+# Room for the tail of a traceback, the longest message.
+LARGEST_MESSAGE_BYTES = 16 << 10
+
+_MOST_DESCRIPTORS = 3  # a fork request's: the worker's connection, its lifeline, its job
+
+# Freed slots in one grant; when more came free at once, the next grant takes the rest.
+MOST_FREED = 1000
+
+FROM_WORKER = struct.Struct("<BI")  # FromWorker, slot
+
+
+class FromWorker(IntEnum):
+    """What a worker says to its parent, each with a slot (0 for END)."""
+
+    BATCH = 1  # with the slot's descriptor, if the slot is new
+    DROP = 2  # the slot is unmapped
+    ERROR = 3  # like BATCH; the slot holds what the job raised, and the worker ends
+    END = 4  # the job ended normally, and the worker ends
+
+
+class FromServer(IntEnum):
+    """What the fork server says to the parent about one worker, as the first byte of the message."""
+
+    PID = 1  # the worker was forked
+    EXIT = 2  # it ended, with this exit code
+    FAILED = 3  # it could not be forked, for this reason
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a worker needs to feel at home: the parent's surroundings when the worker was asked for."""
+
+    number: int
+    prefetch: int
+    path: list[str]
+    argv: list[str]
+    directory: str
+    environment: dict[str, str]
+
+
+def socketpair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send_message(end: socket.socket, message: bytes, descriptors: Sequence[int] = (), flags: int = 0) -> None:
+    """Send one message, with duplicates of the descriptors."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
+    # Not socket.send_fds: it ignores its flags, as recv_fds does. NOSIGNAL: a program may have made
+    # SIGPIPE deadly again.
+    end.sendmsg([message], rights, flags | socket.MSG_NOSIGNAL)
+
+
+def receive_message(end: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
+    """One message and its descriptors; empty when the other end is closed."""
+    # CLOEXEC: a program that a job runs must not keep the worker's sockets open.
+    flags |= socket.MSG_CMSG_CLOEXEC
+    descriptors = array("i")
+    space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * descriptors.itemsize)
+    message, rights, _, _ = end.recvmsg(LARGEST_MESSAGE_BYTES, space, flags)
+    for _, _, packed in rights:
+        descriptors.frombytes(packed)
+    return message, descriptors.tolist()
+
+
+def encode_grant(credits: int, freed: Sequence[int]) -> bytes:
+    """The parent's only message to a worker: so many batches more, and these slots are free again."""
+    return struct.pack(f"<{1 + len(freed)}I", credits, *freed)
+
+
+def decode_grant(message: bytes) -> tuple[int, tuple[int, ...]]:
+    credits, *freed = struct.unpack(f"<{len(message) // 4}I", message)
+    return credits, tuple(freed)
+
+
+def store(*items: Any) -> int:
+    """A new memfd with the items' pickles one after the other."""
+    descriptor = os.memfd_create("asyncloader-job", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            for item in items:
+                pickle.dump(item, file, protocol=5)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def take_stored(descriptor: int) -> tuple[Any, Any]:
+    """The two items stored, and close the descriptor."""
+    with open(descriptor, "rb") as file:
+        file.seek(0)
+        return pickle.load(file), pickle.load(file)

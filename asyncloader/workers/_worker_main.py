@@ -1,0 +1,178 @@
+"""A worker's program: runs one job and sends its batches, no faster than the parent takes them.
+
+Laws:
+
+* Between two batches the worker waits for a credit, and there notices that the parent has let go; the
+  job's iterator is then closed. While user code runs nobody watches: the fork server kills.
+* Every job ends with a message, END or ERROR. A worker that ends without one has died.
+* The worker is single-threaded as long as the job is, so the job may fork or start programs.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import torch
+
+from ._libc import die_with_parent, keep_freed_memory, name_process
+from ._wire import FROM_WORKER, FromWorker, Setting, decode_grant, receive_message, send_message, take_stored
+from .packing import Packed, pack
+from .slots import OutboundSlots
+
+__all__ = ["work"]
+
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+class _LetGo(Exception):
+    """The parent wants no more batches."""
+
+
+def work(connection: socket.socket, stored_job: int, server: int) -> None:
+    """Run the stored job to its end, in a process just forked by ``server``."""
+    die_with_parent(signal.SIGKILL)
+    if os.getppid() != server:
+        return  # it ended before the kernel was told to tell
+    keep_freed_memory()
+    torch.set_num_threads(1)
+    setting, job = take_stored(stored_job)
+    outlet = _Outlet(connection, setting.prefetch)
+    try:
+        _settle(setting)
+        _produce(job, outlet)
+        outlet.end()
+    except _LetGo:
+        pass
+    except BaseException as error:
+        _report(error, outlet)
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _settle(setting: Setting) -> None:
+    name_process(f"al-worker-{setting.number}")
+    sys.path[:] = setting.path
+    importlib.invalidate_caches()  # the server may have looked before a module was written
+    sys.argv[:] = setting.argv
+    os.chdir(setting.directory)
+    # Libraries that the job imports only now would start a thread for each core, in each worker.
+    threads = {name: os.environ[name] for name in _THREADS}
+    os.environ.clear()
+    os.environ.update(setting.environment | threads)
+
+
+def _produce(pickled_job: bytes, outlet: _Outlet) -> None:
+    job: Callable[[], Any] = pickle.loads(pickled_job)
+    batches = iter(job())
+    try:
+        while True:
+            # The credit comes first: exactly ``prefetch`` batches are made ahead of the consumer.
+            outlet.wait_credit()
+            try:
+                pair = next(batches)
+            except StopIteration:
+                return
+            outlet.send(pair)
+            del pair  # the next batch must not be made while this one is still held
+    finally:
+        _close(batches)
+
+
+def _close(batches: Iterator[Any]) -> None:
+    close = getattr(batches, "close", None)
+    if close is not None:
+        close()
+
+
+class _Outlet:
+    """The sending end: counts credits, packs batches into slots, and announces them."""
+
+    def __init__(self, connection: socket.socket, prefetch: int) -> None:
+        self._connection = connection
+        self._credits = prefetch
+        # At rest the parent has taken all that was sent, and each of these slots may be free at once; one
+        # more is the one being filled.
+        self._slots = OutboundSlots(spare=prefetch + 1)
+
+    def wait_credit(self) -> None:
+        """Take one credit, waiting for it. Raises _LetGo when the parent wants no more."""
+        while True:
+            try:
+                message, _ = receive_message(self._connection, socket.MSG_DONTWAIT if self._credits else 0)
+            except BlockingIOError:
+                break
+            except ConnectionError:
+                raise _LetGo from None
+            if not message:
+                raise _LetGo
+            credits, freed = decode_grant(message)
+            self._credits += credits
+            self._slots.take_back(freed)
+        self._credits -= 1
+
+    def send(self, pair: tuple[Any, Any]) -> None:
+        try:
+            packed = pack(pair)
+        except Exception as error:
+            kind = type(pair[0])
+            error.add_note(f"while pickling a batch of type {kind.__module__}.{kind.__qualname__} to send it")
+            raise
+        self._send_packed(FromWorker.BATCH, packed)
+
+    def send_error(self, text: str, pickled: bytes | None) -> None:
+        self._send_packed(FromWorker.ERROR, pack((text, pickled)))
+
+    def end(self) -> None:
+        self._tell(FromWorker.END, 0)
+
+    def _send_packed(self, kind: FromWorker, packed: Packed) -> None:
+        for slot in self._slots.drop_surplus(packed.size_bytes):
+            self._tell(FromWorker.DROP, slot)
+        slot, descriptor = self._slots.fill(packed)
+        if descriptor is None:
+            self._tell(kind, slot)
+            return
+        try:
+            self._tell(kind, slot, descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _tell(self, kind: FromWorker, slot: int, *descriptors: int) -> None:
+        try:
+            send_message(self._connection, FROM_WORKER.pack(kind, slot), descriptors)
+        except ConnectionError:
+            raise _LetGo from None
+
+
+def _report(error: BaseException, outlet: _Outlet) -> None:
+    try:
+        outlet.send_error(_text(error), _pickled(error))
+    except _LetGo:
+        # Nobody else will hear of it: it was raised while the job was being closed.
+        traceback.print_exception(error)
+
+
+def _text(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    """The error, if it can be raised again in the parent as what it is."""
+    if not isinstance(error, Exception):
+        return None  # an exit or an interrupt of this process says nothing about the parent
+    if isinstance(error, StopIteration | StopAsyncIteration):
+        return None  # would be taken for an end
+    try:
+        pickled: bytes = cloudpickle.dumps(error)
+        return pickled if type(pickle.loads(pickled)) is type(error) else None
+    except Exception:
+        return None

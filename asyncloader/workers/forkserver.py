@@ -1,0 +1,300 @@
+"""The parent's end of the fork server: starting it, asking it for workers, hearing of their end.
+
+Laws:
+
+* One server per process, started when first needed, ended when the last who holds it lets go. A process
+  forked from this one starts its own.
+* Nothing of a worker is shared with another: it has its own connection and its own *lifeline*, on which
+  the server tells its pid and how it ended, and whose closing tells the server to kill it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
+from time import monotonic
+
+from ._wire import READY, FromServer, receive_message, send_message, socketpair
+
+__all__ = ["ForkServer", "Lifeline", "path_strings", "wait_ended"]
+
+# The server ends within milliseconds of being asked. A second is for a machine that swaps.
+_STOP_DEADLINE_S = 1.0
+
+# The package may itself fail to import; then too the reason has to reach the parent. The path comes
+# first: with it the server finds what this process would find.
+_PROGRAM = """
+import sys
+sys.path[:] = sys.argv[4:]
+try:
+    from asyncloader.workers._forkserver_main import main
+except BaseException:
+    import os, traceback
+    os.write(int(sys.argv[1]), traceback.format_exc().encode(errors="replace")[-16384:])
+    os._exit(1)
+main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split())
+"""
+
+
+class _Registry:
+    """The server shared by one process."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.server: weakref.ref[ForkServer] | None = None
+
+
+# By process id, and each with its own lock: a process that was forked while another thread held the lock
+# finds its own free.
+_registries: dict[int, _Registry] = {}
+
+
+class ForkServer:
+    """A clean, single-threaded process which has imported torch once and forks workers when asked.
+
+    Constructing starts nothing; ``start`` does.
+    """
+
+    def __init__(self) -> None:
+        self._owner: int | None = None
+        self._lock = threading.Lock()
+        self._ready = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._finalizer: weakref.finalize[..., ForkServer] | None = None
+
+    @classmethod
+    def shared(cls) -> ForkServer:
+        """This process's server, started if there is none alive. Hold it as long as it is to live.
+
+        Raises:
+            RuntimeError: The platform has no memfd.
+        """
+        registry = _registries.setdefault(os.getpid(), _Registry())
+        with registry.lock:
+            server = registry.server() if registry.server is not None else None
+            if server is None or not server.alive:
+                server = cls()
+                server.start()
+                registry.server = weakref.ref(server)
+            return server
+
+    def start(self) -> None:
+        """Start the process and return, while it is still importing.
+
+        Raises:
+            RuntimeError: The platform has no memfd, or there is no Python executable to start.
+        """
+        if not hasattr(os, "memfd_create"):
+            raise RuntimeError(f"worker processes need Linux (memfd), not {sys.platform}; use num_workers=0")
+        if not sys.executable:
+            raise RuntimeError("worker processes need sys.executable, which this embedded Python has not")
+        assert self._process is None, "a fork server starts once"
+        self._owner = os.getpid()
+        self._control, theirs = socketpair()
+        with theirs:
+            self._process = _start_process(theirs.fileno())
+        self._finalizer = weakref.finalize(self, _end, self._process, self._control, self._owner, self._ready)
+
+    @property
+    def pid(self) -> int:
+        """The server's process id."""
+        assert self._process is not None, "fork server not started"
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs, was not closed, and is this process's own."""
+        return (
+            self._process is not None
+            and self._finalizer is not None
+            and self._finalizer.alive
+            and self._owner == os.getpid()
+            and self._process.poll() is None
+        )
+
+    def wait_ready(self) -> None:
+        """Wait until the server has imported what it needs.
+
+        Raises:
+            RuntimeError: It could not; the message has its traceback.
+        """
+        assert self._control is not None, "fork server not started"
+        with self._lock:
+            if self._ready.is_set():
+                return
+            answer, _ = receive_message(self._control)
+            if answer != READY:
+                reason = answer.decode(errors="replace") or "it ended without a word"
+                self.close()
+                raise RuntimeError(f"the fork server could not start:\n{reason}")
+            self._ready.set()
+
+    def fork(self, connection: socket.socket, stored_job: int) -> Lifeline:
+        """Ask for a worker that runs the stored job; ``Lifeline.wait_started`` waits for it.
+
+        Args:
+            connection: The worker's end of its connection. The caller closes it afterwards.
+            stored_job: A memfd with the setting and the job. The caller closes it afterwards.
+
+        Raises:
+            RuntimeError: The server could not start, has ended, or belongs to another process.
+        """
+        if self._owner != os.getpid():
+            raise RuntimeError("this fork server belongs to another process; use ForkServer.shared()")
+        self.wait_ready()
+        assert self._control is not None
+        ours, theirs = socketpair()
+        with theirs:
+            try:
+                descriptors = (connection.fileno(), theirs.fileno(), stored_job)
+                send_message(self._control, b"fork", descriptors)
+            except OSError as error:
+                ours.close()
+                raise RuntimeError(f"the fork server (pid {self.pid}) has ended: {error}") from None
+        return Lifeline(ours)
+
+    def close(self) -> None:
+        """End the server; it kills the workers that are left. Idempotent."""
+        if self._finalizer is not None:
+            self._finalizer()
+
+
+def _start_process(control: int) -> subprocess.Popen[bytes]:
+    # One thread each, so that numpy's and torch's pools are never started and forking is safe.
+    environment = os.environ | {
+        name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    }
+    # -P: without it the current directory comes first, and a random.py there would be imported.
+    arguments = [str(control), str(os.getpid()), " ".join(_loaded_modules()), *path_strings(sys.path)]
+    command = [sys.executable, "-P", "-c", _PROGRAM, *arguments]
+    # The mask is inherited: a Ctrl-C finds the server deaf from its first instruction.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, env=environment, pass_fds=[control])
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _loaded_modules() -> list[str]:
+    """What this process has loaded of the package: jobs are likely to need it, whatever it is."""
+    package = __name__.partition(".")[0]
+    return [name for name in sys.modules if name.partition(".")[0] == package]
+
+
+def path_strings(path: Iterable[object]) -> list[str]:
+    """An import path as another process can use it."""
+    # An empty entry is the current directory; other objects are ignored by import as well.
+    return [entry or os.getcwd() for entry in path if isinstance(entry, str)]
+
+
+def _end(
+    process: subprocess.Popen[bytes], control: socket.socket, owner: int, ready: threading.Event
+) -> None:
+    if os.getpid() != owner:
+        # A forked process lets go of its copies, and leaves the server to whom it belongs.
+        control.close()
+        process.returncode = 0
+        return
+    # shutdown works across such copies. Reading then ends when the server does, and not before.
+    with suppress(OSError):  # it has ended already
+        control.shutdown(socket.SHUT_WR)
+    # While it still imports it does not listen, but neither has it workers to care for.
+    if not (ready.is_set() and _ends_before(control, monotonic() + _STOP_DEADLINE_S)):
+        process.kill()
+    control.close()
+    process.wait()
+
+
+def _ends_before(control: socket.socket, deadline: float) -> bool:
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    while poll.poll(max(0.0, deadline - monotonic()) * 1000):
+        try:
+            message, _ = receive_message(control)
+        except OSError:
+            return True
+        if not message:
+            return True
+    return False
+
+
+class Lifeline:
+    """What the server says of one worker. Safe from any thread; nothing blocks but ``wait_started``."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._lock = threading.Lock()
+        self.pid: int | None = None
+        self.exitcode: int | None = None
+        self.ended = False
+        self._failure: str | None = None
+
+    def fileno(self) -> int:
+        """Readable when there is something for ``advance``."""
+        return self._end.fileno()
+
+    def wait_started(self) -> None:
+        """Wait until the worker is forked.
+
+        Raises:
+            RuntimeError: It could not be, or the server ended.
+        """
+        self._hear(0)
+        if self.pid is None:
+            reason = self._failure or "the server ended"
+            raise RuntimeError(f"the fork server could not start a worker: {reason}")
+
+    def advance(self) -> bool:
+        """Take in what has come, and say whether the worker has ended."""
+        while not self.ended and self._hear(socket.MSG_DONTWAIT):
+            pass
+        return self.ended
+
+    def kill(self) -> None:
+        """Have the server kill the worker; its end is told all the same."""
+        with suppress(OSError):  # it has ended already
+            self._end.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Let go of the worker: if it still lives, it is killed."""
+        self._end.close()
+
+    def _hear(self, flags: int) -> bool:
+        with self._lock:
+            try:
+                message, _ = receive_message(self._end, flags)
+            except BlockingIOError:
+                return False
+            except OSError:
+                message = b""
+            if not message:
+                self.ended = True  # told before, or the server was killed and the worker with it
+                return True
+            kind, text = FromServer(message[0]), message[1:].decode(errors="replace")
+            if kind is FromServer.PID:
+                self.pid = int(text)
+            elif kind is FromServer.EXIT:
+                self.exitcode, self.ended = int(text), True
+            else:
+                self._failure, self.ended = text, True
+            return True
+
+
+def wait_ended(lifelines: Iterable[Lifeline], patience_s: float) -> None:
+    """Wait until all these workers have ended, but no longer than ``patience_s``."""
+    deadline = monotonic() + patience_s
+    while waiting := [lifeline for lifeline in lifelines if not lifeline.advance()]:
+        poll = select.poll()
+        for lifeline in waiting:
+            poll.register(lifeline, select.POLLIN)
+        if not poll.poll(max(0.0, deadline - monotonic()) * 1000):
+            return

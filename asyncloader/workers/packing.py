@@ -1,0 +1,178 @@
+"""Batches to bytes in shared memory and back, with large tensors and arrays over the very pages.
+
+Laws:
+
+* Pickle's protocol 5 does the walking. What is not a plain CPU tensor or an array goes the way pickle
+  sends it; a type that plain pickle does not know (a class or a lambda of ``__main__``) is sent by value,
+  by cloudpickle.
+* A tensor or an array of ``OVER_PAGES_BYTES`` or more is laid out on its own, aligned, and read back
+  without a copy. Smaller ones are copied on the way out: keeping a batch's labels must not keep the pages
+  of its images.
+* Values are kept; sharing is kept where the same object occurs twice, but two views of one storage come
+  back as two tensors.
+* Loading trusts the sender: it is a process that this library started.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+import struct
+from collections import ChainMap
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import cloudpickle
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+__all__ = ["OVER_PAGES_BYTES", "Bytes", "Packed", "pack", "unpack"]
+
+Bytes: TypeAlias = NDArray[np.uint8]
+
+# Copying 16 KiB takes about a microsecond, as long as setting up a view; labels, lengths and ids of a
+# batch are below it, what makes a batch large is above.
+OVER_PAGES_BYTES = 16 << 10
+
+# A cache line, and the widest vector load: what torch gives its own tensors.
+_ALIGNMENT = 64
+
+_HEAD = struct.Struct("<QQ")  # number of buffers laid out on their own, length of the pickle stream
+
+
+class Packed:
+    """An object taken apart, ready to be written to shared memory. It refers to the object's memory.
+
+    Args:
+        stream: The pickle stream, in pieces; large ``bytes`` are pieces of their own, not yet copied.
+        buffers: The memory of the tensors and arrays that stay out of the stream.
+    """
+
+    def __init__(self, stream: Sequence[Any], buffers: Sequence[memoryview]) -> None:
+        self._stream = stream
+        self._buffers = buffers
+        length = sum(len(piece) for piece in stream)
+        sizes = [len(buffer) for buffer in buffers]
+        self._head = _HEAD.pack(len(sizes), length) + struct.pack(f"<{len(sizes)}Q", *sizes)
+        starts, self.size_bytes = _layout(len(self._head) + length, sizes)
+        self._starts = starts
+
+    def write(self, target: Bytes) -> None:
+        """Copy everything to ``target``, of at least ``size_bytes``."""
+        end = 0
+        for piece in (self._head, *self._stream):
+            start, end = end, end + len(piece)
+            _copy(target[start:end], piece)
+        for start, buffer in zip(self._starts, self._buffers, strict=True):
+            _copy(target[start : start + len(buffer)], buffer)
+
+
+def pack(batch: object) -> Packed:
+    """Take ``batch`` apart.
+
+    Raises:
+        Exception: What pickle raises for something that cannot be sent.
+    """
+    try:
+        return _pack_with(pickle.Pickler, batch)
+    except Exception:
+        # The slower pickler also knows what lives in __main__, and names what it cannot send.
+        return _pack_with(cloudpickle.Pickler, batch)
+
+
+def unpack(source: Bytes) -> Any:
+    """Rebuild what was packed; large tensors and arrays lie over ``source`` and keep it alive."""
+    view = memoryview(source.data)
+    count, length = _HEAD.unpack_from(view)
+    sizes = struct.unpack_from(f"<{count}Q", view, _HEAD.size)
+    start = _HEAD.size + 8 * count
+    starts, _ = _layout(start + length, sizes)
+    buffers = [source[at : at + size] for at, size in zip(starts, sizes, strict=True)]
+    return pickle.loads(view[start : start + length], buffers=buffers)
+
+
+def _layout(used: int, sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where each buffer starts when ``used`` bytes come before them, and the size of it all."""
+    starts = []
+    for size in sizes:
+        start = -(-used // _ALIGNMENT) * _ALIGNMENT
+        starts.append(start)
+        used = start + size
+    return starts, used
+
+
+def _copy(target: Bytes, source: Any) -> None:
+    # numpy lets go of the interpreter lock while it copies; a memoryview would stall a job's event loop.
+    target[:] = np.frombuffer(source, np.uint8)
+
+
+def _pack_with(pickler_type: Callable[..., Any], batch: object) -> Packed:
+    sink = _Sink()
+    buffers: list[memoryview] = []
+
+    def stays_in_stream(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if len(raw) < OVER_PAGES_BYTES:
+            return True
+        buffers.append(raw)
+        return False
+
+    pickler = pickler_type(sink, protocol=5, buffer_callback=stays_in_stream)
+    # Looked up by C code, once for each object that is not of a built-in type: a dict, where it can be.
+    known = {torch.Tensor: _reduce_tensor}
+    if pickler_type is pickle.Pickler:
+        pickler.dispatch_table = {**copyreg.dispatch_table, **known}
+    else:
+        pickler.dispatch_table = ChainMap(known, pickler.dispatch_table)
+    pickler.dump(batch)
+    return Packed(sink.pieces, buffers)
+
+
+class _Sink:
+    """A file that keeps what is written: pickle hands over large ``bytes`` themselves, uncopied."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Any] = []
+        self.write = self.pieces.append
+
+
+def _reduce_tensor(tensor: torch.Tensor) -> Any:
+    dense = _dense(tensor)
+    if dense is None:
+        return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
+    flat, stride = dense
+    layout = (tensor.dtype, tuple(tensor.shape), stride, tensor.requires_grad)
+    return _rebuild_tensor, (pickle.PickleBuffer(flat.numpy().data), *layout)
+
+
+def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]] | None:
+    """The tensor's elements in memory order as bytes, and its strides; None for what has no such form."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+        return None
+    if tensor.__dict__ or any(getattr(tensor, "names", ())):  # newer torch has no named tensors
+        return None
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if not plain.is_contiguous():
+        # Channels-last images, transposed matrices: dense in another order, which is worth keeping.
+        order = sorted(range(plain.ndim), key=plain.stride, reverse=True)
+        if plain.permute(order).is_contiguous():
+            return _as_bytes(plain.permute(order)), plain.stride()
+        plain = plain.contiguous()
+    return _as_bytes(plain), plain.stride()
+
+
+def _as_bytes(contiguous: torch.Tensor) -> torch.Tensor:
+    return contiguous.reshape(-1).view(torch.uint8)
+
+
+def _rebuild_tensor(
+    buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], requires_grad: bool
+) -> torch.Tensor:
+    tensor = torch.empty(0, dtype=dtype)
+    if len(buffer):
+        storage = torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
+        tensor.set_(storage, 0, shape, stride)
+    else:
+        tensor = tensor.new_empty(shape)
+    return tensor.requires_grad_() if requires_grad else tensor

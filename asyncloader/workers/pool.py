@@ -1,0 +1,146 @@
+"""The workers of one iterator, which live and die together.
+
+Laws:
+
+* A job that cannot be sent is told before any process starts.
+* ``close`` takes less than a second, also when a job does not react, and leaves nothing behind but the
+  tensors that the user kept.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import cloudpickle
+
+from ._wire import Setting, socketpair, store
+from .forkserver import ForkServer, path_strings
+from .slots import InboundSlots, OnMapped
+from .worker import Worker, close_workers
+
+__all__ = ["Job", "WorkerPool"]
+
+Job: TypeAlias = Callable[[], Iterator[tuple[Any, Any]]]
+
+
+class WorkerPool:
+    """Workers, one a job, that live and die together. Constructing starts nothing; ``with`` does.
+
+    Args:
+        jobs: Called without arguments in a process of its own, each returns an iterator of
+            ``(batch, note)``. Sent by cloudpickle: lambdas and what is defined in ``__main__`` work.
+            A job seeds its own random number generators: all workers inherit the same state.
+        prefetch: How many batches each worker makes ahead of those received; at least 1.
+        server: Where the workers come from; the process's shared one by default.
+        on_mapped: Called with the address and the size in bytes of each piece of shared memory, once;
+            what it returns is called before the piece is unmapped. For registering it as page-locked.
+
+    Raises:
+        ValueError: ``prefetch`` is below 1.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        *,
+        prefetch: int,
+        server: ForkServer | None = None,
+        on_mapped: OnMapped | None = None,
+    ) -> None:
+        if prefetch < 1:
+            raise ValueError(f"prefetch must be at least 1, not {prefetch}")
+        self._jobs = list(jobs)
+        self._prefetch = prefetch
+        self._server = server
+        self._on_mapped = on_mapped
+        self.workers: list[Worker] = []
+        # The list, not the pool: what a finalizer refers to is never collected.
+        self._finalizer = weakref.finalize(self, close_workers, self.workers)
+
+    def start(self) -> None:
+        """Start a worker for each job.
+
+        Raises:
+            Exception: What cloudpickle raises for a job that cannot be sent; no process was started.
+            RuntimeError: The workers could not be started; see ``ForkServer``.
+        """
+        assert not self.workers, "a pool starts once"
+        pickled = [_pickled_job(number, job) for number, job in enumerate(self._jobs)]
+        self._jobs.clear()
+        if self._server is None:
+            self._server = ForkServer.shared()
+        try:
+            for number, job in enumerate(pickled):
+                self.workers.append(self._ask_for(number, job))
+            for worker in self.workers:
+                worker.lifeline.wait_started()
+        except BaseException:
+            self.close()
+            raise
+
+    def receive(self, worker: int, timeout_s: float | None = None) -> tuple[Any, Any]:
+        """``Worker.receive`` of that worker."""
+        return self.workers[worker].receive(timeout_s)
+
+    async def receive_async(self, worker: int) -> tuple[Any, Any]:
+        """``Worker.receive_async`` of that worker."""
+        return await self.workers[worker].receive_async()
+
+    def restart(self, worker: int, job: Job) -> None:
+        """Put a new process that runs ``job`` in the place of a worker, which is closed.
+
+        Raises:
+            Exception: As ``start``; the old worker is then as it was.
+        """
+        pickled = _pickled_job(worker, job)
+        new = self._ask_for(worker, pickled)
+        self.workers[worker].close()
+        self.workers[worker] = new
+        new.lifeline.wait_started()
+
+    def close(self) -> None:
+        """End all workers, and return once they have ended. Idempotent, from any thread."""
+        self._finalizer()
+        self._server = None
+
+    def __enter__(self) -> WorkerPool:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask_for(self, number: int, pickled_job: bytes) -> Worker:
+        assert self._server is not None, "pool not started, or closed"
+        setting = Setting(
+            number=number,
+            prefetch=self._prefetch,
+            path=path_strings(sys.path),
+            argv=list(sys.argv),
+            directory=os.getcwd(),
+            environment=dict(os.environ),
+        )
+        stored = store(setting, pickled_job)
+        ours, theirs = socketpair()
+        try:
+            lifeline = self._server.fork(theirs, stored)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            os.close(stored)
+        return Worker(number, ours, lifeline, InboundSlots(self._on_mapped))
+
+
+def _pickled_job(number: int, job: Job) -> bytes:
+    try:
+        pickled: bytes = cloudpickle.dumps(job, protocol=5)
+    except Exception as error:
+        error.add_note(f"while pickling the job of worker {number}, {job!r}, to send it to its process")
+        raise
+    return pickled

@@ -1,0 +1,180 @@
+"""Slots: anonymous shared memory for one batch each, reused once the parent's tensors over it are gone.
+
+Laws:
+
+* A slot is a memfd, made by the worker and passed by descriptor once. Both sides map it and close the
+  descriptor, so a slot costs no descriptor, has no name, and is gone when its last process is.
+* A slot is lent for one batch. Whatever is built over it refers, through however many views, to one
+  *lease*; when that is collected the slot is free again, and not before.
+* A lease may die in any thread and in the middle of a garbage collection: its death only appends to a
+  deque. The freed slots are told to the worker with the next credit.
+* The worker never waits for a slot. It takes a free one or makes one, so a user who keeps every batch
+  costs memory, not a deadlock; what is free beyond the need is given back to the kernel.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+import numpy as np
+
+from ._libc import map_shared, unmap
+from .packing import Bytes, Packed
+
+__all__ = ["InboundSlots", "OnMapped", "OutboundSlots"]
+
+OnMapped: TypeAlias = Callable[[int, int], Callable[[], object]]
+
+# Far below this a batch's cost is its messages, not its pages; pages never touched are never allocated.
+_SMALLEST_BYTES = 64 << 10
+
+
+class _Pages:
+    """A memfd's pages, mapped for as long as anybody refers to them."""
+
+    def __init__(self, descriptor: int, size_bytes: int, on_mapped: OnMapped | None = None) -> None:
+        address = map_shared(descriptor, size_bytes)
+        self.size_bytes = size_bytes
+        self._address = address
+        recalls: list[Callable[[], object]] = []
+        # Not at exit: the process's end unmaps, and daemon threads may still read.
+        weakref.finalize(self, _release, address, size_bytes, recalls).atexit = False
+        if on_mapped is not None:
+            recalls.append(on_mapped(address, size_bytes))
+
+    def lend(self, on_return: Callable[[], object] | None = None) -> Bytes:
+        """The pages as an array; ``on_return`` is called when nothing is built over it any more.
+
+        The array's base is a ctypes object that is made for this loan alone. It, not the array, is
+        watched: numpy lets a view skip the arrays it was cut from, but never the owner of the memory.
+        """
+        lease = (ctypes.c_ubyte * self.size_bytes).from_address(self._address)
+        lease.pages = self  # type: ignore[attr-defined]  # the loan keeps its pages mapped
+        if on_return is not None:
+            weakref.finalize(lease, on_return).atexit = False
+        return np.frombuffer(memoryview(lease), np.uint8)
+
+
+def _release(address: int, size_bytes: int, recalls: Iterable[Callable[[], object]]) -> None:
+    for recall in recalls:
+        recall()
+    unmap(address, size_bytes)
+
+
+class InboundSlots:
+    """The parent's end: the slots of one worker, mapped, and the ids of those that came free.
+
+    Args:
+        on_mapped: Called with the address and the size in bytes of each new slot; what it returns is
+            called just before the slot is unmapped. It is how slots become page-locked.
+    """
+
+    def __init__(self, on_mapped: OnMapped | None) -> None:
+        self._on_mapped = on_mapped
+        self._pages: dict[int, _Pages] = {}
+        self._freed: deque[int] = deque()
+
+    def __len__(self) -> int:
+        return len(self._pages)
+
+    def add(self, slot: int, descriptor: int) -> None:
+        """Map a slot the worker made, and close the descriptor."""
+        try:
+            size_bytes = os.fstat(descriptor).st_size
+            self._pages[slot] = _Pages(descriptor, size_bytes, self._on_mapped)
+        finally:
+            os.close(descriptor)
+
+    def lend(self, slot: int) -> Bytes:
+        """The slot's pages; once nothing is built over them the slot is among ``take_freed``."""
+        freed = self._freed
+        return self._pages[slot].lend(lambda: freed.append(slot))
+
+    def take_freed(self, most: int) -> list[int]:
+        # popleft and not a copy: leases may die, and append, at any moment.
+        return [self._freed.popleft() for _ in range(min(len(self._freed), most))]
+
+    def drop(self, slot: int) -> None:
+        """Forget a slot that the worker has dropped; it was free, so nothing lies over its pages."""
+        del self._pages[slot]
+
+    def clear(self) -> None:
+        """Forget all slots. Those with tensors over them stay mapped until these are gone."""
+        self._pages.clear()
+
+
+class OutboundSlots:
+    """The worker's end: makes slots, fills them, and takes them back.
+
+    Args:
+        spare: How many free slots to keep; more are dropped, so that what a user kept for a while does
+            not stay allocated for ever.
+    """
+
+    def __init__(self, spare: int) -> None:
+        self._spare = spare
+        self._lent: dict[int, _Pages] = {}
+        self._free: dict[int, _Pages] = {}
+        self._made = 0
+
+    def fill(self, packed: Packed) -> tuple[int, int | None]:
+        """Write ``packed`` to a slot.
+
+        Returns:
+            The slot, and its descriptor if it is a new one: the caller sends and closes it.
+        """
+        fitting = [slot for slot, pages in self._free.items() if pages.size_bytes >= packed.size_bytes]
+        descriptor = None
+        if fitting:
+            slot = min(fitting, key=lambda slot: self._free[slot].size_bytes)
+            pages = self._free.pop(slot)
+        else:
+            slot, pages, descriptor = self._make(packed.size_bytes)
+        self._lent[slot] = pages
+        packed.write(pages.lend())
+        return slot, descriptor
+
+    def take_back(self, slots: Iterable[int]) -> None:
+        for slot in slots:
+            self._free[slot] = self._lent.pop(slot)
+
+    def drop_surplus(self, needed_bytes: int) -> list[int]:
+        """Unmap the free slots that are not worth keeping, and return them.
+
+        A batch that fits no free slot replaces the smallest one, so that the slots grow to the size of
+        the batches while their number stays what it was.
+        """
+        by_size = sorted(self._free, key=lambda slot: self._free[slot].size_bytes)
+        surplus = max(len(by_size) - self._spare, 0)
+        if by_size and self._free[by_size[-1]].size_bytes < needed_bytes:
+            surplus = max(surplus, 1)
+        for slot in by_size[:surplus]:
+            del self._free[slot]
+        return by_size[:surplus]
+
+    def _make(self, needed_bytes: int) -> tuple[int, _Pages, int]:
+        size_bytes = _rounded(needed_bytes)
+        descriptor = os.memfd_create("asyncloader-slot", os.MFD_CLOEXEC)
+        try:
+            os.truncate(descriptor, size_bytes)
+            pages = _Pages(descriptor, size_bytes)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        self._made += 1
+        return self._made, pages, descriptor
+
+
+def _rounded(size_bytes: int) -> int:
+    """Up by at most a quarter, so that the next batch, a little larger, fits as well.
+
+    Only address space is wasted: pages beyond the batch are never touched.
+    """
+    size_bytes = max(size_bytes, _SMALLEST_BYTES)
+    step = 1 << (size_bytes.bit_length() - 3)
+    return -(-size_bytes // step) * step

@@ -1,0 +1,285 @@
+"""One worker process as the parent sees it: its batches are received one by one, until it ends.
+
+Laws:
+
+* The parent starts no thread and no task for its workers. A worker's socket is the bounded channel: it
+  holds no more batches than there are credits, and whoever receives waits on the socket itself, a thread
+  by ``poll`` and a coroutine through its own loop. Unpickling happens where the batch is received.
+* A batch that was sent whole is delivered, whatever became of its worker. After the last one comes the
+  job's end, its error, or WorkerDiedError, each time anew that one asks; nothing else is ever an end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import Any
+
+from .._flow.channel import ChannelClosed, EndOfChannel
+from ..errors import WorkerDiedError
+from ._endings import describe_exit, rebuild_error
+from ._wire import FROM_WORKER, MOST_FREED, FromWorker, encode_grant, receive_message
+from .forkserver import Lifeline, wait_ended
+from .packing import unpack
+from .slots import InboundSlots
+
+__all__ = ["Worker", "close_workers"]
+
+# A job that waits for a credit ends at once, one amid a batch when that is done. Waiting longer would be
+# felt at each ``break``, and nothing in a worker needs its clean-up to be whole.
+_GRACE_S = 0.3
+
+# SIGKILL acts in milliseconds, more where gigabytes have to be unmapped.
+_KILL_DEADLINE_S = 5.0
+
+
+class Worker:
+    """One process running one job: a ``Receiver`` of its batches. Made by ``WorkerPool``.
+
+    Attributes:
+        number: Its place in the pool, from 0.
+        pid: Its process id; None before it was started.
+    """
+
+    def __init__(
+        self, number: int, connection: socket.socket, lifeline: Lifeline, slots: InboundSlots
+    ) -> None:
+        self.number = number
+        self._owner = os.getpid()
+        self._connection = connection
+        self._lifeline = lifeline
+        self._slots = slots
+        self._lock = threading.Lock()
+        self._receiving = False
+        self._closed = False
+        self._owed_credits = 0
+        self._owed_freed: list[int] = []
+        self._silent = False
+        self._verdict: Callable[[], Exception] | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._lifeline.pid
+
+    @property
+    def slot_count(self) -> int:
+        """How many slots are mapped: batches outstanding, those kept by the user, and a few free."""
+        return len(self._slots)
+
+    def receive(self, timeout_s: float | None = None) -> tuple[Any, Any]:
+        """The next batch and its note, blocking this thread until it is there.
+
+        Args:
+            timeout_s: How long to wait at most; None, the default, is for as long as it takes. After a
+                timeout the worker is as it was, and a later call gets the batch.
+
+        Returns:
+            ``(batch, note)`` as the job yielded them. Tensors and arrays of 16 KiB and more lie in
+            shared memory, which is reused once all of this batch's are gone.
+
+        Raises:
+            EndOfChannel: The job has ended, and every batch was received.
+            Exception: What the job raised, with its own type where that can be rebuilt and as a
+                RuntimeError otherwise, and a note with its traceback.
+            WorkerDiedError: The process ended without finishing the job.
+            TimeoutError: No batch came in time.
+            ChannelClosed: The worker was closed.
+        """
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        with self._as_receiver():
+            while (slot := self._next_slot()) is None:
+                if not self._wait(deadline):
+                    raise TimeoutError(f"worker {self.number} (pid {self.pid}): no batch for {timeout_s} s")
+            return self._take(slot)
+
+    async def receive_async(self) -> tuple[Any, Any]:
+        """Like ``receive``, from a coroutine. If cancelled while waiting, no batch is lost."""
+        with self._as_receiver():
+            while (slot := self._next_slot()) is None:
+                await self._wait_async()
+            return self._take(slot)
+
+    # --- waiting ---
+
+    @contextmanager
+    def _as_receiver(self) -> Iterator[None]:
+        """Keep the sockets from being closed under somebody who waits on them; the last one closes."""
+        with self._lock:
+            if self._closed:
+                raise ChannelClosed
+            if self._receiving:
+                raise RuntimeError(f"worker {self.number} has a receiver already; it serves one at a time")
+            self._receiving = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._receiving = False
+                if self._closed:
+                    self._close_sockets()
+
+    def _sources(self) -> list[socket.socket | Lifeline]:
+        # The end of a stream stays readable for ever: waiting on it again would spin.
+        return [self._lifeline] if self._silent else [self._connection, self._lifeline]
+
+    def _wait(self, deadline: float | None) -> bool:
+        poll = select.poll()
+        for source in self._sources():
+            poll.register(source, select.POLLIN)
+        return bool(poll.poll(None if deadline is None else max(0.0, deadline - monotonic()) * 1000))
+
+    async def _wait_async(self) -> None:
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        descriptors = [source.fileno() for source in self._sources()]
+        for descriptor in descriptors:
+            loop.add_reader(descriptor, _settle, ready)
+        try:
+            await ready
+        finally:
+            for descriptor in descriptors:
+                loop.remove_reader(descriptor)
+
+    # --- the messages ---
+
+    def _next_slot(self) -> int | None:
+        """The slot of the next batch, or None if one has to wait; raises what comes after the last one."""
+        while self._verdict is None:
+            # Asked before reading: what a dead worker has sent is all there, so an empty socket is the end.
+            dead = self._lifeline.advance()
+            if self._closed:
+                raise ChannelClosed
+            try:
+                message, descriptors = receive_message(self._connection, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                message, descriptors = b"", []
+            except ConnectionError:
+                message, descriptors, self._silent = b"", [], True
+            else:
+                self._silent = not message
+            if message:
+                slot = self._understand(message, descriptors)
+                if slot is not None:
+                    return slot
+            elif dead:
+                self._verdict = self._death
+            else:
+                return None
+        raise self._verdict()
+
+    def _understand(self, message: bytes, descriptors: Sequence[int]) -> int | None:
+        kind, slot = FROM_WORKER.unpack(message)
+        for descriptor in descriptors:
+            self._slots.add(slot, descriptor)
+        if kind == FromWorker.BATCH:
+            return int(slot)
+        if kind == FromWorker.DROP:
+            self._slots.drop(slot)
+        elif kind == FromWorker.END:
+            self._verdict = EndOfChannel
+        else:
+            text, pickled = unpack(self._slots.lend(slot))
+            self._verdict = lambda: rebuild_error(text, pickled, self.number, self.pid)
+        return None
+
+    def _take(self, slot: int) -> tuple[Any, Any]:
+        pages = self._slots.lend(slot)
+        self._grant()  # first: the worker makes the next batch while this one is unpickled
+        try:
+            batch, note = unpack(pages)
+        except Exception as error:
+            error.add_note(f"while rebuilding a batch from worker {self.number} (pid {self.pid})")
+            raise
+        return batch, note
+
+    def _grant(self) -> None:
+        self._owed_credits += 1
+        if not self._owed_freed:
+            self._owed_freed = self._slots.take_freed(MOST_FREED)
+        try:
+            message = encode_grant(self._owed_credits, self._owed_freed)
+            self._connection.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return  # a backlog of unread grants: there are batches to come, and this goes with the next
+        except OSError:
+            return  # the worker has gone; what it sent and how it ended is still to be read
+        self._owed_credits, self._owed_freed = 0, []
+
+    def _death(self) -> WorkerDiedError:
+        exitcode = self._lifeline.exitcode
+        return WorkerDiedError(
+            f"a worker process {describe_exit(exitcode)}, before its job had ended",
+            worker=self.number,
+            pid=self.pid,
+            exitcode=exitcode,
+        )
+
+    # --- the end ---
+
+    def close(self) -> None:
+        """End the process, and return once it has ended. Idempotent, from any thread."""
+        close_workers([self])
+
+    @property
+    def lifeline(self) -> Lifeline:
+        return self._lifeline
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a copy in a process forked from the worker's owner."""
+        return self._owner != os.getpid()
+
+    def let_go(self) -> None:
+        """Tell the job to end, and whoever receives that it is over."""
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                # Unlike close this reaches through the copies that a process forked by the user holds.
+                with suppress(OSError):  # the worker has gone
+                    self._connection.shutdown(socket.SHUT_RDWR)
+
+    def bury(self) -> None:
+        """Give everything back; if the process still lives, it is killed."""
+        with self._lock:
+            self._slots.clear()
+            if not self._receiving:
+                self._close_sockets()
+
+    def abandon(self) -> None:
+        """In a forked process: let go of the copies, and leave the worker to its owner."""
+        self._closed = True
+        self._connection.close()
+        self._lifeline.close()
+
+    def _close_sockets(self) -> None:
+        self._lifeline.kill()
+        self._connection.close()
+        self._lifeline.close()
+
+
+def _settle(ready: asyncio.Future[None]) -> None:
+    if not ready.done():
+        ready.set_result(None)
+
+
+def close_workers(workers: Sequence[Worker]) -> None:
+    """Ask all to end, kill those that do not, and give back what they held. Takes the time of one."""
+    if any(worker.is_inherited for worker in workers):
+        for worker in workers:
+            worker.abandon()
+        return
+    for worker in workers:
+        worker.let_go()
+    lifelines = [worker.lifeline for worker in workers]
+    wait_ended(lifelines, _GRACE_S)
+    for lifeline in lifelines:
+        lifeline.kill()
+    wait_ended(lifelines, _KILL_DEADLINE_S)
+    for worker in workers:
+        worker.bury()

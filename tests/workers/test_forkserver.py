@@ -1,0 +1,262 @@
+"""The fork server starts clean, serves whoever asks, and goes with its process, however that goes."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncloader.errors import WorkerDiedError
+from asyncloader.testing import check_leaks
+from asyncloader.workers import ForkServer, WorkerPool
+
+from .processes import Watch, finish, read_pids, start_script
+
+
+def answers() -> Iterator[tuple[int, int]]:
+    yield 42, os.getpid()
+
+
+SCRIPT = """
+import itertools, os, time
+import torch
+from asyncloader.workers import ForkServer, WorkerPool
+
+print("main runs", flush=True)
+
+class Sample:
+    def __init__(self, number):
+        self.pixels = torch.full((20_000,), number)
+
+def count(first):
+    for number in itertools.count(first):
+        yield Sample(number), os.getpid()
+
+pool = WorkerPool([lambda: count(0), lambda: count(100)], prefetch=2)
+pool.start()
+first = [pool.receive(worker) for worker in (0, 1)]
+print(ForkServer.shared().pid, *[pid for _, pid in first], flush=True)
+"""
+
+
+@pytest.mark.parametrize("way", ["stdin", "file"])
+def test_a_script_without_a_main_guard_works(way: str, tmp_path: Path) -> None:
+    ending = """
+second = [pool.receive(worker)[0] for worker in (0, 1)]
+assert all(isinstance(sample, Sample) for sample in second)
+print([int(sample.pixels[-1]) for sample in second])
+"""
+    script = start_script(SCRIPT + ending, by_name=tmp_path / "train.py" if way == "file" else None)
+    status, output, errors = finish(script)
+    assert (status, errors) == (0, "")
+    assert output.count("main runs") == 1
+    assert output.splitlines()[-1] == "[1, 101]"
+
+
+def test_a_killed_parent_takes_all_with_it_though_its_child_lives() -> None:
+    ending = """
+child = os.fork()
+if child == 0:
+    time.sleep(60)
+print(child, flush=True)
+time.sleep(60)
+"""
+    script = start_script(SCRIPT + ending)
+    assert script.stdout is not None and script.stdout.readline() == "main runs\n"
+    with Watch(read_pids(script)) as watch:
+        (child,) = read_pids(script)
+        script.kill()
+        assert watch.left_after(1) == set()
+        os.kill(child, signal.SIGKILL)
+    finish(script)
+
+
+def test_ctrl_c_reaches_the_parent_alone() -> None:
+    ending = """
+try:
+    print("waiting", flush=True)
+    time.sleep(60)
+except KeyboardInterrupt:
+    print([int(pool.receive(worker)[0].pixels[0]) for worker in (0, 1) for _ in range(5)][-1], flush=True)
+    raise SystemExit(3)
+"""
+    script = start_script(SCRIPT + ending)
+    assert script.stdout is not None and script.stdout.readline() == "main runs\n"
+    with Watch(read_pids(script)) as watch:
+        assert script.stdout.readline() == "waiting\n"
+        os.killpg(script.pid, signal.SIGINT)
+        assert finish(script) == (3, "105\n", "")
+        assert watch.left_after(1) == set()
+
+
+def test_ctrl_c_while_the_server_starts_does_not_stop_it() -> None:
+    text = """
+import os, signal
+from asyncloader.workers import ForkServer
+server = ForkServer.shared()
+try:
+    os.killpg(0, signal.SIGINT)
+    server.wait_ready()
+except KeyboardInterrupt:
+    server.wait_ready()
+    print("ready")
+"""
+    assert finish(start_script(text)) == (0, "ready\n", "")
+
+
+@pytest.mark.parametrize("ending", ["1 / 0", "os._exit(6)"])
+def test_a_script_may_end_as_it_likes(ending: str) -> None:
+    script = start_script(SCRIPT + ending)
+    assert script.stdout is not None and script.stdout.readline() == "main runs\n"
+    with Watch(read_pids(script)) as watch:
+        status, _, errors = finish(script)
+        assert watch.left_after(1) == set()
+    assert (status, errors.count("\n")) == {"1 / 0": (1, 3), "os._exit(6)": (6, 0)}[ending]
+
+
+def test_the_server_is_shared_while_somebody_holds_it(server: ForkServer) -> None:
+    found: list[ForkServer] = []
+    threads = [threading.Thread(target=lambda: found.append(ForkServer.shared())) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(other is server for other in found)
+
+
+def test_a_server_ends_with_its_last_holder() -> None:
+    with check_leaks():
+        server = ForkServer()
+        server.start()
+        server.wait_ready()
+        with Watch([server.pid]) as watch:
+            del server
+            gc.collect()
+            assert watch.left_after(0) == set()
+
+
+def test_a_server_that_is_still_starting_can_be_closed() -> None:
+    with check_leaks(within_s=2):
+        server = ForkServer()
+        server.start()
+        began = time.monotonic()
+        server.close()
+        assert time.monotonic() - began < 0.5
+
+
+def test_a_failing_import_is_told_in_the_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "uvloop.py").write_text("raise ImportError('broken on purpose')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with check_leaks(), pytest.raises(RuntimeError, match="broken on purpose"):
+        WorkerPool([answers], prefetch=1, server=_started()).start()
+
+
+def test_a_package_that_cannot_be_imported_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "asyncloader").mkdir()
+    (tmp_path / "asyncloader" / "__init__.py").write_text("raise ImportError('another package')\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with check_leaks(), pytest.raises(RuntimeError, match="another package"):
+        _started().wait_ready()
+
+
+def _started() -> ForkServer:
+    server = ForkServer()
+    server.start()
+    return server
+
+
+def test_a_library_that_starts_threads_at_import_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    (tmp_path / "uvloop.py").write_text(thread)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    server = _started()
+    with check_leaks(), pytest.raises(RuntimeError, match="2 threads"):
+        WorkerPool([answers], prefetch=1, server=server).start()
+    server.close()
+
+
+def test_a_killed_server_takes_its_workers_and_is_replaced(server: ForkServer) -> None:
+    with check_leaks():
+        own = _started()
+
+        def job() -> Iterator[tuple[int, int]]:
+            yield 1, os.getpid()
+            threading.Event().wait()
+
+        with WorkerPool([job], prefetch=1, server=own) as pool:
+            _, pid = pool.receive(0)
+            with Watch([pid]) as watch:
+                os.kill(own.pid, signal.SIGKILL)
+                with pytest.raises(WorkerDiedError, match="fork server"):
+                    pool.receive(0)
+                assert watch.left_after(1) == set()
+            with pytest.raises(RuntimeError, match="has ended"):
+                WorkerPool([answers], prefetch=1, server=own).start()
+        assert not own.alive
+        own.close()
+
+
+def test_a_forked_process_has_a_server_of_its_own() -> None:
+    text = """
+import os, sys
+from asyncloader.workers import ForkServer, WorkerPool
+
+def job():
+    for number in range(100):
+        yield number, os.getppid()
+
+pool = WorkerPool([job], prefetch=2)
+pool.start()
+_, server = pool.receive(0)
+child = os.fork()
+if child == 0:
+    try:
+        pool._server.fork(None, 0)
+    except RuntimeError as error:
+        print(error, flush=True)
+    with WorkerPool([job], prefetch=2) as own:
+        number, own_server = own.receive(0)
+        print(number, own_server != server, ForkServer.shared() is not pool._server, flush=True)
+    pool.close()
+    sys.exit(0)
+assert os.waitpid(child, 0)[1] == 0
+print(pool.receive(0)[0], pool.receive(0)[0])
+"""
+    status, output, errors = finish(start_script(text))
+    assert (status, errors) == (0, "")
+    assert output.splitlines()[1:] == ["0 True True", "1 2"]
+    assert "belongs to another process" in output.splitlines()[0]
+
+
+def test_obstore_and_threads_in_the_parent_do_no_harm(server: ForkServer) -> None:
+    import obstore
+    from obstore.store import MemoryStore
+
+    store = MemoryStore()
+    obstore.put(store, "a", b"1")
+
+    def job() -> Iterator[tuple[Any, Any]]:
+        own = MemoryStore()
+        obstore.put(own, "b", b"2")
+        yield bytes(obstore.get(own, "b").bytes()), 0
+
+    with WorkerPool([job] * 2, prefetch=1) as pool:
+        assert [pool.receive(worker)[0] for worker in (0, 1)] == [b"2", b"2"]
+
+
+def test_a_platform_without_memfd_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    with pytest.raises(RuntimeError, match="need Linux"):
+        ForkServer().start()

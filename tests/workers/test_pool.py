@@ -1,0 +1,228 @@
+"""A pool starts what it was given, and whatever happens leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asyncloader._flow.channel import ChannelClosed
+from asyncloader.testing import check_leaks
+from asyncloader.testing._proc import open_files
+from asyncloader.workers import WorkerPool
+
+from .processes import Watch
+
+pytestmark = pytest.mark.usefixtures("server")
+
+Job = Callable[[], Iterator[tuple[Any, Any]]]
+
+
+def endless() -> Job:
+    def job() -> Iterator[tuple[Any, Any]]:
+        while True:
+            yield torch.zeros(20_000), os.getpid()
+
+    return job
+
+
+def stuck(how: Callable[[], object]) -> Job:
+    def job() -> Iterator[tuple[Any, Any]]:
+        yield os.getpid(), 0
+        how()
+
+    return job
+
+
+def test_closing_in_the_middle_ends_everything() -> None:
+    with check_leaks():
+        pool = WorkerPool([endless(), endless()], prefetch=3)
+        pool.start()
+        pids = [pool.receive(worker)[1] for worker in (0, 1)]
+        with Watch(pids) as watch:
+            began = time.monotonic()
+            pool.close()
+            assert time.monotonic() - began < 0.5
+            assert watch.left_after(0) == set()
+        pool.close()
+        with pytest.raises(ChannelClosed):
+            pool.receive(0)
+
+
+def hold_the_interpreter() -> None:
+    import ctypes
+
+    # Called as a Python function, libc's sleep keeps the interpreter lock: nothing else can run.
+    ctypes.PyDLL(None).sleep(60)
+
+
+@pytest.mark.parametrize("how", [lambda: time.sleep(60), hold_the_interpreter])
+def test_a_stuck_job_is_killed_within_a_second(how: Callable[[], object]) -> None:
+    with check_leaks(), WorkerPool([stuck(how), stuck(how)], prefetch=2) as pool:
+        pids = [pool.receive(worker)[0] for worker in (0, 1)]
+        with Watch(pids) as watch:
+            began = time.monotonic()
+            pool.close()
+            assert time.monotonic() - began < 1
+            assert watch.left_after(0) == set()
+
+
+def test_a_job_between_batches_is_closed_and_may_clean_up(tmp_path: Path) -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        try:
+            while True:
+                yield 1, 1
+        finally:
+            (tmp_path / "cleaned").touch()
+
+    with WorkerPool([job], prefetch=1) as pool:
+        pool.receive(0)
+    assert (tmp_path / "cleaned").exists()
+
+
+def test_a_job_that_has_ended_is_closed_before_its_end_is_told(tmp_path: Path) -> None:
+    class Batches:
+        def __iter__(self) -> Batches:
+            return self
+
+        def __next__(self) -> tuple[int, int]:
+            raise StopIteration
+
+        def close(self) -> None:
+            raise OSError("could not clean up")
+
+    with WorkerPool([Batches], prefetch=1) as pool, pytest.raises(OSError, match="clean up"):
+        pool.receive(0)
+
+
+def test_a_collected_pool_ends_its_workers() -> None:
+    with check_leaks():
+        pool = WorkerPool([endless(), endless()], prefetch=2)
+        pool.start()
+        kept, pid = pool.receive(0)
+        with Watch([pid]) as watch:
+            del pool
+            gc.collect()
+            assert watch.left_after(1) == set()
+        assert not kept.any()
+        del kept
+
+
+def test_closing_wakes_a_blocked_receiver() -> None:
+    with check_leaks(), WorkerPool([stuck(lambda: time.sleep(60))], prefetch=2) as pool:
+        pool.receive(0)
+        timer = threading.Timer(0.2, pool.close)
+        timer.start()
+        with pytest.raises(ChannelClosed):
+            pool.receive(0)
+        timer.join()
+
+
+async def test_closing_under_a_waiting_coroutine_is_clean() -> None:
+    import asyncio
+
+    async with check_leaks(within_s=2):
+        with WorkerPool([stuck(lambda: time.sleep(60))], prefetch=2) as pool:
+            await pool.receive_async(0)
+            async with asyncio.TaskGroup() as group:
+                waiting = group.create_task(_closed(pool))
+                await asyncio.sleep(0.1)
+                pool.close()
+            assert waiting.result()
+
+
+async def _closed(pool: WorkerPool) -> bool:
+    try:
+        await pool.receive_async(0)
+    except ChannelClosed:
+        return True
+    return False
+
+
+def test_a_worker_is_restarted_with_another_job() -> None:
+    with check_leaks(), WorkerPool([endless(), endless()], prefetch=1) as pool:
+        old = pool.receive(1)[1]
+        with Watch([old]) as watch:
+            pool.restart(1, lambda: iter([("again", 0)]))
+            assert watch.left_after(0) == set()
+        assert pool.receive(1) == ("again", 0)
+        assert pool.workers[1].pid != old
+        assert pool.receive(0)[1] == pool.workers[0].pid
+
+
+def test_a_job_that_cannot_be_sent_is_told_before_anything_starts() -> None:
+    lock = threading.Lock()
+
+    def job() -> Iterator[tuple[int, int]]:
+        with lock:
+            yield 1, 1
+
+    with check_leaks():
+        pool = WorkerPool([endless(), job], prefetch=1)
+        with pytest.raises(TypeError, match="lock") as caught:
+            pool.start()
+        assert "the job of worker 1" in caught.value.__notes__[0]
+        assert pool.workers == []
+        del caught
+
+
+def test_prefetch_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="prefetch"):
+        WorkerPool([], prefetch=0)
+
+
+def test_workers_see_the_parents_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "made_after_the_server.py").write_text("ANSWER = 42\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("SET_AFTER_THE_SERVER", "yes")
+    monkeypatch.setattr(sys, "argv", ["train.py", "--lr=1"])
+
+    def job() -> Iterator[tuple[Any, Any]]:
+        import made_after_the_server  # type: ignore[import-not-found]  # written above
+
+        yield made_after_the_server.ANSWER, (os.getcwd(), os.environ.get("SET_AFTER_THE_SERVER"), sys.argv)
+
+    with WorkerPool([job], prefetch=1) as pool:
+        assert pool.receive(0) == (42, (str(tmp_path), "yes", ["train.py", "--lr=1"]))
+
+
+def test_workers_hold_only_what_is_theirs() -> None:
+    def job() -> Iterator[tuple[Any, Any]]:
+        yield [end for end in open_files().values() if end.startswith(("socket", "anon_inode"))], 0
+
+    with WorkerPool([job] * 3, prefetch=1) as pool:
+        assert [len(pool.receive(worker)[0]) for worker in range(3)] == [1, 1, 1]
+
+
+def test_a_program_started_by_a_job_inherits_no_descriptor() -> None:
+    def job() -> Iterator[tuple[Any, Any]]:
+        import subprocess
+
+        yield subprocess.run(["ls", "/proc/self/fd"], capture_output=True, close_fds=False).stdout.split(), 0
+
+    with WorkerPool([job], prefetch=1) as pool:
+        assert [name for name in pool.receive(0)[0] if int(name) > 3] == []
+
+
+def test_shared_memory_is_announced_and_recalled() -> None:
+    known: set[int] = set()
+
+    def on_mapped(address: int, size_bytes: int) -> Callable[[], object]:
+        assert size_bytes >= 80_000
+        known.add(address)
+        return lambda: known.discard(address)
+
+    with WorkerPool([endless()], prefetch=2, on_mapped=on_mapped) as pool:
+        for _ in range(10):
+            pool.receive(0)
+        assert 2 <= len(known) <= 7
+    assert known == set()

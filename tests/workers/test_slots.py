@@ -1,0 +1,177 @@
+"""A slot is lent once at a time, lives as long as anything lies over it, and goes back to the kernel."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncloader.testing import check_leaks
+from asyncloader.workers.packing import pack, unpack
+from asyncloader.workers.slots import InboundSlots, OutboundSlots
+
+KB = 1 << 10
+
+
+class Pair:
+    """Both ends of the slots of one worker, in one process."""
+
+    def __init__(self, spare: int = 3, **options: Any) -> None:
+        self.worker = OutboundSlots(spare)
+        self.parent = InboundSlots(options.get("on_mapped"))
+
+    def send(self, batch: Any) -> int:
+        packed = pack(batch)
+        for slot in self.worker.drop_surplus(packed.size_bytes):
+            self.parent.drop(slot)
+        slot, descriptor = self.worker.fill(packed)
+        if descriptor is not None:
+            self.parent.add(slot, descriptor)
+        return slot
+
+    def receive(self, slot: int) -> Any:
+        return unpack(self.parent.lend(slot))
+
+    def pass_on(self, batch: Any) -> Any:
+        return self.receive(self.send(batch))
+
+    def return_freed(self) -> list[int]:
+        freed = self.parent.take_freed(1000)
+        self.worker.take_back(freed)
+        return freed
+
+
+def big(value: int = 0, size_bytes: int = 100 * KB) -> torch.Tensor:
+    return torch.full((size_bytes,), value, dtype=torch.uint8)
+
+
+DERIVED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "itself": lambda tensor: tensor,
+    "slice": lambda tensor: tensor[5:9],
+    "view of a view": lambda tensor: tensor.view(-1, 4)[3].view(torch.int32),
+    "storage": lambda tensor: tensor.untyped_storage(),
+    "detached": lambda tensor: tensor.detach(),
+    "numpy": lambda tensor: tensor.numpy(),
+    "numpy slice": lambda tensor: tensor.numpy()[7:][::2],
+    "tensor from numpy slice": lambda tensor: torch.from_numpy(tensor.numpy()[4:8]),
+    "asarray": lambda tensor: np.asarray(tensor),
+    "dlpack": lambda tensor: np.from_dlpack(tensor),
+    "memoryview": lambda tensor: memoryview(tensor.numpy())[2:],
+    "frombuffer": lambda tensor: np.frombuffer(memoryview(tensor.numpy()), np.uint16),
+    "in a cycle": lambda tensor: _in_a_cycle(tensor),
+}
+
+
+def _in_a_cycle(tensor: torch.Tensor) -> list[Any]:
+    cycle: list[Any] = [tensor]
+    cycle.append(cycle)
+    return cycle
+
+
+@pytest.mark.parametrize("kind", DERIVED)
+def test_whatever_is_derived_from_a_batch_keeps_its_slot(kind: str) -> None:
+    pair = Pair()
+    kept = DERIVED[kind](pair.pass_on({"t": big(1)})["t"])
+    gc.collect()
+    assert pair.return_freed() == []
+    del kept
+    gc.collect()
+    assert pair.return_freed() == [1]
+
+
+def test_an_array_keeps_its_slot_too() -> None:
+    pair = Pair()
+    kept = pair.pass_on(np.ones(100 * KB, np.uint8)).reshape(-1, 8)[3:].T
+    gc.collect()
+    assert pair.return_freed() == []
+    assert kept.sum() == (100 * KB - 24)
+    del kept
+    assert pair.return_freed() == [1]
+
+
+def test_keeping_the_labels_does_not_keep_the_slot() -> None:
+    pair = Pair()
+    labels = pair.pass_on({"images": big(), "labels": torch.arange(64)})["labels"]
+    assert pair.return_freed() == [1]
+    assert torch.equal(labels, torch.arange(64))
+
+
+def test_a_freed_slot_is_used_again() -> None:
+    pair = Pair()
+    for value in range(20):
+        assert (pair.pass_on(big(value)) == value).all()
+        assert pair.return_freed() == [1]
+
+
+def test_slots_grow_with_the_batches_and_their_number_stays() -> None:
+    pair = Pair()
+    for size_bytes in range(50 * KB, 1000 * KB, 10 * KB):
+        assert len(pair.pass_on(big(1, size_bytes))) == size_bytes
+        pair.return_freed()
+        assert len(pair.parent) <= 2
+
+
+def test_slots_of_released_batches_go_back_to_the_kernel() -> None:
+    pair = Pair(spare=3)
+    kept = [pair.pass_on(big(value)) for value in range(50)]
+    assert len(pair.parent) == 50
+    assert [int(tensor[0]) for tensor in kept] == list(range(50))
+    kept.clear()
+    pair.return_freed()
+    pair.pass_on(big())
+    assert len(pair.parent) == 3
+
+
+def test_what_is_kept_outlives_the_worker_and_nothing_else_does() -> None:
+    with check_leaks():
+        pair = Pair()
+        kept = [pair.pass_on(big(value)) for value in range(3)]
+        pair.parent.clear()
+        del pair
+        gc.collect()
+        assert [int(tensor.min()) for tensor in kept] == [0, 1, 2]
+        kept[0][:] = 9
+        assert int(kept[1].max()) == 1
+        kept.clear()
+
+
+def test_slots_hold_no_descriptor() -> None:
+    with check_leaks(allow=lambda what: "shared mapping" in what):
+        pair = Pair()
+        kept = [pair.pass_on(big()) for _ in range(5)]
+    assert len(kept) == 5
+
+
+def test_each_slot_is_announced_once_and_recalled_before_it_is_unmapped() -> None:
+    known: dict[int, int] = {}
+
+    def on_mapped(address: int, size_bytes: int) -> Callable[[], object]:
+        known[address] = size_bytes
+        return lambda: known.pop(address)
+
+    pair = Pair(on_mapped=on_mapped)
+    for value in range(5):
+        pair.pass_on(big(value))
+        pair.return_freed()
+    assert list(known.values()) == [112 * KB]
+    pair.parent.clear()
+    assert known == {}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(17, 300), st.integers(0, 6)), max_size=40))
+def test_a_batch_is_never_overwritten_while_it_lives(steps: list[tuple[int, int]]) -> None:
+    pair = Pair(spare=2)
+    kept: list[tuple[torch.Tensor, int]] = []
+    for value, (size_kb, keep) in enumerate(steps):
+        kept.append((pair.pass_on(big(value, size_kb * KB)), value))
+        kept = kept[len(kept) - keep :] if keep else []
+        pair.return_freed()
+        assert all((tensor == value).all() for tensor, value in kept)
+        assert len(pair.parent) <= 7 + 1 + 2

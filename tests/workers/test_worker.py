@@ -1,0 +1,453 @@
+"""What a job yields arrives in order and whole, and then its end, its error, or its death."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import os
+import resource
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from asyncloader._flow.channel import ChannelClosed, EndOfChannel
+from asyncloader.errors import FormatError, WorkerDiedError
+from asyncloader.testing import check_leaks
+from asyncloader.workers import Worker, WorkerPool
+
+pytestmark = pytest.mark.usefixtures("server")
+
+
+def one_worker(job: Callable[[], Any], prefetch: int = 2) -> WorkerPool:
+    return WorkerPool([job], prefetch=prefetch)
+
+
+def counting(stop: int, size: int = 10_000) -> Callable[[], Iterator[tuple[Any, int]]]:
+    def job() -> Iterator[tuple[Any, int]]:
+        for number in range(stop):
+            yield {"x": torch.full((size,), number), "key": f"sample {number}"}, number
+
+    return job
+
+
+def rest(worker: Worker) -> list[int]:
+    """The notes of all batches up to the job's end; the batches are checked on the way."""
+    notes = []
+    while True:
+        try:
+            batch, note = worker.receive()
+        except EndOfChannel:
+            return notes
+        assert (batch["x"] == note).all() and batch["key"] == f"sample {note}"
+        notes.append(note)
+
+
+def prefix_until(worker: Worker, error: type[BaseException]) -> tuple[list[int], Any]:
+    """The notes of the batches before the error, and the error."""
+    notes = []
+    with pytest.raises(error) as caught:
+        while True:
+            notes.append(worker.receive()[1])
+    return notes, caught.value
+
+
+# --- order and credits ---
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 5])
+def test_batches_come_in_order_and_then_the_end(prefetch: int) -> None:
+    with check_leaks(), WorkerPool([counting(20), counting(3), counting(0)], prefetch=prefetch) as pool:
+        assert [rest(worker) for worker in pool.workers] == [list(range(20)), list(range(3)), []]
+        for worker in pool.workers:
+            with pytest.raises(EndOfChannel):
+                worker.receive()
+
+
+def test_exactly_prefetch_batches_are_made_ahead(tmp_path: Path) -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        for number in range(100):
+            (tmp_path / str(number)).touch()
+            yield number, number
+
+    with one_worker(job, prefetch=3) as pool:
+        for taken in range(1, 5):
+            pool.receive(0)
+            # The batch last paid for was sent: so it, and all before it, were made.
+            deadline = time.monotonic() + 5
+            while len(list(tmp_path.iterdir())) < taken + 3 and time.monotonic() < deadline:
+                time.sleep(0.005)
+            assert len(list(tmp_path.iterdir())) == taken + 3
+
+
+def test_none_is_a_batch() -> None:
+    with one_worker(lambda: iter([(None, None)])) as pool:
+        assert pool.receive(0) == (None, None)
+
+
+def test_a_job_larger_than_a_socket_buffer_arrives() -> None:
+    captured = bytes(5_000_000)
+    with one_worker(lambda: iter([(len(captured), 0)])) as pool:
+        assert pool.receive(0) == (5_000_000, 0)
+
+
+async def test_coroutines_receive_the_same() -> None:
+    async with check_leaks(within_s=2):
+        with WorkerPool([counting(10), counting(10)], prefetch=2) as pool:
+            for number in range(10):
+                pairs = await asyncio.gather(pool.receive_async(0), pool.receive_async(1))
+                assert [note for _, note in pairs] == [number, number]
+            del pairs
+            with pytest.raises(EndOfChannel):
+                await pool.receive_async(0)
+
+
+async def test_a_cancelled_receive_loses_no_batch() -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        for number in range(3):
+            time.sleep(0.15)
+            yield number, number
+
+    with one_worker(job) as pool:
+        got = []
+        while len(got) < 3:
+            try:
+                async with asyncio.timeout(0.02):
+                    got.append((await pool.receive_async(0))[0])
+            except TimeoutError:
+                pass
+    assert got == [0, 1, 2]
+
+
+def test_a_timeout_leaves_the_worker_usable() -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        time.sleep(0.3)
+        yield 1, 1
+
+    with one_worker(job) as pool:
+        with pytest.raises(TimeoutError, match="worker 0"):
+            pool.receive(0, timeout_s=0.05)
+        assert pool.receive(0, timeout_s=20) == (1, 1)
+
+
+def test_one_receiver_at_a_time() -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        time.sleep(60)
+        yield 1, 1
+
+    with one_worker(job) as pool:
+        caught: list[BaseException] = []
+
+        def receive() -> None:
+            try:
+                pool.receive(0)
+            except BaseException as error:
+                caught.append(error)
+
+        threads = [threading.Thread(target=receive) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while not caught:
+            time.sleep(0.005)
+        assert isinstance(caught[0], RuntimeError)
+        pool.close()
+        for thread in threads:
+            thread.join()
+        assert isinstance(caught[1], ChannelClosed)
+
+
+# --- shared memory ---
+
+
+def test_kept_batches_keep_their_values() -> None:
+    with check_leaks(within_s=2):
+        with one_worker(counting(200)) as pool:
+            kept = [pool.receive(0)[0]["x"] for _ in range(200)]
+            with pytest.raises(EndOfChannel):
+                pool.receive(0)
+        assert [int(tensor[0]) for tensor in kept] == list(range(200))
+        assert all((tensor == number).all() for number, tensor in enumerate(kept))
+        kept.clear()
+
+
+def test_dropped_batches_need_few_slots() -> None:
+    with one_worker(counting(150), prefetch=2) as pool:
+        for _ in range(150):
+            pool.receive(0)
+            # Two on their way, the one just received, the one before until its slot is told, and spares.
+            assert pool.workers[0].slot_count <= 2 + 1 + 1 + 3
+
+
+def test_slots_of_batches_kept_for_a_while_are_given_back() -> None:
+    with one_worker(counting(200), prefetch=2) as pool:
+        kept = [pool.receive(0)[0] for _ in range(60)]
+        assert pool.workers[0].slot_count >= 60
+        kept.clear()
+        for _ in range(20):
+            pool.receive(0)
+        assert pool.workers[0].slot_count <= 8
+
+
+def test_batches_of_changing_size_stay_whole() -> None:
+    def job() -> Iterator[tuple[Any, int]]:
+        for number in range(60):
+            yield torch.full((1 + number * 7919 % 90_000,), number), number
+
+    with one_worker(job, prefetch=3) as pool:
+        kept = [pool.receive(0) for _ in range(60)]
+        assert all((tensor == number).all() for tensor, number in kept)
+
+
+# --- errors ---
+
+
+def test_an_error_comes_after_the_batches_with_its_type_and_its_place() -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        yield from ((number, number) for number in range(3))
+        raise KeyError("no such field")
+
+    with check_leaks(), one_worker(job, prefetch=5) as pool:
+        notes, error = prefix_until(pool.workers[0], KeyError)
+        assert notes == [0, 1, 2]
+        assert error.args == ("no such field",)
+        assert f"in worker 0 (pid {pool.workers[0].pid})" in error.__notes__[0]
+        assert 'raise KeyError("no such field")' in error.__notes__[0]
+        with pytest.raises(KeyError):  # still no end
+            pool.receive(0)
+        del error
+
+
+def test_an_error_keeps_its_attributes_and_notes() -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        error = FormatError("cut", shard="a.tar", offset=512)
+        error.add_note("while reading a.tar")
+        raise error
+        yield
+
+    with one_worker(job) as pool:
+        _, error = prefix_until(pool.workers[0], FormatError)
+    assert (error.shard, error.offset) == ("a.tar", 512)
+    assert error.__notes__[0] == "while reading a.tar"
+
+
+def test_an_error_of_a_local_class_is_caught_by_it() -> None:
+    class LocalError(ValueError):
+        pass
+
+    def job() -> Iterator[tuple[int, int]]:
+        raise LocalError("here")
+        yield
+
+    with one_worker(job) as pool, pytest.raises(LocalError, match="here"):
+        pool.receive(0)
+
+
+class TwoArgumentsError(Exception):
+    def __init__(self, left: int, right: int) -> None:
+        super().__init__(f"{left} is not {right}")
+
+
+class OnlyInTheWorkerError(Exception):
+    """Refuses to be rebuilt in the process named."""
+
+    def __reduce__(self) -> Any:
+        return _rebuild_unless, (int(os.environ["PARENT_OF_THE_TEST"]), str(self))
+
+
+def _rebuild_unless(pid: int, text: str) -> OnlyInTheWorkerError:
+    if os.getpid() == pid:
+        raise ImportError("not here")
+    return OnlyInTheWorkerError(text)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: TwoArgumentsError(1, 2), "1 is not 2"),
+        (lambda: OnlyInTheWorkerError("not in the parent"), "not in the parent"),
+        (lambda: StopIteration("5 samples"), "5 samples"),
+        (lambda: SystemExit(3), "SystemExit: 3"),
+        (lambda: KeyboardInterrupt("own"), "own"),
+        (lambda: asyncio.CancelledError("own"), "own"),
+        (lambda: EndOfChannel("leaked"), "leaked"),
+        (lambda: ChannelClosed("leaked"), "leaked"),
+    ],
+)
+def test_an_error_that_cannot_be_raised_here_is_a_runtime_error(
+    make: Callable[[], BaseException], text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARENT_OF_THE_TEST", str(os.getpid()))
+
+    def job() -> Any:
+        raise make()
+
+    with one_worker(job) as pool:
+        with pytest.raises(RuntimeError, match=text) as caught:
+            pool.receive(0)
+        assert type(caught.value) is RuntimeError
+        assert text in caught.value.__notes__[0] and "in worker 0" in caught.value.__notes__[0]
+
+
+def test_a_batch_that_cannot_be_pickled_is_an_error_and_no_hang() -> None:
+    def job() -> Iterator[tuple[Any, int]]:
+        yield 1, 1
+        yield {"lock": threading.Lock()}, 2
+
+    with one_worker(job) as pool:
+        assert pool.receive(0) == (1, 1)
+        with pytest.raises(TypeError, match="lock") as caught:
+            pool.receive(0)
+    assert "while pickling a batch of type builtins.dict" in "".join(caught.value.__notes__)
+
+
+class FailsToLoad:
+    def __reduce__(self) -> Any:
+        return int, ("no number",)
+
+
+def test_a_batch_that_cannot_be_rebuilt_is_an_error_and_the_next_one_comes() -> None:
+    def job() -> Iterator[tuple[Any, int]]:
+        yield FailsToLoad(), 1
+        yield 2, 2
+
+    with one_worker(job, prefetch=1) as pool:
+        with pytest.raises(ValueError, match="no number") as caught:
+            pool.receive(0)
+        assert "rebuilding a batch from worker 0" in caught.value.__notes__[0]
+        assert pool.receive(0) == (2, 2)
+
+
+# --- death ---
+
+
+def test_a_killed_worker_is_seen_at_once_after_what_it_sent() -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        yield from ((number, number) for number in range(4))
+        time.sleep(60)
+        yield 4, 4
+
+    with check_leaks(), one_worker(job, prefetch=8) as pool:
+        assert pool.receive(0) == (0, 0)
+        pid = pool.workers[0].pid
+        assert pid is not None
+        assert pool.receive(0) == (1, 1) and pool.receive(0) == (2, 2)
+        with pytest.raises(TimeoutError):  # the fourth lies in the socket, once this has passed
+            pool.workers[0].receive(0.2) and pool.workers[0].receive(0.2)
+        os.kill(pid, signal.SIGKILL)
+        began = time.monotonic()
+        notes, error = prefix_until(pool.workers[0], WorkerDiedError)
+        assert time.monotonic() - began < 1
+        assert notes == []
+        assert (error.worker, error.pid, error.exitcode) == (0, pid, -signal.SIGKILL)
+        assert "SIGKILL" in str(error) and "out-of-memory killer" in str(error)
+        with pytest.raises(WorkerDiedError):  # never an end
+            pool.receive(0)
+        del error
+
+
+def test_batches_sent_before_the_death_are_delivered(tmp_path: Path) -> None:
+    def job() -> Iterator[tuple[Any, int]]:
+        for number in range(5):
+            yield torch.full((30_000,), number), number
+        os._exit(7)
+
+    with one_worker(job, prefetch=8) as pool:
+        time.sleep(0.5)  # it has died by now, and nothing was received
+        kept = [pool.receive(0) for _ in range(5)]
+        assert all((tensor == number).all() for tensor, number in kept)
+        _, error = prefix_until(pool.workers[0], WorkerDiedError)
+    assert error.exitcode == 7 and "exit status 7" in str(error)
+
+
+def test_a_blocked_receiver_is_woken_by_the_death() -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        yield os.getpid(), 0
+        time.sleep(60)
+
+    with one_worker(job) as pool:
+        pid, _ = pool.receive(0)
+        timer = threading.Timer(0.3, os.kill, (pid, signal.SIGTERM))
+        timer.start()
+        with pytest.raises(WorkerDiedError, match="SIGTERM"):
+            pool.receive(0)
+        timer.join()
+
+
+async def test_a_waiting_coroutine_is_woken_by_the_death() -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        yield os.getpid(), 0
+        time.sleep(60)
+
+    with one_worker(job) as pool:
+        pid, _ = await pool.receive_async(0)
+        asyncio.get_running_loop().call_later(0.2, os.kill, pid, signal.SIGKILL)
+        async with asyncio.timeout(5):
+            with pytest.raises(WorkerDiedError):
+                await pool.receive_async(0)
+
+
+def test_a_crash_in_native_code_is_named() -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        yield 1, 1
+        ctypes.string_at(0)
+
+    with one_worker(job, prefetch=1) as pool:
+        assert pool.receive(0) == (1, 1)
+        with pytest.raises(WorkerDiedError, match="SIGSEGV"):
+            pool.receive(0)
+
+
+def test_a_quiet_exit_is_not_an_end() -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        yield 1, 1
+        os._exit(0)
+
+    with one_worker(job) as pool:
+        assert pool.receive(0) == (1, 1)
+        with pytest.raises(WorkerDiedError, match="exit status 0"):
+            pool.receive(0)
+
+
+def test_a_child_that_the_job_left_behind_does_not_hide_its_death() -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        child = os.fork()
+        if child == 0:
+            time.sleep(30)
+            os._exit(0)
+        yield child, 0
+        os._exit(1)
+
+    with one_worker(job, prefetch=1) as pool:
+        child, _ = pool.receive(0)
+        try:
+            with pytest.raises(WorkerDiedError):
+                pool.receive(0, timeout_s=5)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
+def test_an_error_leaves_no_cycle_behind() -> None:
+    def job() -> Iterator[tuple[int, int]]:
+        raise KeyError("a")
+        yield
+
+    gc.collect()
+    gc.disable()
+    try:
+        pool = one_worker(job)
+        pool.start()
+        with suppress(KeyError):
+            pool.receive(0)
+        finalizer = pool._finalizer
+        del pool
+        assert not finalizer.alive
+    finally:
+        gc.enable()
