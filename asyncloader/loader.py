@@ -323,9 +323,10 @@ def _as_recipe(dataset: Any) -> Dataset:
 
 
 def _default_collate(batch_size: int | None) -> Callable[[Any], Any]:
-    from .collate import default_collate, default_convert
+    from .collate import default_convert
+    from .collate.streaming import streaming_collate
 
-    return default_convert if batch_size is None else default_collate
+    return default_convert if batch_size is None else streaming_collate
 
 
 def _process_group() -> tuple[int, int] | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ._fault import explain
 
-__all__ = ["default_collate", "default_convert"]
+__all__ = ["default_collate", "default_convert", "note_field"]
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
@@ -36,7 +36,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     try:
         return torch_collate(batch)
     except Exception as error:
-        _note(error, batch, torch_collate)
+        note_field(error, batch, torch_collate)
         raise
 
 
@@ -59,7 +59,7 @@ def default_convert(sample: Any) -> Any:
     try:
         return torch_convert(sample)
     except Exception as error:
-        _note(error, [sample], lambda values: torch_convert(values[0]))
+        note_field(error, [sample], lambda values: torch_convert(values[0]))
         raise
 
 
@@ -71,7 +71,7 @@ def _torch_function(name: str) -> Callable[[Any], Any]:
     return function
 
 
-def _note(error: Exception, batch: Sequence[Any], attempt: Callable[[Any], Any]) -> None:
+def note_field(error: Exception, batch: Sequence[Any], attempt: Callable[[Any], Any]) -> None:
     """Add the place to ``error``; torch's message stays, so that code which matches it still does."""
     from torch.utils.data._utils.collate import default_collate_fn_map
 
