@@ -242,7 +242,7 @@ class DataLoader(Generic[T]):
                 self._forkserver = self._forkserver or ForkServer.shared()
                 prefetch = self.prefetch_factor or 1
                 setting = WorkerSetting(self.num_workers, seed, self.worker_init_fn, prefetch)
-                source = stream_in_workers(lanes, setting, stack)
+                source = stream_in_workers(lanes, setting, self.memory_limit // 4, stack)
             source = open_stage(
                 source,
                 pin_memory=self.pin_memory,

@@ -10,6 +10,7 @@ Laws:
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
@@ -76,7 +77,9 @@ def stream_in_thread(lanes: Lanes, batch_bytes: int, stack: ExitStack) -> Receiv
     return MergedLanes(order, dict.fromkeys(order, producer), producer.close)
 
 
-def stream_in_workers(lanes: Lanes, setting: WorkerSetting, stack: ExitStack) -> Receiver[tuple[Any, Note]]:
+def stream_in_workers(
+    lanes: Lanes, setting: WorkerSetting, batch_bytes: int, stack: ExitStack
+) -> Receiver[tuple[Any, Note]]:
     """Read the lanes in worker processes; see ``stream_in_thread``."""
     keep_freed_pages()  # byte strings come out of the workers' shared memory as copies
     starts = dict(lanes.turns)
@@ -88,7 +91,8 @@ def stream_in_workers(lanes: Lanes, setting: WorkerSetting, stack: ExitStack) ->
         share = replace(lanes, turns=turns, read_bytes=lanes.read_bytes // len(dealt))
         jobs.append(partial(_run_worker, share, worker, setting))
         receivers_of.update(dict.fromkeys(mine, worker))
-    pool = stack.enter_context(WorkerPool(jobs, prefetch=setting.prefetch))
+    pool = WorkerPool(jobs, prefetch=setting.prefetch, prefetch_bytes=batch_bytes // len(dealt))
+    stack.enter_context(pool)
     receivers = {lane: pool.workers[worker] for lane, worker in receivers_of.items()}
     return MergedLanes([lane for lane, _ in lanes.turns], receivers, pool.close)
 
@@ -134,6 +138,7 @@ class Run:
 
         Raises:
             EndOfChannel: The pass is over, and everything it held is freed.
+            TimeoutError: The batch did not come in time; a later call may get it, as in torch.
             RuntimeError: The pass was closed before its end.
         """
         self._check_open()
@@ -141,7 +146,10 @@ class Run:
         try:
             batch, note = self._source.receive(self._timeout_s)
         except BaseException as error:
-            self._end(error)
+            # A TimeoutError that comes before the time is up is the user's own, or a store's.
+            waited_s = time.perf_counter() - began
+            if not isinstance(error, TimeoutError) or waited_s < (self._timeout_s or math.inf):
+                self._end(error)
             raise
         return self._deliver(batch, note, began)
 
@@ -149,11 +157,13 @@ class Run:
         """Like ``next_batch``, from a coroutine. If cancelled, the pass is closed."""
         self._check_open()
         began = time.perf_counter()
+        deadline = asyncio.timeout(self._timeout_s)
         try:
-            async with asyncio.timeout(self._timeout_s):
+            async with deadline:
                 batch, note = await self._source.receive_async()
         except BaseException as error:
-            self._end(error)
+            if not isinstance(error, TimeoutError) or not deadline.expired():
+                self._end(error)
             raise
         return self._deliver(batch, note, began)
 
@@ -179,7 +189,5 @@ class Run:
         return batch
 
     def _end(self, error: BaseException) -> None:
-        if isinstance(error, TimeoutError) and self._timeout_s is not None:
-            return  # torch's habit: the iterator stays usable, a later call may get the batch
         self.exhausted = isinstance(error, EndOfChannel)
         self.close()

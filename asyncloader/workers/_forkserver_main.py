@@ -179,4 +179,3 @@ def _watch_process(pid: int) -> int | None:
     if os.getppid() != pid:
         raise RuntimeError("the parent process ended while its fork server was starting")
     return descriptor
-

@@ -69,6 +69,7 @@ class Setting:
 
     number: int
     prefetch: int
+    prefetch_bytes: int
     path: list[str]
     argv: list[str]
     directory: str

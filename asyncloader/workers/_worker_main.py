@@ -17,6 +17,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -45,7 +46,7 @@ def work(connection: socket.socket, stored_job: int, server: int) -> None:
     keep_freed_memory()
     torch.set_num_threads(1)
     setting, job = take_stored(stored_job)
-    outlet = _Outlet(connection, setting.prefetch)
+    outlet = _Outlet(connection, setting.prefetch, setting.prefetch_bytes)
     try:
         _settle(setting)
         _produce(job, outlet)
@@ -75,7 +76,7 @@ def _produce(pickled_job: bytes, outlet: _Outlet) -> None:
     batches = iter(job())
     try:
         while True:
-            # The credit comes first: exactly ``prefetch`` batches are made ahead of the consumer.
+            # The credit comes first: at most ``prefetch`` batches are made ahead of the consumer.
             outlet.wait_credit()
             try:
                 pair = next(batches)
@@ -94,11 +95,15 @@ def _close(batches: Iterator[Any]) -> None:
 
 
 class _Outlet:
-    """The sending end: counts credits, packs batches into slots, and announces them."""
+    """The sending end: counts credits and bytes, packs batches into slots, and announces them."""
 
-    def __init__(self, connection: socket.socket, prefetch: int) -> None:
+    def __init__(self, connection: socket.socket, prefetch: int, prefetch_bytes: int) -> None:
         self._connection = connection
         self._credits = prefetch
+        self._most_bytes = prefetch_bytes
+        # Sizes of the batches sent and not yet received, oldest first.
+        self._unreceived: deque[int] = deque()
+        self._last_bytes = 0
         # At rest the parent has taken all that was sent, and each of these slots may be free at once; one
         # more is the one being filled.
         self._slots = OutboundSlots(spare=prefetch + 1)
@@ -107,7 +112,8 @@ class _Outlet:
         """Take one credit, waiting for it. Raises _LetGo when the parent wants no more."""
         while True:
             try:
-                message, _ = receive_message(self._connection, socket.MSG_DONTWAIT if self._credits else 0)
+                wait = 0 if self._is_ahead() else socket.MSG_DONTWAIT
+                message, _ = receive_message(self._connection, wait)
             except BlockingIOError:
                 break
             except ConnectionError:
@@ -116,8 +122,16 @@ class _Outlet:
                 raise _LetGo
             credits, freed = decode_grant(message)
             self._credits += credits
+            for _ in range(credits):  # one for each batch received
+                self._unreceived.popleft()
             self._slots.take_back(freed)
         self._credits -= 1
+
+    def _is_ahead(self) -> bool:
+        """Whether the consumer has enough to receive; the next batch is taken to be as large as the last."""
+        if not self._credits:
+            return True
+        return bool(self._unreceived) and sum(self._unreceived) + self._last_bytes > self._most_bytes
 
     def send(self, pair: tuple[Any, Any]) -> None:
         try:
@@ -126,6 +140,8 @@ class _Outlet:
             kind = type(pair[0])
             error.add_note(f"while pickling a batch of type {kind.__module__}.{kind.__qualname__} to send it")
             raise
+        self._last_bytes = packed.size_bytes
+        self._unreceived.append(packed.size_bytes)
         self._send_packed(FromWorker.BATCH, packed)
 
     def send_error(self, text: str, pickled: bytes | None) -> None:

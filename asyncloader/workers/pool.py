@@ -35,6 +35,8 @@ class WorkerPool:
             ``(batch, note)``. Sent by cloudpickle: lambdas and what is defined in ``__main__`` work.
             A job seeds its own random number generators: all workers inherit the same state.
         prefetch: How many batches each worker makes ahead of those received; at least 1.
+        prefetch_bytes: Bound on what those batches of one worker take in shared memory; one is always
+            let in. Without a bound by default, since the count is one.
         server: Where the workers come from; the process's shared one by default.
         on_mapped: Called with the address and the size in bytes of each piece of shared memory, once;
             what it returns is called before the piece is unmapped. For registering it as page-locked.
@@ -48,6 +50,7 @@ class WorkerPool:
         jobs: Sequence[Job],
         *,
         prefetch: int,
+        prefetch_bytes: int = sys.maxsize,
         server: ForkServer | None = None,
         on_mapped: OnMapped | None = None,
     ) -> None:
@@ -55,6 +58,7 @@ class WorkerPool:
             raise ValueError(f"prefetch must be at least 1, not {prefetch}")
         self._jobs = list(jobs)
         self._prefetch = prefetch
+        self._prefetch_bytes = prefetch_bytes
         self._server = server
         self._on_mapped = on_mapped
         self.workers: list[Worker] = []
@@ -119,6 +123,7 @@ class WorkerPool:
         setting = Setting(
             number=number,
             prefetch=self._prefetch,
+            prefetch_bytes=self._prefetch_bytes,
             path=path_strings(sys.path),
             argv=list(sys.argv),
             directory=os.getcwd(),

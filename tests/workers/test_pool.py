@@ -57,6 +57,29 @@ def test_closing_in_the_middle_ends_everything() -> None:
             pool.receive(0)
 
 
+def test_batches_made_ahead_are_bounded_in_bytes_and_one_is_always_let_in(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+
+    def job() -> Iterator[tuple[Any, Any]]:
+        for number in range(6):
+            with made.open("a") as log:
+                log.write(f"{number}\n")
+            yield torch.full((250_000,), number, dtype=torch.int32), number  # 1 MB
+
+    def count() -> int:
+        return len(made.read_text().split())
+
+    with WorkerPool([job], prefetch=5, prefetch_bytes=2_500_000) as pool:
+        seen = [pool.receive(0)[1], pool.receive(0)[1]]
+        # Two have been received. Ahead of them lie at most two, and the worker waits for a receiver.
+        time.sleep(0.3)
+        assert count() <= 4
+        seen += [pool.receive(0)[1] for _ in range(4)]
+        assert seen == list(range(6))
+    with WorkerPool([job], prefetch=5, prefetch_bytes=1) as pool:
+        assert [pool.receive(0)[1] for _ in range(6)] == list(range(6))
+
+
 def hold_the_interpreter() -> None:
     import ctypes
 
