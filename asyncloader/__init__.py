@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from .collate import Pad, PadField, default_collate, default_convert
     from .dataset import AsyncIterableDataset, Dataset, from_iterable, from_urls
     from .errors import FormatError, StoreError, WorkerDiedError
-    from .loader import DataLoader
+    from .loader import DataLoader, StreamLoader
     from .plan.topology import Topology, get_topology
+    from .torch_kind.split import split
+    from .torch_kind.worker_info import WorkerInfo, get_worker_info
     from .writer import ShardWriter
 
 __version__ = "0.1.0"
@@ -28,13 +30,17 @@ __all__ = [
     "PadField",
     "ShardWriter",
     "StoreError",
+    "StreamLoader",
     "Topology",
     "WorkerDiedError",
+    "WorkerInfo",
     "default_collate",
     "default_convert",
     "from_iterable",
     "from_urls",
     "get_topology",
+    "get_worker_info",
+    "split",
 ]
 
 _HOME = {
@@ -46,13 +52,17 @@ _HOME = {
     "PadField": "collate",
     "ShardWriter": "writer",
     "StoreError": "errors",
+    "StreamLoader": "loader",
     "Topology": "plan.topology",
     "WorkerDiedError": "errors",
+    "WorkerInfo": "torch_kind.worker_info",
     "default_collate": "collate",
     "default_convert": "collate",
     "from_iterable": "dataset",
     "from_urls": "dataset",
     "get_topology": "plan.topology",
+    "get_worker_info": "torch_kind.worker_info",
+    "split": "torch_kind.split",
 }
 
 

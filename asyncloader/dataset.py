@@ -100,23 +100,27 @@ class Dataset:
         """Keep only the named fields of each sample, in this order.
 
         Raises:
+            TypeError: A name is no string.
             ValueError: No field is named.
             KeyError: While iterating: a sample lacks one.
         """
         if not fields:
             raise ValueError("select should get at least one field name")
+        _check_names("select", fields)
         return self._with(Select(fields))
 
     def rename(self, names: Mapping[str, str] | None = None, /, **more: str) -> Dataset:
         """Give fields other names: ``rename({"jpg": "image"})`` or ``rename(jpg="image")``.
 
         Raises:
+            TypeError: A name is no string.
             ValueError: No field is named, or two would get the same name.
             KeyError: While iterating: a sample lacks one.
         """
         pairs = {**(names or {}), **more}
         if not pairs:
             raise ValueError("rename should get at least one pair of names")
+        _check_names("rename", (*pairs, *pairs.values()))
         if len(set(pairs.values())) < len(pairs):
             raise ValueError(f"rename would give two fields the same name: {pairs}")
         return self._with(Rename(tuple(pairs.items())))
@@ -133,9 +137,16 @@ class Dataset:
             concurrency: How many samples at a time, on threads; pays for images.
 
         Raises:
+            TypeError: ``handlers`` holds something else than functions by extension.
+            ValueError: ``concurrency`` is below 1.
             FormatError: While iterating: a field does not decode; names field and key.
         """
         _check_count("concurrency", concurrency)
+        for extension, handler in (handlers or {}).items():
+            if not isinstance(extension, str) or not callable(handler):
+                raise TypeError(
+                    f"decode should get functions by extension, but got {extension!r}: {handler!r}"
+                )
         decode = partial(decode_sample, handlers={**default_handlers, **(handlers or {})})
         return self._with(Map(decode, concurrency))
 
@@ -252,6 +263,12 @@ def _is_async(fn: Callable[..., Any]) -> bool:
 def _check_callable(name: str, fn: object) -> None:
     if not callable(fn):
         raise TypeError(f"{name} should get a function of one sample, but got {type(fn).__name__}")
+
+
+def _check_names(op: str, names: Iterable[object]) -> None:
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{op} should get field names, but got {type(name).__name__}: {name!r}")
 
 
 def _check_count(name: str, count: object) -> None:

@@ -1,29 +1,36 @@
-"""The facade: torch's DataLoader surface, ``for``, ``async for``, state. Decisions live elsewhere."""
+"""The facade: torch's DataLoader, for every kind of dataset, with ``async for``.
+
+It is a subclass of torch's, so that whoever asks ``isinstance`` is told yes, and torch itself checks the
+parameters that it shares. A stream gets the subclass ``StreamLoader``; every other dataset keeps torch's
+own loop, in ``torch_kind``. Decisions live elsewhere.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-import weakref
-from collections.abc import AsyncIterable, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from ._flow.channel import EndOfChannel
+import torch.utils.data
+
 from .dataset import AsyncIterableDataset, Dataset, from_iterable
 from .device import check_device, open_stage
-from .options import check_ours, check_streaming, check_workers
+from .options import check_streaming
 from .plan.checkpoint import Cursor, load_cursor, save_cursor
 from .plan.lanes import check_shards, choose_lanes, rank_lanes
-from .plan.topology import resolve_world
+from .plan.topology import World, process_group, resolve_world
 from .progress import ProgressBar, Statistics
-from .run import Run, WorkerSetting, stream_in_thread, stream_in_workers
+from .run import BatchIterator, Run, WorkerSetting, stream_in_thread, stream_in_workers
 from .seeding import draw_base_seed
 from .shards import Shards
 from .stream import Lanes
+from .torch_kind.adapt import for_torch
+from .torch_kind.iterate import AsyncDoor, open_torch_iterator
 from .workers import ForkServer
 
-__all__ = ["BatchIterator", "DataLoader"]
+__all__ = ["DataLoader", "StreamLoader"]
 
 T = TypeVar("T", covariant=True)
 
@@ -32,52 +39,66 @@ T = TypeVar("T", covariant=True)
 _MEMORY_LIMIT = 256 << 20
 
 
-class DataLoader(Generic[T]):
-    """Streams the batches of a dataset, for ``for`` and for ``async for``.
+class DataLoader(torch.utils.data.DataLoader[T]):
+    """Loads the batches of a dataset, for ``for`` and for ``async for``.
 
-    The parameters up to ``in_order`` are those of ``torch.utils.data.DataLoader``, with its defaults and
-    its errors; the rest are additions. Constructing one starts nothing.
+    The parameters up to ``in_order`` are those of ``torch.utils.data.DataLoader``, with its defaults, its
+    meaning and its errors; the rest are additions. Constructing one starts nothing.
 
-    Each iteration is the next epoch, shuffled by (seed, epoch). Used as a context manager, of either
-    kind, it closes what its iterators hold when the block is left; without, they clean up when the loop
-    ends or is left.
+    The kinds of dataset:
+
+    - A stream (``from_urls``, ``from_iterable``, an ``AsyncIterableDataset``): see ``StreamLoader``,
+      which is what this then constructs.
+    - Map style, an object with ``__getitem__``: as in torch. If ``__getitem__`` or ``__getitems__`` is
+      ``async def``, the items of a batch are fetched concurrently, at most 48 at a time.
+    - Iterable style, an ``IterableDataset``: as in torch, so each worker reads its own copy, and one
+      that never asks ``get_worker_info()`` is told; ``asyncloader.split`` deals it exactly. A plain
+      iterable, or an object with ``__aiter__``, is treated alike.
 
     Args:
-        dataset: A recipe (``from_urls``, ``from_iterable``) or an ``AsyncIterableDataset``.
+        dataset: See above.
         batch_size: Samples per batch; None hands on single samples as they are.
-        shuffle: Must be left alone for streams: shuffle in the recipe. So must ``sampler`` and
-            ``batch_sampler``.
-        sampler: See ``shuffle``.
-        batch_sampler: See ``shuffle``.
-        num_workers: Worker processes. 0 streams on threads of this process, which overlaps I/O with the
-            consumer; more pay when decoding takes more CPU than one core has.
-        collate_fn: Makes a batch of a list of samples; ``default_collate`` by default, and
-            ``default_convert`` of single samples when ``batch_size`` is None.
+        shuffle: Draw the samples in a new order in each epoch; map style only.
+        sampler: An iterable of indices; excludes ``shuffle``.
+        batch_sampler: An iterable of lists of indices; excludes the three before and ``drop_last``.
+        num_workers: Worker processes; 0 loads in this one.
+        collate_fn: Makes a batch of a list of samples; torch's rules by default.
         pin_memory: Hand on batches in page-locked memory. Without an accelerator it warns, as torch.
-        drop_last: Leave out the short last batch of each lane.
-        timeout: Seconds that a batch may take to come; 0 for as long as it takes.
+        drop_last: Leave out the short last batch.
+        timeout: Seconds that a batch may take to come from workers; 0 for as long as it takes. The
+            error says which worker was at which batch.
         worker_init_fn: Called with the worker's number in each worker, after seeding.
-        multiprocessing_context: Must be left alone for streams, whose workers always come from a clean
-            process.
-        generator: Draws the workers' base seed; torch's default generator if None.
+        multiprocessing_context: How workers start, torch's platform default if None. Whatever is
+            pickled for them goes by cloudpickle, so lambdas and local classes do.
+        generator: Draws the order and the workers' base seed; torch's default generator if None.
         prefetch_factor: Batches that each worker makes ahead; 2 with workers, None without.
-        persistent_workers: Accepted. Workers of a stream start in milliseconds, so that keeping them over
-            epochs would save nothing; what is expensive, a process that has imported torch, is kept.
+        persistent_workers: Keep the workers from epoch to epoch.
         pin_memory_device: Deprecated by torch; warns as there.
-        in_order: Streams always come in order.
-        device: Deliver batches on this device, copied on a side stream (implies page-locked memory).
-        lanes: Streams that an epoch is dealt into; the same number gives the same batches for any number
-            of workers. Ranks x max(workers, 1) by default, and what a loaded state says.
-        rank: This process's rank; from ``torch.distributed`` or torchrun's environment by default.
+        in_order: False hands on batches as they are done.
+        rank: What workers are told of this process's rank; from ``torch.distributed`` or torchrun's
+            environment by default. It does not split a dataset of this kind: use a
+            ``DistributedSampler``, or ``split``.
         world_size: The number of ranks; given together with ``rank``.
-        memory_limit: Bound in bytes on what this rank holds in flight and ahead, all its processes
-            together; shuffle windows and the batches in your hands come on top.
-        progress: Show a tqdm bar.
+        stream_options: For streams only; see ``StreamLoader``.
 
     Raises:
-        TypeError: A dataset of an unknown kind, a function that cannot be called.
-        ValueError: Options that contradict each other or cannot be; with torch's messages.
+        TypeError: As torch, or an option for streams with another dataset.
+        ValueError: As torch.
     """
+
+    if TYPE_CHECKING:  # which of the two classes a call gives
+
+        @overload
+        def __new__(
+            cls, dataset: Dataset | AsyncIterableDataset, *args: Any, **options: Any
+        ) -> StreamLoader[Any]: ...
+        @overload
+        def __new__(cls, dataset: Any, *args: Any, **options: Any) -> DataLoader[Any]: ...
+
+    def __new__(cls, dataset: Any = None, *args: Any, **options: Any) -> Any:
+        if cls is DataLoader and isinstance(dataset, Dataset | AsyncIterableDataset):
+            return super().__new__(StreamLoader)
+        return super().__new__(cls)
 
     def __init__(
         self,
@@ -91,7 +112,116 @@ class DataLoader(Generic[T]):
         pin_memory: bool = False,
         drop_last: bool = False,
         timeout: float = 0,
-        worker_init_fn: Callable[[int], object] | None = None,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        rank: int | None = None,
+        world_size: int | None = None,
+        **stream_options: Any,
+    ) -> None:
+        if stream_options:
+            raise TypeError(
+                f"{', '.join(stream_options)} can be given for streams only (from_urls, from_iterable, "
+                f"AsyncIterableDataset), but the dataset is a {type(dataset).__name__}"
+            )
+        self._world = _world_of_workers(rank, world_size)
+        seen = for_torch(dataset)
+        #: What torch's loop reads in the place of a dataset that it does not know.
+        self._adapted = None if seen is dataset else seen
+        super().__init__(
+            seen,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        if self._adapted is not None:
+            self._show(dataset)
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return AsyncDoor(iter(self))
+
+    def _get_iterator(self) -> Any:
+        """torch's hook: called by ``__iter__``, once for the loader's life with persistent workers."""
+        dataset = self.dataset if self._adapted is None else self._adapted
+        return open_torch_iterator(self, dataset, self._world)
+
+    def _show(self, dataset: Any) -> None:
+        """Let ``dataset`` be the user's own object, past torch's guard against changing it."""
+        object.__setattr__(self, "dataset", dataset)
+
+
+class _Stream(torch.utils.data.IterableDataset[Any]):
+    """What torch's constructor sees of a stream: a dataset of the iterable kind."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("torch's loop never runs over a stream")
+
+
+class StreamLoader(DataLoader[T]):
+    """The loader of streams: recipes and ``AsyncIterableDataset``; ``DataLoader(...)`` makes one.
+
+    torch's parameters mean what they mean for any iterable dataset; what differs is named below. Each
+    iteration is the next epoch, shuffled by (seed, epoch). Used as a context manager, of either kind, it
+    closes what its latest iterator holds when the block is left; without, iterators clean up when the
+    loop ends or is left.
+
+    Args:
+        dataset: A recipe (``from_urls``, ``from_iterable``) or an ``AsyncIterableDataset``.
+        shuffle: Must be left alone, and so must ``sampler`` and ``batch_sampler``: shuffle in the recipe.
+        num_workers: Worker processes. 0 streams on threads of this process, which overlaps I/O with the
+            consumer; more pay when decoding takes more CPU than one core has.
+        drop_last: Leave out the short last batch of each lane.
+        timeout: Seconds that a batch may take to come, with or without workers.
+        multiprocessing_context: Must be None: the workers of a stream always come from a clean process.
+        generator: Draws only the workers' base seed; the order is the recipe's.
+        persistent_workers: Accepted. Workers of a stream start in milliseconds, so that keeping them over
+            epochs would save nothing; what is expensive, a process that has imported torch, is kept.
+        in_order: Streams always come in order.
+        device: Deliver batches on this device, copied on a side stream (implies page-locked memory).
+        lanes: Streams that an epoch is dealt into; the same number gives the same batches for any number
+            of workers. Ranks x max(workers, 1) by default, and what a loaded state says.
+        rank: This process's rank; from ``torch.distributed`` or torchrun's environment by default.
+        world_size: The number of ranks; given together with ``rank``.
+        memory_limit: Bound in bytes on what this rank holds in flight and ahead, all its processes
+            together; shuffle windows and the batches in your hands come on top.
+        progress: Show a tqdm bar.
+
+    Raises:
+        TypeError: A function that cannot be called.
+        ValueError: Options that contradict each other or cannot be; with torch's messages.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset | AsyncIterableDataset,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], T] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
         multiprocessing_context: Any = None,
         generator: Any = None,
         *,
@@ -106,28 +236,33 @@ class DataLoader(Generic[T]):
         memory_limit: int = _MEMORY_LIMIT,
         progress: bool = False,
     ) -> None:
-        self.prefetch_factor = check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
-        check_streaming(shuffle, sampler, batch_sampler, batch_size, drop_last)
-        check_ours(multiprocessing_context, collate_fn, worker_init_fn, memory_limit)
+        check_streaming(shuffle, multiprocessing_context, collate_fn, worker_init_fn, memory_limit)
         check_device(device)
-        self.dataset = dataset
-        self.batch_size = batch_size
-        self.num_workers = num_workers
-        self.collate_fn = collate_fn
-        self.pin_memory = pin_memory
-        self.drop_last = drop_last
-        self.timeout = timeout
-        self.worker_init_fn = worker_init_fn
-        self.multiprocessing_context = multiprocessing_context
-        self.generator = generator
-        self.persistent_workers = persistent_workers
-        self.pin_memory_device = pin_memory_device
-        self.in_order = in_order
+        super().__init__(
+            _Stream(),
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn or _default_collate(batch_size),
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        self._show(dataset)
         self.device = device
         self.memory_limit = memory_limit
         self.progress = progress
-        self._recipe = _as_recipe(dataset)
-        self._world = resolve_world(rank, world_size, _process_group, os.environ)
+        self._recipe = dataset if isinstance(dataset, Dataset) else from_iterable(dataset)
+        self._world = resolve_world(rank, world_size, lambda: process_group(sys.modules), os.environ)
         self._lane_count = choose_lanes(lanes, self._world, num_workers)
         self._lanes_given = lanes is not None
         if isinstance(self._recipe.source, Shards):
@@ -138,7 +273,7 @@ class DataLoader(Generic[T]):
 
     # --- iterating ---
 
-    def __iter__(self) -> BatchIterator[T]:
+    def __iter__(self) -> BatchIterator[T]:  # type: ignore[override]  # torch names its private class
         return BatchIterator(self._start())
 
     def __aiter__(self) -> BatchIterator[T]:
@@ -204,17 +339,24 @@ class DataLoader(Generic[T]):
             self._run.close()
         self._forkserver = None
 
-    def __enter__(self) -> DataLoader[T]:
+    def __enter__(self) -> StreamLoader[T]:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    async def __aenter__(self) -> DataLoader[T]:
+    async def __aenter__(self) -> StreamLoader[T]:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied and pickled: the loader, and nothing that is running."""
+        return {**self.__dict__, "_run": None, "_forkserver": None}
+
+    def check_worker_number_rationality(self) -> None:
+        """torch's warning of more workers than cores, which does not hold for workers that wait for bytes."""
 
     # --- the parts ---
 
@@ -230,7 +372,7 @@ class DataLoader(Generic[T]):
             epoch=cursor.epoch,
             batch_size=self.batch_size,
             drop_last=self.drop_last,
-            collate_fn=self.collate_fn or _default_collate(self.batch_size),
+            collate_fn=self.collate_fn,
             # Half for bytes on their way to a decoder, a quarter each for batches made and for those pinned.
             read_bytes=self.memory_limit // 2,
         )
@@ -272,56 +414,6 @@ class DataLoader(Generic[T]):
         return Cursor(epoch, rank_lanes(self._lane_count, self._world))
 
 
-class BatchIterator(Generic[T]):
-    """One pass over a loader, for both kinds of loop. Letting go of it frees what it holds."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._closer = weakref.finalize(self, run.close)
-
-    def __iter__(self) -> BatchIterator[T]:
-        return self
-
-    def __next__(self) -> T:
-        try:
-            batch: T = self._run.next_batch()
-        except EndOfChannel:
-            raise StopIteration from None
-        return batch
-
-    def __aiter__(self) -> BatchIterator[T]:
-        return self
-
-    async def __anext__(self) -> T:
-        try:
-            batch: T = await self._run.next_batch_async()
-        except EndOfChannel:
-            raise StopAsyncIteration from None
-        return batch
-
-    def close(self) -> None:
-        """End the pass now and free what it holds."""
-        self._closer()
-
-    async def aclose(self) -> None:
-        """End the pass now and free what it holds."""
-        self._closer()
-
-    def __reduce__(self) -> Any:
-        raise NotImplementedError("an iterator cannot be pickled; pickle the loader, and its state_dict()")
-
-
-def _as_recipe(dataset: Any) -> Dataset:
-    if isinstance(dataset, Dataset):
-        return dataset
-    if isinstance(dataset, AsyncIterableDataset | AsyncIterable):
-        return from_iterable(dataset)
-    raise TypeError(
-        "dataset should be a recipe (asyncloader.from_urls, asyncloader.from_iterable) or an "
-        f"AsyncIterableDataset, but got {type(dataset).__name__}"
-    )
-
-
 def _default_collate(batch_size: int | None) -> Callable[[Any], Any]:
     from .collate import default_convert
     from .collate.streaming import streaming_collate
@@ -329,9 +421,7 @@ def _default_collate(batch_size: int | None) -> Callable[[Any], Any]:
     return default_convert if batch_size is None else streaming_collate
 
 
-def _process_group() -> tuple[int, int] | None:
-    # Not imported yet means not initialised, and importing it is slow.
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    return distributed.get_rank(), distributed.get_world_size()
+def _world_of_workers(rank: int | None, world_size: int | None) -> World:
+    # Only told to the workers here, so that an odd environment is no reason to refuse what torch takes.
+    environ = os.environ if {"RANK", "WORLD_SIZE"} <= os.environ.keys() else {}
+    return resolve_world(rank, world_size, lambda: process_group(sys.modules), environ)

@@ -1,71 +1,29 @@
-"""The checks of the loader's parameters, in torch's order and in torch's words where they overlap."""
+"""The checks of parameters that torch does not make; the rest are torch's own, in its own words."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .batching import check_batch_size
-
-__all__ = ["check_ours", "check_streaming", "check_workers"]
+__all__ = ["check_streaming"]
 
 # A lane must be able to hold a first part and the block decoded from it, whatever the user says.
 _LEAST_MEMORY = 16 << 20
 
 
-def check_workers(
-    num_workers: int, timeout: float, prefetch_factor: int | None, persistent_workers: bool
-) -> int | None:
-    """Check what has to do with workers, and give the prefetch factor with its default filled in.
-
-    Raises:
-        ValueError: As torch's DataLoader.
-    """
-    if num_workers < 0:
-        raise ValueError(
-            "num_workers option should be non-negative; use num_workers=0 to disable multiprocessing."
-        )
-    if timeout < 0:
-        raise ValueError("timeout option should be non-negative")
-    if num_workers == 0 and prefetch_factor is not None:
-        raise ValueError(
-            "prefetch_factor option could only be specified in multiprocessing."
-            "let num_workers > 0 to enable multiprocessing, otherwise set prefetch_factor to None."
-        )
-    if num_workers > 0 and prefetch_factor is None:
-        prefetch_factor = 2
-    elif prefetch_factor is not None and prefetch_factor < 0:
-        raise ValueError("prefetch_factor option should be non-negative")
-    if persistent_workers and num_workers == 0:
-        raise ValueError("persistent_workers option needs num_workers > 0")
-    return prefetch_factor
-
-
 def check_streaming(
-    shuffle: Any, sampler: Any, batch_sampler: Any, batch_size: int | None, drop_last: bool
+    shuffle: Any, multiprocessing_context: Any, collate_fn: Any, worker_init_fn: Any, memory_limit: int
 ) -> None:
-    """Check what a streaming recipe does not take, as torch does for an ``IterableDataset``.
-
-    Raises:
-        ValueError: As torch's DataLoader; shuffling is a matter of the recipe.
-    """
-    for name, value in (("shuffle", shuffle), ("sampler", sampler), ("batch_sampler", batch_sampler)):
-        if value is None or (name == "shuffle" and value is False):
-            continue
-        advice = "; use .shuffle(window, seed=...) on the dataset" if name == "shuffle" else ""
-        raise ValueError(
-            f"DataLoader with IterableDataset: expected unspecified {name} option, "
-            f"but got {name}={value}{advice}"
-        )
-    check_batch_size(batch_size, drop_last)
-
-
-def check_ours(multiprocessing_context: Any, collate_fn: Any, worker_init_fn: Any, memory_limit: int) -> None:
-    """Check the rest.
+    """Check what a stream does not take, before torch looks at the rest.
 
     Raises:
         TypeError: A function that cannot be called.
-        ValueError: A start method for streaming workers, or too small a memory limit.
+        ValueError: Shuffling, a start method for workers, or too small a memory limit.
     """
+    if shuffle not in (None, False):
+        raise ValueError(
+            "DataLoader with IterableDataset: expected unspecified shuffle option, "
+            f"but got shuffle={shuffle}; use .shuffle(window, seed=...) on the dataset"
+        )
     if multiprocessing_context is not None:
         raise ValueError(
             "multiprocessing_context cannot be chosen for streaming datasets, but got "

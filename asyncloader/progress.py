@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,7 +55,13 @@ class ProgressBar:
     def __init__(self, description: str) -> None:
         from tqdm.auto import tqdm
 
-        self._bar: Any = tqdm(desc=description, unit=" batches")
+        class Bar(tqdm):  # type: ignore[type-arg]  # generic in the stubs alone
+            # tqdm's thread would outlive the bar. It wakes bars that look at every n-th step only.
+            monitor_interval = 0
+
+        # Its own lock is a semaphore among processes, which stays; our workers have no bars.
+        Bar.set_lock(threading.RLock())
+        self._bar: Any = Bar(desc=description, unit=" batches", miniters=1)
 
     def show(self, statistics: Statistics) -> None:
         """Move on by one batch; tqdm itself limits how often the screen is touched."""

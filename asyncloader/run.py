@@ -12,11 +12,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from ._flow.channel import EndOfChannel, Receiver
 from ._flow.engine import Engine
@@ -25,11 +26,14 @@ from .memory import keep_freed_pages
 from .plan.checkpoint import Cursor
 from .plan.lanes import worker_lanes
 from .progress import Statistics
-from .seeding import enter_worker
+from .seeding import seed_worker
 from .stream import Batches, Lanes, MergedLanes, Note, read_lanes
+from .torch_kind.worker_info import enter_worker
 from .workers import WorkerPool
 
-__all__ = ["Run", "WorkerSetting", "stream_in_thread", "stream_in_workers"]
+__all__ = ["BatchIterator", "Run", "WorkerSetting", "stream_in_thread", "stream_in_workers"]
+
+T = TypeVar("T", covariant=True)
 
 # Batches made ahead of the consumer without workers: one to hand over at once, one in the making.
 _BATCHES_AHEAD = 2
@@ -99,7 +103,9 @@ def stream_in_workers(
 
 def _run_worker(lanes: Lanes, worker: int, setting: WorkerSetting) -> Batches:
     """A worker's job, in its own process."""
-    enter_worker(worker, setting.num_workers, setting.base_seed, lanes.recipe)
+    seed = seed_worker(worker, setting.base_seed)
+    world = lanes.world
+    enter_worker(worker, setting.num_workers, seed, lanes.recipe, world.rank, world.size)
     if setting.init_fn is not None:
         setting.init_fn(worker)
     with Engine() as engine, closing(read_lanes(lanes, engine)) as items:
@@ -191,3 +197,42 @@ class Run:
     def _end(self, error: BaseException) -> None:
         self.exhausted = isinstance(error, EndOfChannel)
         self.close()
+
+
+class BatchIterator(Generic[T]):
+    """One pass over a loader, for both kinds of loop. Letting go of it frees what it holds."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._closer = weakref.finalize(self, run.close)
+
+    def __iter__(self) -> BatchIterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        try:
+            batch: T = self._run.next_batch()
+        except EndOfChannel:
+            raise StopIteration from None
+        return batch
+
+    def __aiter__(self) -> BatchIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            batch: T = await self._run.next_batch_async()
+        except EndOfChannel:
+            raise StopAsyncIteration from None
+        return batch
+
+    def close(self) -> None:
+        """End the pass now and free what it holds."""
+        self._closer()
+
+    async def aclose(self) -> None:
+        """End the pass now and free what it holds."""
+        self._closer()
+
+    def __reduce__(self) -> Any:
+        raise NotImplementedError("an iterator cannot be pickled; pickle the loader, and its state_dict()")

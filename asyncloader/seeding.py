@@ -8,7 +8,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
-__all__ = ["draw_base_seed", "enter_worker"]
+__all__ = ["draw_base_seed", "seed_worker"]
 
 
 def draw_base_seed(generator: Any) -> int:
@@ -18,8 +18,8 @@ def draw_base_seed(generator: Any) -> int:
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
-def enter_worker(worker: int, num_workers: int, base_seed: int, dataset: Any) -> None:
-    """Make this process worker ``worker`` to torch: its seeds, and what ``get_worker_info()`` tells."""
+def seed_worker(worker: int, base_seed: int) -> int:
+    """Seed Python's, torch's and NumPy's generators of this process; returns the worker's seed."""
     import numpy as np
     import torch
     from torch.utils.data import _utils
@@ -27,9 +27,6 @@ def enter_worker(worker: int, num_workers: int, base_seed: int, dataset: Any) ->
     seed = base_seed + worker
     random.seed(seed)
     torch.manual_seed(seed)
-    # torch's own derivation: seeding NumPy with `seed` itself would correlate it with the others. It, and
-    # the place where get_worker_info() looks, are private, but there is no other way to be a worker.
+    # torch's own derivation, private but pure: NumPy seeded with `seed` itself would correlate with torch.
     np.random.seed(_utils.worker._generate_state(base_seed, worker))  # type: ignore[no-untyped-call]  # torch's
-    _utils.worker._worker_info = _utils.worker.WorkerInfo(
-        id=worker, num_workers=num_workers, seed=seed, dataset=dataset
-    )
+    return seed

@@ -54,9 +54,16 @@ class Scope:
         try:
             await self._group.__aexit__(kind, error, trace)
         except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1:
-                raise group.exceptions[0] from None
-            raise
+            if len(group.exceptions) > 1:
+                raise
+            alone = group.exceptions[0]
+            context = alone.__context__
+            try:
+                raise alone
+            finally:
+                # ``raise`` has put the group there, in place of what the error itself came from.
+                alone.__context__ = context
+                del alone, context
 
     def start(self, work: Work, outlet: Channel[Any] | None = None) -> None:
         """Run ``work()`` beside the others; how it ends is how ``outlet`` ends.
@@ -67,17 +74,17 @@ class Scope:
         left to want what it does, whatever it waits for. Without an outlet, an exception cancels the
         others and leaves the scope.
         """
-        if outlet is None:
-            self._group.create_task(work())
-            return
-        running = _run_into(work, outlet)
+        running = work() if outlet is None else _run_into(work, outlet)
         try:
             task = self._group.create_task(running)
         except RuntimeError:  # the scope is being left: submitted while the engine was stopped
             running.close()
+            if outlet is None:
+                raise
             outlet.finish(EngineStopped())
             return
-        outlet.on_close(partial(_cancel_from_any_thread, task))
+        if outlet is not None:
+            outlet.on_close(partial(_cancel_from_any_thread, task))
 
 
 class Engine:

@@ -119,7 +119,7 @@ async def _run(fn: AsyncFn, cursor: _Cursor, outbox: Channel[Block]) -> None:
             return
         sample = pending.block.samples[index]
         try:
-            pending.results[index] = await fn(sample)
+            pending.results[index] = await _call(fn, sample)
         except Exception as error:
             if pending.failed is None or index < pending.failed[0]:
                 note_sample(error, f"map({name_of(fn)})", sample)
@@ -135,3 +135,17 @@ async def _run(fn: AsyncFn, cursor: _Cursor, outbox: Channel[Block]) -> None:
                 outbox.send(Block(done.results[:count], PickedTrail(done.block.trail, range(count))))
             cursor.failed = True
             raise failure
+
+
+async def _call(fn: AsyncFn, sample: Any) -> Any:
+    try:
+        return await fn(sample)
+    except Exception:
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+            raise  # nobody wants the result any more
+        # Let through, a cancellation would end this one runner without a word, and the consumer would
+        # wait for ever; an exit would end the loop under everybody else's tasks.
+        raise RuntimeError(f"the function raised {type(error).__name__}") from error

@@ -35,7 +35,9 @@ class Map:
         with closing(upstream(start, lane)) as blocks:
             if self.concurrency == 1:
                 for block in blocks:
-                    yield from map(self._apply, block.pieces(PIECE_SAMPLES))
+                    # Not ``map``, out of which a StopIteration of the function would end the epoch quietly.
+                    for piece in block.pieces(PIECE_SAMPLES):
+                        yield self._apply(piece)
             else:
                 yield from self._open_threads(blocks)
 

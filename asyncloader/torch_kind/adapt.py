@@ -1,0 +1,253 @@
+"""Adapters: what torch's loop must be shown instead of a dataset it does not know.
+
+Each holds the user's dataset as ``dataset`` and shows its repr in messages. The loader's ``dataset``
+attribute stays the user's own.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+from functools import partial
+from inspect import iscoroutinefunction
+from typing import Any
+
+import cloudpickle
+from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
+
+from .._flow.channel import Channel, EndOfChannel
+from .._flow.engine import Engine, Scope
+from ..iterables import iterate_async
+from .worker_info import is_first_worker, was_asked
+
+__all__ = ["AsyncFetched", "AsyncIterated", "ByValue", "PlainIterated", "for_loop", "for_torch"]
+
+# Requests of one batch under way at a time. Beyond this servers answer with 429 rather than sooner; it is
+# also what aiohttp's connector takes by default (100) with room for a second loader.
+_MOST_FETCHES = 48
+
+
+def for_torch(dataset: Any) -> Any:
+    """The dataset as torch's constructor must see it to tell map style from iterable style."""
+    if isinstance(dataset, IterableDataset):
+        return dataset
+    if hasattr(type(dataset), "__getitem__"):
+        return dataset
+    if isinstance(dataset, AsyncIterable):
+        return AsyncIterated(dataset)
+    if isinstance(dataset, Iterable):
+        return PlainIterated(dataset)
+    return dataset
+
+
+def for_loop(dataset: Any, num_workers: int) -> Any:
+    """The dataset as torch's loop must see it; ``dataset`` has gone through ``for_torch``."""
+    if isinstance(dataset, IterDataPipe | MapDataPipe):
+        return dataset  # torch shards these itself
+    if isinstance(dataset, IterableDataset):
+        return Watched(dataset) if num_workers > 1 else dataset
+    kind = type(dataset)
+    if iscoroutinefunction(getattr(kind, "__getitems__", None)) or iscoroutinefunction(
+        getattr(kind, "__getitem__", None)
+    ):
+        return AsyncFetched(dataset)
+    if num_workers and hasattr(kind, "__getitem__"):
+        return Fetched(dataset)
+    return dataset
+
+
+class _Adapter:
+    """Holds a dataset."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __repr__(self) -> str:
+        return repr(self.dataset)
+
+
+class _EngineHere:
+    """An engine started when first needed, in the process that needs it; pickles as none."""
+
+    def __init__(self) -> None:
+        self._engine: Engine | None = None
+        self._pid = 0
+
+    def __call__(self) -> Engine:
+        if self._engine is None or self._pid != os.getpid():
+            self._engine, self._pid = Engine(), os.getpid()
+            self._engine.start()
+        return self._engine
+
+    def stop(self) -> None:
+        """Stop the engine of this process, if there is one."""
+        engine, self._engine = self._engine, None
+        if engine is not None and self._pid == os.getpid():
+            engine.stop()
+
+    def __reduce__(self) -> Any:
+        return _EngineHere, ()
+
+
+class AsyncFetched(_Adapter):
+    """A map-style dataset whose ``__getitem__`` or ``__getitems__`` is a coroutine function.
+
+    The items of a batch are fetched concurrently, and come in the sampler's order.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(dataset)
+        self.engine = _EngineHere()
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._fetch([index], whole=False)[0]
+
+    def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
+        listed = list(indices)
+        return self._fetch(listed, whole=iscoroutinefunction(getattr(self.dataset, "__getitems__", None)))
+
+    def _fetch(self, indices: Sequence[Any], whole: bool) -> list[Any]:
+        items: list[Any] = [None] * len(indices)
+        done = Channel[None](1)
+        work = self._fetch_whole if whole else self._fetch_each
+        self.engine().submit(partial(work, indices, items), done)
+        try:
+            done.receive()
+        except EndOfChannel:
+            return items
+        finally:
+            done.close()
+        raise AssertionError("nothing is sent on this channel")
+
+    async def _fetch_whole(self, indices: Sequence[Any], items: list[Any]) -> None:
+        items[:] = await self.dataset.__getitems__(indices)
+
+    async def _fetch_each(self, indices: Sequence[Any], items: list[Any]) -> None:
+        waiting = iter(enumerate(indices))
+        async with Scope() as scope:
+            for _ in range(min(_MOST_FETCHES, len(indices))):
+                scope.start(partial(self._fetch_next, waiting, items))
+
+    async def _fetch_next(self, waiting: Iterator[tuple[int, Any]], items: list[Any]) -> None:
+        for place, index in waiting:
+            try:
+                items[place] = await self.dataset[index]
+            except Exception as error:
+                error.add_note(f"while fetching index {index!r}")
+                raise
+
+
+class Fetched(_Adapter):
+    """A map-style dataset in a worker, whose errors name the index."""
+
+    def __getitem__(self, index: Any) -> Any:
+        try:
+            return self.dataset[index]
+        except Exception as error:
+            error.add_note(f"while fetching index {index!r}")
+            raise
+
+    def __getitems__(self, indices: Any) -> Any:
+        together = getattr(self.dataset, "__getitems__", None)
+        if together:
+            try:
+                return together(indices)
+            except Exception as error:
+                error.add_note(f"while fetching indices {_shown(indices)}")
+                raise
+        dataset = self.dataset
+        items: list[Any] = []
+        index = None
+        try:
+            for index in indices:
+                items.append(dataset[index])  # the index must be known when it fails
+        except Exception as error:
+            error.add_note(f"while fetching index {index!r}")
+            raise
+        return items
+
+
+class AsyncIterated(_Adapter, IterableDataset[Any]):
+    """An object with ``__aiter__`` as an iterable dataset; it is iterated on an engine's loop."""
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(dataset)
+        self.engine = _EngineHere()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iterate_async(self.dataset, self.engine())
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
+class PlainIterated(_Adapter, IterableDataset[Any]):
+    """An iterable that is no ``IterableDataset`` and has no ``__getitem__``."""
+
+    def __init__(self, dataset: Any) -> None:
+        super().__init__(dataset)
+        self._begun = False
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._begun and hasattr(self.dataset, "__next__"):
+            raise RuntimeError(
+                f"{type(self.dataset).__name__} can be iterated only once, and was; a second epoch would be "
+                "empty. Pass something that can be iterated anew, such as a list or an IterableDataset"
+            )
+        self._begun = True
+        return iter(self.dataset)
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+
+class Watched(_Adapter, IterableDataset[Any]):
+    """An iterable dataset read by several workers, of which the first looks whether it is split."""
+
+    def __iter__(self) -> Iterator[Any]:
+        iterator = iter(self.dataset)
+        return _SplitWatch(iterator, self.dataset) if is_first_worker() else iterator
+
+
+class _SplitWatch:
+    """An iterator that warns, at its first item, if the dataset did not ask which worker it is."""
+
+    def __init__(self, iterator: Iterator[Any], dataset: Any) -> None:
+        self._iterator = iterator
+        self._dataset = dataset
+        self._told = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        item = next(self._iterator)
+        if not self._told:
+            self._told = True
+            if not was_asked():
+                warnings.warn(
+                    f"{type(self._dataset).__name__} is read by several workers but never asked "
+                    "get_worker_info(): each worker yields all of it, so that every sample comes once for "
+                    "each worker. Wrap it in asyncloader.split(dataset), or divide it in its __iter__",
+                    stacklevel=2,
+                )
+        return item
+
+
+class ByValue:
+    """Travels to a spawned worker by cloudpickle, and arrives as what it holds."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    def __reduce__(self) -> Any:
+        return cloudpickle.loads, (cloudpickle.dumps(self._held, protocol=5),)
+
+
+def _shown(indices: Any) -> str:
+    text = repr(indices)
+    return text if len(text) <= 200 else f"{text[:200]}..."

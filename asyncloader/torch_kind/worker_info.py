@@ -1,0 +1,64 @@
+"""What a worker knows of itself: torch's ``get_worker_info()``, with rank and world size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch.utils.data import _utils
+from torch.utils.data import get_worker_info as torch_worker_info
+
+__all__ = ["WorkerInfo", "enter_worker", "get_worker_info", "is_first_worker", "was_asked"]
+
+_TorchInfo: Any = _utils.worker.WorkerInfo
+
+# Whether the dataset in this process has looked at its number. One process is one worker, for life.
+_asked = False
+
+
+@dataclass(frozen=True)
+class WorkerInfo(_TorchInfo):  # type: ignore[misc]  # torch's class is untyped
+    """torch's ``WorkerInfo`` (id, num_workers, seed, dataset), and which rank the worker works for.
+
+    Attributes:
+        rank: Of the process that iterates the loader.
+        world_size: How many ranks there are.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("id", "num_workers"):
+            global _asked
+            _asked = True
+        return super().__getattribute__(name)
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """What this worker process is; None in the main process.
+
+    The same object as ``torch.utils.data.get_worker_info()`` gives.
+    """
+    return cast("WorkerInfo | None", torch_worker_info())
+
+
+def enter_worker(worker: int, num_workers: int, seed: int, dataset: Any, rank: int, world_size: int) -> None:
+    """Make this process a worker in the eyes of everybody who asks torch."""
+    global _asked
+    # torch's own place, which get_worker_info() and every dataset library read; there is no other way in.
+    _utils.worker._worker_info = WorkerInfo(
+        id=worker, num_workers=num_workers, seed=seed, dataset=dataset, rank=rank, world_size=world_size
+    )
+    _asked = False
+
+
+def is_first_worker() -> bool:
+    """Whether this process is worker 0; looking does not count as asking."""
+    info = torch_worker_info()
+    return info is not None and object.__getattribute__(info, "id") == 0
+
+
+def was_asked() -> bool:
+    """Whether somebody in this process has read its worker's number, or how many there are."""
+    return _asked
