@@ -1,0 +1,50 @@
+# Every target works from a fresh clone, without root, with nothing but Python >= 3.11 and make.
+# The environment is made anew when what it is made from changes.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Twice quiet: pip warns of every folder of its configuration that lacks a package.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
+LIBRARY := $(VENV)/.library-installed
+TOOLS := $(VENV)/.tools-installed
+
+.PHONY: demo test test-slow lint bench clean
+.DELETE_ON_ERROR:
+
+demo: $(LIBRARY)
+	$(BIN)/python examples/quickstart.py
+
+test: $(TOOLS)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-slow: $(TOOLS)
+	$(BIN)/python -m pytest -m 'slow and not gpu' $(PYTEST_ARGS)
+
+lint: $(TOOLS)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# Needs nginx, and prints the table that docs/benchmarks.md keeps.
+bench: $(TOOLS)
+	$(BIN)/python tests/benchmarks/stream_tar.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# The pinned pip first: a new environment's own may be too old to know dependency groups. What builds the
+# package is installed and pinned too, instead of being fetched at whatever version is newest.
+$(LIBRARY): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "asyncloader needs Python >= 3.11; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	@echo "making $(VENV); torch is large, this takes a minute or more"
+	$(PYTHON) -m venv --clear $(VENV)
+	$(PIP) install --upgrade -c constraints.txt pip
+	$(PIP) install -c constraints.txt hatchling editables
+	$(PIP) install -c constraints.txt --no-build-isolation -e .
+	touch $@
+
+$(TOOLS): $(LIBRARY)
+	$(PIP) install -c constraints.txt --group test --group lint
+	touch $@

@@ -1,0 +1,112 @@
+"""Each example runs as a program of its own and says what its text promises."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+import asyncloader as al
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+BUCKET = "s3://corpus/train-{00000..01023}.tar"
+
+SAYS = {
+    "async_http.py": r"200 answers of 50 ms each in \d\.\d s, in order",
+    "object_storage.py": r"100 samples from 4 shards of the bucket",
+    "own_source.py": r"a class: True\na function: True\nrefused: Careless should yield only its part",
+    "padded_text.py": r"epoch 2: 600 texts, (9[5-9]|100)% right, \d+ positions of padding",
+    "resume.py": r"25 batches before, 55 after, together the same as 80 without a stop\n(.*\n)+.*'seed': 1",
+    "tutorial.py": r"epoch 2: loss 0\.\d\d\n(.*\n)*5 batches before the break, 4 after it",
+    "write_shards.py": r"clip-00000 .*float32 0 \{'speaker'.*\n250 texts",
+}
+
+# Well above what they take (some seconds) on a machine that does other things too.
+_LIMIT_S = 110
+
+
+def run(*command: str, limit_s: float = _LIMIT_S) -> str:
+    """What a Python program prints; its own words if it fails."""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+        # More threads wait for each other, spinning, where cores are few and others use them too.
+        "OMP_NUM_THREADS": "1",
+    }
+    ran = subprocess.run(
+        [sys.executable, *command],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stdout
+    return ran.stdout
+
+
+def test_every_example_is_run_here() -> None:
+    here = Path(__file__).read_text()
+    assert [path.name for path in EXAMPLES.glob("*.py") if path.name not in here] == []
+
+
+@pytest.mark.timeout(290)
+def test_quickstart_prints_a_receipt_that_adds_up() -> None:
+    printed = run(str(EXAMPLES / "quickstart.py"), limit_s=280)
+    receipt = dict(re.findall(r"^  ([a-zA-Z ]+?) {2,}(.*)$", printed, re.MULTILINE))
+    assert receipt["samples expected"] == receipt["samples delivered"] != "0"
+    assert receipt["duplicates"] == receipt["lost"] == "0"
+    assert re.fullmatch(r"\d+\.\d%", receipt["padding share"])
+    assert "MB/s" in receipt["read over HTTP"]
+    assert re.match(r"\d+\.\d\d s, ", receipt["consumer wait"])
+    first, last = map(float, receipt["loss"].split(" -> "))
+    assert last < first
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("example", SAYS)
+def test_example_runs_and_says_what_it_found(example: str) -> None:
+    printed = run(str(EXAMPLES / example))
+    assert re.search(SAYS[example], printed), printed
+
+
+@pytest.mark.timeout(250)
+def test_torchrun_goes_on_from_the_checkpoint_without_losing_or_repeating_a_sample(tmp_path: Path) -> None:
+    def torchrun(*arguments: str) -> str:
+        script = str(EXAMPLES / "train_torchrun.py")
+        return run(
+            "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script,
+            "--folder", str(tmp_path), *arguments,
+        )  # fmt: skip
+
+    assert "10 steps; seen 160 of 512 samples, 0 duplicates" in torchrun("--stop-after", "10")
+    assert "22 steps; seen 512 of 512 samples, 0 duplicates" in torchrun()
+
+
+@pytest.mark.timeout(120)
+def test_readme_streams_every_sample_of_its_shards(tmp_path: Path) -> None:
+    keys = _write_texts(tmp_path, count=300)
+    source = (EXAMPLES / "readme.py").read_text()
+    assert source.count(BUCKET) == 1
+    script = tmp_path / "readme.py"
+    script.write_text(source.replace(BUCKET, str(tmp_path / "train-{00000..00007}.tar")))
+    printed = run(str(script))
+    shapes = re.findall(r"torch\.Size\(\[(\d+), \d+\]\) tensor\((\d+)\)", printed)
+    assert sum(int(samples) for samples, _ in shapes) == len(keys)
+    assert sum(int(length) for _, length in shapes) == sum(len(key) for key in keys)
+
+
+def _write_texts(folder: Path, count: int) -> Sequence[str]:
+    keys = [f"text-{number}" for number in range(count)]
+    with al.ShardWriter(folder / "train-{:05d}.tar", max_samples=-(-count // 8)) as writer:
+        for key in keys:
+            writer.write({"__key__": key, "txt": key})
+    return keys
