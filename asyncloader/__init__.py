@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .plan.topology import Topology, get_topology
     from .torch_kind.split import split
     from .torch_kind.worker_info import WorkerInfo, get_worker_info
-    from .writer import ShardWriter
+    from .writer import ShardWriter, WrittenShard
 
 __version__ = "0.1.0"
 
@@ -34,6 +34,7 @@ __all__ = [
     "Topology",
     "WorkerDiedError",
     "WorkerInfo",
+    "WrittenShard",
     "default_collate",
     "default_convert",
     "from_iterable",
@@ -56,6 +57,7 @@ _HOME = {
     "Topology": "plan.topology",
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",
+    "WrittenShard": "writer",
     "default_collate": "collate",
     "default_convert": "collate",
     "from_iterable": "dataset",

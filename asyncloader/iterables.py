@@ -69,7 +69,7 @@ def _not_asked(iterable: object, topology: Topology) -> RuntimeError:
         f"{type(iterable).__name__} should yield only its part of {topology.lanes} lanes, but it never "
         "asked for them: every lane would yield the same samples. Call asyncloader.get_topology() in "
         "its __iter__ or __aiter__ before the first sample (topology.split(items) gives the part), or "
-        "load it with num_workers=0 on one rank"
+        "load it in one lane (lanes=1, on one rank)"
     )
 
 

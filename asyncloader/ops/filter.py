@@ -28,16 +28,19 @@ class Filter:
         with closing(upstream(start, lane)) as blocks:
             for block in blocks:
                 for piece in block.pieces(PIECE_SAMPLES):
-                    kept = self._kept(piece.samples)
+                    kept, failure = self._kept(piece.samples)
                     if len(kept) == len(piece):
                         yield piece
                     elif kept:
                         yield Block([piece.samples[index] for index in kept], PickedTrail(piece.trail, kept))
+                    if failure is not None:
+                        raise failure  # what came before it was good, and may have completed a batch
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "filter", "fn": name_of(self.predicate)}
 
-    def _kept(self, samples: list[Any]) -> list[int]:
+    def _kept(self, samples: list[Any]) -> tuple[list[int], Exception | None]:
+        """Indices of the samples to keep, up to the failure if there is one."""
         kept: list[int] = []
         index = 0
         try:
@@ -46,5 +49,5 @@ class Filter:
                     kept.append(index)
         except Exception as error:
             note_sample(error, f"filter({name_of(self.predicate)})", samples[index])
-            raise
-        return kept
+            return kept, error
+        return kept, None

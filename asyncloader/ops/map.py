@@ -35,9 +35,8 @@ class Map:
         with closing(upstream(start, lane)) as blocks:
             if self.concurrency == 1:
                 for block in blocks:
-                    # Not ``map``, out of which a StopIteration of the function would end the epoch quietly.
                     for piece in block.pieces(PIECE_SAMPLES):
-                        yield self._apply(piece)
+                        yield from self._apply(piece).hand_on()
             else:
                 yield from self._open_threads(blocks)
 
@@ -45,7 +44,7 @@ class Map:
         return {"op": "map", "fn": name_of(self.fn)}
 
     def _open_threads(self, blocks: Iterator[Block]) -> Blocks:
-        running: deque[Future[Block]] = deque()
+        running: deque[Future[_Applied]] = deque()
         pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="asyncloader-map")
         try:
             for block in blocks:
@@ -53,18 +52,33 @@ class Map:
                     running.append(pool.submit(self._apply, piece))
                     # Twice as many as run, so that none idles while this thread is elsewhere.
                     if len(running) > 2 * self.concurrency:
-                        yield running.popleft().result()
+                        yield from running.popleft().result().hand_on()
             while running:
-                yield running.popleft().result()
+                yield from running.popleft().result().hand_on()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _apply(self, block: Block) -> Block:
+    def _apply(self, block: Block) -> _Applied:
         mapped: list[Any] = []
         try:
             for sample in block.samples:
                 mapped.append(self.fn(sample))
         except Exception as error:
             note_sample(error, f"map({name_of(self.fn)})", block.samples[len(mapped)])
-            raise
-        return Block(mapped, block.trail)
+            return _Applied(Block(mapped, block.trail), error)
+        return _Applied(Block(mapped, block.trail), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """A mapped block, cut short where the function failed."""
+
+    block: Block
+    failure: Exception | None
+
+    def hand_on(self) -> Blocks:
+        """The block, then the failure: what came before it is good, and may complete a batch."""
+        if self.block.samples:
+            yield self.block
+        if self.failure is not None:
+            raise self.failure

@@ -1,0 +1,61 @@
+"""What all tests share: shards of unequal length, a server for them, worker processes, a leak check."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+
+import pytest
+from corpus import Corpus, write_corpus
+
+from asyncloader import testing
+from asyncloader.workers import ForkServer
+
+# One sample, none, and more than a few batches; the short ones stand between the long ones.
+UNEQUAL = (3, 0, 13, 1, 7, 5, 2)
+
+
+@pytest.fixture(scope="session")
+def make_corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Corpus]:
+    """Write shards of the given numbers of samples once in a session: ``make_corpus("tar.gz", sizes)``."""
+    written: dict[tuple[str, tuple[int, ...]], Corpus] = {}
+
+    def make_corpus(suffix: str, sizes: tuple[int, ...] = UNEQUAL) -> Corpus:
+        if (suffix, sizes) not in written:
+            written[suffix, sizes] = write_corpus(tmp_path_factory.mktemp("corpus"), suffix, sizes)
+        return written[suffix, sizes]
+
+    return make_corpus
+
+
+@pytest.fixture(scope="session")
+def served(
+    make_corpus: Callable[..., Corpus], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[testing.Server]:
+    """A real HTTP server over every corpus."""
+    with testing.serve(tmp_path_factory.getbasetemp()) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def fork_server() -> Iterator[ForkServer]:
+    """Keep the process that workers come from, so that a loader with workers starts in milliseconds."""
+    server = ForkServer.shared()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def first_uvloop() -> None:
+    """libuv opens a pipe with a process's first loop and keeps it for good: no test's leak."""
+    with suppress(ImportError):
+        import uvloop
+
+        uvloop.new_event_loop().close()
+
+
+@pytest.fixture
+def no_leaks() -> Iterator[None]:
+    """Fail the test if anything it started is there a second after its end."""
+    with testing.check_leaks():
+        yield

@@ -1,0 +1,374 @@
+"""A saved state goes on with the batch behind the last one delivered, or is refused with the reason."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from corpus import Corpus, keys_of
+
+import asyncloader as al
+from asyncloader import testing
+
+from .harness import LARGEST_STATE_BYTES, assert_resume_everywhere, drained, recipe_of
+
+pytestmark = pytest.mark.usefixtures("fork_server")
+
+Recipe = Callable[[al.Dataset], al.Dataset]
+
+
+async def _later(sample: dict[str, Any]) -> dict[str, Any]:
+    await asyncio.sleep(sample["number"] % 3 / 1000)  # so that results overtake one another
+    return {**sample, "double": 2 * sample["number"]}
+
+
+def _odd(sample: dict[str, Any]) -> bool:
+    return bool(sample["number"] % 2)
+
+
+def _halved(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "half": sample["number"] / 2}
+
+
+RECIPES: dict[str, Recipe] = {
+    "plain": lambda ds: ds,
+    "shuffle": lambda ds: ds.shuffle(5),
+    "a window larger than a lane": lambda ds: ds.shuffle(100),
+    "shuffle, filter, map": lambda ds: ds.shuffle(5).filter(_odd).map(_halved),
+    "map on threads": lambda ds: ds.map(_halved, concurrency=3),
+    "async map": lambda ds: ds.map(_later, concurrency=4),
+    "take": lambda ds: ds.take(6),
+    "take, shuffle": lambda ds: ds.take(6).shuffle(2),
+    "repeat": lambda ds: ds.repeat(2),
+    "shuffle, repeat, shuffle": lambda ds: ds.shuffle(3, seed=1).repeat(2).shuffle(4, seed=2),
+    "filter after shuffle after async map": lambda ds: ds.map(_later).shuffle(4).filter(_odd),
+    "rename, select": lambda ds: ds.rename(number="n").select("n"),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+def test_every_batch_can_be_resumed_from(recipe: Recipe, make_corpus: Callable[..., Corpus]) -> None:
+    # Two shards a lane; the first lane has six samples, the second eight, the third six.
+    source = recipe_of(make_corpus("jsonl", (3, 0, 4, 3, 8, 2)))
+    assert_resume_everywhere(lambda workers: al.DataLoader(recipe(source), 3, num_workers=workers, lanes=3))
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "single samples": {"batch_size": None},
+    "without the short last batches": {"batch_size": 4, "drop_last": True},
+    "batches larger than a shard": {"batch_size": 7},
+    "padded": {"batch_size": 3, "collate_fn": al.Pad({"tokens": 0})},
+    "on the second rank of two": {"batch_size": 2, "rank": 1, "world_size": 2, "lanes": 6},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
+def test_every_kind_of_batch_can_be_resumed_from(
+    options: dict[str, Any], make_corpus: Callable[..., Corpus]
+) -> None:
+    corpus = make_corpus("jsonl", (3, 0, 4, 3, 8, 2))
+    recipe = al.from_urls(corpus.paths) if "collate_fn" in options else recipe_of(corpus)
+    defaults = {"lanes": 3}
+    assert_resume_everywhere(
+        lambda workers: al.DataLoader(recipe.shuffle(4), num_workers=workers, **{**defaults, **options}),
+        workers=(0, 3) if options["batch_size"] is None else (0, 1, 3),
+    )
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tar.zst", "jsonl.gz", "jsonl.zst"])
+def test_every_kind_of_shard_can_be_resumed_from(
+    suffix: str, make_corpus: Callable[..., Corpus], served: testing.Server
+) -> None:
+    recipe = recipe_of(make_corpus(suffix, (3, 0, 4, 3, 8, 2)), served)
+    assert_resume_everywhere(lambda workers: al.DataLoader(recipe, 3, num_workers=workers, lanes=3))
+
+
+@pytest.mark.parametrize("kind", ["plain", "asynchronous"])
+def test_a_source_of_your_own_can_be_resumed_from(kind: str) -> None:
+    async def count(topology: al.Topology) -> Any:
+        for number in topology.split(range(25)):
+            yield number
+
+    recipe = al.from_iterable(count if kind == "asynchronous" else lambda t: t.split(range(25)))
+    assert_resume_everywhere(
+        lambda workers: al.DataLoader(recipe.shuffle(4), 3, num_workers=workers, lanes=3)
+    )
+
+
+def test_the_state_of_a_deep_recipe_with_many_lanes_stays_under_ten_kilobytes(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    recipe = recipe_of(make_corpus("jsonl", (3, 4) * 40))
+    recipe = recipe.shuffle(3).repeat(3).filter(_odd).take(150).shuffle(2, seed=2).map(_later)
+    loader = al.DataLoader(recipe, 2, lanes=64)
+    sizes = [len(json.dumps(loader.state_dict())) for _ in loader]
+    assert len(sizes) >= 64, "every lane has delivered"
+    assert max(sizes) < LARGEST_STATE_BYTES
+
+
+def test_a_state_after_the_last_batch_inside_the_loop_leaves_nothing_and_then_the_next_epoch(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    recipe = recipe_of(make_corpus("jsonl")).shuffle(5)
+    loader = al.DataLoader(recipe, 4, lanes=3)
+    states = [loader.state_dict() for _ in loader]
+    second = drained(loader)
+    resumed = al.DataLoader(recipe, 4, lanes=3)
+    resumed.load_state_dict(states[-1])
+    assert drained(resumed) == []
+    assert drained(resumed) == second
+
+
+def test_a_state_after_the_loop_begins_the_next_epoch(make_corpus: Callable[..., Corpus]) -> None:
+    recipe = recipe_of(make_corpus("jsonl")).shuffle(5)
+    loader = al.DataLoader(recipe, 4, lanes=3)
+    drained(loader)
+    state = loader.state_dict()
+    assert (state["epoch"], state["positions"]["lanes"]) == (1, {})
+    resumed = al.DataLoader(recipe, 4, lanes=3)
+    resumed.load_state_dict(state)
+    assert drained(resumed) == drained(loader)
+
+
+def test_a_later_epoch_is_resumed_in_its_own_order_and_followed_by_the_next(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    recipe = recipe_of(make_corpus("jsonl")).shuffle(5)
+    loader = al.DataLoader(recipe, 4, lanes=3)
+    loader.set_epoch(6)
+    batches, states = zip(*((keys_of([batch]), loader.state_dict()) for batch in loader), strict=True)
+    resumed = al.DataLoader(recipe, 4, lanes=3)
+    resumed.load_state_dict(states[2])
+    assert [keys_of([batch]) for batch in resumed] == list(batches[3:])
+    assert drained(resumed) == drained(loader)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_state_is_of_what_was_delivered_and_not_of_what_was_prefetched(
+    workers: int, make_corpus: Callable[..., Corpus]
+) -> None:
+    recipe = recipe_of(make_corpus("jsonl"))
+    options: dict[str, Any] = {"num_workers": workers, "lanes": 2}
+    if workers:
+        options["prefetch_factor"] = 8
+    whole = drained(al.DataLoader(recipe, 2, **options))
+    with al.DataLoader(recipe, 2, **options) as loader:
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+    resumed = al.DataLoader(recipe, 2, **options)
+    resumed.load_state_dict(state)
+    assert drained(resumed) == whole[1:]
+
+
+def test_breaking_off_and_loading_ones_own_state_goes_on(make_corpus: Callable[..., Corpus]) -> None:
+    recipe = recipe_of(make_corpus("jsonl")).shuffle(4)
+    whole = drained(al.DataLoader(recipe, 4, lanes=2))
+    loader = al.DataLoader(recipe, 4, lanes=2)
+    for _ in loader:
+        break
+    loader.load_state_dict(loader.state_dict())
+    assert drained(loader) == whole[1:]
+
+
+def test_a_resumed_loader_can_be_saved_again_before_its_first_batch(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    recipe = recipe_of(make_corpus("jsonl")).shuffle(4)
+    loader = al.DataLoader(recipe, 4, lanes=2)
+    for _ in loader:
+        break
+    state = loader.state_dict()
+    resumed = al.DataLoader(recipe, 4, lanes=2)
+    resumed.load_state_dict(state)
+    assert resumed.state_dict() == state
+    iterator = iter(resumed)
+    assert resumed.state_dict() == state
+    iterator.close()
+
+
+def test_the_number_of_lanes_comes_from_the_state_unless_it_was_given(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    recipe = recipe_of(make_corpus("jsonl"))
+    loader = al.DataLoader(recipe, 4, num_workers=3)
+    batches = iter(loader)
+    next(batches)
+    state, rest = loader.state_dict(), [keys_of([batch]) for batch in batches]
+    resumed = al.DataLoader(recipe, 4)
+    resumed.load_state_dict(state)
+    assert [keys_of([batch]) for batch in resumed] == rest
+    with pytest.raises(ValueError, match="lanes: saved 3, now 2"):
+        al.DataLoader(recipe, 4, lanes=2).load_state_dict(state)
+
+
+def test_a_state_is_a_snapshot(make_corpus: Callable[..., Corpus]) -> None:
+    loader = al.DataLoader(recipe_of(make_corpus("jsonl")).shuffle(4), 4, lanes=2)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    before = copy.deepcopy(state)
+    next(batches)
+    next(batches)
+    assert state == before, "what is delivered later does not change it"
+
+    now = loader.state_dict()
+    expected = copy.deepcopy(now)
+    _spoil(now)
+    assert loader.state_dict() == expected, "nor does changing it change the loader"
+
+    loader.load_state_dict(before)
+    expected = copy.deepcopy(before)
+    _spoil(before)
+    assert loader.state_dict() == expected, "not even after it was loaded"
+
+
+def _spoil(value: Any) -> None:
+    for part in list(value.values()):
+        if isinstance(part, dict):
+            _spoil(part)
+    value.clear()
+
+
+def test_resuming_an_uncompressed_shard_requests_it_from_its_byte_offset(tmp_path: Any) -> None:
+    with al.ShardWriter(tmp_path / "large.tar") as writer:
+        for index in range(40):
+            writer.write({"__key__": str(index), "bin": bytes(100_000)})
+    size = (tmp_path / "large.tar").stat().st_size
+    with testing.serve(tmp_path) as server:
+        recipe = al.from_urls(server.url_of("large.tar"))
+        loader = al.DataLoader(recipe, 10)
+        states = [loader.state_dict() for _ in loader]
+        before = server.counters.bytes_sent
+        resumed = al.DataLoader(recipe, 10)
+        resumed.load_state_dict(states[2])
+        assert keys_of(resumed) == [str(index) for index in range(30, 40)]
+        sent = server.counters.bytes_sent - before
+        first = next(request for request in server.requests if "bytes=0-" not in (request.range or ""))
+        positions = states[2]["positions"]
+        offset = positions["lanes"]["0"][positions["fields"].index(["from", "byte"])]
+    assert offset > 0.7 * size
+    assert sent <= size - offset + 1
+    assert first.range is not None
+
+
+# --- what is refused ---
+
+
+@pytest.fixture
+def saved(make_corpus: Callable[..., Corpus]) -> Callable[..., dict[str, Any]]:
+    """The state of a loader with the given differences after its first batch."""
+
+    def saved(**options: Any) -> dict[str, Any]:
+        loader = loader_of(make_corpus, **options)
+        batches = iter(loader)
+        next(batches)
+        state = loader.state_dict()
+        loader.close()
+        return state
+
+    return saved
+
+
+def loader_of(make_corpus: Callable[..., Corpus], **options: Any) -> al.DataLoader[Any]:
+    """One loader, or one that differs from it in what the options say."""
+    shards = options.pop("shards", 7)
+    corpus = make_corpus("jsonl").first(shards)
+    seed, window = options.pop("seed", 0), options.pop("window", 4)
+    recipe = options.pop("recipe", recipe_of(corpus)).shuffle(window, seed=seed)
+    if options.pop("mapped", False):
+        recipe = recipe.map(_halved)
+    return al.DataLoader(recipe, options.pop("batch_size", 4), **{"lanes": 2, **options})
+
+
+@pytest.mark.parametrize(
+    ("difference", "named"),
+    [
+        ({"shards": 6}, r"shards: saved 7, now 6"),
+        ({"seed": 1}, r"ops: saved .*'seed': 0.*, now .*'seed': 1"),
+        ({"window": 5}, r"ops: saved .*'window': 4.*, now .*'window': 5"),
+        ({"mapped": True}, r"ops: saved .*, now .*_halved"),
+        ({"batch_size": 5}, r"batch_size: saved 4, now 5"),
+        ({"drop_last": True}, r"drop_last: saved False, now True"),
+        ({"lanes": 4}, r"lanes: saved 2, now 4"),
+        ({"rank": 0, "world_size": 2}, r"world_size: saved 1, now 2"),
+        (
+            {"recipe": al.from_iterable(lambda t: t.split(range(9)))},
+            r"source: saved 'shards', now 'iterable'",
+        ),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_the_state_of_another_loader_is_refused_with_the_difference_named(
+    difference: dict[str, Any],
+    named: str,
+    saved: Callable[..., dict[str, Any]],
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        loader_of(make_corpus, **difference).load_state_dict(saved())
+
+
+def test_the_state_of_another_rank_is_refused(
+    saved: Callable[..., dict[str, Any]], make_corpus: Callable[..., Corpus]
+) -> None:
+    with pytest.raises(ValueError, match="rank: saved 0, now 1"):
+        loader_of(make_corpus, rank=1, world_size=2).load_state_dict(saved(rank=0, world_size=2))
+
+
+def test_other_shards_of_the_same_number_are_refused(
+    saved: Callable[..., dict[str, Any]], make_corpus: Callable[..., Corpus]
+) -> None:
+    reordered = make_corpus("jsonl").paths[::-1]
+    recipe = al.from_urls(reordered).select("key", "number")
+    with pytest.raises(ValueError, match="urls_sha256: saved"):
+        loader_of(make_corpus, recipe=recipe).load_state_dict(saved())
+
+
+def test_every_difference_is_named_at_once(
+    saved: Callable[..., dict[str, Any]], make_corpus: Callable[..., Corpus]
+) -> None:
+    with pytest.raises(ValueError) as caught:
+        loader_of(make_corpus, seed=1, batch_size=5, lanes=4).load_state_dict(saved())
+    assert all(f"{name}: saved" in str(caught.value) for name in ("ops", "batch_size", "lanes"))
+
+
+def test_a_refused_state_leaves_the_loader_as_it_was(
+    saved: Callable[..., dict[str, Any]], make_corpus: Callable[..., Corpus]
+) -> None:
+    corpus = make_corpus("jsonl")
+    loader = al.DataLoader(recipe_of(corpus), 4)
+    with pytest.raises(ValueError, match="ops"):
+        loader.load_state_dict(saved(lanes=6))
+    assert keys_of(loader) == [key for key in _in_order(corpus)]
+
+
+def _in_order(corpus: Corpus) -> list[str]:
+    return [f"{shard}-{index}" for shard, size in enumerate(corpus.sizes) for index in range(size)]
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda state: state | {"version": 99}, "expected a state of version 1, but got version 99"),
+        (lambda state: {}, "no 'version'"),
+        (lambda state: "state", "no 'version'"),
+        (lambda state: {k: v for k, v in state.items() if k != "epoch"}, r"lacks \['epoch'\]"),
+        (lambda state: state | {"turn": 5}, "do not fit"),
+        (lambda state: state | {"positions": {"fields": [], "lanes": {"7": []}}}, "do not fit"),
+        (lambda state: state | {"positions": {"fields": [["shard"]], "lanes": {"0": []}}}, "do not fit"),
+        (lambda state: state | {"positions": []}, "do not fit"),
+    ],
+)
+def test_what_is_no_state_of_this_release_is_refused(
+    change: Callable[[dict[str, Any]], Any],
+    named: str,
+    saved: Callable[..., dict[str, Any]],
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    with pytest.raises(ValueError, match=named):
+        loader_of(make_corpus).load_state_dict(change(saved()))

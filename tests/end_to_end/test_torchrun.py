@@ -1,0 +1,123 @@
+"""Two real processes under torchrun: each reads its part, and they stay in step while they train."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from corpus import Corpus
+
+from asyncloader import testing
+
+from .harness import python
+
+_BEGIN = """
+import json, os, sys
+import torch
+import asyncloader as al
+
+folder, workers, *urls = sys.argv[1:]
+recipe = al.from_urls(urls).select("key", "number").shuffle(5)
+"""
+
+# Only the environment tells the rank: torch.distributed is not even imported.
+_BY_ENVIRONMENT = (
+    _BEGIN
+    + """
+loader = al.DataLoader(recipe, 2, num_workers=int(workers))
+keys = [key for batch in loader for key in batch["key"]]
+assert not torch.distributed.is_initialized()
+"""
+)
+
+# The process group tells it, whatever the environment says meanwhile.
+_BY_PROCESS_GROUP = (
+    _BEGIN
+    + """
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+del os.environ["RANK"], os.environ["WORLD_SIZE"]
+loader = al.DataLoader(recipe, 2, num_workers=int(workers))
+keys = [key for batch in loader for key in batch["key"]]
+os.environ["RANK"] = str(rank)
+torch.distributed.destroy_process_group()
+"""
+)
+
+_TRAIN = (
+    _BEGIN
+    + """
+torch.distributed.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+x = torch.linspace(0, 1, 20).unsqueeze(1)
+
+def loss_of(x):
+    return torch.nn.functional.mse_loss(model(x), 3 * x)
+
+before = loss_of(x).item()
+keys = []
+with al.DataLoader(recipe, 2, num_workers=int(workers), lanes=2) as loader:
+    for epoch in range(4):
+        for batch in loader:
+            if epoch == 0:
+                keys += batch["key"]
+            loss = loss_of(batch["number"].float().unsqueeze(1) / 400)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+assert loss_of(x).item() < before
+weights = [torch.zeros(2) for _ in range(2)]
+mine = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+torch.distributed.all_gather(weights, mine)
+assert torch.equal(*weights), "the ranks trained the same model"
+torch.distributed.destroy_process_group()
+"""
+)
+
+_END = """
+with open(f"{folder}/{os.environ['RANK']}.json", "w") as file:
+    json.dump(keys, file)
+"""
+
+
+def torchrun(program: str, tmp_path: Path, *arguments: str) -> list[list[str]]:
+    """The keys that each of two ranks wrote down."""
+    script = tmp_path / "train.py"
+    script.write_text(program + _END)
+    meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1")
+    # torchrun itself warns; the ranks are other processes, which take every warning for an error.
+    launcher = ("-W", "default", "-m", "torch.distributed.run", "--nproc-per-node", "2", *meeting)
+    run = python(*launcher, script, tmp_path, *arguments)
+    assert run.returncode == 0, run.stderr
+    return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("program", "workers"),
+    [(_BY_ENVIRONMENT, 0), (_BY_ENVIRONMENT, 2), (_BY_PROCESS_GROUP, 2)],
+    ids=["environment", "environment, 2 workers", "process group, 2 workers"],
+)
+def test_two_ranks_read_the_dataset_exactly_once(
+    program: str,
+    workers: int,
+    tmp_path: Path,
+    make_corpus: Callable[..., Corpus],
+    served: testing.Server,
+) -> None:
+    corpus = make_corpus("jsonl")
+    parts = torchrun(program, tmp_path, str(workers), *corpus.urls(served))
+    assert all(parts)
+    assert sorted(parts[0] + parts[1]) == corpus.keys
+
+
+def test_a_model_trains_under_ddp_over_four_epochs(
+    tmp_path: Path, make_corpus: Callable[..., Corpus], served: testing.Server
+) -> None:
+    # Shards of one length, since gradients are averaged in each step: ranks in step are not promised yet.
+    corpus = make_corpus("jsonl", (5, 5, 5, 5))
+    parts = torchrun(_TRAIN, tmp_path, "0", *corpus.urls(served))
+    assert sorted(parts[0] + parts[1]) == corpus.keys

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Callable, Generator
+from typing import Any
+
+import pytest
+
+from asyncloader import testing
+from asyncloader._flow import producer as producer_module
+from asyncloader._flow.channel import Channel, EndOfChannel
+from asyncloader._flow.producer import Producer
+
+Pairs = Generator[tuple[Any, int], None, None]
+
+
+def producer_of(
+    generate: Callable[[], Pairs], capacity: int = 2, on_close: Callable[[], None] = int
+) -> Producer[Any]:
+    producer = Producer[Any](generate, capacity, on_close, "test-producer")
+    producer.start()
+    return producer
+
+
+def count(to: int, made: list[int]) -> Pairs:
+    for number in range(to):
+        made.append(number)
+        yield number, 1
+
+
+def test_items_come_in_order_and_then_the_end() -> None:
+    with testing.check_leaks():
+        producer = producer_of(lambda: count(10, []))
+        assert [producer.receive() for _ in range(10)] == list(range(10))
+        with pytest.raises(EndOfChannel):
+            producer.receive()
+        producer.close()
+
+
+async def test_items_come_in_order_in_a_coroutine_too() -> None:
+    producer = producer_of(lambda: count(10, []))
+    assert [await producer.receive_async() for _ in range(10)] == list(range(10))
+    with pytest.raises(EndOfChannel):
+        await producer.receive_async()
+    producer.close()
+
+
+def test_it_runs_ahead_as_far_as_the_capacity_and_no_further() -> None:
+    made: list[int] = []
+    producer = producer_of(lambda: count(100, made), capacity=3)
+    time.sleep(0.1)
+    assert len(made) == 4, "three held, and one that waits to be let in"
+    producer.receive()
+    time.sleep(0.1)
+    assert len(made) == 5
+    producer.close()
+    assert len(made) == 5
+
+
+def test_an_error_of_the_generator_comes_after_its_items() -> None:
+    def fail() -> Pairs:
+        yield 1, 1
+        raise KeyError("why")
+
+    producer = producer_of(fail)
+    assert producer.receive() == 1
+    with pytest.raises(KeyError, match="why"):
+        producer.receive()
+    producer.close()
+
+
+def test_closing_closes_the_generator_and_joins_the_thread() -> None:
+    closed = threading.Event()
+
+    def generate() -> Pairs:
+        try:
+            yield from count(1000, [])
+        finally:
+            closed.set()
+
+    with testing.check_leaks():
+        producer = producer_of(generate)
+        producer.receive()
+        producer.close()
+        assert closed.is_set()
+        producer.close()
+
+
+def test_closing_wakes_a_generator_that_waits_for_something_else() -> None:
+    upstream = Channel[int](1)
+
+    def generate() -> Pairs:
+        while True:
+            yield upstream.receive(), 1
+
+    producer = producer_of(generate, on_close=upstream.close)
+    begun = time.monotonic()
+    producer.close()
+    assert time.monotonic() - begun < 1
+
+
+def test_a_generator_that_does_not_end_is_reported_and_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_module, "_CLOSE_DEADLINE_S", 0.1)
+    release = threading.Event()
+
+    def generate() -> Pairs:
+        release.wait()
+        yield 1, 1
+
+    with testing.check_leaks():
+        producer = producer_of(generate)
+        with pytest.warns(ResourceWarning, match="test-producer is still inside a function of the dataset"):
+            producer.close()
+        release.set()
+
+
+def test_the_thread_does_not_keep_its_producer_alive() -> None:
+    producer = producer_of(lambda: count(1000, []))
+    gone = weakref.ref(producer)
+    channel = producer._channel
+    del producer
+    gc.collect()
+    assert gone() is None
+    channel.close()
+
+
+def test_closing_one_that_was_never_started_does_nothing() -> None:
+    Producer[Any](lambda: count(1, []), 1, int, "never-started").close()

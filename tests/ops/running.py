@@ -1,0 +1,74 @@
+"""Running operators over a source in memory, in one lane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import cycle
+from typing import Any
+
+from asyncloader._flow.engine import Engine
+from asyncloader.dataset import Dataset
+from asyncloader.ops.op import START, Blocks, Lane, Op
+from asyncloader.plan.topology import Topology
+from asyncloader.types import Block, OffsetTrail, Position
+
+__all__ = ["Listed", "assert_resumes_everywhere", "lane_of", "positions_of", "run"]
+
+
+@dataclass
+class Listed:
+    """A source of the given samples, in blocks of the given sizes, over and over."""
+
+    samples: Sequence[Any]
+    sizes: Sequence[int] = (3, 1, 4)
+    opened: list[Lane] = field(default_factory=list)
+    closed: int = 0
+    handed_on: int = 0
+
+    def open(self, start: Position, lane: Lane) -> Blocks:
+        self.opened.append(lane)
+        try:
+            at = start.get("sample", 0)
+            for size in cycle(self.sizes):
+                if at >= len(self.samples):
+                    return
+                samples = list(self.samples[at : at + size])
+                self.handed_on += len(samples)
+                yield Block(samples, OffsetTrail(at, None))
+                at += size
+        finally:
+            self.closed += 1
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"source": "listed"}
+
+
+def lane_of(engine: Engine, lane: int = 0, lanes: int = 1, epoch: int = 0) -> Lane:
+    return Lane(Topology(lane, lanes, 0, 1, epoch), engine, 1 << 20)
+
+
+def run(source: Listed, ops: Sequence[Op], lane: Lane, start: Position = START) -> list[Any]:
+    """The samples that come out, in order."""
+    return [sample for sample, _ in positions_of(source, ops, lane, start)]
+
+
+def positions_of(
+    source: Listed, ops: Sequence[Op], lane: Lane, start: Position = START
+) -> Iterator[tuple[Any, Position]]:
+    """The samples that come out, each with the position after it."""
+    with closing(Dataset(source, tuple(ops)).open(start, lane)) as blocks:
+        for block in blocks:
+            assert len(block), "no stage hands on an empty block"
+            for index, sample in enumerate(block.samples):
+                yield sample, block.trail.after(index)
+
+
+def assert_resumes_everywhere(samples: Sequence[Any], ops: Sequence[Op], lane: Lane) -> list[Any]:
+    """Reopened at the position after any sample, the rest comes, however the stream is cut into blocks."""
+    whole = list(positions_of(Listed(samples), ops, lane))
+    for done, (_, position) in enumerate(whole, 1):
+        rest = run(Listed(samples, sizes=(2, 5)), ops, lane, position)
+        assert rest == [sample for sample, _ in whole[done:]], f"after {done} samples, at {position}"
+    return [sample for sample, _ in whole]

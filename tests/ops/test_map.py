@@ -1,0 +1,173 @@
+"""``.map`` on this thread, on threads and on the loop: order, concurrency, errors."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from asyncloader._flow.engine import Engine
+from asyncloader.dataset import Dataset
+from asyncloader.ops.async_map import AsyncMap
+from asyncloader.ops.map import Map
+
+from .running import Listed, lane_of, run
+
+
+class Running:
+    """Counts how many calls run at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.now = self.most = self.calls = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self.calls += 1
+            self.now += 1
+            self.most = max(self.most, self.now)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self.now -= 1
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 7])
+@pytest.mark.parametrize("sizes", [(1,), (5, 2), (200,)])
+def test_coroutines_run_at_once_up_to_the_concurrency_and_come_in_order(
+    concurrency: int, sizes: tuple[int, ...], engine: Engine
+) -> None:
+    running = Running()
+
+    async def work(number: int) -> int:
+        with running:
+            await asyncio.sleep(random.random() / 500)
+        return -number
+
+    mapped = run(Listed(range(100), sizes), [AsyncMap(work, concurrency)], lane_of(engine))
+    assert mapped == [-number for number in range(100)]
+    assert running.most == concurrency
+    assert running.calls == 100
+
+
+@pytest.mark.parametrize("concurrency", [1, 2, 7])
+@pytest.mark.parametrize("sizes", [(1,), (5, 2), (200,)])
+def test_functions_run_on_threads_up_to_the_concurrency_and_come_in_order(
+    concurrency: int, sizes: tuple[int, ...], engine: Engine
+) -> None:
+    running = Running()
+
+    def work(number: int) -> int:
+        with running:
+            time.sleep(random.random() / 500)
+        return -number
+
+    mapped = run(Listed(range(100), sizes), [Map(work, concurrency)], lane_of(engine))
+    assert mapped == [-number for number in range(100)]
+    assert running.most <= concurrency
+    assert concurrency == 1 or running.most > 1
+
+
+def test_coroutines_go_on_while_the_consumer_computes(engine: Engine) -> None:
+    running = Running()
+
+    async def work(number: int) -> int:
+        with running:
+            await asyncio.sleep(0.001)
+        return number
+
+    blocks = Dataset(Listed(range(1000), (50,)), (AsyncMap(work, 4),)).open({}, lane_of(engine))
+    next(blocks)
+    before = running.calls
+    time.sleep(0.1)
+    assert before < running.calls <= before + 2 * 4, "as far ahead as the concurrency allows"
+    blocks.close()
+
+
+def test_a_source_is_not_read_further_ahead_than_the_concurrency_asks(engine: Engine) -> None:
+    async def work(number: int) -> int:
+        return number
+
+    source = Listed(range(1000), (1,))
+    blocks = Dataset(source, (AsyncMap(work, 3),)).open({}, lane_of(engine))
+    next(blocks)
+    assert source.handed_on <= 2 * 3 + 1
+    blocks.close()
+
+
+@pytest.mark.parametrize("concurrency", [1, 4, 32])
+def test_the_first_failure_in_order_is_the_one_that_is_raised(concurrency: int, engine: Engine) -> None:
+    async def work(number: int) -> int:
+        await asyncio.sleep((40 - number) / 4000)  # later ones fail earlier
+        if number >= 10:
+            raise KeyError(number)
+        return number
+
+    mapped: list[Any] = []
+    blocks = Dataset(Listed(range(40)), (AsyncMap(work, concurrency),)).open({}, lane_of(engine))
+    with pytest.raises(KeyError, match="10"):
+        for block in blocks:
+            mapped += block.samples
+    assert mapped == list(range(10))
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, KeyboardInterrupt, GeneratorExit])
+def test_a_coroutine_that_ends_in_no_ordinary_way_is_an_error_and_no_wait_for_ever(
+    kind: type[BaseException], engine: Engine
+) -> None:
+    async def work(number: int) -> int:
+        if number == 5:
+            raise kind
+        return number
+
+    with pytest.raises(RuntimeError, match=f"the function raised {kind.__name__}") as caught:
+        run(Listed(range(10)), [AsyncMap(work, 2)], lane_of(engine))
+    assert isinstance(caught.value.__cause__, kind)
+    assert run(Listed(range(5)), [AsyncMap(work, 2)], lane_of(engine)) == list(range(5)), "the loop lives on"
+
+
+def test_a_coroutine_that_awaits_something_cancelled_is_an_error_and_no_wait_for_ever(engine: Engine) -> None:
+    async def work(number: int) -> int:
+        waited_for = asyncio.get_running_loop().create_future()
+        waited_for.cancel()
+        return await waited_for
+
+    with pytest.raises(RuntimeError, match="raised CancelledError"):
+        run(Listed(range(10)), [AsyncMap(work, 2)], lane_of(engine))
+
+
+def test_none_is_a_sample_like_any_other(engine: Engine) -> None:
+    async def nothing(number: int) -> None:
+        return None
+
+    assert run(Listed(range(9)), [AsyncMap(nothing, 2)], lane_of(engine)) == [None] * 9
+    assert run(Listed(range(9)), [Map(lambda number: None, 2)], lane_of(engine)) == [None] * 9
+
+
+@pytest.mark.parametrize("op", [Map, AsyncMap])
+def test_a_slow_sample_does_not_hold_up_those_before_it(op: Any, engine: Engine) -> None:
+    release = threading.Event()
+
+    def work(number: int) -> int:
+        if number == 20:
+            release.wait(10)
+        return number
+
+    async def work_async(number: int) -> int:
+        if number == 20:
+            await asyncio.to_thread(release.wait, 10)
+        return number
+
+    blocks = Dataset(Listed(range(100)), (op(work if op is Map else work_async, 2),)).open(
+        {}, lane_of(engine)
+    )
+    mapped: list[int] = []
+    while len(mapped) < 12:
+        mapped += next(blocks).samples
+    assert mapped == list(range(len(mapped)))
+    release.set()
+    blocks.close()

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asyncloader._flow.engine import Engine
+from asyncloader.dataset import Dataset
+from asyncloader.ops.repeat import Repeat
+from asyncloader.ops.take import Take
+
+from .running import Listed, lane_of, run
+
+
+@settings(deadline=None)
+@given(count=st.integers(1, 60), lanes=st.integers(1, 9))
+def test_the_lanes_together_take_exactly_the_count(count: int, lanes: int, engine: Engine) -> None:
+    taken = [
+        len(run(Listed(range(99)), [Take(count)], lane_of(engine, lane, lanes))) for lane in range(lanes)
+    ]
+    assert sum(taken) == count
+    assert max(taken) - min(taken) <= 1
+
+
+def test_nothing_is_read_beyond_what_is_taken(engine: Engine) -> None:
+    source = Listed(range(1000), (10,))
+    assert run(source, [Take(25)], lane_of(engine)) == list(range(25))
+    assert source.handed_on == 30 and source.closed == 1
+
+
+def test_a_lane_whose_share_is_nothing_opens_nothing(engine: Engine) -> None:
+    source = Listed(range(10))
+    assert run(source, [Take(2)], lane_of(engine, lane=3, lanes=4)) == []
+    assert source.opened == []
+
+
+def test_a_lane_that_has_too_few_warns_with_the_numbers(engine: Engine) -> None:
+    with pytest.warns(UserWarning, match=r"take\(30\) .* 15 samples from lane 1 of 2, which ended after 10"):
+        assert len(run(Listed(range(10)), [Take(30)], lane_of(engine, 1, 2))) == 10
+
+
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_repeat_gives_all_samples_so_many_times(times: int, engine: Engine) -> None:
+    source = Listed(range(7))
+    assert run(source, [Repeat(times)], lane_of(engine)) == list(range(7)) * times
+    assert [lane.repetition for lane in source.opened] == list(range(times))
+
+
+def test_repeat_without_a_number_goes_on_for_ever(engine: Engine) -> None:
+    blocks = Dataset(Listed(range(3), (3,)), (Repeat(None),)).open({}, lane_of(engine))
+    for _ in range(500):
+        assert next(blocks).samples == [0, 1, 2]
+    blocks.close()
+
+
+@pytest.mark.parametrize("times", [None, 3])
+def test_an_empty_lane_repeated_for_ever_ends(times: int | None, engine: Engine) -> None:
+    source = Listed([])
+    assert run(source, [Repeat(times)], lane_of(engine)) == []
+    assert len(source.opened) == 1
+
+
+def test_take_ends_a_repeat_without_a_number(engine: Engine) -> None:
+    assert run(Listed(range(3)), [Repeat(None), Take(7)], lane_of(engine)) == [0, 1, 2, 0, 1, 2, 0]

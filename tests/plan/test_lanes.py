@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from asyncloader.plan.lanes import (
+    Rotation,
+    check_shards,
+    choose_lanes,
+    lane_shards,
+    rank_lanes,
+    worker_lanes,
+)
+from asyncloader.plan.topology import World
+
+counts = st.integers(1, 40)
+order_keys = st.none() | st.lists(st.integers(0, 1000), max_size=3)
+
+
+@given(st.integers(0, 200), counts, order_keys)
+def test_the_lanes_together_have_every_shard_once(
+    shards: int, lanes: int, order_key: list[int] | None
+) -> None:
+    dealt = [lane_shards(shards, lane, lanes, order_key) for lane in range(lanes)]
+    assert sorted(shard for mine in dealt for shard in mine) == list(range(shards))
+    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+
+
+@given(st.integers(0, 50), counts)
+def test_without_a_key_lanes_keep_the_given_order(shards: int, lanes: int) -> None:
+    assert lane_shards(shards, 0, lanes, None) == list(range(0, shards, lanes))
+
+
+@given(counts, counts, st.integers(0, 8))
+def test_ranks_and_workers_together_have_every_lane_once(times: int, size: int, workers: int) -> None:
+    lanes = times * size
+    parts = [
+        part for rank in range(size) for part in worker_lanes(rank_lanes(lanes, World(rank, size)), workers)
+    ]
+    assert sorted(lane for part in parts for lane in part) == list(range(lanes))
+    assert all(parts), "no worker is started for nothing"
+    assert len(parts) <= size * max(workers, 1)
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 5))
+def test_batch_j_is_of_lane_j_mod_l_whatever_the_world_size(times: int, size: int, rounds: int) -> None:
+    lanes = times * size
+    sequence = [lane for _ in range(rounds) for lane in range(lanes)]
+    merged = [0] * len(sequence)
+    for rank in range(size):
+        mine = rank_lanes(lanes, World(rank, size)) * rounds
+        merged[rank::size] = mine
+    assert merged == sequence
+
+
+def test_lanes_are_one_for_each_worker_of_each_rank_by_default() -> None:
+    assert choose_lanes(None, World(0, 3), 4) == 12
+    assert choose_lanes(None, World(0, 3), 0) == 3
+    assert choose_lanes(6, World(0, 3), 4) == 6
+
+
+@given(counts, counts)
+def test_a_world_that_does_not_divide_the_lanes_is_told_which_do(lanes: int, size: int) -> None:
+    assume(lanes % size)
+    fitting = ", ".join(str(n) for n in range(1, lanes + 1) if lanes % n == 0)
+    with pytest.raises(
+        ValueError, match=f"{lanes} lanes .* {size} ranks; they fit a world size of {fitting}\\."
+    ):
+        choose_lanes(lanes, World(0, size), 0)
+
+
+@pytest.mark.parametrize("lanes", [0, -1, 1.5, True, "4"])
+def test_a_number_of_lanes_that_is_none_is_refused(lanes: object) -> None:
+    with pytest.raises(ValueError, match="lanes should be a positive integer value"):
+        choose_lanes(lanes, World(), 0)  # type: ignore[arg-type]  # what is tested
+
+
+def test_fewer_shards_than_ranks_are_refused_and_as_many_are_not() -> None:
+    check_shards(3, World(0, 3))
+    with pytest.raises(ValueError, match="2 shards cannot be split over 3 ranks: 1 of them"):
+        check_shards(2, World(0, 3))
+
+
+def played(lengths: list[int], turn: int = 0) -> list[int]:
+    """The lanes in the order in which streams of these lengths are taken from."""
+    left, order = list(lengths), []
+    rotation = Rotation(range(len(lengths)), turn)
+    for lane in rotation:
+        if left[lane]:
+            left[lane] -= 1
+            order.append(lane)
+            rotation.advance()
+        else:
+            rotation.mark_dry(lane)
+    assert rotation.dry == list(range(len(lengths)))
+    return order
+
+
+lengths = st.lists(st.integers(0, 6), min_size=1, max_size=6)
+
+
+@given(lengths)
+def test_a_rotation_takes_from_each_lane_in_turn_and_passes_over_dry_ones(lengths: list[int]) -> None:
+    expected = [lane for k in range(max(lengths)) for lane in range(len(lengths)) if lengths[lane] > k]
+    assert played(lengths) == expected
+
+
+@given(lengths, st.data())
+def test_a_rotation_resumed_anywhere_goes_on_as_it_would_have(
+    lengths: list[int], data: st.DataObject
+) -> None:
+    order = played(lengths)
+    assume(order)
+    done = data.draw(st.integers(1, len(order)))
+    left = [length - order[:done].count(lane) for lane, length in enumerate(lengths)]
+    assert played(left, turn=(order[done - 1] + 1) % len(lengths)) == order[done:]

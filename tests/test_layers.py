@@ -1,0 +1,248 @@
+"""The shape of the package: which room may import which, and laws that a look at the source can prove."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import asyncloader
+
+PACKAGE = Path(asyncloader.__file__).parent
+
+#: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
+ROOMS = [
+    {"errors", "types"},  # the exceptions, by whose fault; the nouns
+    {"memory", "sizes", "progress"},  # small measures that know nobody
+    {"plan"},  # pure: who reads what; positions and their saved form
+    {"_flow"},  # engine, scopes, channels: the one place where tasks are born
+    {"stores", "formats", "batching", "collate", "seeding"},  # bytes; samples; batches
+    {"workers", "device", "options", "writer"},  # processes; pinned memory; checks of parameters
+    {"ops"},  # one transformation of a lane's stream a file
+    {"shards", "iterables"},  # sources: where a lane's samples come from
+    {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows
+    {"stream"},  # one run of a recipe: lanes in turn, as batches
+    {"run"},  # one pass: threads or processes, and their end
+    {"loader"},  # the facade
+]
+#: The checking tools share nothing with what they check, and nothing of the library needs them.
+APART = {"testing"}
+
+#: Rooms without ``async``, clock and I/O, so that their rules can be tested as functions.
+PURE = {"errors", "types", "sizes", "plan", "formats", "batching", "collate"}
+
+
+def level_of(room: str) -> int:
+    for level, rooms in enumerate(ROOMS):
+        if room in rooms:
+            return level
+    pytest.fail(f"the room {room!r} has no row in the table; which of them may it import from?")
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Each module of the package with its room."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        inside = path.relative_to(PACKAGE)
+        if inside != Path("__init__.py"):  # loads names lazily, wherever they live
+            yield inside.parts[0].removesuffix(".py"), path
+
+
+def imported_rooms(path: Path) -> Iterator[tuple[str, int]]:
+    """The rooms that a module imports from, at its top or inside functions, and on which line."""
+    package = ["asyncloader", *path.relative_to(PACKAGE).parent.parts]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else []
+            name = [*above, *(node.module or "").split(".")] if node.module else above
+            targets = [[*name, alias.name] for alias in node.names]
+        elif isinstance(node, ast.Import):
+            targets = [alias.name.split(".") for alias in node.names]
+        else:
+            continue
+        for target in targets:
+            if target[0] == "asyncloader" and len(target) > 1:
+                yield target[1], node.lineno
+
+
+def test_every_room_imports_only_from_rooms_below_it() -> None:
+    upward = [
+        f"{path.relative_to(PACKAGE)}:{line} imports {target}"
+        for room, path in modules()
+        if room not in APART
+        for target, line in imported_rooms(path)
+        if target != room and target != "__version__"
+        if target in APART or level_of(target) >= level_of(room)
+    ]
+    assert not upward, "layers only point down:\n" + "\n".join(upward)
+
+
+def test_the_checking_tools_import_nothing_of_what_they_check() -> None:
+    shared = [
+        f"{path.relative_to(PACKAGE)}:{line} imports {target}"
+        for room, path in modules()
+        if room in APART
+        for target, line in imported_rooms(path)
+        if target != room
+    ]
+    assert not shared
+
+
+def test_the_table_has_no_room_that_is_not_there() -> None:
+    rooms = {room for room, _ in modules()}
+    assert set().union(*ROOMS) | APART <= rooms
+
+
+def test_the_layer_test_would_see_an_upward_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plan").mkdir()
+    wrong = tmp_path / "plan" / "wrong.py"
+    wrong.write_text(
+        "from ..loader import DataLoader\n"
+        "from .. import run\n"
+        "import asyncloader.stream\n"
+        "def f():\n    from asyncloader.dataset import Dataset\n"
+        "from .order import permutation\n"
+        "from . import lanes\n"
+    )
+    monkeypatch.setattr(sys.modules[__name__], "PACKAGE", tmp_path)
+    assert [target for target, _ in imported_rooms(wrong)] == [
+        "loader",
+        "run",
+        "stream",
+        "plan",
+        "plan",
+        "dataset",
+    ]
+
+
+@pytest.mark.parametrize("room", sorted(PURE))
+def test_a_pure_room_has_no_async_and_no_clock(room: str) -> None:
+    for path in [path for name, path in modules() if name == room]:
+        tree = ast.parse(path.read_text())
+        for node in ast.walk(tree):
+            assert not isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith), path
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                names = {node.module} if isinstance(node, ast.ImportFrom) else {a.name for a in node.names}
+                assert not names & {"time", "asyncio", "threading", "socket", "aiohttp"}, path
+
+
+def sources(pattern: str) -> list[str]:
+    """Where the pattern is in code of the library itself, comments and docstrings apart."""
+    found = []
+    for room, path in modules():
+        if room not in APART:
+            code = ast.unparse(_without_docstrings(ast.parse(path.read_text())))
+            found += [
+                f"{path.relative_to(PACKAGE)}: {line.strip()}"
+                for line in code.splitlines()
+                if re.search(pattern, line)
+            ]
+    return found
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
+            node.body[0] = ast.Pass()
+    return tree
+
+
+def test_tasks_are_born_in_one_place() -> None:
+    (only,) = sources(r"\b(create_task|ensure_future|run_coroutine_threadsafe)\b")
+    assert only.startswith("_flow/engine.py")
+
+
+def test_nothing_sleeps_and_so_nothing_polls() -> None:
+    assert sources(r"\bsleep\(") == []
+
+
+def test_no_wait_has_a_default_bound_on_queues() -> None:
+    assert sources(r"\b(asyncio|queue)\.(Simple|Lifo|Priority)?Queue\b") == []
+
+
+def test_no_cancellation_is_swallowed() -> None:
+    swallowing = []
+    for room, path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.ExceptHandler) or room in APART:
+                continue
+            caught = {
+                name.id
+                for name in ast.walk(node.type or ast.Name("BaseException"))
+                if isinstance(name, ast.Name)
+            }
+            caught |= {
+                name.attr for name in ast.walk(node.type or ast.Pass()) if isinstance(name, ast.Attribute)
+            }
+            inside = [part for statement in node.body for part in ast.walk(statement)]
+            raises = any(isinstance(part, ast.Raise) for part in inside)
+            hands_on = any(isinstance(part, ast.Name) and part.id == node.name for part in inside)
+            if caught & {"BaseException", "CancelledError"} and not (raises or hands_on):
+                swallowing.append(f"{path.relative_to(PACKAGE)}:{node.lineno}")
+    # The programs of processes: what ends there is told by their exit status.
+    assert [place for place in swallowing if not re.match(r"workers/_\w+_main\.py", place)] == []
+    assert sources(r"suppress\(.*(CancelledError|BaseException)") == []
+
+
+def _imported_by(statement: str) -> set[str]:
+    program = f"import sys, json\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    command = [sys.executable, "-W", "error", "-c", program]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    return set(json.loads(run.stdout))
+
+
+HEAVY = {
+    "torch",
+    "numpy",
+    "aiohttp",
+    "obstore",
+    "uvloop",
+    "tqdm",
+    "cloudpickle",
+    "asyncio",
+    "multiprocessing",
+}
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    assert not _imported_by("import asyncloader") & HEAVY
+
+
+def test_describing_a_recipe_imports_neither_torch_nor_a_client() -> None:
+    statement = "import asyncloader as al; al.from_urls('s3://bucket/{0..9}.tar').shuffle(9).map(str)"
+    assert not _imported_by(statement) & {"torch", "aiohttp", "obstore", "tqdm"}
+
+
+def test_every_public_name_can_be_had_and_is_listed() -> None:
+    for name in asyncloader.__all__:
+        assert getattr(asyncloader, name).__module__.startswith("asyncloader")
+    assert set(asyncloader.__all__) <= set(dir(asyncloader))
+    with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
+        asyncloader.nonsense  # noqa: B018 - the access is the test
+
+
+def test_importing_starts_nothing() -> None:
+    program = (
+        "import os, threading, importlib, pkgutil, asyncloader\n"
+        "before = len(os.listdir('/proc/self/fd'))\n"
+        "for module in pkgutil.walk_packages(asyncloader.__path__, 'asyncloader.'):\n"
+        "    if 'main' not in module.name: importlib.import_module(module.name)\n"
+        "assert threading.active_count() == 1, threading.enumerate()\n"
+        "print(len(os.listdir('/proc/self/fd')) - before)\n"
+    )
+    environment = os.environ | {"PYTHONPATH": str(PACKAGE.parent)}
+    run = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, env=environment
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+    assert int(run.stdout) == 0

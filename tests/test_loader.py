@@ -1,0 +1,222 @@
+"""The facade: what it counts, shows and forwards. What it streams is proved in ``end_to_end``."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from corpus import Corpus, keys_of
+
+import asyncloader as al
+from asyncloader import testing
+from asyncloader.workers import ForkServer
+
+
+def numbers(count: int = 20) -> al.Dataset:
+    return al.from_iterable(lambda topology: topology.split(range(count)))
+
+
+def test_constructing_a_loader_starts_nothing_and_opens_nothing() -> None:
+    with testing.serve({}) as server, testing.check_leaks(within_s=0):
+        loader = al.DataLoader(al.from_urls(server.url_of("missing.tar")), num_workers=3)
+        assert loader.state_dict()["epoch"] == 0
+        assert server.counters.connections == 0
+        before = threading.active_count()
+    assert threading.active_count() <= before
+
+
+def test_the_defaults_are_torchs() -> None:
+    ours, theirs = al.DataLoader(numbers()), torch.utils.data.DataLoader(_Torch())
+    for name in (
+        "batch_size",
+        "num_workers",
+        "pin_memory",
+        "drop_last",
+        "timeout",
+        "worker_init_fn",
+        "generator",
+        "prefetch_factor",
+        "persistent_workers",
+        "pin_memory_device",
+        "in_order",
+    ):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert al.DataLoader(numbers(), num_workers=2).prefetch_factor == 2
+
+
+class _Torch(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Any:
+        return iter(range(3))
+
+
+def test_batches_are_collated_by_torchs_rules_by_default() -> None:
+    (batch, *_) = al.DataLoader(numbers(), 4)
+    assert torch.equal(batch, torch.tensor([0, 1, 2, 3]))
+    assert [batch.tolist() for batch in al.DataLoader(numbers(3))] == [[0], [1], [2]]
+
+
+def test_single_samples_are_converted_and_not_collated() -> None:
+    samples = list(al.DataLoader(numbers(3).map(lambda n: {"a": n, "b": torch.tensor(n).numpy()}), None))
+    assert [(sample["a"], sample["b"]) for sample in samples] == [(n, torch.tensor(n)) for n in range(3)]
+
+
+def test_an_iterator_is_its_own_iterator_and_cannot_be_pickled() -> None:
+    batches = iter(al.DataLoader(numbers()))
+    assert iter(batches) is batches and aiter(batches) is batches
+    with pytest.raises(NotImplementedError, match="pickle the loader"):
+        pickle.dumps(batches)
+    batches.close()
+
+
+async def test_one_iterator_serves_both_kinds_of_loop() -> None:
+    batches = iter(al.DataLoader(numbers(6), 2, lanes=1))
+    taken = [next(batches).tolist(), (await anext(batches)).tolist(), next(batches).tolist()]
+    assert taken == [[0, 1], [2, 3], [4, 5]]
+    with pytest.raises(StopAsyncIteration):
+        await anext(batches)
+    with pytest.raises(StopIteration):
+        next(batches)
+
+
+def test_iterating_draws_from_torchs_generator_what_torch_draws() -> None:
+    def after(loader: Any) -> int:
+        torch.manual_seed(7)
+        iter(loader)
+        return int(torch.randint(1 << 40, ()))
+
+    assert after(al.DataLoader(numbers())) == after(torch.utils.data.DataLoader(_Torch()))
+
+
+# --- statistics and progress ---
+
+
+@pytest.mark.usefixtures("fork_server", "no_leaks")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_statistics_count_what_was_delivered(workers: int) -> None:
+    loader = al.DataLoader(numbers(10).map(lambda n: torch.zeros(25)), 4, num_workers=workers, lanes=2)
+    assert loader.statistics.batches == 0
+    batches = iter(loader)
+    next(batches)
+    assert (loader.statistics.batches, loader.statistics.samples) == (1, 4)
+    list(batches)
+    statistics = loader.statistics
+    assert (statistics.batches, statistics.samples, statistics.size_bytes) == (4, 10, 10 * 25 * 4)
+    assert 0 <= statistics.wait_s <= statistics.elapsed_s
+    assert 0 <= statistics.wait_share <= 1
+
+
+def test_the_wait_is_the_consumers_and_not_its_own_work() -> None:
+    def slow(number: int) -> int:
+        time.sleep(0.02)
+        return number
+
+    waiting = al.DataLoader(numbers(10).map(slow), 1)
+    list(waiting)
+    assert waiting.statistics.wait_share > 0.5
+    working = al.DataLoader(numbers(10), 1)
+    for _ in working:
+        time.sleep(0.01)
+    assert working.statistics.wait_share < 0.5
+
+
+def test_a_progress_bar_shows_batches_samples_bytes_and_the_wait(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with testing.check_leaks():
+        loader = al.DataLoader(numbers(), 2, progress=True)
+        loader.set_epoch(4)
+        assert len(list(loader)) == 10
+    shown = capsys.readouterr().err
+    assert "epoch 4: 10 batches" in shown
+    assert "samples/s" in shown and "MB/s" in shown and "waited" in shown
+
+
+def test_without_progress_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    list(al.DataLoader(numbers(), 2))
+    assert capsys.readouterr() == ("", "")
+
+
+# --- reading ahead ---
+
+
+def test_without_workers_batches_are_made_while_the_consumer_computes() -> None:
+    made: list[int] = []
+
+    def make(number: int) -> int:
+        made.append(number)
+        return number
+
+    batches = iter(al.DataLoader(numbers(1000).map(make), 1))
+    next(batches)
+    time.sleep(0.1)
+    assert 1 < len(made) <= 64, "some, within one piece of samples, and not all"
+    batches.close()
+
+
+@pytest.mark.parametrize("prefetch", [1, 3])
+def test_workers_make_prefetch_factor_batches_ahead(
+    prefetch: int, fork_server: ForkServer, tmp_path: Any
+) -> None:
+    def collate(samples: list[int]) -> list[int]:
+        (tmp_path / str(samples[0])).touch()
+        return samples
+
+    loader = al.DataLoader(
+        numbers(1000), 1, num_workers=1, prefetch_factor=prefetch, collate_fn=collate, timeout=10
+    )
+    batches = iter(loader)
+    next(batches)
+    time.sleep(0.3)
+    assert len(list(tmp_path.iterdir())) == 1 + prefetch
+    batches.close()
+
+
+def test_back_pressure_reaches_the_socket(tmp_path: Any) -> None:
+    with al.ShardWriter(tmp_path / "shard-%02d.tar", max_samples=8) as writer:
+        for index in range(64):
+            writer.write({"__key__": str(index), "bin": bytes(1 << 20)})
+    with testing.serve(tmp_path) as server:
+        urls = [server.url_of(f"shard-{number:02d}.tar") for number in range(8)]
+        loader = al.DataLoader(al.from_urls(urls), 1, memory_limit=16 << 20)
+        batches = iter(loader)
+        next(batches)
+        time.sleep(0.5)
+        # What is in flight, and what kernel buffers on both sides of the sockets hold.
+        assert server.counters.bytes_sent < 40 << 20
+        batches.close()
+
+
+# --- the context manager ---
+
+
+@pytest.mark.usefixtures("fork_server", "no_leaks")
+def test_a_loader_can_be_used_again_after_its_block(make_corpus: Callable[..., Corpus]) -> None:
+    corpus = make_corpus("tar")
+    loader = al.DataLoader(al.from_urls(corpus.paths), 4, num_workers=1)
+    for _ in range(2):
+        with loader:
+            assert sorted(keys_of(loader)) == corpus.keys
+
+
+def test_epochs_share_the_process_that_workers_come_from() -> None:
+    with al.DataLoader(numbers(), 4, num_workers=1) as loader:
+        list(loader)
+        held = ForkServer.shared()
+        pid = held.pid
+        del held
+        list(loader)
+        assert ForkServer.shared().pid == pid
+
+
+def test_pin_memory_without_an_accelerator_warns_as_torch_does_and_delivers_unpinned() -> None:
+    if torch.accelerator.is_available():
+        pytest.skip("there is one")
+    with pytest.warns(UserWarning, match="'pin_memory' argument is set as true but no accelerator"):
+        batches = [batch.tolist() for batch in al.DataLoader(numbers(4), 2, pin_memory=True)]
+    assert batches == [[0, 1], [2, 3]]

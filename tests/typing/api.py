@@ -1,0 +1,166 @@
+"""What a user's type checker sees: checked by mypy --strict, never run.
+
+Each line is something that people write. A change that breaks one breaks somebody's build.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any, assert_type
+
+import torch
+
+import asyncloader as al
+from asyncloader import testing
+from asyncloader.progress import Statistics
+
+
+def double(sample: dict[str, Any]) -> dict[str, Any]:
+    return sample
+
+
+async def fetch(sample: dict[str, Any]) -> dict[str, Any]:
+    return sample
+
+
+def stack(samples: list[Any]) -> torch.Tensor:
+    return torch.stack(samples)
+
+
+class Double:
+    def __call__(self, sample: dict[str, Any]) -> dict[str, Any]:
+        return sample
+
+
+# --- recipes ---
+
+assert_type(al.from_urls("train-{000..127}.tar"), al.Dataset)
+assert_type(al.from_urls(Path("train.tar")), al.Dataset)
+assert_type(al.from_urls(["a.tar", Path("b.tar")], format="tar"), al.Dataset)
+assert_type(al.from_urls(f"{n}.tar" for n in range(3)), al.Dataset)
+assert_type(al.from_urls("s3://bucket/a.tar", storage_options={"region": "eu-west-1"}), al.Dataset)
+
+recipe = al.from_urls("train.tar")
+assert_type(recipe.map(double), al.Dataset)
+assert_type(recipe.map(fetch, concurrency=16), al.Dataset)
+assert_type(recipe.map(Double()), al.Dataset)
+assert_type(recipe.map(lambda sample: sample["json"]), al.Dataset)
+assert_type(recipe.filter(lambda sample: sample["cls"] > 3), al.Dataset)
+assert_type(recipe.shuffle(10_000, seed=0), al.Dataset)
+assert_type(recipe.select("jpg", "cls").rename(jpg="image"), al.Dataset)
+assert_type(recipe.rename({"input.jpg": "image"}, cls="label"), al.Dataset)
+assert_type(recipe.decode(), al.Dataset)
+assert_type(recipe.decode({"flac": len}, concurrency=4), al.Dataset)
+assert_type(recipe.repeat(), al.Dataset)
+assert_type(recipe.repeat(2).take(100), al.Dataset)
+
+recipe.map("double")  # type: ignore[arg-type]  # not a function
+recipe.shuffle("many")  # type: ignore[arg-type]  # not a number
+recipe.select(3)  # type: ignore[arg-type]  # not a name
+recipe.ops = ()  # type: ignore[misc]  # frozen
+
+
+# --- sources of one's own ---
+
+
+class Numbers(al.AsyncIterableDataset):
+    async def __aiter__(self) -> AsyncIterator[int]:
+        for number in al.get_topology().split(range(10)):
+            yield number
+
+
+def lines(topology: al.Topology) -> Iterator[str]:
+    yield from topology.split(["a", "b"])
+
+
+async def rows(topology: al.Topology) -> AsyncIterator[str]:
+    yield "a"
+
+
+assert_type(al.from_iterable(Numbers()), al.Dataset)
+assert_type(al.from_iterable(lines), al.Dataset)
+assert_type(al.from_iterable(rows), al.Dataset)
+assert_type(al.from_iterable(lambda topology: topology.split(range(9))), al.Dataset)
+assert_type(al.get_topology(), al.Topology)
+assert_type(al.Topology(1, 4).split([1.5]), Iterator[float])
+
+
+# --- the loader ---
+
+# What a batch is, nobody can tell from a recipe: Any, unless a function that collates says it.
+loader: al.DataLoader[Any] = al.DataLoader(recipe, batch_size=64, num_workers=4, pin_memory=True)
+stacked: al.DataLoader[torch.Tensor] = al.DataLoader(recipe, 64, collate_fn=stack)
+padded: al.DataLoader[dict[str, Any]] = al.DataLoader(recipe, 64, collate_fn=al.Pad({"tokens": 0}))
+assert_type(next(iter(al.DataLoader(recipe, 64, collate_fn=al.Pad({"tokens": 0})))), dict[str, Any])
+
+tensors = al.DataLoader(recipe, collate_fn=stack, device="cuda", lanes=64, memory_limit=1 << 30)
+for batch in tensors:
+    assert_type(batch, torch.Tensor)
+assert_type(next(iter(tensors)), torch.Tensor)
+assert_type(tensors.state_dict(), dict[str, Any])
+assert_type(tensors.load_state_dict({}), None)
+assert_type(tensors.set_epoch(3), None)
+assert_type(tensors.statistics, Statistics)
+assert_type(tensors.close(), None)
+
+# A loader of tensors is a loader of objects: its parameter is covariant.
+objects: al.DataLoader[object] = tensors
+
+al.DataLoader(recipe, collate_fn=3)  # type: ignore[arg-type]  # not a function
+al.DataLoader(recipe, 64, 8)  # type: ignore[arg-type]  # torch's third parameter is shuffle
+
+with al.DataLoader(recipe, collate_fn=stack) as managed:
+    assert_type(next(iter(managed)), torch.Tensor)
+
+
+async def main() -> None:
+    async for batch in tensors:
+        assert_type(batch, torch.Tensor)
+    async with tensors as managed:
+        assert_type(await anext(aiter(managed)), torch.Tensor)
+    async with testing.check_leaks():
+        assert_type(await anext(aiter(tensors)), torch.Tensor)
+
+
+asyncio.run(main())
+
+
+# --- collating ---
+
+assert_type(al.Pad({"tokens": 0, "labels": al.PadField(-100, side="left")})([{}]), dict[str, Any])
+assert_type(al.default_collate([1, 2]), Any)
+assert_type(al.default_convert([1, 2]), Any)
+al.PadField(side="middle")  # type: ignore[arg-type]  # left or right
+
+
+# --- shards ---
+
+with al.ShardWriter(Path("shard-%05d.tar"), max_samples=1000) as writer:
+    assert_type(writer, al.ShardWriter)
+    assert_type(writer.write({"__key__": "a", "txt": "text"}), None)
+
+
+# --- errors ---
+
+try:
+    next(iter(tensors))
+except al.StoreError as store_error:
+    assert_type(store_error.shard, str | None)
+    assert_type(store_error.status, int | None)
+    assert_type(store_error.offset, int | None)
+except al.FormatError as format_error:
+    assert_type(format_error.sample, int | None)
+except al.WorkerDiedError as died:
+    assert_type(died.worker, int | None)
+    assert_type(died.exitcode, int | None)
+
+
+# --- testing ---
+
+with testing.serve({"a.tar": b""}, [testing.CutAt(1000, times=1)], latency_s=0.05) as server:
+    assert_type(server, testing.Server)
+    assert_type(server.url_of("a.tar"), str)
+    assert_type(server.counters.bytes_sent, int)
+    assert_type(server.requests, list[testing.LoggedRequest])
