@@ -33,6 +33,8 @@ def expand_urls(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
     """
     if isinstance(urls, str | os.PathLike):
         urls = [urls]
+    if not isinstance(urls, Iterable):
+        raise TypeError(f"urls should be strings or paths, but got {type(urls).__name__}: {urls!r}")
     shards: list[str] = []
     for url in urls:
         if not isinstance(url, str | os.PathLike):

@@ -90,6 +90,7 @@ class LeakCheck:
     def __enter__(self) -> LeakCheck:
         # Garbage of earlier tests, collected only now, would hide what this block leaks.
         gc.collect()
+        _open_first_uvloop()
         # Weak, or the check would itself keep alive what the block should let go.
         self._threads = weakref.WeakSet(threading.enumerate())
         self._tasks = weakref.WeakSet(_running_tasks())
@@ -230,3 +231,12 @@ def _wait_for_change(left: _Left, seconds: float) -> None:
                 time.sleep(seconds)
         else:
             time.sleep(seconds)
+
+
+def _open_first_uvloop() -> None:
+    """libuv opens a pipe with a process's first loop and keeps it: let that be before the block."""
+    try:
+        import uvloop
+    except ImportError:
+        return
+    uvloop.new_event_loop().close()

@@ -108,8 +108,8 @@ assert_type(tensors.close(), None)
 # A loader of tensors is a loader of objects: its parameter is covariant.
 objects: al.DataLoader[object] = tensors
 
-al.DataLoader(recipe, collate_fn=3)  # type: ignore[arg-type]  # not a function
-al.DataLoader(recipe, 64, 8)  # type: ignore[arg-type]  # torch's third parameter is shuffle
+al.DataLoader(recipe, collate_fn=3)  # type: ignore[call-overload]  # not a function
+al.DataLoader(3)  # type: ignore[call-overload]  # not a dataset of any kind
 
 with al.DataLoader(recipe, collate_fn=stack) as managed:
     assert_type(next(iter(managed)), torch.Tensor)
