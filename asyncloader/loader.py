@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from functools import cached_property
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 import torch.utils.data
 
@@ -26,20 +27,144 @@ from .run import BatchIterator, Run, WorkerSetting, stream_in_thread, stream_in_
 from .seeding import draw_base_seed
 from .shards import Shards
 from .stream import Lanes
-from .torch_kind.adapt import for_torch
+from .torch_kind.adapt import for_torch, torch_reads
 from .torch_kind.iterate import AsyncDoor, open_torch_iterator
+from .torch_kind.unsplit import UnsplitNotice
 from .workers import ForkServer
 
 __all__ = ["DataLoader", "StreamLoader"]
 
 T = TypeVar("T", covariant=True)
 
+Streamed: TypeAlias = Dataset | AsyncIterableDataset
+
+
+class MapStyle(Protocol):
+    """Gives a sample by index."""
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+TorchKind: TypeAlias = MapStyle | Iterable[Any] | AsyncIterable[Any]
+
+# Libraries ask this before they give a loader another sampler (Lightning), or deal it to ranks themselves.
+# Registered, since the recipe itself must not need torch.
+torch.utils.data.IterableDataset.register(Dataset)
+torch.utils.data.IterableDataset.register(AsyncIterableDataset)
+
 # Enough to keep 16 parts of 8 MiB in flight, which fills a link of 50 ms and 40 MB/s a connection, with as
 # much again for batches; small beside what a training process takes anyway.
 _MEMORY_LIMIT = 256 << 20
 
+_STREAM_OPTIONS = ("device", "lanes", "memory_limit", "progress")
 
-class DataLoader(torch.utils.data.DataLoader[T]):
+
+class _Loader(torch.utils.data.DataLoader[T]):
+    """What all loaders are. It has the ``__init__``, so that type checkers go by ``DataLoader.__new__``."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], T] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        rank: int | None = None,
+        world_size: int | None = None,
+        **stream_options: Any,
+    ) -> None:
+        if stream_options:
+            unknown = next((name for name in stream_options if name not in _STREAM_OPTIONS), None)
+            if unknown is not None:
+                raise TypeError(f"DataLoader.__init__() got an unexpected keyword argument {unknown!r}")
+            raise TypeError(
+                f"{', '.join(stream_options)} can be given for streams only (from_urls, from_iterable, "
+                f"AsyncIterableDataset), but the dataset is a {type(dataset).__name__}"
+            )
+        self._world = _world_of_workers(rank, world_size)
+        # As given: Lightning makes a loader anew from the public attributes.
+        self.rank, self.world_size = rank, world_size
+        self._unsplit_notice = UnsplitNotice()
+        seen = for_torch(dataset)
+        #: What torch's loop reads in the place of a dataset that it does not know.
+        self._adapted = None if seen is dataset else seen
+        super().__init__(
+            seen,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn,
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            generator,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        if self._adapted is not None:
+            self._show(dataset)
+
+    # What Python names in the TypeError of a wrong call.
+    __init__.__qualname__ = "DataLoader.__init__"
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        return AsyncDoor(iter(self))
+
+    def _get_iterator(self) -> Any:
+        """torch's hook: called by ``__iter__``, once for the loader's life with persistent workers."""
+        dataset = self.dataset if self._adapted is None else self._adapted
+        return open_torch_iterator(self, dataset, self._world, self._unsplit_notice)
+
+    @cached_property
+    def _is_accelerate_prepared(self) -> bool:
+        """What accelerate's ``prepare`` asks, and sets: True has it hand on the loader as it is.
+
+        Otherwise it makes torch's own loader anew from the dataset, which cannot read all that ours can.
+        """
+        if torch_reads(self.dataset):
+            return False
+        world = resolve_world(None, None, lambda: process_group(sys.modules), {})
+        sampler = getattr(self.batch_sampler, "sampler", self.sampler)
+        if world.size > 1 and not isinstance(sampler, torch.utils.data.DistributedSampler):
+            raise RuntimeError(
+                f"accelerate cannot deal a {type(self.dataset).__name__} to {world.size} ranks, since it "
+                "would read it with torch's own loader, which does not know datasets of this kind. Give the "
+                "DataLoader a DistributedSampler, or load a stream (from_urls, from_iterable)"
+            )
+        return True
+
+    def _show(self, dataset: Any) -> None:
+        """Let ``dataset`` be the user's own object, past torch's guard against changing it."""
+        object.__setattr__(self, "dataset", dataset)
+
+
+class _Stream(torch.utils.data.IterableDataset[Any]):
+    """What torch's constructor sees of a stream: a dataset of the iterable kind."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("torch's loop never runs over a stream")
+
+
+class DataLoader(_Loader[T]):
     """Loads the batches of a dataset, for ``for`` and for ``async for``.
 
     The parameters up to ``in_order`` are those of ``torch.utils.data.DataLoader``, with its defaults, its
@@ -86,93 +211,27 @@ class DataLoader(torch.utils.data.DataLoader[T]):
         ValueError: As torch.
     """
 
-    if TYPE_CHECKING:  # which of the two classes a call gives
-
-        @overload
-        def __new__(
-            cls, dataset: Dataset | AsyncIterableDataset, *args: Any, **options: Any
-        ) -> StreamLoader[Any]: ...
-        @overload
-        def __new__(cls, dataset: Any, *args: Any, **options: Any) -> DataLoader[Any]: ...
+    @overload
+    def __new__(
+        cls, dataset: Streamed, *args: Any, collate_fn: Callable[[Any], T], **options: Any
+    ) -> StreamLoader[T]: ...
+    @overload
+    def __new__(
+        cls, dataset: Streamed, *args: Any, collate_fn: None = None, **options: Any
+    ) -> StreamLoader[Any]: ...
+    @overload
+    def __new__(
+        cls, dataset: TorchKind, *args: Any, collate_fn: Callable[[Any], T], **options: Any
+    ) -> DataLoader[T]: ...
+    @overload
+    def __new__(
+        cls, dataset: TorchKind, *args: Any, collate_fn: None = None, **options: Any
+    ) -> DataLoader[Any]: ...
 
     def __new__(cls, dataset: Any = None, *args: Any, **options: Any) -> Any:
-        if cls is DataLoader and isinstance(dataset, Dataset | AsyncIterableDataset):
+        if cls is DataLoader and isinstance(dataset, Streamed):
             return super().__new__(StreamLoader)
         return super().__new__(cls)
-
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int | None = 1,
-        shuffle: bool | None = None,
-        sampler: Any = None,
-        batch_sampler: Any = None,
-        num_workers: int = 0,
-        collate_fn: Callable[[Any], T] | None = None,
-        pin_memory: bool = False,
-        drop_last: bool = False,
-        timeout: float = 0,
-        worker_init_fn: Callable[[int], Any] | None = None,
-        multiprocessing_context: Any = None,
-        generator: Any = None,
-        *,
-        prefetch_factor: int | None = None,
-        persistent_workers: bool = False,
-        pin_memory_device: str = "",
-        in_order: bool = True,
-        rank: int | None = None,
-        world_size: int | None = None,
-        **stream_options: Any,
-    ) -> None:
-        if stream_options:
-            raise TypeError(
-                f"{', '.join(stream_options)} can be given for streams only (from_urls, from_iterable, "
-                f"AsyncIterableDataset), but the dataset is a {type(dataset).__name__}"
-            )
-        self._world = _world_of_workers(rank, world_size)
-        seen = for_torch(dataset)
-        #: What torch's loop reads in the place of a dataset that it does not know.
-        self._adapted = None if seen is dataset else seen
-        super().__init__(
-            seen,
-            batch_size,
-            shuffle,
-            sampler,
-            batch_sampler,
-            num_workers,
-            collate_fn,
-            pin_memory,
-            drop_last,
-            timeout,
-            worker_init_fn,
-            multiprocessing_context,
-            generator,
-            prefetch_factor=prefetch_factor,
-            persistent_workers=persistent_workers,
-            pin_memory_device=pin_memory_device,
-            in_order=in_order,
-        )
-        if self._adapted is not None:
-            self._show(dataset)
-
-    def __aiter__(self) -> AsyncIterator[T]:
-        return AsyncDoor(iter(self))
-
-    def _get_iterator(self) -> Any:
-        """torch's hook: called by ``__iter__``, once for the loader's life with persistent workers."""
-        dataset = self.dataset if self._adapted is None else self._adapted
-        return open_torch_iterator(self, dataset, self._world)
-
-    def _show(self, dataset: Any) -> None:
-        """Let ``dataset`` be the user's own object, past torch's guard against changing it."""
-        object.__setattr__(self, "dataset", dataset)
-
-
-class _Stream(torch.utils.data.IterableDataset[Any]):
-    """What torch's constructor sees of a stream: a dataset of the iterable kind."""
-
-    def __iter__(self) -> Iterator[Any]:
-        raise AssertionError("torch's loop never runs over a stream")
 
 
 class StreamLoader(DataLoader[T]):
@@ -208,6 +267,9 @@ class StreamLoader(DataLoader[T]):
         TypeError: A function that cannot be called.
         ValueError: Options that contradict each other or cannot be; with torch's messages.
     """
+
+    # For accelerate, as above: a stream deals itself to the ranks, and moves its batches with device=.
+    _is_accelerate_prepared = True
 
     def __init__(
         self,
@@ -259,10 +321,12 @@ class StreamLoader(DataLoader[T]):
         )
         self._show(dataset)
         self.device = device
+        self.lanes = lanes
         self.memory_limit = memory_limit
         self.progress = progress
         self._recipe = dataset if isinstance(dataset, Dataset) else from_iterable(dataset)
         self._world = resolve_world(rank, world_size, lambda: process_group(sys.modules), os.environ)
+        self.rank, self.world_size = rank, world_size
         self._lane_count = choose_lanes(lanes, self._world, num_workers)
         self._lanes_given = lanes is not None
         if isinstance(self._recipe.source, Shards):

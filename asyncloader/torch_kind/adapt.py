@@ -6,22 +6,31 @@ attribute stays the user's own.
 
 from __future__ import annotations
 
+import io
 import os
-import warnings
+from collections import ChainMap
 from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
 from functools import partial
-from inspect import iscoroutinefunction
-from typing import Any
+from inspect import isawaitable, iscoroutinefunction
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, ClassVar
 
 import cloudpickle
-from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, IterDataPipe, MapDataPipe, Subset
 
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine, Scope
 from ..iterables import iterate_async
-from .worker_info import is_first_worker, was_asked
 
-__all__ = ["AsyncFetched", "AsyncIterated", "ByValue", "PlainIterated", "for_loop", "for_torch"]
+__all__ = [
+    "AsyncFetched",
+    "AsyncIterated",
+    "ByValue",
+    "PlainIterated",
+    "for_loop",
+    "for_torch",
+    "torch_reads",
+]
 
 # Requests of one batch under way at a time. Beyond this servers answer with 429 rather than sooner; it is
 # also what aiohttp's connector takes by default (100) with room for a second loader.
@@ -30,9 +39,11 @@ _MOST_FETCHES = 48
 
 def for_torch(dataset: Any) -> Any:
     """The dataset as torch's constructor must see it to tell map style from iterable style."""
-    if isinstance(dataset, IterableDataset):
-        return dataset
-    if hasattr(type(dataset), "__getitem__"):
+    if isinstance(dataset, IterableDataset) and hasattr(type(dataset), "__iter__"):
+        return dataset  # the loader registers the sources of streams as of this class; some are async only
+    getitem = getattr(type(dataset), "__getitem__", None)
+    # torch's base class has one that only raises: it says nothing of the kind.
+    if getitem is not None and not (getitem is Dataset.__getitem__ and isinstance(dataset, AsyncIterable)):
         return dataset
     if isinstance(dataset, AsyncIterable):
         return AsyncIterated(dataset)
@@ -45,16 +56,37 @@ def for_loop(dataset: Any, num_workers: int) -> Any:
     """The dataset as torch's loop must see it; ``dataset`` has gone through ``for_torch``."""
     if isinstance(dataset, IterDataPipe | MapDataPipe):
         return dataset  # torch shards these itself
+    if isinstance(dataset, AsyncIterated):
+        return AsyncIterated(dataset.dataset)  # each iterator stops its own engine
     if isinstance(dataset, IterableDataset):
-        return Watched(dataset) if num_workers > 1 else dataset
-    kind = type(dataset)
-    if iscoroutinefunction(getattr(kind, "__getitems__", None)) or iscoroutinefunction(
-        getattr(kind, "__getitem__", None)
-    ):
+        return dataset
+    if _is_async(dataset):
         return AsyncFetched(dataset)
-    if num_workers and hasattr(kind, "__getitem__"):
+    if num_workers and hasattr(type(dataset), "__getitem__"):
         return Fetched(dataset)
     return dataset
+
+
+def _is_async(dataset: Any) -> bool:
+    """Whether ``dataset[index]`` or its ``__getitems__`` gives something to be awaited."""
+    if isinstance(dataset, Subset):
+        return _is_async(dataset.dataset)
+    if isinstance(dataset, ConcatDataset):
+        return any(map(_is_async, dataset.datasets))
+    kind = type(dataset)
+    methods = (getattr(kind, "__getitems__", None), getattr(kind, "__getitem__", None))
+    return any(map(iscoroutinefunction, methods))
+
+
+def torch_reads(dataset: Any) -> bool:
+    """Whether torch's own loop, without ours, can read ``dataset``."""
+    return for_torch(dataset) is dataset and not _is_async(dataset)
+
+
+def _fetches_together(dataset: Any) -> bool:
+    if isinstance(dataset, Subset):
+        return _fetches_together(dataset.dataset)
+    return bool(getattr(dataset, "__getitems__", None))
 
 
 class _Adapter:
@@ -65,6 +97,9 @@ class _Adapter:
 
     def __repr__(self) -> str:
         return repr(self.dataset)
+
+    def __str__(self) -> str:
+        return str(self.dataset)
 
 
 class _EngineHere:
@@ -108,7 +143,7 @@ class AsyncFetched(_Adapter):
 
     def __getitems__(self, indices: Iterable[Any]) -> list[Any]:
         listed = list(indices)
-        return self._fetch(listed, whole=iscoroutinefunction(getattr(self.dataset, "__getitems__", None)))
+        return self._fetch(listed, whole=_fetches_together(self.dataset))
 
     def _fetch(self, indices: Sequence[Any], whole: bool) -> list[Any]:
         items: list[Any] = [None] * len(indices)
@@ -124,7 +159,11 @@ class AsyncFetched(_Adapter):
         raise AssertionError("nothing is sent on this channel")
 
     async def _fetch_whole(self, indices: Sequence[Any], items: list[Any]) -> None:
-        items[:] = await self.dataset.__getitems__(indices)
+        try:
+            items[:] = await _awaited(self.dataset.__getitems__(indices))
+        except Exception as error:
+            error.add_note(f"while fetching indices {_shown(indices)}")
+            raise
 
     async def _fetch_each(self, indices: Sequence[Any], items: list[Any]) -> None:
         waiting = iter(enumerate(indices))
@@ -135,7 +174,7 @@ class AsyncFetched(_Adapter):
     async def _fetch_next(self, waiting: Iterator[tuple[int, Any]], items: list[Any]) -> None:
         for place, index in waiting:
             try:
-                items[place] = await self.dataset[index]
+                items[place] = await _awaited(self.dataset[index])
             except Exception as error:
                 error.add_note(f"while fetching index {index!r}")
                 raise
@@ -205,47 +244,63 @@ class PlainIterated(_Adapter, IterableDataset[Any]):
         return len(self.dataset)
 
 
-class Watched(_Adapter, IterableDataset[Any]):
-    """An iterable dataset read by several workers, of which the first looks whether it is split."""
-
-    def __iter__(self) -> Iterator[Any]:
-        iterator = iter(self.dataset)
-        return _SplitWatch(iterator, self.dataset) if is_first_worker() else iterator
-
-
-class _SplitWatch:
-    """An iterator that warns, at its first item, if the dataset did not ask which worker it is."""
-
-    def __init__(self, iterator: Iterator[Any], dataset: Any) -> None:
-        self._iterator = iterator
-        self._dataset = dataset
-        self._told = False
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        item = next(self._iterator)
-        if not self._told:
-            self._told = True
-            if not was_asked():
-                warnings.warn(
-                    f"{type(self._dataset).__name__} is read by several workers but never asked "
-                    "get_worker_info(): each worker yields all of it, so that every sample comes once for "
-                    "each worker. Wrap it in asyncloader.split(dataset), or divide it in its __iter__",
-                    stacklevel=2,
-                )
-        return item
-
-
 class ByValue:
-    """Travels to a spawned worker by cloudpickle, and arrives as what it holds."""
+    """Travels to a spawned worker by cloudpickle, and arrives as what it holds.
 
-    def __init__(self, held: Any) -> None:
+    Args:
+        held: What the worker gets.
+        name: The loader's parameter that it comes from.
+        given: The value of that parameter, for messages.
+    """
+
+    def __init__(self, held: Any, name: str, given: Any) -> None:
         self._held = held
+        self._name = name
+        self._given = given
+
+    def __repr__(self) -> str:
+        return repr(self._given)
+
+    def __str__(self) -> str:
+        return str(self._given)
 
     def __reduce__(self) -> Any:
-        return cloudpickle.loads, (cloudpickle.dumps(self._held, protocol=5),)
+        try:
+            return cloudpickle.loads, (_dump(self._held),)
+        except Exception as error:
+            error.add_note(f"while pickling {_culprit(self._given, self._name)} for a worker")
+            raise
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
+    """cloudpickle, with what multiprocessing and torch know of queues, locks and shared tensors."""
+
+    # Live views of both tables; multiprocessing has no public name for its own.
+    dispatch_table: ClassVar[ChainMap[Any, Any]] = ChainMap(
+        ForkingPickler._extra_reducers,  # type: ignore[attr-defined]  # not in typeshed
+        cloudpickle.Pickler.dispatch_table,
+    )
+
+
+def _dump(held: Any) -> bytes:
+    out = io.BytesIO()
+    _Pickler(out, protocol=5).dump(held)
+    return out.getvalue()
+
+
+def _culprit(given: Any, name: str) -> str:
+    """Which part of ``given`` does not pickle: one of its attributes, or it as a whole."""
+    for attribute, value in getattr(given, "__dict__", {}).items():
+        try:
+            _dump(value)
+        except Exception:
+            return f"{name}.{attribute}, of type {type(value).__name__},"
+    return f"{name}, of type {type(given).__name__},"
+
+
+async def _awaited(found: Any) -> Any:
+    # A dataset may be made of parts of which only some are asynchronous.
+    return await found if isawaitable(found) else found
 
 
 def _shown(indices: Any) -> str:

@@ -8,9 +8,11 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from traceback import clear_frames
 from typing import Any
 
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe
 from torch.utils.data import get_worker_info as torch_worker_info
 from torch.utils.data.dataloader import (
     _BaseDataLoaderIter,
@@ -20,18 +22,22 @@ from torch.utils.data.dataloader import (
 
 from ..plan.topology import World
 from .adapt import AsyncFetched, AsyncIterated, ByValue, for_loop
+from .unsplit import Unsplit, UnsplitNotice, WatchedCollate
 from .worker_info import enter_worker
 
 __all__ = ["AsyncDoor", "open_torch_iterator"]
 
 
-def open_torch_iterator(loader: DataLoader[Any], dataset: Any, world: World) -> _BaseDataLoaderIter:
+def open_torch_iterator(
+    loader: DataLoader[Any], dataset: Any, world: World, notice: UnsplitNotice
+) -> _BaseDataLoaderIter:
     """torch's iterator over ``loader``.
 
     Args:
         loader: Its attributes say how; they stay as they are.
         dataset: The loader's dataset as torch's constructor saw it (``adapt.for_torch``).
         world: What the workers are told of their rank.
+        notice: Told of a dataset that several workers read and none has split.
     """
     seen = for_loop(dataset, loader.num_workers)
     view = copy.copy(loader)
@@ -41,16 +47,44 @@ def open_torch_iterator(loader: DataLoader[Any], dataset: Any, world: World) -> 
         _stop_engine_with(iterator, seen)
         return iterator
     _set(view, "worker_init_fn", _Enter(loader.worker_init_fn, world))
-    context = loader.multiprocessing_context
-    if _pickles(context):
+    pipe = isinstance(seen, IterDataPipe | MapDataPipe)
+    if loader.num_workers > 1 and isinstance(seen, IterableDataset) and not pipe:
+        _set(view, "collate_fn", WatchedCollate(loader.collate_fn))
+    if _pickles(loader.multiprocessing_context):
         for name in ("dataset", "collate_fn", "worker_init_fn"):
-            _set(view, name, ByValue(getattr(view, name)))
+            if name != "dataset" or not pipe:  # torch must see that it is one, and pickles it itself
+                _set(view, name, ByValue(getattr(view, name), name, getattr(loader, name)))
     loader.check_worker_number_rationality()
-    return _WorkersIterator(view)
+    return _WorkersIterator(view, partial(notice.tell, loader.dataset))
 
 
 class _WorkersIterator(_MultiProcessingDataLoaderIter):
-    """torch's multi-process iterator, whose time-outs say which worker was at which batch."""
+    """torch's multi-process iterator, whose time-outs say which worker was at which batch.
+
+    Args:
+        view: torch's loop over this loader.
+        tell_unsplit: Called with a stack level when the dataset turns out not to be split.
+    """
+
+    # Until torch has something to shut down; else its __del__ fails on an iterator that it refused to make.
+    _shutdown = True
+
+    def __init__(self, view: DataLoader[Any], tell_unsplit: Callable[[int], None]) -> None:
+        self._tell_unsplit = tell_unsplit
+        super().__init__(view)
+
+    def _next_data(self) -> Any:
+        try:
+            batch = super()._next_data()  # type: ignore[no-untyped-call]
+        except Exception as error:
+            # One of torch's frames holds the error that it raises, and through it this iterator: in that
+            # cycle its workers would live until a garbage collection, which then waits 5 s for each.
+            clear_frames(error.__traceback__)
+            raise
+        if isinstance(batch, Unsplit):
+            self._tell_unsplit(3)  # past torch's __next__, to the loop
+            return batch.batch
+        return batch
 
     def _get_data(self) -> Any:
         try:
@@ -100,24 +134,35 @@ class AsyncDoor:
         # One thread, so that calls never overlap; named as what it stands for.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="asyncloader-next")
         self._waiting: Any = None
+        self._ended = False
         self._closer = weakref.finalize(self, self._thread.shutdown, wait=False, cancel_futures=True)
 
     def __aiter__(self) -> AsyncDoor:
         return self
 
     async def __anext__(self) -> Any:
+        if self._ended:
+            raise StopAsyncIteration
         if self._waiting is None:
             self._waiting = self._thread.submit(next, self._iterator, _END)
-        batch = await asyncio.shield(asyncio.wrap_future(self._waiting))
+        waiting = self._waiting
+        try:
+            batch = await asyncio.shield(asyncio.wrap_future(waiting))
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._waiting = None  # as in torch, the batches after a failed one can still be had
+            raise
         self._waiting = None
         if batch is _END:
-            self._closer()
+            await self.aclose()
             raise StopAsyncIteration
         return batch
 
     async def aclose(self) -> None:
         """Let go of the iterator and end the thread."""
-        self._iterator = None
+        self._ended = True
+        self._iterator = self._waiting = None
         self._closer()
 
 

@@ -1,0 +1,66 @@
+"""What the benchmarks share: the memory of a process and its workers, and a run in a fresh process."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+
+class PeakMemory:
+    """Watches the proportional memory of this process and all its descendants."""
+
+    def __init__(self) -> None:
+        self._peak = 0
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> int:
+        """The largest sum seen, in bytes."""
+        self._ended.set()
+        self._thread.join()
+        return self._peak
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.2):
+            self._peak = max(self._peak, sum(map(proportional_bytes, descendants(os.getpid()))))
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """``pid`` and all processes below it."""
+    yield pid
+    for task in Path(f"/proc/{pid}/task").glob("*"):
+        try:
+            children = (task / "children").read_text().split()
+        except OSError:
+            continue
+        for child in children:
+            yield from descendants(int(child))
+
+
+def proportional_bytes(pid: int) -> int:
+    """Resident memory, with pages that processes share divided among them."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def run_fresh(script: str, *arguments: str) -> dict[str, float]:
+    """Run ``script --measure ...`` in a process of its own, which prints a line of JSON at its end."""
+    command = [sys.executable, script, "--measure", *arguments]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=300).stdout
+    found: dict[str, float] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+def machine() -> str:
+    """The line that stands above a table."""
+    return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"

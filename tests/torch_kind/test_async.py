@@ -1,0 +1,320 @@
+"""Datasets with coroutines, and ``async for`` over every kind of dataset."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, WeightedRandomSampler
+
+import asyncloader as al
+from asyncloader import testing
+
+from .pairs import plain
+
+WORKERS = pytest.mark.parametrize("workers", [0, 2])
+
+
+class Fetches:
+    """An async map-style dataset that counts how many items are under way."""
+
+    def __init__(self, size: int = 50, wait_s: float = 0.02) -> None:
+        self.size, self.wait_s = size, wait_s
+        self.now = self.most = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    async def __getitem__(self, index: int) -> Any:
+        self.now += 1
+        self.most = max(self.most, self.now)
+        try:
+            # The later an item stands, the sooner it is there.
+            await asyncio.sleep(self.wait_s * (1 - index / (2 * self.size)))
+            if index == 33:
+                raise KeyError("no such object")
+            return index, self.most
+        finally:
+            self.now -= 1
+
+
+class Gathers:
+    """Fetches a batch with one call."""
+
+    def __len__(self) -> int:
+        return 10
+
+    async def __getitems__(self, indices: list[int]) -> list[int]:
+        await asyncio.sleep(0)
+        if 7 in indices:
+            raise OSError("the answer is no")
+        return [10 * index for index in indices]
+
+    def __getitem__(self, index: int) -> int:
+        return 10 * index
+
+
+class Counts:
+    """An async iterable of no class of ours or torch's; split by worker."""
+
+    def __init__(self, size: int = 9) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        info = al.get_worker_info()
+        start, step = (0, 1) if info is None else (info.id, info.num_workers)
+        for number in range(start, self.size, step):
+            await asyncio.sleep(0)
+            yield number
+
+
+class OfTorch(torch.utils.data.Dataset[int], Counts):
+    """An async iterable that inherits torch's ``__getitem__``, which only raises."""
+
+
+class Numbers(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        info = al.get_worker_info()
+        start, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(range(start, 9, step))
+
+
+def whole(samples: Any) -> Any:
+    return samples
+
+
+def firsts(batches: Any) -> list[list[int]]:
+    return [[index for index, _ in batch] for batch in batches]
+
+
+@WORKERS
+@pytest.mark.parametrize("sampler", ["none", "shuffle", "list", "weighted", "batches"])
+def test_items_come_in_the_samplers_order(sampler: str, workers: int) -> None:
+    options: dict[str, Any] = {
+        "none": {"batch_size": 4},
+        "shuffle": {"batch_size": 4, "shuffle": True},
+        "list": {"batch_size": 2, "sampler": [3, 1, 3, 0]},
+        "weighted": {"batch_size": 5, "sampler": WeightedRandomSampler([1.0] * 10, 12)},
+        "batches": {"batch_sampler": [[1], [2, 0], [9, 8, 7]]},
+    }[sampler]
+    torch.manual_seed(3)
+    got = firsts(al.DataLoader(Fetches(10), num_workers=workers, collate_fn=whole, **options))
+    torch.manual_seed(3)
+    theirs = torch.utils.data.DataLoader(range(10), num_workers=workers, collate_fn=whole, **options)
+    assert got == list(theirs)
+
+
+@WORKERS
+def test_the_items_of_a_batch_are_fetched_at_the_same_time(workers: int) -> None:
+    loader = al.DataLoader(
+        Fetches(), 50, sampler=[*range(33), *range(34, 50), 0], num_workers=workers, collate_fn=whole
+    )
+    began = time.perf_counter()
+    (batch,) = loader
+    assert time.perf_counter() - began < 0.5, "one after the other takes 0.75 s"
+    assert len(batch) == 50
+
+
+def test_no_more_than_48_items_are_under_way() -> None:
+    dataset = Fetches(200, wait_s=0.01)
+    indices = [index for index in range(200) if index != 33]
+    (batch,) = al.DataLoader(dataset, 200, sampler=indices, collate_fn=whole)
+    assert [index for index, _ in batch] == indices
+    assert dataset.most == 48
+
+
+def test_single_samples_are_fetched_one_by_one() -> None:
+    dataset = Fetches(5)
+    assert [index for index, _ in al.DataLoader(dataset, None)] == [0, 1, 2, 3, 4]
+    assert dataset.most == 1
+
+
+@WORKERS
+@pytest.mark.parametrize("batch_size", [None, 11])
+def test_an_error_names_the_index_and_iteration_goes_on(workers: int, batch_size: int | None) -> None:
+    batches = iter(al.DataLoader(Fetches(44, 0), batch_size, num_workers=workers))
+    found: list[Any] = []
+    while True:
+        try:
+            found.append(next(batches))
+        except StopIteration:
+            break
+        except KeyError as error:
+            text = str(error) + "".join(getattr(error, "__notes__", []))
+            assert "while fetching index 33" in text
+            assert "no such object" in text
+            found.append("error")
+    assert found.index("error") == (33 if batch_size is None else 3)
+    assert len(found) == (44 if batch_size is None else 4)
+
+
+@WORKERS
+def test_a_batch_can_be_fetched_with_one_coroutine(workers: int) -> None:
+    batches = iter(al.DataLoader(Gathers(), 5, num_workers=workers))
+    assert next(batches).tolist() == [0, 10, 20, 30, 40]
+    with pytest.raises(OSError, match="the answer is no") as error:
+        next(batches)
+    text = str(error.value) + "".join(getattr(error.value, "__notes__", []))
+    assert "while fetching indices [5, 6, 7, 8, 9]" in text
+    assert next(batches, None) is None
+    assert list(al.DataLoader(Gathers(), None, num_workers=workers)) == list(range(0, 100, 10))
+
+
+def test_parts_and_sums_of_async_datasets_are_async() -> None:
+    part = Subset(Fetches(10), [5, 3, 1])
+    assert firsts(al.DataLoader(part, 2, collate_fn=whole)) == [[5, 3], [1]]
+    assert next(iter(al.DataLoader(Subset(Gathers(), [2, 1]), 2))).tolist() == [20, 10]
+    both: Any = ConcatDataset([Fetches(2), [(7, 0), (8, 0)]])
+    assert firsts(al.DataLoader(both, 3, collate_fn=whole)) == [[0, 1, 7], [8]]
+
+
+def test_async_items_run_on_a_thread_that_ends_with_the_iterator() -> None:
+    with testing.check_leaks():
+        batches = iter(al.DataLoader(Fetches(10), 2))
+        next(batches)
+        del batches
+    with testing.check_leaks():
+        list(al.DataLoader(Fetches(10), 2))
+    with testing.check_leaks():
+        items = iter(al.DataLoader(Counts(1000), 2))
+        next(items)
+        del items
+
+
+# --- async iterables ---
+
+
+@WORKERS
+@pytest.mark.parametrize("kind", [Counts, OfTorch])
+@pytest.mark.parametrize("options", [{}, {"batch_size": 2}, {"batch_size": 2, "drop_last": True}])
+def test_an_async_iterable_is_an_iterable_dataset(kind: Any, options: Any, workers: int) -> None:
+    ours = al.DataLoader(kind(), num_workers=workers, **options)
+    theirs = torch.utils.data.DataLoader(Numbers(), num_workers=workers, **options)
+    for _ in range(2):
+        assert [plain(batch) for batch in ours] == [plain(batch) for batch in theirs]
+    assert len(ours) == -(-9 // (ours.batch_size or 1)) - (1 if options.get("drop_last") else 0)
+    with pytest.raises(ValueError, match="expected unspecified sampler option"):
+        al.DataLoader(kind(), sampler=[1])
+
+
+def test_iterators_of_an_async_iterable_do_not_end_each_other() -> None:
+    loader = al.DataLoader(Counts(500), None)
+    one, two = iter(loader), iter(loader)
+    assert [next(one), next(two), next(one)] == [0, 0, 1]
+    del one
+    assert list(two) == list(range(1, 500))
+
+
+# --- async for ---
+
+KINDS: dict[str, Any] = {
+    "map": lambda: list(range(9)),
+    "iterable": Numbers,
+    "plain iterable": lambda: dict.fromkeys(range(9)).keys(),
+    "async map": lambda: Fetches(9, 0),
+    "async iterable": Counts,
+    "stream": lambda: al.from_iterable(lambda topology: topology.split(range(9))),
+}
+
+
+@WORKERS
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("ignore:dict_keys is read by several workers:UserWarning")
+async def test_both_loops_give_the_same_batches(kind: str, workers: int) -> None:
+    dataset = al.split(KINDS[kind]()) if kind == "plain iterable" else KINDS[kind]()
+    loader = al.DataLoader(dataset, 2, num_workers=workers)
+    by_async_for = [plain(batch) async for batch in loader]
+    assert by_async_for == [plain(batch) for batch in loader]
+    assert len(by_async_for) >= 5
+
+
+async def test_the_event_loop_turns_while_a_batch_is_made() -> None:
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0.005)
+            turns += 1
+
+    turning = asyncio.ensure_future(turn())
+    async for _ in al.DataLoader(Slow(), 1):
+        pass
+    turning.cancel()
+    assert turns > 10
+
+
+class Sleeps:
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.1)
+        if index == 1:
+            raise ValueError("not this one")
+        return index
+
+
+class Slow(Sleeps):
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.1)
+        return index
+
+
+@WORKERS
+async def test_a_cancelled_wait_loses_no_batch(workers: int) -> None:
+    batches = aiter(al.DataLoader(Slow(), None, num_workers=workers))
+    got = []
+    while True:
+        try:
+            got.append(await asyncio.wait_for(anext(batches), 0.03))
+        except TimeoutError:
+            continue
+        except StopAsyncIteration:
+            break
+    assert got == [0, 1, 2]
+    with pytest.raises(StopAsyncIteration):
+        await anext(batches)
+
+
+@WORKERS
+async def test_after_an_error_async_for_goes_on_as_for_does(workers: int) -> None:
+    batches = aiter(al.DataLoader(Sleeps(), None, num_workers=workers))
+    assert await anext(batches) == 0
+    with pytest.raises(ValueError, match="not this one"):
+        await anext(batches)
+    assert await anext(batches) == 2
+    with pytest.raises(StopAsyncIteration):
+        await anext(batches)
+
+
+@pytest.mark.parametrize("how", ["break", "aclose", "end"])
+@WORKERS
+async def test_async_for_leaves_nothing_behind(how: str, workers: int) -> None:
+    [batch async for batch in al.DataLoader([1], num_workers=1)]  # what starts once in a process's life
+    async with testing.check_leaks(within_s=5):
+        loader = al.DataLoader(range(20), None, num_workers=workers)
+        batches = aiter(loader)
+        if how == "break":
+            async for _ in batches:
+                break
+        elif how == "aclose":
+            await anext(batches)
+            await batches.aclose()  # type: ignore[attr-defined]
+            with pytest.raises(StopAsyncIteration):
+                await anext(batches)
+        else:
+            assert [number async for number in batches] == list(range(20))
+        del batches
+
+
+async def test_plain_for_works_inside_a_running_event_loop() -> None:
+    assert firsts(al.DataLoader(Fetches(4, 0), 2, collate_fn=whole)) == [[0, 1], [2, 3]]
+    assert list(al.DataLoader(Counts(4), None)) == [0, 1, 2, 3]
