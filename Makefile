@@ -46,5 +46,5 @@ $(LIBRARY): constraints.txt pyproject.toml
 	touch $@
 
 $(TOOLS): $(LIBRARY)
-	$(PIP) install -c constraints.txt --group test --group lint
+	$(PIP) install -c constraints.txt --group test --group interop --group lint
 	touch $@

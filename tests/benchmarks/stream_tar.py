@@ -14,18 +14,17 @@ import argparse
 import io
 import json
 import os
-import platform
 import statistics
-import subprocess
 import sys
 import tarfile
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+
+from _measure import PeakMemory, machine, run_fresh
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -114,50 +113,9 @@ def measure(side: str, base: str, workers: int) -> None:
     )
 
 
-class PeakMemory:
-    """Watches the proportional memory of this process and all its descendants."""
-
-    def __init__(self) -> None:
-        self._peak = 0
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
-
-    def stop(self) -> int:
-        self._ended.set()
-        self._thread.join()
-        return self._peak
-
-    def _watch(self) -> None:
-        while not self._ended.wait(0.2):
-            self._peak = max(self._peak, sum(map(proportional_bytes, descendants(os.getpid()))))
-
-
-def descendants(pid: int) -> Iterator[int]:
-    yield pid
-    for task in Path(f"/proc/{pid}/task").glob("*"):
-        try:
-            children = (task / "children").read_text().split()
-        except OSError:
-            continue
-        for child in children:
-            yield from descendants(int(child))
-
-
-def proportional_bytes(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
-
-
 def run(side: str, base: str, workers: int) -> dict[str, float]:
     """One pass in a fresh process."""
-    command = [sys.executable, __file__, "--measure", side, base, str(workers)]
-    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300).stdout
-    found: dict[str, float] = json.loads(printed.splitlines()[-1])
-    return found
+    return run_fresh(__file__, side, base, str(workers))
 
 
 def compare(base: str, name: str, workers: int, rounds: int) -> None:
@@ -187,7 +145,7 @@ def main() -> None:
         return
     from testing.servers import run_nginx
 
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}\n")
+    print(f"{machine()}\n")
     print("| source | asyncloader, samples/s | requests + tarfile | ratio | first batch, s | peak MB |")
     print("|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as directory:

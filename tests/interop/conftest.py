@@ -1,0 +1,32 @@
+"""What training libraries must not do in a test: reach out to the network, or leave files behind."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refuse every connection but those inside the machine's own kernel."""
+    connect = socket.socket.connect
+
+    def connect_locally(self: socket.socket, address: Any) -> None:
+        if self.family != socket.AF_UNIX:
+            raise AssertionError(f"a connection to {address}")
+        connect(self, address)
+
+    monkeypatch.setattr(socket.socket, "connect", connect_locally)
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fail the test if it leaves a file, such as a log or a checkpoint, in the working directory."""
+    here: Path = tmp_path_factory.mktemp("working-directory")
+    monkeypatch.chdir(here)
+    yield
+    assert list(here.iterdir()) == []

@@ -1,0 +1,67 @@
+"""accelerate trains with our loaders: ``Accelerator().prepare``."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import asyncloader as al
+
+from .points import KINDS, AsyncPoints, assert_trained, loss_of
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what it imports is deprecated here and there
+    accelerate: Any = pytest.importorskip(
+        "accelerate", reason="accelerate is in the dependency group 'interop'"
+    )
+
+pytestmark = pytest.mark.filterwarnings("ignore::Warning:accelerate")
+
+EPOCHS = 3
+
+
+@pytest.fixture
+def accelerator() -> Any:
+    return accelerate.Accelerator(cpu=True)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_prepared_loader_gives_each_sample_once_per_epoch(
+    kind: str, workers: int, accelerator: Any, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Linear(1, 1)
+    given = KINDS[kind](tmp_path, workers)
+    model, optimizer, loader = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.2), given)
+    assert isinstance(loader, torch.utils.data.DataLoader)
+    # A dataset that torch's own loop cannot read must keep its loader.
+    assert (loader is given) == (kind != "map style")
+    epochs: list[list[int]] = []
+    losses: list[float] = []
+    for _ in range(EPOCHS):
+        epochs.append([])
+        for batch in loader:
+            with accelerator.accumulate(model):
+                epochs[-1] += batch["number"].tolist()
+                loss = loss_of(model, batch)
+                accelerator.backward(loss)
+                optimizer.step()
+                optimizer.zero_grad()
+                losses.append(loss.item())
+    assert_trained(epochs, losses)
+
+
+def test_several_ranks_need_a_sampler_of_their_own_for_a_dataset_that_torch_cannot_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The answer of a process group of two; the group itself is in test_ddp.py.
+    monkeypatch.setattr("asyncloader.loader.process_group", lambda modules: (0, 2))
+    with pytest.raises(RuntimeError, match=r"cannot deal a AsyncPoints to 2 ranks.*DistributedSampler"):
+        _ = al.DataLoader(AsyncPoints(), 4)._is_accelerate_prepared
+    sampler: Any = torch.utils.data.DistributedSampler(AsyncPoints(), 2, 0)  # type: ignore[arg-type]
+    assert al.DataLoader(AsyncPoints(), 4, sampler=sampler)._is_accelerate_prepared

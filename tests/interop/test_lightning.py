@@ -1,0 +1,165 @@
+"""Lightning trains with our loaders: the Trainer, and Fabric."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import asyncloader as al
+
+from .points import COUNT, KINDS, assert_trained, inputs, loss_of
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # what it imports is deprecated here and there
+    lightning: Any = pytest.importorskip("lightning", reason="lightning is in the dependency group 'interop'")
+
+pytestmark = [
+    # Advice on the number of workers and logging intervals, and its own use of what torch deprecates.
+    pytest.mark.filterwarnings("ignore::Warning:lightning"),
+    pytest.mark.filterwarnings("ignore:.*:lightning.fabric.utilities.warnings.PossibleUserWarning"),
+]
+
+EPOCHS = 3
+
+
+class Line(lightning.LightningModule):  # type: ignore[misc]  # only known at run time
+    """A linear model that remembers what it was trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = torch.nn.Linear(1, 1)
+        self.epochs: list[list[int]] = []
+        self.batches: list[list[int]] = []
+        self.losses: list[float] = []
+
+    def on_train_epoch_start(self) -> None:
+        self.epochs.append([])
+
+    def training_step(self, batch: Any, _: int) -> torch.Tensor:
+        self.batches.append(batch["number"].tolist())
+        if self.epochs:  # Lightning opens none when it resumes in the middle of one
+            self.epochs[-1] += self.batches[-1]
+        loss = loss_of(self.net, batch)
+        self.losses.append(loss.item())
+        return loss
+
+    def predict_step(self, batch: Any, _: int) -> torch.Tensor:
+        self.net(inputs(batch))
+        numbers: torch.Tensor = batch["number"]
+        return numbers
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.2)
+
+
+def make_trainer() -> Any:
+    return lightning.Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=EPOCHS,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_trainer_fits_each_sample_once_per_epoch(kind: str, workers: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Line()
+    make_trainer().fit(model, KINDS[kind](tmp_path, workers))
+    assert len(model.epochs) == EPOCHS
+    assert_trained(model.epochs, model.losses)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_trainer_takes_a_loader_from_the_model_s_hook(kind: str, tmp_path: Path) -> None:
+    # Inside hooks Lightning wraps the constructors of all loaders.
+    class WithLoader(Line):
+        def train_dataloader(self) -> Any:
+            return KINDS[kind](tmp_path, 0)
+
+    torch.manual_seed(0)
+    model = WithLoader()
+    make_trainer().fit(model)
+    assert_trained(model.epochs, model.losses)
+
+
+@pytest.mark.parametrize("hook", [False, True], ids=["argument", "hook"])
+@pytest.mark.parametrize("kind", ["map style", "async map style", "from_urls"])
+def test_a_loader_made_anew_for_predicting_keeps_its_options(kind: str, hook: bool, tmp_path: Path) -> None:
+    options: dict[str, Any] = {"lanes": 4} if kind == "from_urls" else {"drop_last": False}
+    options |= {"rank": 0, "world_size": 1}
+
+    class WithLoader(Line):
+        def predict_dataloader(self) -> Any:
+            return KINDS[kind](tmp_path, 2, **options)
+
+    trainer = make_trainer()
+    given = () if hook else (KINDS[kind](tmp_path, 2, **options),)
+    predicted = trainer.predict(WithLoader(), *given)
+    assert sorted(torch.cat(predicted).tolist()) == list(range(COUNT))
+    used = trainer.predict_dataloaders
+    assert isinstance(used, al.DataLoader)
+    assert {name: getattr(used, name) for name in options} == options
+    assert used.num_workers == 2
+
+
+class LineByHand(Line):
+    """Takes its batches from the loader itself, of which Lightning then reads none ahead."""
+
+    def training_step(self, dataloader_iter: Any) -> torch.Tensor:  # Lightning goes by the name
+        batch, number, _ = next(dataloader_iter)
+        return super().training_step(batch, number)
+
+
+@pytest.mark.parametrize(("line", "ahead"), [(LineByHand, 0), (Line, 1)])
+def test_a_checkpoint_of_the_trainer_holds_the_stream_s_position(
+    line: type[Line], ahead: int, tmp_path: Path
+) -> None:
+    # Of a loader without a length Lightning reads one batch ahead, and saves the position behind it.
+    (tmp_path / "shards").mkdir()
+
+    class SavesOnce(lightning.Callback):  # type: ignore[misc]  # only known at run time
+        def on_train_batch_end(self, trainer: Any, model: Any, *_: Any) -> None:
+            if trainer.global_step == 3:
+                trainer.save_checkpoint(tmp_path / "state.ckpt")
+
+    def fit(**options: Any) -> list[list[int]]:
+        torch.manual_seed(0)
+        model = line()
+        trainer = make_trainer()
+        trainer.callbacks.append(SavesOnce())
+        trainer.fit(model, KINDS["from_urls"](tmp_path / "shards", 0), **options)
+        return model.batches
+
+    whole = fit()
+    assert fit(ckpt_path=tmp_path / "state.ckpt", weights_only=False) == whole[3 + ahead :]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_fabric_trains_on_each_sample_once_per_epoch(kind: str, workers: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    fabric = lightning.Fabric(accelerator="cpu", devices=1)
+    net = torch.nn.Linear(1, 1)
+    model, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.2))
+    loader = fabric.setup_dataloaders(KINDS[kind](tmp_path, workers))
+    epochs: list[list[int]] = []
+    losses: list[float] = []
+    for _ in range(EPOCHS):
+        epochs.append([])
+        for batch in loader:
+            epochs[-1] += batch["number"].tolist()
+            loss = loss_of(model, batch)
+            optimizer.zero_grad()
+            fabric.backward(loss)
+            optimizer.step()
+            losses.append(loss.item())
+    assert_trained(epochs, losses)
