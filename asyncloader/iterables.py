@@ -8,15 +8,16 @@ on, since every lane would yield the same samples.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Generator, Iterable, Mapping
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
 from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import islice
+from time import monotonic
 from typing import Any, TypeAlias
 
-from ._flow.channel import Channel, ChannelClosed, EndOfChannel
-from ._flow.engine import Engine
+from ._flow.channel import Channel, EndOfChannel
+from ._flow.engine import Engine, Scope
 from .ops.op import Blocks, Lane, name_of
 from .plan.topology import Topology, enter_topology
 from .types import Block, OffsetTrail, Position
@@ -27,6 +28,9 @@ Make: TypeAlias = Callable[[Topology], Iterable[Any] | AsyncIterable[Any]]
 
 # A block should be worth its hand-over and not hold up the first batch of a slow source.
 _BLOCK_SAMPLES = 32
+
+# Nor should a slow one hold up a batch, or a close, for a whole block.
+_BLOCK_S = 0.05
 
 # Blocks between the loop and the consumer of an asynchronous source; its samples have no known size, so
 # they are bounded by count: enough to go on while a batch is collated.
@@ -78,20 +82,39 @@ def _open_sync(iterable: Iterable[Any], skip: int, must_ask: bool, lane: Lane) -
     context = copy_context()
     here = context.run(enter_topology, lane.topology)
     iterator: Any = context.run(iter, iterable)
+    index = 0
+    failure: Exception | None = None
     try:
-        samples = context.run(list, islice(iterator, 1))
+        samples, failure = context.run(_take, iterator, 1)
         if must_ask and not here.asked:
             raise _not_asked(iterable, lane.topology)
-        index = 0
         while samples:
             if index + len(samples) > skip:
                 fresh = max(skip - index, 0)
                 yield Block(samples[fresh:], OffsetTrail(index + fresh, None))
+            if failure is not None:
+                break
             index += len(samples)
-            samples = context.run(list, islice(iterator, _BLOCK_SAMPLES))
+            samples, failure = context.run(_take, iterator, _BLOCK_SAMPLES)
+        if failure is not None:
+            raise failure
     finally:
         if hasattr(iterator, "close"):
             iterator.close()
+
+
+def _take(iterator: Iterator[Any], most: int) -> tuple[list[Any], Exception | None]:
+    """The next samples, fewer at the end, where they are slow to come, or before a failure."""
+    samples: list[Any] = []
+    began = monotonic()
+    try:
+        for sample in islice(iterator, most):
+            samples.append(sample)
+            if monotonic() - began > _BLOCK_S:
+                break
+    except Exception as error:
+        return samples, error
+    return samples, None
 
 
 def iterate_async(iterable: AsyncIterable[Any], engine: Engine) -> Generator[Any, None, None]:
@@ -119,8 +142,9 @@ def _open_async(
 class _Pump:
     """Runs the user's iterator on the loop and sends its samples in blocks.
 
-    A block is sent when it is full, or when the iterator waits for something: a callback scheduled at
-    a block's first sample runs only once the iterator has given the loop its turn.
+    One task gathers, another sends what was gathered. The second gets its turn when the iterator waits
+    for something, or when a block is full; so a fast source makes full blocks, and a slow one holds
+    nothing back.
     """
 
     def __init__(
@@ -138,11 +162,26 @@ class _Pump:
         self._out = out
         self._gathered: list[Any] = []
         self._index = 0
+        self._ended = False
+        self._failure: Exception | None = None
+        self._gathered_some = asyncio.Event()
+        self._has_room = asyncio.Event()
 
     async def run(self) -> None:
+        async with Scope() as scope:
+            scope.start(self._send)
+            try:
+                await self._gather()
+            except Exception as error:
+                self._failure = error  # raised once what came before it was sent
+            self._ended = True
+            self._gathered_some.set()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _gather(self) -> None:
         here = enter_topology(self._topology)
         iterator: Any = aiter(self._iterable)
-        loop = asyncio.get_running_loop()
         try:
             async for sample in iterator:
                 if self._index == 0 and self._must_ask and not here.asked:
@@ -151,23 +190,22 @@ class _Pump:
                 if self._index <= self._skip:
                     continue
                 self._gathered.append(sample)
-                if len(self._gathered) == 1:
-                    loop.call_soon(self._flush)
-                elif len(self._gathered) >= _BLOCK_SAMPLES:
-                    await self._out.send_async(self._cut_block())
-            if self._gathered:
-                await self._out.send_async(self._cut_block())
+                self._gathered_some.set()
+                if len(self._gathered) >= _BLOCK_SAMPLES:
+                    self._has_room.clear()
+                    await self._has_room.wait()
         finally:
             if hasattr(iterator, "aclose"):
                 await iterator.aclose()
 
-    def _flush(self) -> None:
-        if self._gathered and len(self._out) < _BLOCKS_AHEAD:
-            try:
-                self._out.send(self._cut_block())
-            except ChannelClosed:  # the consumer has gone, and the engine is about to cancel this task
-                return
-
-    def _cut_block(self) -> Block:
-        samples, self._gathered = self._gathered, []
-        return Block(samples, OffsetTrail(self._index - len(samples), None))
+    async def _send(self) -> None:
+        while not (self._ended and not self._gathered):
+            await self._gathered_some.wait()
+            self._gathered_some.clear()
+            if self._gathered:
+                samples, self._gathered = self._gathered, []
+                block = Block(samples, OffsetTrail(self._index - len(samples), None))
+                self._has_room.set()
+                await self._out.send_async(block)
+                if self._ended:
+                    self._gathered_some.set()

@@ -332,6 +332,8 @@ class StreamLoader(DataLoader[T]):
         if isinstance(self._recipe.source, Shards):
             check_shards(len(self._recipe.source.urls), self._world)
         self._next = self._new_cursor(0)
+        #: Whether a state or an epoch was set since the latest iteration began.
+        self._next_counts = False
         self._run: Run | None = None
         self._forkserver: ForkServer | None = None
 
@@ -350,15 +352,19 @@ class StreamLoader(DataLoader[T]):
         )
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of ``epoch``, from its beginning.
+        """Make the next iteration that of ``epoch``.
+
+        It starts at the epoch's beginning, unless a position in this very epoch was loaded before: a
+        training loop that calls this at the top of each epoch must not undo a resume.
 
         Raises:
             ValueError: ``epoch`` is negative or no int.
         """
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise ValueError(f"epoch should be a non-negative integer, but got epoch={epoch!r}")
-        self._next = self._new_cursor(epoch)
-        self._run = None
+        if self._next.epoch != epoch:
+            self._next = self._new_cursor(epoch)
+        self._next_counts = True
 
     @property
     def statistics(self) -> Statistics:
@@ -374,7 +380,7 @@ class StreamLoader(DataLoader[T]):
         then the next epoch. After the loop has ended it is the beginning of the next epoch.
         """
         run = self._run
-        cursor = self._next if run is None or run.exhausted else run.cursor
+        cursor = self._next if run is None or run.exhausted or self._next_counts else run.cursor
         return save_cursor(cursor, self._describe(), self._world)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -393,7 +399,7 @@ class StreamLoader(DataLoader[T]):
         # Nothing is taken over before the whole state was found good: a refused one changes nothing.
         self._next = load_cursor(state, mine, self._world, rank_lanes(lanes, self._world))
         self._lane_count = lanes
-        self._run = None
+        self._next_counts = True
 
     # --- life ---
 
@@ -426,6 +432,7 @@ class StreamLoader(DataLoader[T]):
 
     def _start(self) -> Run:
         """Start a pass at the next cursor."""
+        self._check_world()
         cursor = self._next
         seed = draw_base_seed(self.generator)
         lanes = Lanes(
@@ -445,7 +452,7 @@ class StreamLoader(DataLoader[T]):
                 source = stream_in_thread(lanes, self.memory_limit // 4, stack)
             else:
                 # Held by the loader, so that it serves all its epochs.
-                self._forkserver = self._forkserver or ForkServer.shared()
+                self._forkserver = ForkServer.shared()
                 prefetch = self.prefetch_factor or 1
                 setting = WorkerSetting(self.num_workers, seed, self.worker_init_fn, prefetch)
                 source = stream_in_workers(lanes, setting, self.memory_limit // 4, stack)
@@ -463,8 +470,19 @@ class StreamLoader(DataLoader[T]):
                 stack.callback(statistics.bar.close)
             run = Run(source, cursor, statistics, stack.pop_all(), self.timeout or None)
         self._run = run
+        self._next_counts = False
         self._next = self._new_cursor(cursor.epoch + 1)
         return run
+
+    def _check_world(self) -> None:
+        """Refuse to read for another rank than was known when the loader was made."""
+        group = process_group(sys.modules)
+        if self.rank is None and group is not None and World(*group) != self._world:
+            raise RuntimeError(
+                f"this loader was made for rank {self._world.rank} of {self._world.size}, but the process "
+                f"group says rank {group[0]} of {group[1]}: samples would be read twice. Make the loader "
+                "after torch.distributed.init_process_group(), or pass rank= and world_size="
+            )
 
     def _describe(self) -> dict[str, Any]:
         return {

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 import time
 import weakref
 from collections.abc import Callable, Generator
@@ -18,6 +19,8 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
+
+import cloudpickle
 
 from ._flow.channel import EndOfChannel, Receiver
 from ._flow.engine import Engine
@@ -96,9 +99,28 @@ def stream_in_workers(
         jobs.append(partial(_run_worker, share, worker, setting))
         receivers_of.update(dict.fromkeys(mine, worker))
     pool = WorkerPool(jobs, prefetch=setting.prefetch, prefetch_bytes=batch_bytes // len(dealt))
-    stack.enter_context(pool)
+    try:
+        stack.enter_context(pool)
+    except Exception as error:
+        _note_unpicklable(lanes, setting, error)
+        raise
     receivers = {lane: pool.workers[worker] for lane, worker in receivers_of.items()}
     return MergedLanes([lane for lane, _ in lanes.turns], receivers, pool.close)
+
+
+def _note_unpicklable(lanes: Lanes, setting: WorkerSetting, error: Exception) -> None:
+    """Say at ``error`` which part of the recipe cannot be sent to a worker, if that is what it is about."""
+    parts: list[tuple[str, object]] = [("the source", lanes.recipe.source)]
+    parts += [(f".{op.describe()['op']}({op.describe().get('fn', '...')})", op) for op in lanes.recipe.ops]
+    parts += [("collate_fn", lanes.collate_fn), ("worker_init_fn", setting.init_fn)]
+    for name, part in parts:
+        try:
+            cloudpickle.dumps(part)
+        except Exception:
+            error.add_note(
+                f"{name} cannot be sent to a worker process: it holds something that does not pickle, such "
+                "as a lock, an open file or a client. Make that in the worker, where it is first needed"
+            )
 
 
 def _run_worker(lanes: Lanes, worker: int, setting: WorkerSetting) -> Batches:
@@ -138,6 +160,7 @@ class Run:
         self.statistics = statistics
         self.exhausted = False
         self._closed = False
+        self._owner = os.getpid()
 
     def next_batch(self) -> Any:
         """The next batch, blocking this thread.
@@ -152,6 +175,7 @@ class Run:
         try:
             batch, note = self._source.receive(self._timeout_s)
         except BaseException as error:
+            self._check_open()
             # A TimeoutError that comes before the time is up is the user's own, or a store's.
             waited_s = time.perf_counter() - began
             if not isinstance(error, TimeoutError) or waited_s < (self._timeout_s or math.inf):
@@ -168,6 +192,7 @@ class Run:
             async with deadline:
                 batch, note = await self._source.receive_async()
         except BaseException as error:
+            self._check_open()
             if not isinstance(error, TimeoutError) or not deadline.expired():
                 self._end(error)
             raise
@@ -179,6 +204,12 @@ class Run:
         self._stack.close()
 
     def _check_open(self) -> None:
+        """Refuse a pass that is not ours to read; also one closed by somebody else while we waited."""
+        if self._owner != os.getpid():
+            raise RuntimeError(
+                f"this iterator belongs to process {self._owner}, and a process forked from it would take "
+                "its batches away; iterate the loader anew"
+            )
         if self.exhausted:
             raise EndOfChannel
         if self._closed:

@@ -56,7 +56,8 @@ class ShardWriter:
 
     Use it as a context manager: leaving the block finishes the open shard, leaving it by an exception
     discards the open shard and keeps those that were finished. Nothing is opened before the first
-    sample; without samples no shard is written. A shard of the same name is replaced.
+    sample; without samples no shard is written. A shard that exists is never replaced: two runs into
+    one folder would leave a mixture of both.
 
     Args:
         pattern: Path of the shards with their number in it, ``"corpus-%05d.tar"`` or
@@ -105,6 +106,7 @@ class ShardWriter:
             ValueError: A key or field that would not read back, or the key of the sample before.
             TypeError: A value that has no encoding.
             RuntimeError: The writer is closed.
+            FileExistsError: There is a shard of this name; nothing of the sample was written.
             OSError: The shard cannot be written; it is discarded and the writer closed.
         """
         if self._closed:
@@ -119,7 +121,12 @@ class ShardWriter:
         if self._open is not None and self._is_full(self._open, len(encoded)):
             self._finish_shard()
         if self._open is None:
-            self._open = _OpenShard(self._path(len(self.shards)), self._compression)
+            path = self._path(len(self.shards))
+            if os.path.exists(path):
+                raise FileExistsError(
+                    f"{path!r} exists, from another run perhaps; write to an empty folder, or remove it first"
+                )
+            self._open = _OpenShard(path, self._compression)
         try:
             self._open.write(encoded)
         except BaseException:

@@ -112,22 +112,30 @@ def test_a_new_shard_begins_before_max_bytes_is_passed(tmp_path: Path) -> None:
 
 
 def test_a_folder_gets_numbered_tars(tmp_path: Path) -> None:
-    (tmp_path / "out").mkdir()
-    for folder in (tmp_path / "out", f"{tmp_path}/out/"):
+    for name, folder in (("a", tmp_path / "a"), ("b", f"{tmp_path}/b/")):
+        (tmp_path / name).mkdir()
         with ShardWriter(folder) as writer:
             writer.write(sample(0))
-        assert writer.shards == [WrittenShard(f"{tmp_path}/out/shard-00000.tar", 1, 1024)]
+        assert writer.shards == [WrittenShard(f"{tmp_path}/{name}/shard-00000.tar", 1, 1024)]
 
 
 def test_a_shard_is_not_seen_before_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "s.tar"
-    path.write_bytes(b"the old shard")
     with ShardWriter(path) as writer:
         writer.write(sample(0))
-        assert path.read_bytes() == b"the old shard"
+        assert not path.exists()
         assert writer.shards == []
         assert all(name.startswith(".") for name in os.listdir(tmp_path) if name != "s.tar")
     assert read(path) == [sample(0)]
+
+
+def test_a_shard_that_exists_is_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "s.tar"
+    path.write_bytes(b"the old shard")
+    with ShardWriter(path) as writer, pytest.raises(FileExistsError, match=r"s\.tar' exists.*empty folder"):
+        writer.write(sample(0))
+    assert path.read_bytes() == b"the old shard"
+    assert os.listdir(tmp_path) == ["s.tar"]
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)

@@ -85,6 +85,8 @@ class Scope:
             return
         if outlet is not None:
             outlet.on_close(partial(_cancel_from_any_thread, task))
+            # Also of a task that was cancelled before its first step, and so never ran at all.
+            task.add_done_callback(lambda _: outlet.finish(EngineStopped()))
 
 
 class Engine:
@@ -198,9 +200,6 @@ async def _run_into(work: Work, outlet: Channel[Any]) -> None:
         await work()
     except Exception as error:
         outlet.finish(error)
-    except BaseException:
-        outlet.finish(EngineStopped())
-        raise
     else:
         outlet.finish()
 

@@ -19,6 +19,10 @@ T = TypeVar("T")
 _CLOSE_DEADLINE_S = 5.0
 
 
+# The engine's, the producers', the map's and the device's threads, and those in which the loop reads files.
+_OWN_THREADS = ("asyncloader-", "asyncio_")
+
+
 class Producer(Generic[T]):
     """The receiving end of a generator that runs ahead on a thread of its own.
 
@@ -38,6 +42,7 @@ class Producer(Generic[T]):
     ) -> None:
         self._channel = Channel[T](capacity)
         self._on_close = on_close
+        self._closed = False
         # A daemon, since the interpreter joins others before any finalizer could end this one.
         self._thread = threading.Thread(
             target=_produce, args=(generate, self._channel), name=name, daemon=True
@@ -57,10 +62,13 @@ class Producer(Generic[T]):
 
     def close(self) -> None:
         """Stop the generator and join the thread, under a deadline. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
         self._channel.close()
         self._on_close()
-        # A garbage collection in that very thread may end up here; it cannot wait for itself.
-        if self._thread is threading.current_thread() or self._thread.ident is None:
+        # A garbage collection may run a finalizer in any thread, also in one that this one waits for.
+        if threading.current_thread().name.startswith(_OWN_THREADS) or self._thread.ident is None:
             return
         self._thread.join(_CLOSE_DEADLINE_S)
         if self._thread.is_alive():

@@ -49,7 +49,7 @@ class AsyncMap:
                         inbox.send(piece)
                         outstanding += len(piece)
                         # Twice as many as run, so that none idles while this thread is elsewhere.
-                        while outstanding > 2 * self.concurrency:
+                        while len(outbox) or outstanding > 2 * self.concurrency:
                             done = outbox.receive()
                             outstanding -= len(done)
                             yield done

@@ -51,7 +51,7 @@ class Map:
                 for piece in block.pieces(_THREAD_PIECE_SAMPLES):
                     running.append(pool.submit(self._apply, piece))
                     # Twice as many as run, so that none idles while this thread is elsewhere.
-                    if len(running) > 2 * self.concurrency:
+                    while running and (running[0].done() or len(running) > 2 * self.concurrency):
                         yield from running.popleft().result().hand_on()
             while running:
                 yield from running.popleft().result().hand_on()

@@ -70,7 +70,10 @@ def load_cursor(
             of lanes, rank or world size; the message names each difference.
     """
     if not isinstance(state, Mapping) or "version" not in state:
-        raise ValueError("expected a dict made by state_dict(), but found no 'version' in it")
+        whole = state if isinstance(state, Mapping) else {}
+        inner = [name for name, value in whole.items() if isinstance(value, Mapping) and "version" in value]
+        hint = f"; did you mean the one under {inner[0]!r}?" if inner else ""
+        raise ValueError(f"expected a dict made by state_dict(), but found no 'version' in it{hint}")
     if state["version"] != _VERSION:
         raise ValueError(
             f"expected a state of version {_VERSION}, but got version {state['version']!r}; "

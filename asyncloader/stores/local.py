@@ -77,4 +77,5 @@ async def _pieces(fd: int, start: int, end: int, url: str) -> AsyncGenerator[Buf
 
 
 def _store_error(error: OSError, url: str, offset: int) -> StoreError:
-    return StoreError(f"cannot read the file: {error.strerror or error}", shard=url, offset=offset)
+    where = "" if os.path.isabs(local_path(url)) else f" (looked from {os.getcwd()})"
+    return StoreError(f"cannot read the file: {error.strerror or error}{where}", shard=url, offset=offset)

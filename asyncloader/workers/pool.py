@@ -146,6 +146,6 @@ def _pickled_job(number: int, job: Job) -> bytes:
     try:
         pickled: bytes = cloudpickle.dumps(job, protocol=5)
     except Exception as error:
-        error.add_note(f"while pickling the job of worker {number}, {job!r}, to send it to its process")
+        error.add_note(f"while pickling the job of worker {number}, to send it to its process")
         raise
     return pickled

@@ -1,0 +1,191 @@
+"""Edges of a pass: closed by somebody else, in a forked child, before the process group, slow sources."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+import asyncloader as al
+from asyncloader import testing
+from asyncloader._flow.channel import Channel
+from asyncloader._flow.engine import EngineStopped, Scope
+from asyncloader.workers import ForkServer
+
+
+def numbers(count: int) -> al.Dataset:
+    return al.from_iterable(lambda topology: ({"n": n} for n in topology.split(range(count))))
+
+
+def batches(loader: Any) -> list[list[int]]:
+    return [batch["n"].tolist() for batch in loader]
+
+
+def stalling(topology: al.Topology) -> Iterator[dict[str, int]]:
+    yield {"n": 0}
+    threading.Event().wait(0.6)
+    yield {"n": 1}
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_closing_a_pass_that_is_waited_for_is_an_error_and_never_an_end(
+    workers: int, fork_server: ForkServer
+) -> None:
+    loader = al.DataLoader(al.from_iterable(stalling), 1, num_workers=workers)
+    iterator = iter(loader)
+    next(iterator)
+    timer = threading.Timer(0.2, loader.close)
+    timer.start()
+    with pytest.raises(RuntimeError, match="closed before the end of its epoch"):
+        next(iterator)
+    timer.join()
+    assert loader.state_dict()["epoch"] == 0
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_forked_child_cannot_take_its_parents_batches(workers: int, fork_server: ForkServer) -> None:
+    iterator = iter(al.DataLoader(numbers(6), 2, num_workers=workers))
+    assert next(iterator)["n"].tolist() == [0, 1]
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            next(iterator)
+            os.write(writing, b"took a batch")
+        except RuntimeError as error:
+            os.write(writing, str(error).encode())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    said = os.read(reading, 1000).decode()
+    os.close(reading)
+    os.close(writing)
+    assert f"belongs to process {os.getpid()}" in said
+    assert batches(iterator) == [[2, 3], [4, 5]]
+
+
+def test_a_loader_made_before_the_process_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = al.DataLoader(numbers(6), 2)
+    monkeypatch.setattr("asyncloader.loader.process_group", lambda modules: (1, 2))
+    with pytest.raises(RuntimeError, match=r"made for rank 0 of 1, but .* says rank 1 of 2"):
+        iter(loader)
+
+
+def test_a_loop_that_sets_each_epoch_does_not_undo_a_resume() -> None:
+    loader = al.DataLoader(numbers(8), 2)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    resumed = al.DataLoader(numbers(8), 2)
+    resumed.load_state_dict(state)
+    resumed.set_epoch(0)
+    assert resumed.state_dict() == state
+    assert batches(resumed) == [[2, 3], [4, 5], [6, 7]]
+    resumed.set_epoch(0)
+    assert len(batches(resumed)) == 4
+    iterator.close()
+
+
+def test_a_with_block_closes_a_pass_whose_loader_was_given_a_state() -> None:
+    with testing.check_leaks(), al.DataLoader(numbers(100), 2) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        loader.load_state_dict(loader.state_dict())
+        assert loader.statistics.batches == 1
+    with pytest.raises(RuntimeError, match="closed"):
+        next(iterator)
+
+
+def test_samples_before_a_failing_source_are_delivered_and_none_is_held_back() -> None:
+    def failing(topology: al.Topology) -> Iterator[dict[str, int]]:
+        yield from ({"n": n} for n in range(5))
+        raise KeyError("source")
+
+    async def failing_async(topology: al.Topology) -> AsyncIterator[dict[str, int]]:
+        for n in range(5):
+            yield {"n": n}
+        raise KeyError("source")
+
+    makes: list[Callable[[al.Topology], Any]] = [failing, failing_async]
+    for make in makes:
+        seen: list[int] = []
+        with pytest.raises(KeyError):
+            seen.extend(batch["n"].item() for batch in al.DataLoader(al.from_iterable(make), 1))
+        assert seen == [0, 1, 2, 3, 4]
+
+
+def test_a_live_asynchronous_source_holds_nothing_back() -> None:
+    async def live(topology: al.Topology) -> AsyncIterator[dict[str, int]]:
+        for n in range(40):
+            await asyncio.sleep(0)
+            yield {"n": n}
+        await asyncio.Event().wait()
+
+    iterator = iter(al.DataLoader(al.from_iterable(live), 1, timeout=5))
+    time.sleep(0.2)  # nobody reads meanwhile: every buffer fills
+    assert [next(iterator)["n"].item() for _ in range(40)] == list(range(40))
+    iterator.close()
+
+
+def test_a_slow_source_gives_each_sample_as_it_comes() -> None:
+    def slow(topology: al.Topology) -> Iterator[dict[str, int]]:
+        for n in range(40):
+            time.sleep(0.1)
+            yield {"n": n}
+
+    iterator = iter(al.DataLoader(al.from_iterable(slow), 1))
+    began = time.monotonic()
+    assert [next(iterator)["n"].item() for _ in range(5)] == list(range(5))
+    assert time.monotonic() - began < 2.5  # 0.5 s of source; a block of 32 would take 3.2 s
+    iterator.close()
+
+
+def test_a_collection_on_the_engines_thread_does_not_wait_for_itself() -> None:
+    async def collect(sample: dict[str, int]) -> dict[str, int]:
+        if sample["n"] == 3:
+            gc.collect()
+        return sample
+
+    loader = al.DataLoader(numbers(50).map(collect), 1)
+    iterator = iter(loader)
+    next(iterator)
+    cycle: list[Any] = [iterator]
+    cycle.append(cycle)
+    began = time.monotonic()
+    del iterator, cycle
+    gc.collect()
+    assert time.monotonic() - began < 3
+
+
+async def test_a_task_cancelled_before_its_first_step_ends_its_channel() -> None:
+    outlet = Channel[None](1)
+
+    async def work() -> None:
+        raise AssertionError("never begun")
+
+    with pytest.raises(ZeroDivisionError):
+        async with Scope() as scope:
+            scope.start(work, outlet)
+            raise ZeroDivisionError
+    with pytest.raises(EngineStopped):
+        await asyncio.wait_for(outlet.receive_async(), 5)
+
+
+def test_what_cannot_be_sent_to_workers_is_named(fork_server: ForkServer) -> None:
+    lock = threading.Lock()
+    loader = al.DataLoader(numbers(4).map(lambda sample: (lock, sample)[1]), 2, num_workers=1)
+    with pytest.raises(TypeError, match="pickle") as caught:
+        iter(loader)
+    assert any(".map(" in note and "lock" in note for note in caught.value.__notes__)
+
+
+def test_a_whole_checkpoint_in_the_place_of_a_state_is_told_apart() -> None:
+    loader = al.DataLoader(numbers(4), 2)
+    with pytest.raises(ValueError, match="did you mean the one under 'loader'"):
+        loader.load_state_dict({"loader": loader.state_dict()})
