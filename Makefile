@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Twice quiet: pip warns of every folder of its configuration that lacks a package.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
-LIBRARY := $(VENV)/.library-installed
+LIBRARY := $(VENV)/.package-installed
 TOOLS := $(VENV)/.tools-installed
 
 .PHONY: demo test test-slow lint bench clean
