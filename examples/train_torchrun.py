@@ -25,6 +25,8 @@ SHARDS, SAMPLES_PER_SHARD, BATCH_SIZE = 8, 64, 8
 
 def write_corpus(folder: Path) -> None:
     """Points of a line with a slope of 3. The shards are equal, so that all ranks take as many steps."""
+    if list(folder.glob("train-*.jsonl")):
+        return  # written by the run that is being resumed
     with al.ShardWriter(folder / "train-{:02d}.jsonl", max_samples=SAMPLES_PER_SHARD) as writer:
         for number in range(SHARDS * SAMPLES_PER_SHARD):
             x = number / (SHARDS * SAMPLES_PER_SHARD)

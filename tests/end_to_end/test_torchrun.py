@@ -74,6 +74,10 @@ weights = [torch.zeros(2) for _ in range(2)]
 mine = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 torch.distributed.all_gather(weights, mine)
 assert torch.equal(*weights), "the ranks trained the same model"
+# In torch's order: what uses the group goes before the group, and no rank before the others are there. A
+# group that is torn down under a live DDP model now and then aborts its process at exit.
+torch.distributed.barrier()
+del loss, optimizer, model
 torch.distributed.destroy_process_group()
 """
 )
