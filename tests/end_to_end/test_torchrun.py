@@ -88,10 +88,17 @@ with open(f"{folder}/{os.environ['RANK']}.json", "w") as file:
 """
 
 
+# A process that has trained under DDP over gloo is now and then aborted by torch's own threads while the
+# interpreter is taken down ("terminate called without an active exception"), after all of this is done.
+_LEAVE = """
+os._exit(0)
+"""
+
+
 def torchrun(program: str, tmp_path: Path, *arguments: str) -> list[list[str]]:
     """The keys that each of two ranks wrote down."""
     script = tmp_path / "train.py"
-    script.write_text(program + _END)
+    script.write_text(program + _END + (_LEAVE if program is _TRAIN else ""))
     meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1")
     # torchrun itself warns; the ranks are other processes, which take every warning for an error.
     launcher = ("-W", "default", "-m", "torch.distributed.run", "--nproc-per-node", "2", *meeting)
