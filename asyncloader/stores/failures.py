@@ -9,7 +9,22 @@ from __future__ import annotations
 from ..errors import StoreError
 from .urls import redact
 
-__all__ = ["changed", "refused"]
+__all__ = ["ThrottledError", "TransientError", "changed", "refused"]
+
+
+class TransientError(StoreError):
+    """Bytes could not be had this time; asking again may help.
+
+    Attributes:
+        retry_after_s: How long the server asks to be left alone; None if it does not say.
+    """
+
+    retry_after_s: float | None = None
+
+
+class ThrottledError(TransientError):
+    """The server takes fewer requests than it gets (429, 503)."""
+
 
 _ADVICE = {
     401: "; pass credentials",

@@ -1,14 +1,15 @@
 """What a store is: one small class that opens a byte range, and translates its client's errors.
 
 To add a store, write one file with one class that keeps this protocol, and add its schemes to
-``router.py``. Read-ahead, length checks and budgets are written once, above.
+``router.py``. Retries, hedging, rate control, the cache, read-ahead and budgets are written once, above: some
+of them as stores that wrap another.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..types import Buffer
@@ -27,6 +28,8 @@ class Body:
         etag: Names this version of the object; None if the store has no such name.
         chunks: The bytes, in order, in pieces of the client's choosing. A generator, so that the store
             that made it can close it: one left to the garbage collector is closed by a task without owner.
+        digests: Of the whole object, as the store promises them, by algorithm as hashlib spells it, or
+            ``crc32`` and ``crc32c`` (big-endian).
     """
 
     start: int
@@ -34,6 +37,7 @@ class Body:
     total: int | None
     etag: str | None
     chunks: AsyncGenerator[Buffer, None]
+    digests: Mapping[str, bytes] = field(default_factory=dict)
 
 
 class Store(Protocol):
@@ -48,7 +52,8 @@ class Store(Protocol):
         exception of the caller's passes through as it is.
 
         Raises:
-            StoreError: On entering or while reading, with the place; never a client's own exception.
+            TransientError: On entering or while reading; asking again may help.
+            StoreError: Likewise, when it would not. Always with the place, never a client's own exception.
         """
         ...
 

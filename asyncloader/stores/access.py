@@ -1,0 +1,46 @@
+"""How a recipe's shards are reached: everything that is given beside their URLs; frozen and picklable."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from .policy import NetworkPolicy
+
+__all__ = ["Access", "CacheSetting", "Renew"]
+
+Renew: TypeAlias = Callable[[str], str | Awaitable[str]]
+"""Gives a URL that is signed anew for one that the server has refused."""
+
+
+@dataclass(frozen=True)
+class CacheSetting:
+    """Where shards are kept, and how much of them.
+
+    Attributes:
+        folder: Absolute path; the cache makes a private folder of its own in it.
+        limit_bytes: Most bytes of shards kept.
+        run: Names the run that made the recipe. What another run has left is verified before its first use.
+    """
+
+    folder: str
+    limit_bytes: int
+    run: str
+
+
+@dataclass(frozen=True)
+class Access:
+    """What the stores are told.
+
+    Attributes:
+        options: Storage options; may hold secrets, hence not shown.
+        network: Time-outs and retries.
+        renew: For presigned URLs.
+        cache: None keeps nothing on disk.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    network: NetworkPolicy = NetworkPolicy()
+    renew: Renew | None = field(default=None, repr=False)
+    cache: CacheSetting | None = None
