@@ -41,6 +41,6 @@ class Access:
     """
 
     options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    network: NetworkPolicy = NetworkPolicy()
+    network: NetworkPolicy = field(default_factory=NetworkPolicy)
     renew: Renew | None = field(default=None, repr=False)
     cache: CacheSetting | None = None
