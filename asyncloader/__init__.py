@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .errors import FormatError, StoreError, WorkerDiedError
     from .loader import DataLoader, StreamLoader
     from .plan.topology import Topology, get_topology
+    from .stores.policy import NetworkPolicy
     from .torch_kind.split import split
     from .torch_kind.worker_info import WorkerInfo, get_worker_info
     from .writer import ShardWriter, WrittenShard
@@ -26,6 +27,7 @@ __all__ = [
     "DataLoader",
     "Dataset",
     "FormatError",
+    "NetworkPolicy",
     "Pad",
     "PadField",
     "ShardWriter",
@@ -49,6 +51,7 @@ _HOME = {
     "DataLoader": "loader",
     "Dataset": "dataset",
     "FormatError": "errors",
+    "NetworkPolicy": "stores.policy",
     "Pad": "collate",
     "PadField": "collate",
     "ShardWriter": "writer",

@@ -25,7 +25,9 @@ from .ops.repeat import Repeat
 from .ops.shuffle import Shuffle
 from .ops.take import Take
 from .shards import Shards
+from .stores.access import Access, Renew
 from .stores.object_options import check_options
+from .stores.policy import NetworkPolicy
 from .stores.urls import expand_urls, scheme_of
 from .types import Position
 
@@ -206,6 +208,8 @@ def from_urls(
     *,
     format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    network: NetworkPolicy | None = None,
+    renew: Renew | None = None,
 ) -> Dataset:
     """A recipe that streams the samples of shards.
 
@@ -216,6 +220,10 @@ def from_urls(
         format: ``"tar"``, ``"jsonl"`` or ``"text"``, for shards whose suffix does not tell. A
             compression is found by content.
         storage_options: For object stores: endpoint, region, credentials; see ``docs/reference``.
+        network: Time-outs, retries and hedging; the default suits stores near and far.
+        renew: For presigned URLs that expire: called with a shard's URL when the server refuses it (400,
+            401, 403), and gives one that is signed anew. Plain functions run on a thread, coroutine
+            functions on the loader's loop.
 
     Raises:
         TypeError: ``urls`` holds something else than strings and paths.
@@ -228,7 +236,11 @@ def from_urls(
     options = dict(storage_options or {})
     for scheme in {scheme_of(url) for url in shards} & {"s3", "gs", "az"}:
         check_options(scheme, options)
-    return Dataset(Shards(shards, formats, options))
+    if network is not None and not isinstance(network, NetworkPolicy):
+        raise TypeError(f"network should be a NetworkPolicy, but got {type(network).__name__}")
+    if renew is not None:
+        _check_callable("renew", renew)
+    return Dataset(Shards(shards, formats, Access(options, network or NetworkPolicy(), renew)))
 
 
 def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:

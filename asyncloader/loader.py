@@ -52,9 +52,9 @@ TorchKind: TypeAlias = MapStyle | Iterable[Any] | AsyncIterable[Any]
 torch.utils.data.IterableDataset.register(Dataset)
 torch.utils.data.IterableDataset.register(AsyncIterableDataset)
 
-# Enough to keep 16 parts of 8 MiB in flight, which fills a link of 50 ms and 40 MB/s a connection, with as
+# Enough to keep 32 parts of 8 MiB in flight, which fills a link of 200 ms and 40 MB/s a connection, with as
 # much again for batches; small beside what a training process takes anyway.
-_MEMORY_LIMIT = 256 << 20
+_MEMORY_LIMIT = 512 << 20
 
 _STREAM_OPTIONS = ("device", "lanes", "memory_limit", "progress")
 
@@ -447,15 +447,16 @@ class StreamLoader(DataLoader[T]):
             # Half for bytes on their way to a decoder, a quarter each for batches made and for those pinned.
             read_bytes=self.memory_limit // 2,
         )
+        statistics = Statistics()
         with ExitStack() as stack:
             if self.num_workers == 0:
-                source = stream_in_thread(lanes, self.memory_limit // 4, stack)
+                source = stream_in_thread(lanes, self.memory_limit // 4, statistics.network, stack)
             else:
                 # Held by the loader, so that it serves all its epochs.
                 self._forkserver = ForkServer.shared()
                 prefetch = self.prefetch_factor or 1
                 setting = WorkerSetting(self.num_workers, seed, self.worker_init_fn, prefetch)
-                source = stream_in_workers(lanes, setting, self.memory_limit // 4, stack)
+                source = stream_in_workers(lanes, setting, self.memory_limit // 4, statistics.network, stack)
             source = open_stage(
                 source,
                 pin_memory=self.pin_memory,
@@ -464,7 +465,6 @@ class StreamLoader(DataLoader[T]):
                 budget_bytes=self.memory_limit // 4,
             )
             stack.callback(source.close)
-            statistics = Statistics()
             if self.progress:
                 statistics.bar = ProgressBar(f"epoch {cursor.epoch}")
                 stack.callback(statistics.bar.close)

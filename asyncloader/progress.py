@@ -4,10 +4,38 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-__all__ = ["ProgressBar", "Statistics"]
+__all__ = ["NetworkCounts", "ProgressBar", "Statistics"]
+
+
+@dataclass(slots=True)
+class NetworkCounts:
+    """Requests of one process, or of all workers together.
+
+    Attributes:
+        requests: Sent, of whatever kind.
+        retries: Of them those that asked again, after an error or a broken body.
+        throttled: Answered with 429 or 503.
+        hedges: Sent beside a slow one, for the same bytes.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    throttled: int = 0
+    hedges: int = 0
+
+    def since(self, before: NetworkCounts) -> NetworkCounts:
+        """The difference to an earlier count."""
+        return NetworkCounts(
+            *(getattr(self, count.name) - getattr(before, count.name) for count in fields(self))
+        )
+
+    def add(self, more: NetworkCounts) -> None:
+        """Count what another process has done."""
+        for name in (count.name for count in fields(self)):
+            setattr(self, name, getattr(self, name) + getattr(more, name))
 
 
 @dataclass(slots=True)
@@ -19,6 +47,7 @@ class Statistics:
         samples: In those batches.
         size_bytes: Bytes of tensors, arrays and byte strings in them.
         wait_s: Time the consumer has waited for batches.
+        network: What it took to get them, of all processes together.
         started_s: When the pass began, by ``time.perf_counter()``.
     """
 
@@ -26,6 +55,7 @@ class Statistics:
     samples: int = 0
     size_bytes: int = 0
     wait_s: float = 0.0
+    network: NetworkCounts = field(default_factory=NetworkCounts)
     started_s: float = field(default_factory=time.perf_counter)
     bar: ProgressBar | None = field(default=None, repr=False)
 

@@ -28,7 +28,7 @@ from ._flow.producer import Producer
 from .memory import keep_freed_pages
 from .plan.checkpoint import Cursor
 from .plan.lanes import worker_lanes
-from .progress import Statistics
+from .progress import NetworkCounts, Statistics
 from .seeding import seed_worker
 from .stream import Batches, Lanes, MergedLanes, Note, read_lanes
 from .torch_kind.worker_info import enter_worker
@@ -59,12 +59,15 @@ class WorkerSetting:
     prefetch: int
 
 
-def stream_in_thread(lanes: Lanes, batch_bytes: int, stack: ExitStack) -> Receiver[tuple[Any, Note]]:
+def stream_in_thread(
+    lanes: Lanes, batch_bytes: int, network: NetworkCounts, stack: ExitStack
+) -> Receiver[tuple[Any, Note]]:
     """Read the lanes on an engine and a thread of this process.
 
     Args:
         lanes: All lanes of the rank.
         batch_bytes: Bound on the batches made and not yet received; one is always let in.
+        network: Told what is asked of the network.
         stack: Closes what is started here.
     """
     keep_freed_pages()
@@ -81,11 +84,11 @@ def stream_in_thread(lanes: Lanes, batch_bytes: int, stack: ExitStack) -> Receiv
     stack.callback(producer.close)
     producer.start()
     order = [lane for lane, _ in lanes.turns]
-    return MergedLanes(order, dict.fromkeys(order, producer), producer.close)
+    return MergedLanes(order, dict.fromkeys(order, producer), producer.close, network)
 
 
 def stream_in_workers(
-    lanes: Lanes, setting: WorkerSetting, batch_bytes: int, stack: ExitStack
+    lanes: Lanes, setting: WorkerSetting, batch_bytes: int, network: NetworkCounts, stack: ExitStack
 ) -> Receiver[tuple[Any, Note]]:
     """Read the lanes in worker processes; see ``stream_in_thread``."""
     keep_freed_pages()  # byte strings come out of the workers' shared memory as copies
@@ -105,7 +108,7 @@ def stream_in_workers(
         _note_unpicklable(lanes, setting, error)
         raise
     receivers = {lane: pool.workers[worker] for lane, worker in receivers_of.items()}
-    return MergedLanes([lane for lane, _ in lanes.turns], receivers, pool.close)
+    return MergedLanes([lane for lane, _ in lanes.turns], receivers, pool.close, network)
 
 
 def _note_unpicklable(lanes: Lanes, setting: WorkerSetting, error: Exception) -> None:

@@ -13,6 +13,7 @@ from .errors import FormatError
 from .formats import open_decoder
 from .ops.op import Blocks, Lane
 from .plan.lanes import lane_shards
+from .stores.access import Access
 from .stores.reading import ShardChunks, read_shards
 from .stores.router import Stores
 from .stores.urls import redact
@@ -28,12 +29,12 @@ class Shards:
     Args:
         urls: Every shard of the dataset, in the given order.
         formats: The format of each.
-        options: For object stores; may hold secrets, hence not shown.
+        access: How they are reached.
     """
 
     urls: tuple[str, ...] = field(repr=False)
     formats: tuple[str, ...] = field(repr=False)
-    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    access: Access = field(default_factory=Access, repr=False)
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         """The samples of the lane's shards; a position is ``{"shard", "from": position in it}``."""
@@ -74,9 +75,9 @@ class Shards:
 
     def _stores(self, lane: Lane) -> Stores:
         """One set of clients for all lanes of an engine."""
-        stores = lane.shared.get(id(self.options))
+        stores = lane.shared.get(id(self.access))
         if stores is None:
-            stores = lane.shared[id(self.options)] = Stores(lane.engine.resources, self.options)
+            stores = lane.shared[id(self.access)] = Stores(lane.engine.resources, self.access, lane.network)
         assert isinstance(stores, Stores)
         return stores
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ._flow.channel import EndOfChannel
@@ -18,6 +18,7 @@ from .dataset import Dataset
 from .ops.op import Lane
 from .plan.lanes import Rotation
 from .plan.topology import Topology, World
+from .progress import NetworkCounts
 from .sizes import bytes_of
 from .types import Position
 
@@ -32,12 +33,14 @@ class Note(NamedTuple):
         position: Of the lane after the batch; None says, without a batch, that the lane has ended.
         samples: How many samples the batch has.
         size_bytes: How many bytes of data it holds.
+        network: What the process has asked of the network since its note before.
     """
 
     lane: int
     position: Position | None
     samples: int = 0
     size_bytes: int = 0
+    network: NetworkCounts = NetworkCounts()
 
 
 Batches: TypeAlias = Generator[tuple[Any, Note], None, None]
@@ -73,30 +76,37 @@ class Lanes:
 def read_lanes(lanes: Lanes, engine: Engine) -> Batches:
     """The batches of the lanes, one of each in turn, and a bare note where a lane ends."""
     shared: dict[Any, Any] = {}
+    network, told = NetworkCounts(), NetworkCounts()
     rotation = Rotation([lane for lane, _ in lanes.turns])
     with ExitStack() as stack:
         streams = {
-            lane: stack.enter_context(closing(_lane_batches(lanes, lane, start, engine, shared)))
+            lane: stack.enter_context(closing(_lane_batches(lanes, lane, start, engine, network, shared)))
             for lane, start in lanes.turns
         }
         for lane in rotation:
-            item = next(streams[lane], None)
-            if item is None:
-                yield None, Note(lane, None)
+            batch, note = next(streams[lane], (None, Note(lane, None)))
+            news, told = network.since(told), replace(network)
+            if note.position is None:
                 rotation.mark_dry(lane)
             else:
-                yield item
                 rotation.advance()
+            yield batch, note._replace(network=news)
 
 
 def _lane_batches(
-    lanes: Lanes, number: int, start: Position, engine: Engine, shared: dict[Any, Any]
+    lanes: Lanes,
+    number: int,
+    start: Position,
+    engine: Engine,
+    network: NetworkCounts,
+    shared: dict[Any, Any],
 ) -> Batches:
     lane = Lane(
         topology=Topology(number, lanes.lane_count, lanes.world.rank, lanes.world.size, lanes.epoch),
         engine=engine,
         read_bytes=lanes.read_bytes // len(lanes.turns),
         order_seed=lanes.recipe.order_seed,
+        network=network,
         shared=shared,
     )
     batcher = Batcher(lanes.batch_size, lanes.drop_last)
@@ -135,14 +145,20 @@ class MergedLanes:
         lanes: The rank's lanes in the order of their turns.
         receivers: For each lane the stream that carries it; one stream may carry several lanes.
         close: Closes the streams.
+        network: Told of all that they have asked of the network.
     """
 
     def __init__(
-        self, lanes: list[int], receivers: Mapping[int, NoteReceiver], close: Callable[[], None]
+        self,
+        lanes: list[int],
+        receivers: Mapping[int, NoteReceiver],
+        close: Callable[[], None],
+        network: NetworkCounts,
     ) -> None:
         self._rotation = Rotation(lanes)
         self._receivers = receivers
         self._close = close
+        self._network = network
 
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
         """The next batch; see ``Receiver``."""
@@ -173,6 +189,7 @@ class MergedLanes:
     def _take_turn(self, lane: int, note: Note) -> bool:
         """Pass the turn on; say whether there is a batch, or only the word that the lane has ended."""
         assert note.lane == lane, f"lane {note.lane} came in the turn of lane {lane}"
+        self._network.add(note.network)
         if note.position is None:
             self._rotation.mark_dry(lane)
             return False

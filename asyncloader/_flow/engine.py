@@ -65,8 +65,8 @@ class Scope:
                 alone.__context__ = context
                 del alone, context
 
-    def start(self, work: Work, outlet: Channel[Any] | None = None) -> None:
-        """Run ``work()`` beside the others; how it ends is how ``outlet`` ends.
+    def start(self, work: Work, outlet: Channel[Any] | None = None) -> Callable[[], object]:
+        """Run ``work()`` beside the others; how it ends is how ``outlet`` ends. Gives what cancels it.
 
         When the task returns, the channel is finished; an exception finishes the channel with it; if
         it is cancelled first, the channel ends with ``EngineStopped``, so that a cut stream can never
@@ -82,11 +82,12 @@ class Scope:
             if outlet is None:
                 raise
             outlet.finish(EngineStopped())
-            return
+            return bool  # there is nothing to cancel
         if outlet is not None:
             outlet.on_close(partial(_cancel_from_any_thread, task))
             # Also of a task that was cancelled before its first step, and so never ran at all.
             task.add_done_callback(lambda _: outlet.finish(EngineStopped()))
+        return task.cancel
 
 
 class Engine:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeAlias
 
 from .._flow.engine import Engine
 from ..plan.topology import Topology
+from ..progress import NetworkCounts
 from ..types import Block, Position
 
 __all__ = ["PIECE_SAMPLES", "START", "Blocks", "Lane", "Op", "Opener", "Source", "name_of", "note_sample"]
@@ -33,6 +34,7 @@ class Lane:
         read_bytes: Bound on what the lane's source has requested and not yet handed on.
         order_seed: Seed that draws the order of shards, None for the order given.
         repetition: Which repetition of the data within the epoch this is, from 0.
+        network: Counts the requests of this process.
         shared: Clients shared by the lanes of one engine, made by the source that needs them.
     """
 
@@ -41,6 +43,7 @@ class Lane:
     read_bytes: int
     order_seed: int | None = None
     repetition: int = 0
+    network: NetworkCounts = field(default_factory=NetworkCounts, compare=False)
     shared: dict[Any, Any] = field(default_factory=dict, compare=False)
 
     def repeated(self, repetition: int) -> Lane:

@@ -25,6 +25,7 @@ class NetworkPolicy:
             stopped. 16 KiB in 15 s is slower than any line that anybody trains over.
         attempts: Requests for a part in all. Six with growing pauses span the failover of a store's node.
         deadline_s: Seconds after a part's first failure in which another attempt may begin.
+        backoff_s: Base in seconds of the pauses between attempts, which grow and are drawn at random.
         hedge: Ask a second time for a part that the consumer waits for when its bytes take longer than
             those of 95 % of the requests before, and take whichever comes first. At most 5 % of requests.
 
@@ -39,6 +40,7 @@ class NetworkPolicy:
     stall_bytes: int = 16 << 10
     attempts: int = 6
     deadline_s: float = 60.0
+    backoff_s: float = 1.0
     hedge: bool = True
 
     def __post_init__(self) -> None:

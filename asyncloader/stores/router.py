@@ -1,18 +1,32 @@
-"""Which store serves which URL, and how long its client lives."""
+"""Which store serves which URL, what is wrapped around it, and how long its client lives."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from ..progress import NetworkCounts
+from .access import Access
+from .hedging import Hedges
 from .local import LocalStore
+from .pacing import Pace, PacedStore
+from .resuming import ResumingStore
+from .retries import RetryBudget
 from .store import Store
+from .timed import TimedStore
 from .urls import scheme_of
 
 __all__ = ["Stores"]
+
+
+@dataclass(slots=True)
+class _Origin:
+    """One server or bucket, and what was learned of it."""
+
+    store: Store
+    hedges: Hedges | None = None
 
 
 class Stores:
@@ -23,39 +37,60 @@ class Stores:
 
     Args:
         resources: The engine's; it closes what is opened here.
-        options: Passed to object stores, such as ``{"endpoint": ..., "access_key_id": ...}``.
+        access: How the stores are reached.
+        counts: Told of each request.
     """
 
-    def __init__(self, resources: AsyncExitStack, options: Mapping[str, Any]) -> None:
+    def __init__(self, resources: AsyncExitStack, access: Access, counts: NetworkCounts) -> None:
         self._resources = resources
-        self._options = options
-        self._stores: dict[tuple[str, str], Store] = {}
+        self._access = access
+        self._counts = counts
+        self._budget = RetryBudget()
+        self._origins: dict[tuple[str, str], _Origin] = {}
+        self._clients: dict[str, Store] = {}
         self._opening = asyncio.Lock()
 
     async def of(self, url: str) -> Store:
         """The store that serves ``url``."""
-        scheme = scheme_of(url)
-        # One HTTP session serves all origins; an object store's client is bound to its bucket.
-        origin = urlsplit(url).netloc if scheme in ("s3", "gs", "az") else ""
-        key = ("http" if scheme == "https" else scheme, origin)
+        key = _origin_of(url)
         async with self._opening:
-            if key not in self._stores:
-                opened = self._open(scheme, origin)
-                self._stores[key] = (
-                    await self._resources.enter_async_context(opened)
-                    if isinstance(opened, AbstractAsyncContextManager)
-                    else opened
-                )
-            return self._stores[key]
+            if key not in self._origins:
+                self._origins[key] = await self._open(*key)
+            return self._origins[key].store
 
-    def _open(self, scheme: str, origin: str) -> Store | AbstractAsyncContextManager[Store]:
-        # Each client library is imported by those who need it: together they cost a quarter second.
+    def hedges_of(self, url: str) -> Hedges | None:
+        """What decides on hedges for ``url``, once its store was opened; None for local files."""
+        origin = self._origins.get(_origin_of(url))
+        return None if origin is None else origin.hedges
+
+    async def _open(self, scheme: str, place: str) -> _Origin:
         if scheme == "file":
-            return LocalStore()
+            return _Origin(LocalStore())
+        network = self._access.network
+        hedges = Hedges(self._counts, network.hedge)
+        client = await self._client(scheme, place)
+        if self._access.renew is not None:
+            from .renewing import RenewingStore
+
+            client = RenewingStore(client, self._access.renew)
+        timed = TimedStore(client, network, hedges)
+        paced = PacedStore(timed, Pace(), hedges, self._counts)
+        return _Origin(ResumingStore(paced, network, self._budget, self._counts), hedges)
+
+    async def _client(self, scheme: str, place: str) -> Store:
+        # Each client library is imported by those who need it: together they cost a quarter second.
         if scheme in ("http", "https"):
             from .http import HttpStore
 
-            return HttpStore.open()
+            if "http" not in self._clients:  # one session serves all origins
+                self._clients["http"] = await self._resources.enter_async_context(HttpStore.open())
+            return self._clients["http"]
         from .objects import ObjectStore
 
-        return ObjectStore(scheme, origin, self._options)
+        return ObjectStore(scheme, place, self._access.options)
+
+
+def _origin_of(url: str) -> tuple[str, str]:
+    """The scheme, and the server or bucket."""
+    scheme = scheme_of(url)
+    return scheme, "" if scheme == "file" else urlsplit(url).netloc

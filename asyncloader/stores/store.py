@@ -14,7 +14,7 @@ from typing import Protocol
 
 from ..types import Buffer
 
-__all__ = ["Body", "Store", "no_chunks"]
+__all__ = ["Body", "Store", "clip", "no_chunks"]
 
 
 @dataclass(slots=True)
@@ -62,3 +62,10 @@ async def no_chunks() -> AsyncGenerator[Buffer, None]:
     """The chunks of an empty body."""
     return
     yield b""
+
+
+def clip(chunk: Buffer, start: int, stop: int) -> Buffer:
+    """The bytes of ``chunk`` from ``start`` to ``stop``, both counted from its first and maybe outside."""
+    if start <= 0 and stop >= len(chunk):
+        return chunk
+    return memoryview(chunk)[max(start, 0) : max(stop, 0)]

@@ -14,10 +14,16 @@ import pytest
 from asyncloader import testing
 from asyncloader._flow.channel import Channel, EndOfChannel
 from asyncloader._flow.engine import Engine
+from asyncloader.progress import NetworkCounts
+from asyncloader.stores.access import Access
 from asyncloader.stores.http import HttpStore
+from asyncloader.stores.policy import NetworkPolicy
 from asyncloader.stores.reading import ShardChunks, read_shards
 from asyncloader.stores.router import Stores
 from asyncloader.stores.store import Body, Store
+
+#: What goes wrong is seen at once, by those who test how it is told.
+ONCE = NetworkPolicy(attempts=1, hedge=False)
 
 
 @pytest.fixture
@@ -71,14 +77,22 @@ def raw_server() -> Callable[[bytes], Any]:
 class Reading:
     """A running ``read_shards``, received from in the test's thread."""
 
-    def __init__(self, shards: Sequence[tuple[str, int]], budget: int, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        shards: Sequence[tuple[str, int]],
+        budget: int,
+        options: Mapping[str, Any],
+        network: NetworkPolicy,
+    ) -> None:
         self.engine = Engine()
+        self.counts = NetworkCounts()
         self.out = Channel[ShardChunks](1)
-        self._shards, self._budget, self._options = shards, budget, options
+        self._shards, self._budget = shards, budget
+        self._options, self._network = options, network
 
     def __enter__(self) -> Reading:
         self.engine.start()
-        stores = Stores(self.engine.resources, self._options)
+        stores = Stores(self.engine.resources, Access(self._options, self._network), self.counts)
         work = partial(read_shards, stores, self._shards, self._budget, self.out)
         self.engine.submit(work, self.out)
         return self
@@ -110,9 +124,10 @@ def reading() -> Callable[..., Reading]:
         shards: Sequence[str | tuple[str, int]],
         budget: int = 64 << 20,
         options: Mapping[str, Any] | None = None,
+        network: NetworkPolicy = ONCE,
     ) -> Reading:
         pairs = [(shard, 0) if isinstance(shard, str) else shard for shard in shards]
-        return Reading(pairs, budget, options or {})
+        return Reading(pairs, budget, options or {}, network)
 
     return reading
 

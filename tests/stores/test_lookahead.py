@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from asyncloader.stores import reading
-from asyncloader.stores.reading import _Lookahead, _Part, _Shard
+from asyncloader.stores import lookahead
+from asyncloader.stores.lookahead import Lookahead, Part, Shard
 from asyncloader.stores.store import Body, no_chunks
 
 FIRST, PART = 10, 80  # in place of mebibytes
@@ -18,8 +18,8 @@ FIRST, PART = 10, 80  # in place of mebibytes
 @pytest.fixture(autouse=True, scope="module")
 def small_parts():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "FIRST_PART_BYTES", FIRST)
-        patch.setattr(reading, "PART_BYTES", PART)
+        patch.setattr(lookahead, "FIRST_PART_BYTES", FIRST)
+        patch.setattr(lookahead, "PART_BYTES", PART)
         yield
 
 
@@ -32,12 +32,12 @@ class Play:
     budget: int
     ignores_range: bool = False
     requested: list[tuple[int, int, int]] = field(default_factory=list)
-    unanswered: list[tuple[_Shard, _Part]] = field(default_factory=list)
+    unanswered: list[tuple[Shard, Part]] = field(default_factory=list)
     handed_on: list[tuple[int, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         shards = [(str(index), start) for index, start in enumerate(self.starts)]
-        self.rule = _Lookahead(shards, self.budget)
+        self.rule = Lookahead(shards, self.budget)
 
     def top_up(self) -> None:
         while (request := self.rule.next_part()) is not None:
@@ -104,7 +104,7 @@ def test_every_byte_is_requested_once_and_handed_on_in_order(
 def test_the_window_and_the_first_requests_are_bounded(shards: list[tuple[int, float]], budget: int) -> None:
     play = Play([total for total, _ in shards], [0] * len(shards), budget)
     play.top_up()
-    assert len(play.rule.window) <= reading._MOST_SHARDS_AHEAD
+    assert len(play.rule.window) <= lookahead._MOST_SHARDS_AHEAD
     assert sum(stop - start for _, start, stop in play.requested) <= max(budget, FIRST)
 
 

@@ -18,7 +18,10 @@ from asyncloader import testing
 from asyncloader._flow.channel import Channel, ChannelClosed, EndOfChannel
 from asyncloader._flow.engine import Engine, EngineStopped
 from asyncloader.errors import StoreError
-from asyncloader.stores.reading import FIRST_PART_BYTES, PART_BYTES, read_shards
+from asyncloader.progress import NetworkCounts
+from asyncloader.stores.access import Access
+from asyncloader.stores.lookahead import FIRST_PART_BYTES, PART_BYTES
+from asyncloader.stores.reading import read_shards
 from asyncloader.stores.router import Stores
 
 Serve = Callable[..., testing.Server]
@@ -306,7 +309,7 @@ async def test_reading_can_be_cancelled_at_every_await(serve: Serve) -> None:
                 pass
 
         async with engine.resources:
-            stores = Stores(engine.resources, {})
+            stores = Stores(engine.resources, Access(), NetworkCounts())
             tasks = [asyncio.create_task(read_shards(stores, urls, 8 * MiB, out))]
             tasks.append(asyncio.create_task(consume()))
             for _ in range(steps):

@@ -1,0 +1,116 @@
+"""A store that asks again: a range is opened anew where it broke off, at the same version."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+
+from .._flow.clock import pause
+from ..errors import StoreError
+from ..progress import NetworkCounts
+from ..types import Buffer
+from .failures import TransientError, changed
+from .policy import NetworkPolicy
+from .retries import Attempts, RetryBudget
+from .store import Body, Store, clip
+from .urls import redact
+
+__all__ = ["ResumingStore"]
+
+
+class ResumingStore:
+    """Hides whatever goes away when asked again.
+
+    Args:
+        inner: Where the bytes come from.
+        policy: How often, and for how long.
+        budget: Shared by all stores of the process.
+        counts: Told of each retry.
+    """
+
+    def __init__(
+        self, inner: Store, policy: NetworkPolicy, budget: RetryBudget, counts: NetworkCounts
+    ) -> None:
+        self._inner = inner
+        self._policy = policy
+        self._budget = budget
+        self._counts = counts
+        self._draw = random.Random()
+
+    @asynccontextmanager
+    async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
+        self._budget.request()
+        attempts = Attempts(self._policy, self._budget, self._draw)
+        async with AsyncExitStack() as request:
+            body = await self._open(request, attempts, url, start, stop, etag)
+            async with aclosing(self._chunks(request, attempts, url, stop, body, etag)) as chunks:
+                yield replace(body, chunks=chunks)
+
+    async def _open(
+        self, request: AsyncExitStack, attempts: Attempts, url: str, start: int, stop: int, etag: str | None
+    ) -> Body:
+        while True:
+            try:
+                return await request.enter_async_context(self._inner.read(url, start, stop, etag=etag))
+            except TransientError as error:
+                await self._wait_turn(attempts, error)
+
+    async def _wait_turn(self, attempts: Attempts, error: TransientError) -> None:
+        wait_s = attempts.pause_s(error, time.monotonic())
+        self._counts.retries += 1
+        await pause(wait_s)
+
+    async def _chunks(
+        self, request: AsyncExitStack, attempts: Attempts, url: str, stop: int, first: Body, etag: str | None
+    ) -> AsyncGenerator[Buffer, None]:
+        body, offset, version = first, first.start, first.etag or etag
+        while True:
+            try:
+                at = body.start
+                async for chunk in body.chunks:
+                    # A resumed body may begin before the byte wanted and end behind the last one.
+                    wanted = chunk if body is first else clip(chunk, offset - at, _end(first) - at)
+                    at += len(chunk)
+                    if wanted:
+                        attempts.received(len(wanted))
+                        offset += len(wanted)
+                        yield wanted
+                _check_whole(body, at, url)
+                return
+            except TransientError as error:
+                failure = error
+            await request.aclose()
+            await self._wait_turn(attempts, failure)
+            # Nobody knows whether a body of unknown length was already at its end, and behind the end there
+            # is nothing to ask for; with the byte before it there always is something.
+            ask_from = offset if first.stop is not None else max(offset - 1, first.start)
+            body = await self._open(request, attempts, url, ask_from, stop, version)
+            _check_same(first, body, url, offset)
+
+
+def _end(first: Body) -> int:
+    return 1 << 62 if first.stop is None else first.stop
+
+
+def _check_whole(body: Body, at: int, url: str) -> None:
+    if body.stop is not None and at < body.stop:
+        raise TransientError(
+            f"the body ended at byte {at}, before byte {body.stop} that the server promised",
+            shard=redact(url),
+            offset=at,
+        )
+
+
+def _check_same(first: Body, body: Body, url: str, offset: int) -> None:
+    """Hold the answer that goes on against the one that began."""
+    if first.etag is not None and body.etag is not None and first.etag != body.etag:
+        raise changed(url, offset, first.etag, body.etag)
+    if None not in (first.total, body.total) and first.total != body.total:
+        raise StoreError(
+            f"the object was changed while it was being read: it had {first.total} bytes, now {body.total}",
+            shard=redact(url),
+            offset=offset,
+        )

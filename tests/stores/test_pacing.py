@@ -1,0 +1,140 @@
+"""How many requests are sent at a time: against a simulated store, and against one on a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncloader import testing
+from asyncloader.progress import NetworkCounts
+from asyncloader.stores.failures import ThrottledError
+from asyncloader.stores.hedging import Hedges
+from asyncloader.stores.http import HttpStore
+from asyncloader.stores.pacing import Pace, PacedStore, Window
+
+
+def simulate(capacity: int, rounds: int, seed: int) -> tuple[float, float]:
+    """Requests of random length at a store of hidden capacity: its utilisation, and the share refused."""
+    draw, window = random.Random(seed), Window()
+    running: list[tuple[float, int]] = []
+    now = busy = 0.0
+    refused = halvings = answered = 0
+    while answered < rounds:
+        while len(running) < int(window.limit):
+            if len(running) >= capacity:
+                refused += 1
+                window.throttled(len(running) + 1)
+                halvings += 1
+                break
+            heapq.heappush(running, (now + draw.uniform(0.5, 1.5), halvings))
+        ends, _ = heapq.heappop(running)
+        busy += (len(running) + 1) * (ends - now)
+        now = ends
+        window.answered(len(running) + 1)
+        answered += 1
+    return busy / now / capacity, refused / (refused + answered)
+
+
+@given(st.integers(4, 200), st.integers())
+def test_the_window_settles_near_a_hidden_capacity_with_few_refusals(capacity: int, seed: int) -> None:
+    used, refused = simulate(capacity, 300 * capacity, seed)
+    assert used >= 0.8
+    assert refused < 0.05
+
+
+def test_the_window_halves_at_a_refusal_and_does_not_close() -> None:
+    window = Window()
+    for _ in range(20):
+        before = window.limit
+        window.throttled(int(before))
+        assert window.limit == max(1.0, before / 2)
+    assert window.limit == 1
+
+
+def test_the_window_does_not_grow_while_it_is_not_used() -> None:
+    window = Window()
+    for _ in range(1000):
+        window.answered(3)
+    assert window.limit == Window.start
+
+
+async def test_a_burst_of_refusals_halves_the_limit_once() -> None:
+    pace = Pace()
+    slots = [await pace.enter() for _ in range(16)]
+    for slot in slots:
+        pace.throttled(slot, None)
+    assert pace._window.limit == 8
+
+
+async def test_requests_are_let_in_in_their_order_and_a_cancelled_one_keeps_no_place() -> None:
+    pace = Pace()
+    slots = [await pace.enter() for _ in range(16)]
+    order: list[int] = []
+
+    async def ask(number: int) -> None:
+        slot = await pace.enter()
+        order.append(number)
+        slot.leave()
+
+    waiting = [asyncio.ensure_future(ask(number)) for number in range(5)]
+    await asyncio.sleep(0)
+    waiting[1].cancel()
+    slots[0].leave()
+    await asyncio.wait(waiting, timeout=5)
+    assert order == [0, 2, 3, 4]
+    for slot in slots:
+        slot.leave()
+    assert pace._in_use == 0
+
+
+async def test_a_request_that_is_cancelled_in_its_turn_gives_it_back() -> None:
+    pace = Pace()
+    slots = [await pace.enter() for _ in range(16)]
+    waiting = asyncio.ensure_future(pace.enter())
+    await asyncio.sleep(0)
+    slots[0].leave()  # its turn comes, and in the same moment it is cancelled
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert pace._in_use == 15
+
+
+async def test_nobody_is_let_in_while_the_origin_asks_for_rest() -> None:
+    pace, loop = Pace(), asyncio.get_running_loop()
+    slot = await pace.enter()
+    began = loop.time()
+    pace.throttled(slot, 0.1)
+    slot.leave()
+    (await asyncio.wait_for(pace.enter(), 5)).leave()
+    assert loop.time() - began >= 0.09
+
+
+async def test_a_body_that_ignores_the_range_holds_no_place(
+    serve: Callable[..., testing.Server], http: HttpStore
+) -> None:
+    server = serve({"x": bytes(2 << 20)}, [testing.IgnoreRange()])
+    counts, pace = NetworkCounts(), Pace()
+    store = PacedStore(http, pace, Hedges(counts, False), counts)
+    async with store.read(server.url_of("x"), 0, 100) as body:
+        assert body.stop == 2 << 20
+        assert pace._in_use == 0
+    assert counts == NetworkCounts(requests=1)
+
+
+async def test_refusals_are_counted_and_free_their_place(serve: Any, http: HttpStore) -> None:
+    server = serve({"x": b"x"}, [testing.Status(503, retry_after=0.05, times=1)])
+    counts, pace = NetworkCounts(), Pace()
+    store = PacedStore(http, pace, Hedges(counts, False), counts)
+    with pytest.raises(ThrottledError):
+        async with store.read(server.url_of("x"), 0, 1):
+            pass
+    assert (counts.throttled, pace._in_use) == (1, 0)
+    async with store.read(server.url_of("x"), 0, 1) as body:
+        assert body.total == 1

@@ -1,0 +1,98 @@
+"""When another attempt is made, when not, and how long it waits: the rules without a network."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncloader.errors import StoreError
+from asyncloader.stores.failures import TransientError
+from asyncloader.stores.policy import NetworkPolicy
+from asyncloader.stores.retries import Attempts, RetryBudget
+
+CUT = TransientError("the body was cut", shard="http://host/x", status=None, offset=7)
+
+
+def pauses(policy: NetworkPolicy, seed: int, *, error: TransientError = CUT) -> list[float]:
+    """The pauses until it is given up, each waited for."""
+    attempts = Attempts(policy, RetryBudget(), random.Random(seed))
+    now, waited = 100.0, []
+    while True:
+        try:
+            waited.append(attempts.pause_s(error, now))
+        except StoreError:
+            return waited
+        now += waited[-1]
+
+
+@given(st.integers(), st.integers(1, 12), st.floats(0.01, 5))
+def test_there_are_as_many_attempts_as_the_policy_says(seed: int, attempts: int, backoff_s: float) -> None:
+    policy = NetworkPolicy(attempts=attempts, deadline_s=1e6, backoff_s=backoff_s)
+    waited = pauses(policy, seed)
+    assert len(waited) == attempts - 1
+    assert all(0 <= pause <= 15 for pause in waited)
+    assert all(pause >= backoff_s for pause in waited[1:])
+
+
+@given(st.integers(), st.floats(0.1, 30))
+def test_no_attempt_begins_after_the_deadline(seed: int, deadline_s: float) -> None:
+    assert sum(pauses(NetworkPolicy(attempts=100, deadline_s=deadline_s), seed)) <= deadline_s
+
+
+def test_the_pauses_of_clients_that_failed_together_differ() -> None:
+    assert len({tuple(pauses(NetworkPolicy(), seed)) for seed in range(20)}) == 20
+
+
+def test_six_attempts_span_the_restart_of_a_server() -> None:
+    spans = sorted(sum(pauses(NetworkPolicy(), seed)) for seed in range(1000))
+    assert spans[500] > 10
+    assert spans[-1] <= 60
+
+
+def test_the_rest_that_a_server_asks_for_is_kept() -> None:
+    throttled = TransientError("busy", shard="x")
+    throttled.retry_after_s = 7.0
+    assert all(pause >= 7 for pause in pauses(NetworkPolicy(), 0, error=throttled))
+
+
+def test_a_rest_beyond_the_deadline_is_an_error_at_once() -> None:
+    throttled = TransientError("the server answered 503", shard="http://host/x", status=503, offset=3)
+    throttled.retry_after_s = 3600.0
+    attempts = Attempts(NetworkPolicy(), RetryBudget(), random.Random(0))
+    with pytest.raises(StoreError, match=r"gave up after 1 attempt, as the server asks for 3600 s") as caught:
+        attempts.pause_s(throttled, 0.0)
+    assert (caught.value.shard, caught.value.status, caught.value.offset) == ("http://host/x", 503, 3)
+    assert not isinstance(caught.value, TransientError)
+
+
+def test_attempts_are_counted_anew_after_a_part_of_good_bytes() -> None:
+    attempts = Attempts(NetworkPolicy(attempts=2), RetryBudget(), random.Random(0))
+    for now in range(50):
+        attempts.pause_s(CUT, float(now))
+        attempts.received(8 << 20)
+    attempts.pause_s(CUT, 50.0)
+    attempts.received(100)
+    with pytest.raises(StoreError, match="gave up after 2 attempts"):
+        attempts.pause_s(CUT, 50.0)
+
+
+def test_retries_stay_below_a_tenth_of_the_requests_and_what_time_gives() -> None:
+    budget, now, retries = RetryBudget(), 0.0, 0
+    for request in range(100_000):
+        budget.request()
+        now = request / 1000
+        if budget._tokens >= 1:
+            retries += budget.take(now) == 0
+    assert retries <= 0.1 * 100_000 + budget.most + budget.trickle_per_s * now
+    assert retries >= 0.1 * 100_000
+
+
+def test_an_empty_budget_delays_and_does_not_forbid() -> None:
+    budget = RetryBudget()
+    granted = [budget.take(0.0) for _ in range(110)]
+    assert granted[:100] == [0.0] * 100
+    assert granted[100:] == [count / 2 for count in range(1, 11)]
+    assert budget.take(1000.0) == 0  # full again
