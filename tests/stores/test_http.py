@@ -135,7 +135,8 @@ async def test_a_cut_is_told_with_the_first_missing_byte(
 async def test_another_part_than_asked_for_is_an_error(
     serve: Serve, http: HttpStore, fetch: Fetch, fault: testing.Fault
 ) -> None:
-    with pytest.raises(TransientError, match="Content-Range"):
+    # What lies behind a length that is too short may come with the head, and is no HTTP.
+    with pytest.raises(TransientError, match=r"Content-Range|not HTTP"):
         await fetch(http, serve({"x": CONTENT}, [fault]).url_of("x"), 500, 600)
 
 
@@ -476,7 +477,8 @@ async def test_no_secret_is_told_whatever_fails(
     server = serve({"x": CONTENT}, FAILURES[name])
     shard = server.url_of("x").replace("http:", "https:" if name == "no TLS" else "http:")
     url = shard.replace("//", "//SENTINEL:SENTINEL@") + "?sig=SENTINEL#SENTINEL"
-    async with HttpStore.open(headers={"Authorization": "SENTINEL", "X-Token": "SENTINEL"}) as http:
+    secrets = {"Authorization": "SENTINEL", "X-Token": "SENTINEL"}
+    async with HttpStore.open(headers=secrets, connect_s=0.5) as http:
         with pytest.raises(StoreError) as caught:
             async with http.read(url, 1, 1000, etag='"pinned"' if "ETag" in name else None) as body:
                 assert "SENTINEL" not in repr(body) + repr(http)
