@@ -1,148 +1,291 @@
-"""HTTP and HTTPS servers, through aiohttp."""
+"""HTTP and HTTPS servers, through aiohttp.
+
+Laws:
+
+* A URL goes out as it was written, and redirects are followed here, under the rules of ``redirects``.
+* Credentials go to the shard's own origin only, and never again to it once a redirect has left it.
+* No waiting is bounded here but that for a connection; what a body's delay means is a wrapper's matter.
+"""
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from types import MappingProxyType
+from typing import Any
 
 import aiohttp
+from aiohttp.abc import AbstractResolver
+from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
 from ..errors import StoreError
 from ..types import Buffer
-from .failures import changed, refused
-from .store import Body, no_chunks
+from .answers import Asked, body_of, request_headers
+from .failures import TransientError, refused, wait_asked
+from .policy import NetworkPolicy
+from .redirects import NotPublicError, PublicResolver, WatchingResolver, fault_of, next_url, origin_of
+from .store import Body
 from .urls import redact
 
-__all__ = ["HttpStore"]
+__all__ = ["HTTP_OPTIONS", "HttpStore", "check_http_options"]
 
-# No total limit: a shard may be large and the consumer slow. Not connecting, or not a single byte for a
-# minute, is a fault. (Back-pressure does not count: aiohttp stops this clock while reading is paused.)
-_TIMEOUT = aiohttp.ClientTimeout(total=None, sock_connect=30.0, sock_read=60.0)
+HTTP_OPTIONS = frozenset({"headers"})
 
 _MOST_REDIRECTS = 5
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 # All that a request line may hold. Such a URL is sent as written: a signature may cover its exact escapes,
 # and yarl would rewrite them (%2C becomes a comma).
 _SENDABLE = re.compile(r"[!-~]*")
 
-# The client's errors that quote no URL: see ``failures``.
-_DISCREET = (aiohttp.ClientOSError, aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError)
+# Bytes that are not HTTP are an error of the client's parser, which is no ClientError within a body.
+_CLIENT_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
-_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
+_FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+# Set here, or by the client from what is asked.
+_OWN_FIELDS = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "if-match",
+        "if-modified-since",
+        "if-none-match",
+        "if-range",
+        "if-unmodified-since",
+        "range",
+        "te",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
+
+def check_http_options(options: Mapping[str, Any]) -> None:
+    """Refuse options that http(s) stores do not have; no message shows a value.
+
+    Raises:
+        ValueError: An unknown name, or a header that cannot be sent or is the library's own.
+        TypeError: Headers that are no mapping of strings to strings.
+    """
+    for name in options:
+        if name not in HTTP_OPTIONS:
+            raise ValueError(
+                f"unknown option {name!r} for http(s)://; known are {', '.join(sorted(HTTP_OPTIONS))}"
+            )
+    headers = options.get("headers", _NO_HEADERS)
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"option 'headers' should be a mapping, not {type(headers).__name__}")
+    seen: set[str] = set()
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            kinds = f"{type(name).__name__} to {type(value).__name__}"
+            raise TypeError(f"option 'headers' should map strings to strings, not {kinds}")
+        if not _FIELD_NAME.fullmatch(name):  # not shown: what is no name may be a secret
+            raise ValueError("option 'headers' has a name that is not one of an HTTP header")
+        if _CONTROL.search(value):
+            raise ValueError(f"the value of header {name!r} should have no control characters")
+        if name.lower() in _OWN_FIELDS:
+            raise ValueError(f"header {name!r} is set by the library")
+        if name.lower() in seen:
+            raise ValueError(f"header {name!r} is given twice")
+        seen.add(name.lower())
 
 
 class HttpStore:
-    """Objects behind ``http://`` and ``https://`` URLs.
+    """Objects behind ``http://`` and ``https://`` URLs; see ``open``.
 
-    Args:
-        session: Whoever opened it closes it.
+    Where a server gives no ETag, ``Body.etag`` is ``last-modified:`` and the time at which the object was
+    last modified, if that is known to be before the answer's own second.
     """
 
-    def __init__(self, session: aiohttp.ClientSession) -> None:
-        self._session = session
+    def __init__(
+        self,
+        sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession],
+        watching: WatchingResolver,
+        headers: Mapping[str, str],
+    ) -> None:
+        self._anywhere, self._public_only = sessions
+        self._watching = watching
+        self._headers = dict(headers)
 
     @classmethod
     @asynccontextmanager
-    async def open(cls) -> AsyncIterator[HttpStore]:
-        """A store with a session of its own, to be used in this process and loop only."""
-        # The byte budget of the readers bounds the requests, hence no limit on connections here.
-        connector = aiohttp.TCPConnector(limit=0)
-        async with aiohttp.ClientSession(
-            connector=connector,
-            timeout=_TIMEOUT,
-            auto_decompress=False,
-            # Offsets count the object's own bytes; a transfer encoding on top would shift them.
-            headers={"Accept-Encoding": "identity"},
-            requote_redirect_url=False,
-        ) as session:
-            yield cls(session)
+    async def open(
+        cls,
+        *,
+        connect_s: float = NetworkPolicy().connect_s,
+        headers: Mapping[str, str] = _NO_HEADERS,
+    ) -> AsyncIterator[HttpStore]:
+        """A store with clients of its own, to be used in this process and loop only.
+
+        Args:
+            connect_s: Seconds to connect: to find the address, and shake hands with it.
+            headers: Sent with each request to a shard's own origin; checked by ``check_http_options``.
+        """
+        async with AsyncExitStack() as stack:
+            watching = WatchingResolver(aiohttp.DefaultResolver())
+            stack.push_async_callback(watching.close)
+            # Two pools, so that a connection made without the rule of redirects is never used under it.
+            anywhere = await stack.enter_async_context(_session(watching, connect_s))
+            public_only = await stack.enter_async_context(_session(PublicResolver(watching), connect_s))
+            yield cls((anywhere, public_only), watching, headers)
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
-        headers = {"Range": f"bytes={start}-{stop - 1}"}
-        # A weak ETag never satisfies If-Match (RFC 9110, 13.1.1); for it the response's own is compared.
-        if etag is not None and not etag.startswith("W/"):
-            headers["If-Match"] = etag
-        try:
-            target = URL(url, encoded=_SENDABLE.fullmatch(url) is not None)
-            response = await self._session.get(target, headers=headers, max_redirects=_MOST_REDIRECTS)
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _store_error(error, url, start) from _discreet(error)
+        asked = Asked(url, start, stop, etag)
+        response = await self._request(url, start, request_headers(asked))
         async with response:
-            body = _body(response, url, start, stop, etag)
+            body = body_of(asked, response.status, response.headers, time.time())
+            if body.stop != 0:
+                body.chunks = _chunks(response, url, body.start, body.stop)
             async with aclosing(body.chunks):
                 yield body
 
+    async def fetch(self, url: str, limit_bytes: int) -> tuple[Mapping[str, str], bytes]:
+        """The headers and all of a small document, such as a listing.
 
-def _body(response: aiohttp.ClientResponse, url: str, start: int, stop: int, etag: str | None) -> Body:
-    """What the response promises, held against what was asked."""
-    version = response.headers.get("ETag")
-    if response.status == 416 and start == 0:  # only an empty object has no byte 0
-        return Body(0, 0, 0, version, no_chunks())
-    if response.status not in (200, 206):
-        if response.status == 412 and etag is not None:
-            raise changed(url, start, etag, version, status=412)
-        raise refused(url, start, response.status, response.reason or "")
-    encoding = response.headers.get("Content-Encoding", "identity")
-    if encoding != "identity":
-        raise StoreError(
-            f"the server sent Content-Encoding {encoding}, though identity was asked for; "
-            "byte offsets would not be the object's. Switch the encoding off for shards",
-            shard=redact(url),
-            offset=start,
-        )
-    if etag is not None and version is not None and version != etag:
-        raise changed(url, start, etag, version)
-    if response.status == 200:
-        length = response.content_length
-        if length is None and response.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            raise StoreError(
-                "the server sent a body without a length, so that a cut could not be told from its end; "
-                "serve shards with Content-Length",
-                shard=redact(url),
-                offset=start,
-            )
-        return Body(0, length, length, version, _chunks(response, url, 0))
-    match = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
-    if match is None or int(match[1]) != start or int(match[2]) >= stop or match[3] == "*":
-        raise StoreError(
-            f"asked for bytes {start}-{stop - 1}, but the server sent Content-Range "
-            f"{response.headers.get('Content-Range')!r}",
-            shard=redact(url),
-            offset=start,
-        )
-    return Body(start, int(match[2]) + 1, int(match[3]), version, _chunks(response, url, start))
+        Raises:
+            StoreError: As for shards, or it is longer than ``limit_bytes``.
+        """
+        response = await self._request(url, 0, {})
+        async with response:
+            if response.status != 200:
+                wait_s = wait_asked(
+                    response.headers.get("Retry-After"), response.headers.get("Date"), time.time()
+                )
+                raise refused(url, 0, response.status, retry_after_s=wait_s)
+            content = bytearray()
+            async with aclosing(_chunks(response, url, 0, response.content_length)) as chunks:
+                async for chunk in chunks:
+                    content += chunk
+                    if len(content) > limit_bytes:
+                        raise StoreError(f"the answer is longer than {limit_bytes} bytes", shard=redact(url))
+            return response.headers, bytes(content)
+
+    async def _request(self, url: str, offset: int, headers: Mapping[str, str]) -> aiohttp.ClientResponse:
+        """The answer of ``url`` or of where it leads; whoever gets it closes it."""
+        here = _parsed(url)
+        if here is None:
+            raise StoreError("this is not a valid URL", shard=redact(url), offset=offset)
+        credentials = self._credentials(here)
+        from_public = False
+        for _ in range(_MOST_REDIRECTS + 1):
+            session = self._public_only if from_public else self._anywhere
+            response = await _get(session, here, {**headers, **credentials}, url, offset)
+            if response.status not in _REDIRECTS:
+                return response
+            location = response.headers.get("Location", "")
+            response.release()
+            from_public = from_public or self._watching.is_public(here.raw_host or "")
+            there = _joined(here, location)
+            fault = fault_of(here, there, from_public)
+            if there is None or fault is not None:
+                raise StoreError(f"the server redirects {fault}", shard=redact(url), offset=offset)
+            if origin_of(there) != origin_of(here):
+                credentials = {}
+            here = there
+        what = f"the server redirects more than {_MOST_REDIRECTS} times"
+        raise StoreError(what, shard=redact(url), offset=offset)
+
+    def _credentials(self, target: URL) -> dict[str, str]:
+        """The headers for the shard's own origin. Its URL's user info wins over what is for all shards."""
+        if target.raw_user is None and target.raw_password is None:
+            return self._headers
+        pair = f"{target.user or ''}:{target.password or ''}".encode()
+        others = {name: value for name, value in self._headers.items() if name.lower() != "authorization"}
+        return {**others, "Authorization": f"Basic {base64.b64encode(pair).decode()}"}
 
 
-async def _chunks(response: aiohttp.ClientResponse, url: str, offset: int) -> AsyncGenerator[Buffer, None]:
+def _session(resolver: AbstractResolver, connect_s: float) -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        # The byte budget of the readers bounds the requests, hence no limit on connections here.
+        connector=aiohttp.TCPConnector(limit=0, resolver=resolver),
+        timeout=aiohttp.ClientTimeout(total=None, connect=connect_s),
+        auto_decompress=False,
+        # Offsets count the object's own bytes; a transfer encoding on top would shift them.
+        headers={"Accept-Encoding": "identity"},
+        # No answer may depend on those before it.
+        cookie_jar=aiohttp.DummyCookieJar(),
+    )
+
+
+async def _get(
+    session: aiohttp.ClientSession, target: URL, headers: dict[str, str], url: str, offset: int
+) -> aiohttp.ClientResponse:
+    # S3 states its checksums to those who ask. A signature may not allow for another header, neither one
+    # in the query nor one among the headers.
+    if not target.raw_query_string and "authorization" not in map(str.lower, headers):
+        headers["x-amz-checksum-mode"] = "ENABLED"
+    try:
+        # Less the user info, of which aiohttp would make a header of its own.
+        return await session.get(target.with_user(None), headers=headers, allow_redirects=False)
+    except _CLIENT_ERRORS as error:
+        failure = _store_error(error, url, offset)
+    raise failure
+
+
+async def _chunks(
+    response: aiohttp.ClientResponse, url: str, offset: int, stop: int | None
+) -> AsyncGenerator[Buffer, None]:
+    failure: StoreError | None = None
     try:
         async for chunk in response.content.iter_any():
             yield chunk
             offset += len(chunk)
-    except (aiohttp.ClientError, OSError) as error:
-        raise _store_error(error, url, offset) from _discreet(error)
+    except _CLIENT_ERRORS as error:
+        failure = _store_error(error, url, offset)
+    if failure is not None:
+        raise failure
+    # The framing sees a cut against Content-Length, but a body in chunks may end well and too early.
+    if stop is not None and offset != stop:
+        what = f"the body ended at byte {offset}, not at byte {stop} that the server promised"
+        raise TransientError(what, shard=redact(url), offset=min(offset, stop))
 
 
-def _discreet(error: Exception) -> Exception | None:
-    """``error`` if its text may be shown as a cause."""
-    return error if isinstance(error, _DISCREET) else None
+def _parsed(target: str) -> URL | None:
+    """``target`` as it is sent; None if it cannot be."""
+    try:
+        parsed = URL(target, encoded=_SENDABLE.fullmatch(target) is not None)
+        return parsed if parsed.raw_host and parsed.port is not None else None
+    except ValueError:
+        return None
+
+
+def _joined(here: URL, location: str) -> URL | None:
+    try:
+        return _parsed(next_url(str(here), location)) if location else None
+    except ValueError:
+        return None
 
 
 def _store_error(error: Exception, url: str, offset: int) -> StoreError:
+    """What the client's error means, in words that quote nothing."""
+    kind: type[StoreError] = TransientError
     if isinstance(error, TimeoutError):
-        what = "no byte came in time"
+        what = "the connection failed: no answer to it in time"
     elif isinstance(error, aiohttp.ClientPayloadError):
         what = "the connection was cut before the promised length"
-    elif isinstance(error, aiohttp.TooManyRedirects):
-        what = f"the server redirects more than {_MOST_REDIRECTS} times"
     elif isinstance(error, aiohttp.ClientConnectorCertificateError):
-        what = f"the server's certificate cannot be trusted: {error.certificate_error}"
+        kind, what = StoreError, f"the server's certificate cannot be trusted: {error.certificate_error}"
+    elif isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, NotPublicError):
+        kind, what = StoreError, f"the server redirects {NotPublicError.what}"
+    elif isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
+        what = "the server's answer is not HTTP"
     elif isinstance(error, ValueError):  # aiohttp.InvalidURL is one
-        what = "this is not a valid URL"
+        kind, what = StoreError, "this is not a valid URL"
     else:
         # aiohttp's text may quote the URL with its query; the class and errno say as much.
         reason = getattr(error, "strerror", None) or type(error).__name__
         what = f"the connection failed: {reason}"
-    return StoreError(what, shard=redact(url), offset=offset)
+    return kind(what, shard=redact(url), offset=offset)

@@ -6,7 +6,21 @@
 ...         read_all(server.url_of("train-0.tar"))
 """
 
-from .faults import Capacity, CutAt, Delay, Drip, Fault, HangUp, NoLength, Redirect, Reset, Stall, Status
+from .faults import (
+    Capacity,
+    CutAt,
+    Delay,
+    Drip,
+    Fault,
+    HangUp,
+    Headers,
+    NoLength,
+    Redirect,
+    RequireQuery,
+    Reset,
+    Stall,
+    Status,
+)
 from .latency import Latency
 from .leaks import check_leaks
 from .lies import ChangeObject, FlipBit, GzipEncoding, IgnoreRange, WrongETag, WrongLength, WrongRange
@@ -24,11 +38,13 @@ __all__ = [
     "FlipBit",
     "GzipEncoding",
     "HangUp",
+    "Headers",
     "IgnoreRange",
     "Latency",
     "LoggedRequest",
     "NoLength",
     "Redirect",
+    "RequireQuery",
     "Reset",
     "Server",
     "Stall",

@@ -7,7 +7,8 @@ only if the fault ``fits``: a cut at byte 1000 is not used up by a response of 1
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from .messages import Close, Object, Request, Response, Sleep, body_length, plain, split, without_body
@@ -20,8 +21,10 @@ __all__ = [
     "Drip",
     "Fault",
     "HangUp",
+    "Headers",
     "NoLength",
     "Redirect",
+    "RequireQuery",
     "Reset",
     "Stall",
     "Status",
@@ -36,6 +39,7 @@ class Fault:
     Args:
         key: Glob over the key (``*`` also matches ``/``).
         method: Glob over the method.
+        query: Glob over the query as sent, which is empty if there is none.
         after: Leave the first this many matching requests alone.
         times: Hit at most this many requests; None for no limit.
         probability: Hit a matching request with this probability, drawn from the server's seed, the
@@ -44,6 +48,7 @@ class Fault:
 
     key: str = "*"
     method: str = "*"
+    query: str = "*"
     after: int = 0
     times: int | None = None
     probability: float = 1.0
@@ -55,7 +60,11 @@ class Fault:
             raise ValueError(f"after must be at least 0 and times at least 1, not {self.after}, {self.times}")
 
     def matches(self, request: Request) -> bool:
-        return fnmatchcase(request.key, self.key) and fnmatchcase(request.method, self.method)
+        return (
+            fnmatchcase(request.key, self.key)
+            and fnmatchcase(request.method, self.method)
+            and fnmatchcase(request.query, self.query)
+        )
 
     def fits(self, request: Request, response: Response) -> bool:
         """Whether ``apply`` would make a difference."""
@@ -185,6 +194,39 @@ class Redirect(Fault):
     def apply(self, request: Request, obj: Object | None, response: Response) -> Response:
         moved = plain(self.code, {"Location": self.location})
         return replace(without_body(request, moved), delay_s=response.delay_s)
+
+
+@dataclass(frozen=True)
+class RequireQuery(Fault):
+    """Refuse whoever's query does not hold ``text``, as a store does without the right signature.
+
+    One that expires is ``Status(403, query="*" + text + "*", after=...)`` beside it.
+    """
+
+    text: str = field(repr=False)
+    code: int = 403
+
+    def fits(self, request: Request, response: Response) -> bool:
+        return self.text not in request.query
+
+    def apply(self, request: Request, obj: Object | None, response: Response) -> Response:
+        return replace(without_body(request, plain(self.code)), delay_s=response.delay_s)
+
+
+@dataclass(frozen=True)
+class Headers(Fault):
+    """Response headers set to other values, or left out where the value is None; names in any case."""
+
+    headers: Mapping[str, str | None]
+
+    def fits(self, request: Request, response: Response) -> bool:
+        return response.has_head
+
+    def apply(self, request: Request, obj: Object | None, response: Response) -> Response:
+        named = {name.lower() for name in self.headers}
+        kept = {name: value for name, value in response.headers.items() if name.lower() not in named}
+        new = {name: value for name, value in self.headers.items() if value is not None}
+        return replace(response, headers={**kept, **new})
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from .messages import Request
 
@@ -24,6 +25,8 @@ class LoggedRequest:
         connection: Number of its connection, from 0 in order of arrival.
         faults: Names of the faults that hit it.
         client_left: Whether the client was gone before the response was all sent.
+        query: As sent, without its question mark. Not shown, for signatures are in it.
+        headers: As sent, names in lower case. Not shown either.
     """
 
     method: str
@@ -35,6 +38,8 @@ class LoggedRequest:
     bytes_sent: int = 0
     faults: tuple[str, ...] = ()
     client_left: bool = False
+    query: str = field(default="", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,15 @@ class Log:
 
     def begin(self, request: Request, connection: int, time_s: float) -> LoggedRequest:
         """A request arrived."""
-        entry = LoggedRequest(request.method, "/" + request.key, request.range, time_s, connection)
+        entry = LoggedRequest(
+            request.method,
+            "/" + request.key,
+            request.range,
+            time_s,
+            connection,
+            query=request.query,
+            headers=request.headers,
+        )
         self._entries.append(entry)
         self._concurrent += 1
         self._max_concurrent = max(self._max_concurrent, self._concurrent)

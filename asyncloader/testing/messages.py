@@ -85,6 +85,7 @@ class Request:
         keep_alive: Whether the client wants the connection kept.
         concurrent: Requests being answered at its arrival, this one included.
         attempt: How often the same method, key and range were asked for before.
+        query: As sent, without its question mark.
     """
 
     method: str
@@ -93,6 +94,7 @@ class Request:
     keep_alive: bool = True
     concurrent: int = 1
     attempt: int = 0
+    query: str = ""
 
     @property
     def range(self) -> str | None:
@@ -143,10 +145,10 @@ def parse_request(head: bytes) -> Request:
     headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
     if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         raise BadRequestError(f"expected no request body, found {method} with one")
-    path = re.sub(r"^https?://[^/]*", "", target).partition("?")[0]
+    path, _, query = re.sub(r"^https?://[^/]*", "", target).partition("?")
     connection = headers.get("connection", "").lower()
     keep_alive = connection == "keep-alive" if minor == "0" else connection != "close"
-    return Request(method, unquote(path).removeprefix("/"), headers, keep_alive)
+    return Request(method, unquote(path).removeprefix("/"), headers, keep_alive, query=query)
 
 
 def answer(request: Request, obj: Object | None) -> Response:

@@ -1,15 +1,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
-from asyncloader.stores import http as http_module
-from asyncloader.stores.http import HttpStore
+from asyncloader.stores.failures import ThrottledError, TransientError
+from asyncloader.stores.http import HTTP_OPTIONS, HttpStore, check_http_options
 from asyncloader.stores.store import Body
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
@@ -73,7 +81,7 @@ async def test_a_body_in_chunks_has_no_length_but_an_end(
 
 async def test_a_cut_body_in_chunks_is_an_error(raw_server: Any, http: HttpStore, fetch: Fetch) -> None:
     async with raw_server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n") as (url, _):
-        with pytest.raises(StoreError, match="cut before"):
+        with pytest.raises(TransientError, match="cut before"):
             await fetch(http, f"{url}/x")
 
 
@@ -104,42 +112,88 @@ async def test_an_encoded_body_is_refused(serve: Serve, http: HttpStore, fetch: 
 
 @pytest.mark.parametrize(
     "fault",
-    [testing.CutAt(100), testing.Reset(100), testing.WrongLength(5)],
-    ids=lambda fault: type(fault).__name__,
+    [testing.CutAt(100), testing.Reset(100), testing.CutAt(0)],
+    ids=repr,
 )
+@pytest.mark.parametrize("start", [0, 500])
 async def test_a_cut_is_told_with_the_first_missing_byte(
-    serve: Serve, http: HttpStore, fault: testing.Fault
+    serve: Serve, http: HttpStore, fault: testing.Fault, start: int
 ) -> None:
     url = serve({"x": CONTENT}, [fault]).url_of("x")
     got = b""
-    with pytest.raises(StoreError, match=r"cut|connection failed") as caught:
-        async with http.read(url, 500, 1024) as body:
+    with pytest.raises(TransientError, match=r"cut|connection failed") as caught:
+        async with http.read(url, start, 1024) as body:
             async for chunk in body.chunks:
                 got += chunk
-    assert caught.value.offset == 500 + len(got)
-    assert CONTENT[500:].startswith(got)
+    assert caught.value.offset == start + len(got)
+    assert CONTENT[start:].startswith(got)
+
+
+@pytest.mark.parametrize(
+    "fault", [testing.WrongLength(5), testing.WrongLength(-5), testing.WrongRange(3)], ids=repr
+)
+async def test_another_part_than_asked_for_is_an_error(
+    serve: Serve, http: HttpStore, fetch: Fetch, fault: testing.Fault
+) -> None:
+    # What lies behind a length that is too short may come with the head, and is no HTTP.
+    with pytest.raises(TransientError, match=r"Content-Range|not HTTP"):
+        await fetch(http, serve({"x": CONTENT}, [fault]).url_of("x"), 500, 600)
 
 
 async def test_a_server_that_hangs_up_is_an_error(serve: Serve, http: HttpStore, fetch: Fetch) -> None:
-    with pytest.raises(StoreError, match="connection failed: ServerDisconnected"):
+    with pytest.raises(TransientError, match="connection failed: ServerDisconnected"):
         await fetch(http, serve({"x": CONTENT}, [testing.HangUp()]).url_of("x"))
 
 
 async def test_no_server_is_an_error(http: HttpStore, fetch: Fetch, unused_tcp_port: int) -> None:
-    with pytest.raises(StoreError, match="connection failed"):
+    with pytest.raises(TransientError, match="connection failed"):
         await fetch(http, f"http://127.0.0.1:{unused_tcp_port}/x?sig=SECRET")
 
 
-async def test_a_stalled_body_is_an_error(
-    serve: Serve, fetch: Fetch, monkeypatch: pytest.MonkeyPatch, shown: Shown
+async def test_no_connection_in_time_is_an_error(fetch: Fetch) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as listener, ExitStack() as stack:
+        address = listener.getsockname()
+        for _ in range(3):  # fills the queue of a server that accepts nobody
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(address)
+        async with HttpStore.open(connect_s=0.1) as http, asyncio.timeout(5):
+            with pytest.raises(TransientError, match="in time"):
+                await fetch(http, f"http://127.0.0.1:{address[1]}/x")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 20x OK\r\n\r\n", b"\x16\x03\x01\x00", b"HTTP/1.1 200 OK\r\nx"],
+)
+async def test_an_answer_that_is_not_http_is_an_error(
+    raw_server: Any, http: HttpStore, fetch: Fetch, answer: bytes
 ) -> None:
-    monkeypatch.setattr(http_module, "_TIMEOUT", http_module.aiohttp.ClientTimeout(sock_read=0.1))
-    server = serve({"x": CONTENT}, [testing.Stall(10, 5)])
-    async with HttpStore.open() as http:
-        with pytest.raises(StoreError, match="in time") as caught:
-            await fetch(http, server.url_of("x") + "?sig=SECRET")
-    assert caught.value.offset == 10
-    assert "SECRET" not in shown(caught.value)
+    async with raw_server(answer) as (url, _):
+        with pytest.raises(TransientError, match=r"not HTTP|connection failed"):
+            await fetch(http, f"{url}/x")
+
+
+async def test_a_broken_body_in_chunks_is_an_error(raw_server: Any, http: HttpStore, fetch: Fetch) -> None:
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    async with raw_server(head + b"3\r\nabc\r\nno length\r\n") as (url, _):
+        with pytest.raises(TransientError):
+            await fetch(http, f"{url}/x")
+
+
+@pytest.mark.parametrize(
+    ("sent", "offset"), [(b"3\r\nabc\r\n0\r\n\r\n", 13), (b"6\r\nabcdef\r\n0\r\n\r\n", 15)]
+)
+async def test_a_part_in_chunks_of_another_length_is_an_error(
+    raw_server: Any, http: HttpStore, fetch: Fetch, sent: bytes, offset: int
+) -> None:
+    head = (
+        b"HTTP/1.1 206 Partial Content\r\nTransfer-Encoding: chunked\r\nContent-Range: bytes 10-14/20\r\n\r\n"
+    )
+    async with raw_server(head + sent) as (url, _):
+        with pytest.raises(TransientError, match="not at byte 15") as caught:
+            await fetch(http, f"{url}/x", 10, 15)
+    assert caught.value.offset == offset
 
 
 async def test_a_changed_object_is_told_with_both_etags(serve: Serve, http: HttpStore, fetch: Fetch) -> None:
@@ -240,3 +294,196 @@ async def test_a_cancelled_request_closes_its_socket(serve: Serve, http: HttpSto
         task.cancel()
     await asyncio.wait(tasks)
     assert await asyncio.to_thread(server.wait_idle)
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_an_error_for_good(
+    http: HttpStore, fetch: Fetch, tmp_path: Path
+) -> None:
+    async with await asyncio.start_server(_say_nothing, "127.0.0.1", 0, ssl=_self_signed(tmp_path)) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(StoreError, match="certificate cannot be trusted") as caught:
+            await fetch(http, f"https://127.0.0.1:{port}/x?sig=SECRET")
+    assert type(caught.value) is StoreError
+    assert "SECRET" not in "".join(all_told(caught.value))
+
+
+async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+def _self_signed(folder: Path) -> ssl.SSLContext:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    files = ["-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=h",
+        *files,
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=30)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
+    return context
+
+
+async def test_a_throttled_request_tells_how_long_to_wait(
+    serve: Serve, http: HttpStore, fetch: Fetch
+) -> None:
+    with pytest.raises(ThrottledError) as caught:
+        await fetch(http, serve({"x": CONTENT}, [testing.Status(503, retry_after=7)]).url_of("x"))
+    assert caught.value.retry_after_s == 7
+
+
+async def test_without_etags_the_time_of_modification_is_pinned(
+    http: HttpStore, fetch: Fetch, serve: Serve, tmp_path: Path
+) -> None:
+    (tmp_path / "x").write_bytes(CONTENT)
+    os.utime(tmp_path / "x", (1_000_000_000, 1_000_000_000))
+    date = {"Date": "Sun, 09 Sep 2001 02:00:00 GMT", "ETag": None}
+    server = serve(tmp_path, [testing.Headers(date)])
+    body, _ = await fetch(http, server.url_of("x"), 0, 10)
+    assert body.etag == "last-modified:Sun, 09 Sep 2001 01:46:40 GMT"
+    body, content = await fetch(http, server.url_of("x"), 10, 20, body.etag)
+    assert content == CONTENT[10:20]
+    assert server.requests[1].headers["if-unmodified-since"] == "Sun, 09 Sep 2001 01:46:40 GMT"
+    os.utime(tmp_path / "x", (1_000_000_001, 1_000_000_001))
+    with pytest.raises(StoreError, match="time of last modification was Sun, 09 Sep 2001 01:46:40 GMT"):
+        await fetch(http, server.url_of("x"), 20, 30, body.etag)
+
+
+async def test_stated_digests_are_told(serve: Serve, http: HttpStore, fetch: Fetch) -> None:
+    server = serve({"x": CONTENT}, [testing.Headers({"x-goog-hash": "crc32c=AAECAw=="})])
+    assert (await fetch(http, server.url_of("x"), 10, 20))[0].digests == {"crc32c": b"\0\1\2\3"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "query", "asked"),
+    [
+        ({}, "", True),
+        ({"X-Other": "1"}, "", True),
+        ({}, "?sig=1", False),
+        ({"authorization": "AWS4 x"}, "", False),
+    ],
+)
+async def test_digests_are_asked_for_where_no_signature_forbids_it(
+    serve: Serve, fetch: Fetch, headers: dict[str, str], query: str, asked: bool
+) -> None:
+    server = serve({"x": CONTENT})
+    async with HttpStore.open(headers=headers) as http:
+        await fetch(http, server.url_of("x") + query)
+    assert ("x-amz-checksum-mode" in server.requests[0].headers) is asked
+
+
+async def test_no_cookie_of_one_answer_is_sent_with_the_next_request(
+    serve: Serve, http: HttpStore, fetch: Fetch
+) -> None:
+    server = serve({"x": CONTENT}, [testing.Headers({"Set-Cookie": "a=b"})])
+    for _ in range(2):
+        await fetch(http, server.url_of("x"))
+    assert "cookie" not in server.requests[1].headers
+
+
+async def test_a_small_document_is_fetched_whole_and_a_large_one_not(serve: Serve, http: HttpStore) -> None:
+    server = serve({"x": CONTENT}, [testing.Redirect("/x", key="moved")])
+    headers, content = await http.fetch(server.url_of("moved"), 1024)
+    assert (content, headers["content-length"]) == (CONTENT, "1024")
+    with pytest.raises(StoreError, match="longer than 1023"):
+        await http.fetch(server.url_of("x"), 1023)
+    with pytest.raises(StoreError, match="404"):
+        await http.fetch(server.url_of("y"), 1024)
+
+
+def test_headers_of_the_user_are_options() -> None:
+    assert set(HTTP_OPTIONS) == {"headers"}
+    check_http_options({})
+    check_http_options({"headers": {"Authorization": "Bearer x", "X-Token": "\u00e4 b"}})
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"header": {"a": "SECRET"}}, ValueError),
+        ({"headers": "Authorization: SECRET"}, TypeError),
+        ({"headers": {"A": b"SECRET"}}, TypeError),
+        ({"headers": {"A": None}}, TypeError),
+        ({"headers": {1: "SECRET"}}, TypeError),
+        ({"headers": {"A": "SECRET\r\nRange: bytes=0-1"}}, ValueError),
+        ({"headers": {"A": "SECRET\x00"}}, ValueError),
+        ({"headers": {"A: SECRET": "x"}}, ValueError),
+        ({"headers": {"A\n": "SECRET"}}, ValueError),
+        ({"headers": {"": "SECRET"}}, ValueError),
+        ({"headers": {"Range": "SECRET"}}, ValueError),
+        ({"headers": {"if-match": "SECRET"}}, ValueError),
+        ({"headers": {"Accept-encoding": "SECRET"}}, ValueError),
+        ({"headers": {"HOST": "SECRET"}}, ValueError),
+        ({"headers": {"a": "SECRET", "A": "SECRET"}}, ValueError),
+    ],
+)
+def test_wrong_options_are_refused_without_their_values(
+    options: dict[str, Any], kind: type[Exception]
+) -> None:
+    with pytest.raises(kind) as caught:
+        check_http_options(options)
+    assert "SECRET" not in str(caught.value)
+
+
+def all_told(error: BaseException | None) -> Iterator[str]:
+    """Every text that an error and those it came from can be made to show, hidden ones too."""
+    while error is not None:
+        yield f"{error} {error!r} {error.args} {vars(error)} {getattr(error, '__notes__', '')}"
+        if error.__cause__ is not None:
+            yield from all_told(error.__cause__)
+        error = error.__context__
+
+
+FAILURES: dict[str, list[testing.Fault]] = {
+    **{
+        f"status {code}": [testing.Status(code, retry_after=1)]
+        for code in (400, 401, 403, 404, 412, 429, 500, 503)
+    },
+    "status 416": [testing.Status(416), testing.Headers({"Content-Range": "bytes */9"})],
+    "hang up": [testing.HangUp()],
+    "cut": [testing.CutAt(10)],
+    "reset": [testing.Reset(10)],
+    "no length": [testing.NoLength(), testing.IgnoreRange(), testing.NoLength()],
+    "gzip": [testing.GzipEncoding()],
+    "wrong range": [testing.WrongRange(1)],
+    "wrong length": [testing.WrongLength(1)],
+    "wrong ETag": [testing.WrongETag()],
+    "no ETag": [testing.Headers({"ETag": None})],
+    "broken digest": [testing.Headers({"x-goog-hash": "md5=?"})],
+    "circle": [testing.Redirect("/x?sig=SENTINEL")],
+    "redirect to another scheme": [testing.Redirect("ftp://u:SENTINEL@h/?sig=SENTINEL")],
+    "redirect to no URL": [testing.Redirect("http://h:port/?sig=SENTINEL")],
+    "redirect to nobody": [testing.Redirect("http://u:SENTINEL@127.0.0.1:1/?sig=SENTINEL")],
+    "redirect to no name": [testing.Redirect(f"http://u:SENTINEL@{64 * 'h'}/?sig=SENTINEL")],
+    "no TLS": [],
+}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+async def test_no_secret_is_told_whatever_fails(
+    name: str, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server = serve({"x": CONTENT}, FAILURES[name])
+    shard = server.url_of("x").replace("http:", "https:" if name == "no TLS" else "http:")
+    url = shard.replace("//", "//SENTINEL:SENTINEL@") + "?sig=SENTINEL#SENTINEL"
+    secrets = {"Authorization": "SENTINEL", "X-Token": "SENTINEL"}
+    async with HttpStore.open(headers=secrets, connect_s=0.5) as http:
+        with pytest.raises(StoreError) as caught:
+            async with http.read(url, 1, 1000, etag='"pinned"' if "ETag" in name else None) as body:
+                assert "SENTINEL" not in repr(body) + repr(http)
+                async for _ in body.chunks:
+                    pass
+    assert "SENTINEL" not in "\n".join(all_told(caught.value))
+    assert "SENTINEL" not in caplog.text + "".join(str(vars(record)) for record in caplog.records)
+    assert caught.value.shard == shard

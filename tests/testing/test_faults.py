@@ -20,9 +20,11 @@ from asyncloader.testing import (
     FlipBit,
     GzipEncoding,
     HangUp,
+    Headers,
     IgnoreRange,
     NoLength,
     Redirect,
+    RequireQuery,
     Reset,
     Stall,
     Status,
@@ -266,6 +268,28 @@ def test_faults_pick_by_key_method_after_and_times() -> None:
     with serve({"x/a": b"a", "b": b"b"}, [Status(500, key="x/*", after=1, times=2)]) as server:
         assert [get(server, "x/a").status for _ in range(5)] == [200, 500, 500, 200, 200]
         assert get(server, "b").status == 200
+
+
+def test_faults_pick_by_the_query_as_it_was_sent() -> None:
+    with serve({"a": b"a"}, [Status(500, query="*page=2*"), Status(502, query="")]) as server:
+        targets = ("a", "a?page=1", "a?x=%20&page=2")
+        assert [get(server, target).status for target in targets] == [502, 200, 500]
+        assert [entry.query for entry in server.requests] == ["", "page=1", "x=%20&page=2"]
+
+
+def test_a_query_without_the_signature_is_refused_and_not_shown() -> None:
+    with serve({"a": b"a"}, [RequireQuery("sig=SECRET")]) as server:
+        statuses = [get(server, target).status for target in ("a", "a?sig=old", "a?x=1&sig=SECRET")]
+        assert statuses == [403, 403, 200]
+        assert server.requests[2].headers["host"] == "test"
+        assert "SECRET" not in repr(server.requests) + repr(RequireQuery("sig=SECRET"))
+
+
+def test_headers_are_replaced_added_and_left_out() -> None:
+    with serve({"a": b"a"}, [Headers({"etag": None, "last-modified": "never", "X-New": "1"})]) as server:
+        headers = get(server, "a").headers
+    assert "etag" not in headers
+    assert (headers["last-modified"], headers["x-new"], headers["content-length"]) == ("never", "1", "1")
 
 
 def _statuses(seed: int, keys: list[str]) -> dict[tuple[str, int], int]:

@@ -1,0 +1,149 @@
+"""What an HTTP answer promises, held against what was asked; pure.
+
+An answer that does not keep to what was asked is a ``TransientError``: it was made by some proxy or cache
+on the way, and the next one may come another way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..errors import StoreError
+from .digests import digests_of
+from .failures import LAST_MODIFIED, TransientError, changed, http_time_s, refused, wait_asked
+from .store import Body, no_chunks
+from .urls import redact
+
+__all__ = ["Asked", "body_of", "request_headers"]
+
+_CONTENT_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
+_EMPTY_RANGE = re.compile(r"bytes \*/0")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request: bytes ``start`` up to ``stop`` of ``url``, in the version ``etag`` if there is one."""
+
+    url: str
+    start: int
+    stop: int
+    etag: str | None
+
+
+def request_headers(asked: Asked) -> dict[str, str]:
+    """The headers that ask for it."""
+    headers = {"Range": f"bytes={asked.start}-{asked.stop - 1}"}
+    if asked.etag is None:
+        return headers
+    if asked.etag.startswith(LAST_MODIFIED):
+        headers["If-Unmodified-Since"] = asked.etag.removeprefix(LAST_MODIFIED)
+    # A weak ETag never satisfies If-Match (RFC 9110, 13.1.1); for it the response's own is compared.
+    elif not asked.etag.startswith("W/"):
+        headers["If-Match"] = asked.etag
+    return headers
+
+
+def body_of(asked: Asked, status: int, headers: Mapping[str, str], now_s: float) -> Body:
+    """The body that the answer promises; its chunks are still to be set.
+
+    Args:
+        asked: What was.
+        status: Of the answer.
+        headers: Of the answer, found by their names in any case.
+        now_s: Seconds since the epoch.
+
+    Raises:
+        TransientError: An answer to something else than what was asked, or a refusal that may pass.
+        StoreError: Another refusal, or bytes that would not be the object's.
+    """
+    version = _version(asked, headers)
+    if status == 416 and asked.start == 0 and _says_empty(headers):
+        if version is not None:  # a refusal seldom names one
+            _check_version(asked, version)
+        return Body(0, 0, 0, version, no_chunks())
+    if status == 412 and asked.etag is not None:
+        raise changed(asked.url, asked.start, asked.etag, version, status=412)
+    if status not in (200, 206):
+        wait_s = wait_asked(headers.get("Retry-After"), headers.get("Date"), now_s)
+        raise refused(asked.url, asked.start, status, retry_after_s=wait_s)
+    _check_encoding(asked, headers)
+    _check_version(asked, version)
+    start, stop, total = _whole_span(asked, headers) if status == 200 else _part_span(asked, headers)
+    try:
+        digests = digests_of(headers, whole=start == 0 and stop == total)
+    except ValueError as error:
+        raise _broken(asked, str(error)) from None
+    return Body(start, stop, total, version, no_chunks(), digests)
+
+
+def _whole_span(asked: Asked, headers: Mapping[str, str]) -> tuple[int, int | None, int | None]:
+    chunked = headers.get("Transfer-Encoding", "").lower() == "chunked"
+    length = headers.get("Content-Length")
+    if chunked:
+        return 0, None, None
+    if length is None or not length.isdecimal():
+        raise StoreError(
+            "the server sent a body without a length, so that a cut could not be told from its end; "
+            "serve shards with Content-Length",
+            shard=redact(asked.url),
+            offset=asked.start,
+        )
+    return 0, int(length), int(length)
+
+
+def _part_span(asked: Asked, headers: Mapping[str, str]) -> tuple[int, int, int]:
+    stated = headers.get("Content-Range")
+    match = _CONTENT_RANGE.fullmatch(stated or "")
+    start, last, total = map(int, match.groups()) if match else (-1, -1, -1)
+    if not asked.start == start <= last == min(asked.stop, total) - 1:
+        what = f"asked for bytes {asked.start}-{asked.stop - 1}, but the server sent Content-Range {stated!r}"
+        raise _broken(asked, what)
+    length = headers.get("Content-Length")
+    if length is not None and length != str(last + 1 - start):
+        what = f"the server sent Content-Range {stated!r}, but Content-Length {length!r}"
+        raise _broken(asked, what)
+    return start, last + 1, total
+
+
+def _says_empty(headers: Mapping[str, str]) -> bool:
+    """Whether a refused range from byte 0 on means an empty object: only that has no byte 0."""
+    stated = headers.get("Content-Range")
+    return stated is None or _EMPTY_RANGE.fullmatch(stated) is not None
+
+
+def _check_encoding(asked: Asked, headers: Mapping[str, str]) -> None:
+    encoding = headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise StoreError(
+            f"the server sent Content-Encoding {encoding}, though identity was asked for; "
+            "byte offsets would not be the object's. Switch the encoding off for shards",
+            shard=redact(asked.url),
+            offset=asked.start,
+        )
+
+
+def _version(asked: Asked, headers: Mapping[str, str]) -> str | None:
+    """The version that the answer names, of the kind that is pinned if one is."""
+    etag, modified = headers.get("ETag"), headers.get("Last-Modified")
+    if asked.etag is not None and asked.etag.startswith(LAST_MODIFIED):
+        return None if modified is None else LAST_MODIFIED + modified
+    if etag is not None or asked.etag is not None:
+        return etag
+    modified_s, date_s = http_time_s(modified), http_time_s(headers.get("Date"))
+    # Of an object changed in the very second of the answer, the next change may have the same time; and
+    # servers that make their answers up give the time at which they did (RFC 9110, 8.8.2.2).
+    if modified_s is None or date_s is None or date_s - modified_s < 1:
+        return None
+    return f"{LAST_MODIFIED}{modified}"
+
+
+def _check_version(asked: Asked, version: str | None) -> None:
+    if asked.etag is not None and version != asked.etag:
+        # Not final as a 412 is: no server said so, only an answer came that has another name or none.
+        raise changed(asked.url, asked.start, asked.etag, version or "none", kind=TransientError)
+
+
+def _broken(asked: Asked, what: str) -> TransientError:
+    return TransientError(what, shard=redact(asked.url), offset=asked.start)

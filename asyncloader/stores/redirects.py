@@ -1,0 +1,137 @@
+"""Which redirects are followed: pure rules, and the name resolution that keeps to them.
+
+Laws:
+
+* From a public host nobody is sent to an address that only this machine or its network can reach: a
+  server on the internet would otherwise choose what is read from behind the firewall.
+* The rule holds for the very addresses that are connected to. To look a name up first and connect
+  later would let its owner answer differently the second time.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from urllib.parse import urljoin
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+from yarl import URL
+
+__all__ = [
+    "NotPublicError",
+    "PublicResolver",
+    "WatchingResolver",
+    "fault_of",
+    "is_address",
+    "is_public",
+    "next_url",
+    "origin_of",
+]
+
+# All unicast addresses that the IPv6 internet has (RFC 4291, 2.4), and the form in which networks
+# without IPv4 see it (RFC 6052).
+_UNICAST = ipaddress.IPv6Network("2000::/3")
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+
+
+def origin_of(url: URL) -> tuple[str, str, int | None]:
+    """What two URLs share that may see the same credentials."""
+    return url.scheme.lower(), (url.raw_host or "").lower().rstrip("."), url.port
+
+
+def next_url(here: str, location: str) -> str:
+    """Where a ``Location`` leads, with its escapes as they were written."""
+    return urljoin(here, location.strip()).partition("#")[0]
+
+
+def is_address(host: str) -> bool:
+    """Whether a client connects to ``host`` without looking it up."""
+    return ":" in host or host.replace(".", "").isdigit()
+
+
+def is_public(address: str) -> bool:
+    """Whether the whole internet means the same by this IP address, also if it wraps one of IPv4."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:  # such as 127.1, which is none but works like one
+        return False
+    if isinstance(ip, ipaddress.IPv6Address):
+        inner = ip.ipv4_mapped or ip.sixtofour
+        if ip in _TRANSLATED:
+            inner = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
+        if inner is None:
+            return ip in _UNICAST and ip.is_global
+        ip = inner
+    return ip.is_global and not ip.is_multicast
+
+
+def fault_of(here: URL, there: URL | None, from_public: bool) -> str | None:
+    """What is wrong with where a server redirects to; None if nothing is.
+
+    Args:
+        here: The URL that was asked for.
+        there: Where its server points to; None if that is no URL.
+        from_public: Whether a server on the way was a public one. The names that it points to are for
+            ``PublicResolver`` to judge.
+    """
+    if there is None or there.scheme.lower() not in ("http", "https") or not there.raw_host:
+        return "to something that is no http(s) URL"
+    if here.scheme.lower() == "https" and there.scheme.lower() != "https":
+        return "from https to http, where anybody on the way could read and change the bytes"
+    if from_public and is_address(there.raw_host) and not is_public(there.raw_host):
+        return NotPublicError.what
+    return None
+
+
+class NotPublicError(OSError):
+    """A name that a public host has redirected to has an address that is not public."""
+
+    what = "from a public host to a private, loopback or link-local address"
+
+
+class WatchingResolver(AbstractResolver):
+    """Remembers which hosts had a public address when they were connected to.
+
+    For good: a name that has another address next time does not become trusted by it.
+    """
+
+    def __init__(self, inner: AbstractResolver) -> None:
+        self._inner = inner
+        self._public: set[str] = set()
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        found = await self._inner.resolve(host, port, family)
+        if any(is_public(result["host"]) for result in found):
+            self._public.add(_plain(host))
+        return found
+
+    def is_public(self, host: str) -> bool:
+        """Whether a host that has been connected to is a public one."""
+        return is_public(host) if is_address(host) else _plain(host) in self._public
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class PublicResolver(AbstractResolver):
+    """Finds public hosts only, whoever asks; closed by whoever owns ``inner``."""
+
+    def __init__(self, inner: AbstractResolver) -> None:
+        self._inner = inner
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        found = await self._inner.resolve(host, port, family)
+        if not all(is_public(result["host"]) for result in found):
+            raise NotPublicError(NotPublicError.what)
+        return found
+
+    async def close(self) -> None:
+        pass
+
+
+def _plain(host: str) -> str:
+    return host.lower().rstrip(".")
