@@ -34,7 +34,7 @@ class NetworkCounts:
 
     def add(self, more: NetworkCounts) -> None:
         """Count what another process has done."""
-        for name in (count.name for count in fields(self)):
+        for name in [count.name for count in fields(self)]:
             setattr(self, name, getattr(self, name) + getattr(more, name))
 
 

@@ -23,10 +23,10 @@ __all__ = ["Pace", "PacedStore", "Window"]
 class Window:
     """The limit of concurrent requests; pure."""
 
-    # 16 parts of 8 MiB fill a link of 50 ms and 40 MB/s a connection, and few stores refuse so many.
-    start = 16.0
+    #: Doubled with each round of answers until the first refusal, so it need not be a good guess.
+    start = 8.0
     most = 256.0
-    #: From this share of the limit that was too much, one request more for ``patience`` rounds of answers.
+    #: From this share of the number that was too much, one request more in ``patience`` rounds of answers.
     near = 0.9
     patience = 10.0
 
@@ -38,11 +38,11 @@ class Window:
         """A request was answered well while so many were under way."""
         if in_use < int(self.limit):
             return  # the limit was not what held us
-        if self._too_many is None or self.limit < self.near * self._too_many:
-            more = 1.0
+        quick_to = self.most if self._too_many is None else self.near * self._too_many
+        if self.limit < quick_to:
+            self.limit = min(self.limit + 1.0, quick_to)
         else:
-            more = 1.0 / (self.patience * self.limit)
-        self.limit = min(self.limit + more, self.most)
+            self.limit = min(self.limit + 1.0 / (self.patience * self.limit), self.most)
 
     def throttled(self, in_use: int) -> None:
         """A request was refused while so many were under way."""

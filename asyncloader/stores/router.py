@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack
+import os
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -12,6 +14,7 @@ from .access import Access
 from .hedging import Hedges
 from .local import LocalStore
 from .pacing import Pace, PacedStore
+from .renewing import RenewingStore
 from .resuming import ResumingStore
 from .retries import RetryBudget
 from .store import Store
@@ -70,8 +73,6 @@ class Stores:
         hedges = Hedges(self._counts, network.hedge)
         client = await self._client(scheme, place)
         if self._access.renew is not None:
-            from .renewing import RenewingStore
-
             client = RenewingStore(client, self._access.renew)
         timed = TimedStore(client, network, hedges)
         paced = PacedStore(timed, Pace(), hedges, self._counts)
@@ -80,14 +81,32 @@ class Stores:
     async def _client(self, scheme: str, place: str) -> Store:
         # Each client library is imported by those who need it: together they cost a quarter second.
         if scheme in ("http", "https"):
-            from .http import HttpStore
-
-            if "http" not in self._clients:  # one session serves all origins
-                self._clients["http"] = await self._resources.enter_async_context(HttpStore.open())
-            return self._clients["http"]
+            return await self._shared("http", self._http)
+        if scheme == "hf":
+            return await self._shared("hf", self._hub)
         from .objects import ObjectStore
 
         return ObjectStore(scheme, place, self._access.options)
+
+    async def _shared(
+        self, name: str, open_client: Callable[[], AbstractAsyncContextManager[Store]]
+    ) -> Store:
+        """A client that serves all origins."""
+        if name not in self._clients:
+            self._clients[name] = await self._resources.enter_async_context(open_client())
+        return self._clients[name]
+
+    def _http(self) -> AbstractAsyncContextManager[Store]:
+        from .http import HttpStore
+
+        headers = self._access.options.get("headers", {})
+        return HttpStore.open(connect_s=self._access.network.connect_s, headers=headers)
+
+    def _hub(self) -> AbstractAsyncContextManager[Store]:
+        from .hub import HubStore, hub_of
+
+        hub = hub_of(self._access.options, os.environ)
+        return HubStore.open(hub, connect_s=self._access.network.connect_s)
 
 
 def _origin_of(url: str) -> tuple[str, str]:

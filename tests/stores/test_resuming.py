@@ -36,7 +36,8 @@ PASSING = {
     "503": testing.Status(503, times=3),
     "503 with Retry-After": testing.Status(503, retry_after=0.1, times=2),
     "429": testing.Status(429, retry_after="Thu, 01 Jan 1970 00:00:00 GMT", times=2),
-    "another range": testing.WrongRange(times=2),
+    "another range": testing.WrongRange(shift=-5, times=2),
+    "other bytes than said": testing.WrongLength(delta=7, times=2),
 }
 
 
@@ -59,7 +60,9 @@ async def test_a_fault_that_passes_is_not_seen(
     body, content = await fetch(resuming, server.url_of("x"), *span)
     assert content == CONTENT[slice(*span)]
     assert (body.start, body.total) == (span[0], len(CONTENT))
-    assert counts.retries == fault.times
+    hits = sum(bool(request.faults) for request in server.requests)
+    # A connection that was kept alive and is found closed is tried once more by the client itself.
+    assert (counts.retries > 0) == (hits > 0) and counts.retries <= hits
     assert await asyncio.to_thread(server.wait_idle, 1)
 
 
