@@ -24,6 +24,18 @@ _COMPOSITE = re.compile(r"-\d+$")
 _REPRESENTATION = {"sha-256": "sha256", "sha-512": "sha512"}
 
 
+_READ = _AMAZON.keys() | {
+    "content-encoding",
+    "content-md5",
+    "repr-digest",
+    "warning",
+    "x-amz-checksum-type",
+    "x-goog-hash",
+    "x-goog-stored-content-encoding",
+    "x-ms-blob-content-md5",
+}
+
+
 def digests_of(headers: Mapping[str, str], *, whole: bool) -> dict[str, bytes]:
     """The digests of the whole object, by algorithm as ``Body.digests`` names them.
 
@@ -35,8 +47,8 @@ def digests_of(headers: Mapping[str, str], *, whole: bool) -> dict[str, bytes]:
         ValueError: A digest that is neither base64 nor hexadecimal of the right length, or two that
             contradict each other.
     """
-    pairs = [(name.lower(), value.strip()) for name, value in headers.items()]
-    if _transformed(pairs):
+    pairs = [(key, value.strip()) for name, value in headers.items() if (key := name.lower()) in _READ]
+    if not pairs or _transformed(pairs):
         return {}
     # S3 states the digest of the object with each of its parts, and then says so.
     of_object = whole or ("x-amz-checksum-type", "FULL_OBJECT") in pairs

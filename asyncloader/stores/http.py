@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from types import MappingProxyType
-from typing import Any
 
 import aiohttp
 from aiohttp.abc import AbstractResolver
@@ -31,9 +30,7 @@ from .redirects import NotPublicError, PublicResolver, WatchingResolver, fault_o
 from .store import Body
 from .urls import redact
 
-__all__ = ["HTTP_OPTIONS", "HttpStore", "check_http_options"]
-
-HTTP_OPTIONS = frozenset({"headers"})
+__all__ = ["HttpStore"]
 
 _MOST_REDIRECTS = 5
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
@@ -46,60 +43,6 @@ _SENDABLE = re.compile(r"[!-~]*")
 _CLIENT_ERRORS = (aiohttp.ClientError, HttpProcessingError, OSError, ValueError)
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
-
-_FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-
-# Set here, or by the client from what is asked.
-_OWN_FIELDS = frozenset(
-    {
-        "accept-encoding",
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "if-match",
-        "if-modified-since",
-        "if-none-match",
-        "if-range",
-        "if-unmodified-since",
-        "range",
-        "te",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
-
-
-def check_http_options(options: Mapping[str, Any]) -> None:
-    """Refuse options that http(s) stores do not have; no message shows a value.
-
-    Raises:
-        ValueError: An unknown name, or a header that cannot be sent or is the library's own.
-        TypeError: Headers that are no mapping of strings to strings.
-    """
-    for name in options:
-        if name not in HTTP_OPTIONS:
-            raise ValueError(
-                f"unknown option {name!r} for http(s)://; known are {', '.join(sorted(HTTP_OPTIONS))}"
-            )
-    headers = options.get("headers", _NO_HEADERS)
-    if not isinstance(headers, Mapping):
-        raise TypeError(f"option 'headers' should be a mapping, not {type(headers).__name__}")
-    seen: set[str] = set()
-    for name, value in headers.items():
-        if not isinstance(name, str) or not isinstance(value, str):
-            kinds = f"{type(name).__name__} to {type(value).__name__}"
-            raise TypeError(f"option 'headers' should map strings to strings, not {kinds}")
-        if not _FIELD_NAME.fullmatch(name):  # not shown: what is no name may be a secret
-            raise ValueError("option 'headers' has a name that is not one of an HTTP header")
-        if _CONTROL.search(value):
-            raise ValueError(f"the value of header {name!r} should have no control characters")
-        if name.lower() in _OWN_FIELDS:
-            raise ValueError(f"header {name!r} is set by the library")
-        if name.lower() in seen:
-            raise ValueError(f"header {name!r} is given twice")
-        seen.add(name.lower())
 
 
 class HttpStore:
@@ -131,7 +74,7 @@ class HttpStore:
 
         Args:
             connect_s: Seconds to connect: to find the address, and shake hands with it.
-            headers: Sent with each request to a shard's own origin; checked by ``check_http_options``.
+            headers: Sent with each request to a shard's own origin; checked by ``http_options``.
         """
         async with AsyncExitStack() as stack:
             watching = WatchingResolver(aiohttp.DefaultResolver())
@@ -228,8 +171,10 @@ async def _get(
     if not target.raw_query_string and "authorization" not in map(str.lower, headers):
         headers["x-amz-checksum-mode"] = "ENABLED"
     try:
-        # Less the user info, of which aiohttp would make a header of its own.
-        return await session.get(target.with_user(None), headers=headers, allow_redirects=False)
+        # Less any user info, of which aiohttp would make a header of its own.
+        if target.raw_user is not None or target.raw_password is not None:
+            target = target.with_user(None)
+        return await session.get(target, headers=headers, allow_redirects=False)
     except _CLIENT_ERRORS as error:
         failure = _store_error(error, url, offset)
     raise failure

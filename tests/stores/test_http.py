@@ -7,21 +7,22 @@ import shutil
 import socket
 import ssl
 import subprocess
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from telling import all_told
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
 from asyncloader.stores.failures import ThrottledError, TransientError
-from asyncloader.stores.http import HTTP_OPTIONS, HttpStore, check_http_options
+from asyncloader.stores.http import HttpStore
+from asyncloader.stores.http_options import HTTP_OPTIONS, check_http_options
 from asyncloader.stores.store import Body
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
-Shown = Callable[[BaseException], str]
 Serve = Callable[..., testing.Server]
 
 CONTENT = bytes(range(256)) * 4
@@ -60,14 +61,14 @@ async def test_a_range_behind_the_end_is_an_error(serve: Serve, http: HttpStore,
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
 async def test_a_refusal_tells_status_shard_and_offset(
-    serve: Serve, http: HttpStore, fetch: Fetch, status: int, shown: Shown
+    serve: Serve, http: HttpStore, fetch: Fetch, status: int
 ) -> None:
     server = serve({"x": CONTENT}, [testing.Status(status)])
     with pytest.raises(StoreError, match=str(status)) as caught:
         await fetch(http, server.url_of("x") + "?sig=SECRET", 7, 9)
     error = caught.value
     assert (error.shard, error.status, error.offset) == (server.url_of("x"), status, 7)
-    assert "SECRET" not in shown(error)
+    assert "SECRET" not in all_told(error)
 
 
 async def test_a_body_in_chunks_has_no_length_but_an_end(
@@ -233,23 +234,23 @@ async def test_a_redirect_is_followed_with_the_range(serve: Serve, http: HttpSto
 
 
 async def test_a_circle_of_redirects_is_an_error_without_its_secrets(
-    serve: Serve, http: HttpStore, fetch: Fetch, shown: Shown
+    serve: Serve, http: HttpStore, fetch: Fetch
 ) -> None:
     server = serve({"x": CONTENT}, [testing.Redirect("/x?sig=SECRET")])
     with pytest.raises(StoreError, match="redirects more than") as caught:
         await fetch(http, server.url_of("x"))
-    assert "SECRET" not in shown(caught.value)
+    assert "SECRET" not in all_told(caught.value)
 
 
 @pytest.mark.parametrize(
     "url", ["http://", "http://[bad/x", "http://h:99999/x", "http://me:SECRET@/x?SECRET", "http://h:port/x"]
 )
 async def test_an_invalid_url_is_an_error_without_its_secrets(
-    http: HttpStore, fetch: Fetch, url: str, shown: Shown
+    http: HttpStore, fetch: Fetch, url: str
 ) -> None:
     with pytest.raises(StoreError, match="not a valid URL") as caught:
         await fetch(http, url)
-    assert "SECRET" not in shown(caught.value)
+    assert "SECRET" not in all_told(caught.value)
 
 
 @pytest.mark.parametrize("path", ["/a%2Cb%7Ec%27d/x", "/x?sig=a%2Fb%2B%3D+~'&d=%7e"])
@@ -304,7 +305,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_an_error_for_good(
         with pytest.raises(StoreError, match="certificate cannot be trusted") as caught:
             await fetch(http, f"https://127.0.0.1:{port}/x?sig=SECRET")
     assert type(caught.value) is StoreError
-    assert "SECRET" not in "".join(all_told(caught.value))
+    assert "SECRET" not in all_told(caught.value)
 
 
 async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -435,15 +436,6 @@ def test_wrong_options_are_refused_without_their_values(
     assert "SECRET" not in str(caught.value)
 
 
-def all_told(error: BaseException | None) -> Iterator[str]:
-    """Every text that an error and those it came from can be made to show, hidden ones too."""
-    while error is not None:
-        yield f"{error} {error!r} {error.args} {vars(error)} {getattr(error, '__notes__', '')}"
-        if error.__cause__ is not None:
-            yield from all_told(error.__cause__)
-        error = error.__context__
-
-
 FAILURES: dict[str, list[testing.Fault]] = {
     **{
         f"status {code}": [testing.Status(code, retry_after=1)]
@@ -484,6 +476,6 @@ async def test_no_secret_is_told_whatever_fails(
                 assert "SENTINEL" not in repr(body) + repr(http)
                 async for _ in body.chunks:
                     pass
-    assert "SENTINEL" not in "\n".join(all_told(caught.value))
+    assert "SENTINEL" not in all_told(caught.value)
     assert "SENTINEL" not in caplog.text + "".join(str(vars(record)) for record in caplog.records)
     assert caught.value.shard == shard

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from aiohttp.abc import AbstractResolver, ResolveResult
 from public_network import HOSTS, PUBLIC
+from telling import all_told
 from yarl import URL
 
 import asyncloader
@@ -32,7 +33,6 @@ from asyncloader.stores.redirects import (
 from asyncloader.stores.store import Body
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
-Shown = Callable[[BaseException], str]
 Serve = Callable[..., testing.Server]
 
 
@@ -233,12 +233,12 @@ async def test_five_redirects_are_followed_and_no_more(serve: Serve, http: HttpS
     "location", ["ftp://h/x?SECRET", "https://?SECRET", "http://h:port/?SECRET", "http://[h/"]
 )
 async def test_a_redirect_to_what_is_no_url_is_an_error_without_its_secrets(
-    serve: Serve, http: HttpStore, fetch: Fetch, location: str, shown: Shown
+    serve: Serve, http: HttpStore, fetch: Fetch, location: str
 ) -> None:
     server = serve({"x": b""}, [testing.Redirect(location)])
     with pytest.raises(StoreError, match="no http") as caught:
         await fetch(http, server.url_of("x"))
-    assert "SECRET" not in shown(caught.value)
+    assert "SECRET" not in all_told(caught.value)
     assert type(caught.value) is StoreError
 
 
