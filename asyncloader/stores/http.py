@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import base64
 import re
+import socket
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -214,6 +215,10 @@ def _joined(here: URL, location: str) -> URL | None:
         return None
 
 
+def _is_unknown_name(error: OSError) -> bool:
+    return isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
+
+
 def _store_error(error: Exception, url: str, offset: int) -> StoreError:
     """What the client's error means, in words that quote nothing."""
     kind: type[StoreError] = TransientError
@@ -225,6 +230,8 @@ def _store_error(error: Exception, url: str, offset: int) -> StoreError:
         kind, what = StoreError, f"the server's certificate cannot be trusted: {error.certificate_error}"
     elif isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, NotPublicError):
         kind, what = StoreError, f"the server redirects {NotPublicError.what}"
+    elif isinstance(error, aiohttp.ClientConnectorDNSError) and _is_unknown_name(error.os_error):
+        kind, what = StoreError, "there is no host of this name; check the URL"
     elif isinstance(error, aiohttp.ClientResponseError | HttpProcessingError):
         what = "the server's answer is not HTTP"
     elif isinstance(error, ValueError):  # aiohttp.InvalidURL is one

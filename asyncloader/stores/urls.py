@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 __all__ = ["SCHEMES", "expand_urls", "local_path", "redact", "scheme_of", "suffix_path"]
 
-SCHEMES = ("http", "https", "s3", "gs", "az", "file")
+SCHEMES = ("http", "https", "s3", "gs", "az", "hf", "file")
 
 # More shards than any data set has; a slip such as {0..999999999} should not eat the memory.
 _MOST_SHARDS = 10_000_000
