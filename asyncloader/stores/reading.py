@@ -8,10 +8,9 @@ requested and not yet handed on is bounded in bytes; a reader that falls behind 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeAlias
 
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import EngineStopped, Scope
@@ -38,7 +37,19 @@ _HANDOVER_BYTES = 2 << 20
 # Offset of no byte.
 _NO_END = 1 << 62
 
-ShardChunks: TypeAlias = Channel[Buffer]
+
+class ShardChunks(Channel[Buffer]):
+    """The bytes of one shard, in order.
+
+    Attributes:
+        total: Length of the whole shard; None if unknown. Set before the first chunk, as is ``digests``.
+        digests: Of the whole shard, as the store promises them; see ``Body``.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self.total: int | None = None
+        self.digests: Mapping[str, bytes] = {}
 
 
 @dataclass(slots=True)
@@ -58,6 +69,7 @@ class _Shard:
     requested_to: int
     total: int | None = None
     etag: str | None = None
+    digests: Mapping[str, bytes] = field(default_factory=dict)
     parts: deque[_Part] = field(default_factory=deque)
 
     @property
@@ -97,7 +109,7 @@ class _Lookahead:
 
     def opened(self, shard: _Shard, part: _Part, body: Body) -> None:
         """The first answer for ``shard``, to ``part``, told its length and version."""
-        shard.etag = body.etag
+        shard.etag, shard.digests = body.etag, body.digests
         if body.stop is None or body.stop > part.stop:
             # The range was ignored: this answer holds everything, and ends where it ends.
             part.stop = _NO_END if body.stop is None else body.stop
@@ -185,10 +197,12 @@ class _Reader:
             try:
                 while True:
                     chunk = await part.chunks.receive_async()
+                    chunks.total, chunks.digests = shard.total, shard.digests
                     await chunks.send_async(chunk, len(chunk))
                     self._lookahead.release(part, len(chunk))
                     self._top_up()
             except EndOfChannel:
+                chunks.total, chunks.digests = shard.total, shard.digests
                 self._lookahead.release(part, part.reserved)
                 shard.parts.popleft()
                 self._top_up()
