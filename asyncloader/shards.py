@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from ._flow.channel import Channel, EndOfChannel
+from ._flow.channel import Channel
 from .errors import FormatError
 from .formats import open_decoder
+from .manifest.check import ShardCheck
+from .manifest.entries import Expected
 from .ops.op import Blocks, Lane
 from .plan.lanes import lane_shards
 from .stores.access import Access
@@ -30,11 +32,13 @@ class Shards:
         urls: Every shard of the dataset, in the given order.
         formats: The format of each.
         access: How they are reached.
+        checks: What a manifest expects of each, None for a shard that it does not know; empty without one.
     """
 
     urls: tuple[str, ...] = field(repr=False)
     formats: tuple[str, ...] = field(repr=False)
     access: Access = field(default_factory=Access, repr=False)
+    checks: tuple[Expected | None, ...] = field(default=(), repr=False)
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         """The samples of the lane's shards; a position is ``{"shard", "from": position in it}``."""
@@ -67,7 +71,10 @@ class Shards:
         digest = hashlib.sha256()
         for url in self.urls:
             digest.update(redact(url).encode() + b"\n")
-        return {"source": "shards", "shards": len(self.urls), "urls_sha256": digest.hexdigest()}
+        described = {"source": "shards", "shards": len(self.urls), "urls_sha256": digest.hexdigest()}
+        if self.checks:
+            described["contents_sha256"] = _digest_of(self.checks)
+        return described
 
     def _lane_shards(self, lane: Lane) -> list[int]:
         key = None if lane.order_seed is None else lane.draw_key(lane.order_seed)
@@ -87,21 +94,31 @@ class Shards:
         decoder = open_decoder(
             self.formats[shard], start_sample=start.get("sample", 0), start_byte=start.get("byte", 0)
         )
+        check = ShardCheck(url, self.checks[shard] if self.checks else None, start)
         try:
-            while True:
-                try:
-                    chunk = chunks.receive()
-                except EndOfChannel:
-                    break
+            for chunk in check.watch(chunks):
                 for block in decoder.feed(chunk):
-                    yield _with_url(block, url)
+                    yield check.count(_with_url(block, url))
             for block in decoder.finish():
-                yield _with_url(block, url)
+                yield check.count(_with_url(block, url))
+            check.finish()
         except FormatError as error:
             error.shard = url
             raise
         finally:
             chunks.close()
+
+
+def _digest_of(checks: tuple[Expected | None, ...]) -> str:
+    """What tells these shards from others of the same names, in a saved state."""
+    digest = hashlib.sha256()
+    for expected in checks:
+        if expected is not None:
+            # One of the two: a manifest that gains the other one is of the same shards.
+            content = expected.sha256 or expected.crc32c or b""
+            digest.update(f"{expected.size_bytes} {content.hex()}".encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
 
 
 def _with_url(block: Block, url: str) -> Block:

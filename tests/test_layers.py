@@ -20,10 +20,11 @@ PACKAGE = Path(asyncloader.__file__).parent
 #: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
-    {"memory", "sizes", "progress"},  # small measures that know nobody
+    {"memory", "sizes", "progress", "digest"},  # small measures that know nobody
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "batching", "collate", "seeding"},  # bytes; samples; batches
+    {"manifest"},  # what shards should be, in a file beside them
     {"workers", "device", "options", "writer"},  # processes; pinned memory; checks of parameters
     {"ops"},  # one transformation of a lane's stream a file
     {"shards", "iterables"},  # sources: where a lane's samples come from
@@ -36,7 +37,7 @@ ROOMS = [
 APART = {"testing"}
 
 #: Rooms without ``async``, clock and I/O, so that their rules can be tested as functions.
-PURE = {"errors", "types", "sizes", "plan", "formats", "batching", "collate"}
+PURE = {"errors", "types", "sizes", "digest", "plan", "formats", "batching", "collate"}
 
 
 def level_of(room: str) -> int:

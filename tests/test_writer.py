@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncloader.digest import open_digest
 from asyncloader.formats import format_of, open_decoder
 from asyncloader.formats.fields import decode_sample
-from asyncloader.writer import ShardWriter, WrittenShard
+from asyncloader.manifest.entries import Expected, parse_manifest
+from asyncloader.writer import ShardWriter
 
 COMPRESSIONS = ["", ".gz", ".zst", ".xz", ".bz2"]
 
@@ -69,7 +73,7 @@ def test_every_suffix_reads_back(tmp_path: Path, format_name: str, compression: 
     assert [(shard.path, shard.samples) for shard in writer.shards] == [(str(path), 50)]
     if compression:
         assert path.stat().st_size < writer.shards[0].size_bytes
-    assert os.listdir(tmp_path) == [path.name]
+    assert sorted(os.listdir(tmp_path)) == ["manifest.json", path.name]
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tgz", "tzst", "txz", "tbz2", "jsonl.zst"])
@@ -116,7 +120,8 @@ def test_a_folder_gets_numbered_tars(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         with ShardWriter(folder) as writer:
             writer.write(sample(0))
-        assert writer.shards == [WrittenShard(f"{tmp_path}/{name}/shard-00000.tar", 1, 1024)]
+        (shard,) = writer.shards
+        assert (shard.path, shard.samples) == (f"{tmp_path}/{name}/shard-00000.tar", 1)
 
 
 def test_a_shard_is_not_seen_before_it_is_whole(tmp_path: Path) -> None:
@@ -147,7 +152,7 @@ def test_an_exception_discards_the_open_shard_only(tmp_path: Path, compression: 
         for index in range(3):
             writer.write(sample(index))
         raise ZeroDivisionError
-    assert os.listdir(tmp_path) == [f"s-0.tar{compression}"]
+    assert sorted(os.listdir(tmp_path)) == ["manifest.json", f"s-0.tar{compression}"]
     with pytest.raises(RuntimeError, match="closed"):
         writer.write(sample(9))
 
@@ -259,3 +264,95 @@ def test_wrong_calls_are_refused_before_anything_is_opened(
     with pytest.raises(ValueError, match=message):
         ShardWriter(tmp_path / pattern, **options)  # type: ignore[arg-type]
     assert os.listdir(tmp_path) == []
+
+
+# --- the manifest ---
+
+
+def manifest_of(folder: Path) -> dict[str, Expected]:
+    return dict(parse_manifest((folder / "manifest.json").read_bytes()).shards)
+
+
+def crc32c_of(content: bytes) -> bytes:
+    digest = open_digest("crc32c")
+    assert digest is not None
+    digest.update(content)
+    return digest.digest()
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+@pytest.mark.parametrize("format_name", ["tar", "jsonl"])
+def test_the_manifest_tells_what_was_stored(tmp_path: Path, format_name: str, compression: str) -> None:
+    with ShardWriter(tmp_path / f"s-%d.{format_name}{compression}", max_samples=4) as writer:
+        for index in range(10):
+            writer.write({"__key__": f"{index}", "txt": "text" * 100 * index})
+    entries = manifest_of(tmp_path)
+    for shard, samples in zip(writer.shards, (4, 4, 2), strict=True):
+        stored = Path(shard.path).read_bytes()
+        assert (shard.samples, shard.stored_bytes) == (samples, len(stored))
+        assert shard.sha256 == hashlib.sha256(stored).hexdigest()
+        assert entries.pop(os.path.basename(shard.path)) == Expected(
+            len(stored), samples, hashlib.sha256(stored).digest(), crc32c_of(stored)
+        )
+    assert entries == {}
+
+
+def test_writers_of_other_patterns_add_to_the_manifest_of_their_folder(tmp_path: Path) -> None:
+    for pattern in ("a-%d.tar", "b-%d.jsonl"):
+        with ShardWriter(tmp_path / pattern) as writer:
+            writer.write(sample(0) if "tar" in pattern else {"n": 1})
+    assert sorted(manifest_of(tmp_path)) == ["a-0.tar", "b-0.jsonl"]
+    (tmp_path / "a-0.tar").unlink()
+    with ShardWriter(tmp_path / "c.tar") as writer:
+        writer.write(sample(0))
+    assert sorted(manifest_of(tmp_path)) == ["b-0.jsonl", "c.tar"], "what is gone has no entry"
+
+
+def test_a_relative_pattern_has_its_manifest_beside_it(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ShardWriter("s.tar") as writer:
+        writer.write(sample(0))
+    assert list(manifest_of(tmp_path)) == ["s.tar"]
+
+
+def test_finished_shards_have_entries_whatever_ends_the_writing(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), ShardWriter(tmp_path / "s-%d.tar", max_samples=2) as writer:
+        for index in range(5):
+            writer.write(sample(index))
+        raise ZeroDivisionError
+    assert sorted(manifest_of(tmp_path)) == ["s-0.tar", "s-1.tar"]
+
+
+def test_the_first_exception_is_heard_of_where_the_manifest_fails_too(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with (
+        pytest.raises(ZeroDivisionError) as caught,
+        ShardWriter(folder / "s-%d.tar", max_samples=1) as writer,
+    ):
+        for index in range(3):
+            writer.write(sample(index))
+        folder.rename(tmp_path / "moved")
+        raise ZeroDivisionError
+    assert "no entry in their manifest" in caught.value.__notes__[0]
+
+
+def test_a_close_after_the_close_writes_nothing(tmp_path: Path) -> None:
+    writer = ShardWriter(tmp_path / "s.tar")
+    writer.write(sample(0))
+    writer.close()
+    (tmp_path / "manifest.json").unlink()
+    writer.close()
+    assert os.listdir(tmp_path) == ["s.tar"]
+
+
+def test_a_manifest_of_another_program_stays_and_a_warning_says_so(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_text('{"name": "a web app"}')
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with ShardWriter(tmp_path / "s.tar") as writer:
+            writer.write(sample(0))
+    (warning,) = caught
+    assert "no manifest" in str(warning.message) and str(tmp_path / "manifest.json") in str(warning.message)
+    assert (tmp_path / "manifest.json").read_text() == '{"name": "a web app"}'
+    assert read(tmp_path / "s.tar") == [sample(0)]

@@ -13,6 +13,10 @@ __all__ = ["Cursor", "load_cursor", "save_cursor"]
 
 _VERSION = 1
 
+# What a state need not have: saved before there was a manifest, it goes on with one, and is not held
+# against it. Saved with one, it wants it again.
+_OPTIONAL = frozenset(("contents_sha256",))
+
 
 @dataclass(slots=True)
 class Cursor:
@@ -87,7 +91,7 @@ def load_cursor(
     differences = [
         f"{name}: saved {saved.get(name)!r}, now {mine.get(name)!r}"
         for name in {**saved, **mine}
-        if saved.get(name) != mine.get(name)
+        if saved.get(name) != mine.get(name) and not (name in _OPTIONAL and name not in saved)
     ]
     if differences:
         raise ValueError(

@@ -7,25 +7,27 @@ Laws:
   stands in nobody's way.
 - The same samples make the same bytes: no times, owners or host names go into headers.
 - What is written reads back as the same samples: names that would not are refused.
+- Of each finished shard the folder's manifest tells length, digests and samples, as they were when the
+  bytes were written: what the disk has made of them since is what a reader checks.
 """
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import os
 import re
-import secrets
-import sys
+import warnings
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
-from .formats import split_suffix
-from .formats.encode import encode_jsonl_sample, encode_tar_sample, tar_end
+from ..errors import FormatError
+from ..formats import split_suffix
+from ..formats.encode import encode_jsonl_sample, encode_tar_sample, tar_end
+from ..manifest.entries import Expected
+from ..manifest.folder import update_manifest
+from ..manifest.lookup import MANIFEST_NAME
+from .open_shard import OpenShard
 
 __all__ = ["ShardWriter", "WrittenShard"]
 
@@ -40,11 +42,15 @@ class WrittenShard:
         path: Where it is.
         samples: How many samples it holds.
         size_bytes: Length of its samples in bytes, before compression.
+        stored_bytes: Length of the file in bytes.
+        sha256: Of the file, in hexadecimal digits.
     """
 
     path: str
     samples: int
     size_bytes: int
+    stored_bytes: int
+    sha256: str
 
 
 class ShardWriter:
@@ -58,6 +64,10 @@ class ShardWriter:
     discards the open shard and keeps those that were finished. Nothing is opened before the first
     sample; without samples no shard is written. A shard that exists is never replaced: two runs into
     one folder would leave a mixture of both.
+
+    At the end, whichever it is, the finished shards are entered into ``manifest.json`` in their folder,
+    which is made or added to; several writers may share a folder. A file of that name which is no such
+    manifest stays as it is, and a ``UserWarning`` tells so.
 
     Args:
         pattern: Path of the shards with their number in it, ``"corpus-%05d.tar"`` or
@@ -91,9 +101,10 @@ class ShardWriter:
         self._path(0)  # raises for a pattern that cannot be filled in
         self._max_samples = max_samples
         self._max_bytes = max_bytes
-        self._open: _OpenShard | None = None
+        self._open: OpenShard | None = None
         self._closed = False
         self._last_key: object = None
+        self._unlisted: dict[str, Expected] = {}  # finished and not in the manifest yet
         self.shards: list[WrittenShard] = []
 
     def write(self, sample: Mapping[str, Any]) -> None:
@@ -126,7 +137,7 @@ class ShardWriter:
                 raise FileExistsError(
                     f"{path!r} exists, from another run perhaps; write to an empty folder, or remove it first"
                 )
-            self._open = _OpenShard(path, self._compression)
+            self._open = OpenShard(path, self._compression)
         try:
             self._open.write(encoded)
         except BaseException:
@@ -135,14 +146,17 @@ class ShardWriter:
             raise
 
     def close(self) -> None:
-        """Finish the open shard; nothing happens the second time.
+        """Finish the open shard and write the manifest; nothing happens the second time.
 
         Raises:
-            OSError: The shard cannot be written; it is discarded.
+            OSError: The shard cannot be written; it is discarded. Or the manifest cannot.
         """
         self._closed = True
-        if self._open is not None:
-            self._finish_shard()
+        try:
+            if self._open is not None:
+                self._finish_shard()
+        finally:
+            self._write_manifest()
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -153,10 +167,14 @@ class ShardWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if kind is None:
+        if error is None:
             self.close()
             return
         self._discard_shard()
+        try:
+            self._write_manifest()
+        except OSError as fault:  # the exception that ends the block is the one to hear of
+            error.add_note(f"the finished shards have no entry in their manifest: {fault}")
 
     def _discard_shard(self) -> None:
         self._closed = True
@@ -164,7 +182,7 @@ class ShardWriter:
             self._open.discard()
             self._open = None
 
-    def _is_full(self, shard: _OpenShard, more: int) -> bool:
+    def _is_full(self, shard: OpenShard, more: int) -> bool:
         if not self._numbered:
             return False
         return shard.samples == self._max_samples or shard.size_bytes + more > self._max_bytes
@@ -172,8 +190,22 @@ class ShardWriter:
     def _finish_shard(self) -> None:
         assert self._open is not None
         shard, self._open = self._open, None
-        shard.finish(tar_end if self._format == "tar" else b"")
-        self.shards.append(WrittenShard(shard.path, shard.samples, shard.size_bytes))
+        stored = shard.finish(tar_end if self._format == "tar" else b"")
+        assert stored.sha256 is not None
+        self._unlisted[os.path.basename(shard.path)] = stored
+        self.shards.append(
+            WrittenShard(shard.path, shard.samples, shard.size_bytes, stored.size_bytes, stored.sha256.hex())
+        )
+
+    def _write_manifest(self) -> None:
+        entries, self._unlisted = self._unlisted, {}
+        if not entries:
+            return
+        path = os.path.join(os.path.dirname(self._pattern), MANIFEST_NAME)
+        try:
+            update_manifest(path, entries)
+        except FormatError as error:
+            warnings.warn(f"the shards written have no manifest: {error}", stacklevel=3)
 
     def _path(self, number: int) -> str:
         folder, name = os.path.split(self._pattern)
@@ -184,67 +216,3 @@ class ShardWriter:
         except (ValueError, TypeError, LookupError) as error:
             raise ValueError(f"expected one number in {name!r}, such as %05d or {{:05d}}: {error}") from error
         return os.path.join(folder, name)
-
-
-class _OpenShard:
-    """A shard under its temporary name."""
-
-    def __init__(self, path: str, compression: str | None) -> None:
-        self.path = path
-        self.samples = 0
-        self.size_bytes = 0
-        folder, name = os.path.split(path)
-        self._temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
-        self._file: IO[bytes] = open(self._temporary, "xb")  # noqa: SIM115 - finish or discard close it
-        self._stream: Any = self._file
-        try:
-            self._stream = _open_compressor(self._file, compression)
-        except BaseException:
-            self.discard()
-            raise
-
-    def write(self, encoded: bytes) -> None:
-        self._stream.write(encoded)
-        self.samples += 1
-        self.size_bytes += len(encoded)
-
-    def finish(self, end: bytes) -> None:
-        try:
-            self._stream.write(end)
-            if self._stream is not self._file:
-                self._stream.close()
-            self._file.flush()
-            # Else a power cut may leave the new name with an empty file.
-            os.fsync(self._file.fileno())
-            self._file.close()
-            os.replace(self._temporary, self.path)
-        except BaseException:
-            self.discard()
-            raise
-
-    def discard(self) -> None:
-        # The compressor too, or its finalizer writes to a closed file; a full disk fails both.
-        for stream in (self._stream, self._file):
-            with suppress(Exception):
-                stream.close()
-        with suppress(FileNotFoundError):
-            os.unlink(self._temporary)
-
-
-def _open_compressor(file: IO[bytes], compression: str | None) -> Any:
-    """A binary stream that writes to ``file`` and leaves it open when it is closed."""
-    if compression is None:
-        return file
-    if compression == "gzip":
-        return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
-    if compression == "xz":
-        return lzma.LZMAFile(file, "wb")
-    if compression == "bzip2":
-        return bz2.BZ2File(file, "wb")
-    if sys.version_info >= (3, 14):
-        from compression import zstd
-
-        return zstd.ZstdFile(file, "wb", options={zstd.CompressionParameter.checksum_flag: 1})
-    import zstandard
-
-    return zstandard.ZstdCompressor(write_checksum=True).stream_writer(file, closefd=False)

@@ -1,0 +1,112 @@
+"""One reading of a shard, held against what its manifest and its store promise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .._flow.channel import EndOfChannel
+from ..digest import Verifier
+from ..errors import FormatError, StoreError
+from ..stores.reading import ShardChunks
+from ..types import Block, Buffer, Position
+from .entries import Expected
+
+__all__ = ["ShardCheck"]
+
+_ADVICE = (
+    "restore the shard, or, if it was replaced on purpose, make its entry anew with "
+    "python -m asyncloader.manifest"
+)
+
+
+class ShardCheck:
+    """Checks a shard while it is read: length first, bytes and samples at the end.
+
+    Runs on the decoding thread, since a digest takes longer than the event loop can spare.
+
+    Args:
+        shard: Its URL as it may be shown.
+        expected: Its manifest's entry, None if it has none.
+        start: The position that it is read from. A digest is verified only if that is the first byte.
+    """
+
+    def __init__(self, shard: str, expected: Expected | None, start: Position) -> None:
+        self._shard = shard
+        self._expected = expected
+        self._start_byte: int = start.get("byte", 0)
+        self._samples: int = start.get("sample", 0)
+
+    def watch(self, chunks: ShardChunks) -> Iterator[Buffer]:
+        """Pass the shard's bytes on.
+
+        Raises:
+            StoreError: Its length or a digest is not the promised one. The length is known before the
+                first byte is passed on, unless the server did not tell it.
+        """
+        verifier: Verifier | None = None
+        offset = self._start_byte
+        ended = False
+        while not ended:
+            try:
+                chunk: Buffer = chunks.receive()
+            except EndOfChannel:
+                ended = True
+            if verifier is None:
+                verifier = self._open(chunks)
+            if not ended:
+                verifier.update(chunk)
+                offset += len(chunk)
+                yield chunk
+        self._check_size(offset)
+        assert verifier is not None
+        verifier.check(self._shard)
+
+    def count(self, block: Block) -> Block:
+        """Count the samples of ``block``, and pass it on."""
+        self._samples += len(block)
+        return block
+
+    def finish(self) -> None:
+        """After the last sample.
+
+        Raises:
+            FormatError: There were more or fewer than promised.
+        """
+        wanted = None if self._expected is None else self._expected.samples
+        if wanted is not None and self._samples != wanted:
+            raise FormatError(
+                f"the manifest promises {wanted} samples of this shard, found {self._samples}; {_ADVICE}",
+                shard=self._shard,
+            )
+
+    def _open(self, chunks: ShardChunks) -> Verifier:
+        """Check what is known before the first byte is looked at."""
+        if chunks.total is not None:
+            self._check_size(chunks.total)
+        promised = {} if self._expected is None else self._expected.digests
+        for algorithm in promised.keys() & chunks.digests.keys():
+            if promised[algorithm] != chunks.digests[algorithm]:
+                raise StoreError(
+                    f"the manifest promises the {algorithm} {promised[algorithm].hex()} of this shard, the "
+                    f"store {chunks.digests[algorithm].hex()}; {_ADVICE}",
+                    shard=self._shard,
+                )
+        if self._start_byte:
+            return Verifier({})
+        # A store vouches for what it has, a manifest for what was written: who proves the latter has proved
+        # the former.
+        verifier = Verifier(promised or chunks.digests)
+        if promised and verifier.algorithm is None:
+            raise ImportError(
+                f"the manifest promises only the {' and '.join(promised)} of {self._shard}, which needs a "
+                "package: pip install asyncloader[checksums]"
+            )
+        return verifier
+
+    def _check_size(self, size_bytes: int) -> None:
+        if self._expected is not None and size_bytes != self._expected.size_bytes:
+            raise StoreError(
+                f"the manifest promises {self._expected.size_bytes} bytes of this shard, found {size_bytes}; "
+                f"{_ADVICE}",
+                shard=self._shard,
+            )

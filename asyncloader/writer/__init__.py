@@ -1,0 +1,5 @@
+"""Write shards: samples in, finished files with their manifest out."""
+
+from .shard_writer import ShardWriter, WrittenShard
+
+__all__ = ["ShardWriter", "WrittenShard"]

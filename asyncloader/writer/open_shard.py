@@ -1,0 +1,112 @@
+"""A shard that is being written: its compression, its digests, and how it gets its name."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import secrets
+import sys
+from contextlib import suppress
+from typing import IO, Any
+
+from ..digest import Digest, open_digest
+from ..manifest.entries import Expected
+from ..types import Buffer
+
+__all__ = ["OpenShard"]
+
+
+class OpenShard:
+    """A shard under its temporary name."""
+
+    def __init__(self, path: str, compression: str | None) -> None:
+        self.path = path
+        self.samples = 0
+        self.size_bytes = 0
+        folder, name = os.path.split(path)
+        self._temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
+        self._file: IO[bytes] = open(self._temporary, "xb")  # noqa: SIM115 - finish or discard close it
+        self._stored = _StoredBytes(self._file)
+        self._stream: Any = self._stored
+        try:
+            self._stream = _open_compressor(self._stored, compression)
+        except BaseException:
+            self.discard()
+            raise
+
+    def write(self, encoded: bytes) -> None:
+        self._stream.write(encoded)
+        self.samples += 1
+        self.size_bytes += len(encoded)
+
+    def finish(self, end: bytes) -> Expected:
+        """Give the shard its name; what it is."""
+        try:
+            self._stream.write(end)
+            if self._stream is not self._stored:
+                self._stream.close()
+            self._file.flush()
+            # Else a power cut may leave the new name with an empty file.
+            os.fsync(self._file.fileno())
+            self._file.close()
+            os.replace(self._temporary, self.path)
+        except BaseException:
+            self.discard()
+            raise
+        return self._stored.expected(self.samples)
+
+    def discard(self) -> None:
+        # The compressor too, or its finalizer writes to a closed file; a full disk fails both.
+        for stream in (self._stream, self._file):
+            with suppress(Exception):
+                stream.close()
+        with suppress(FileNotFoundError):
+            os.unlink(self._temporary)
+
+
+class _StoredBytes:
+    """A file for a compressor to write to, which sees the bytes as they are stored."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._size_bytes = 0
+        # The first for whoever asks, the second because it is fifteen times cheaper to verify.
+        digests = {name: open_digest(name) for name in ("sha256", "crc32c")}
+        self._digests: dict[str, Digest] = {name: digest for name, digest in digests.items() if digest}
+        self.flush = file.flush
+        self.close = file.close
+
+    def write(self, chunk: Buffer) -> int:
+        self._file.write(chunk)
+        length = memoryview(chunk).nbytes
+        self._size_bytes += length
+        for digest in self._digests.values():
+            digest.update(chunk)
+        return length
+
+    def expected(self, samples: int) -> Expected:
+        """What a reader should find."""
+        digests = {name: digest.digest() for name, digest in self._digests.items()}
+        return Expected(self._size_bytes, samples, **digests)
+
+
+def _open_compressor(file: _StoredBytes, compression: str | None) -> Any:
+    """A binary stream that writes to ``file`` and leaves it open when it is closed."""
+    target: Any = file  # a file to compressors, if not to their types
+    if compression is None:
+        return target
+    if compression == "gzip":
+        return gzip.GzipFile("", "wb", fileobj=target, mtime=0)
+    if compression == "xz":
+        return lzma.LZMAFile(target, "wb")
+    if compression == "bzip2":
+        return bz2.BZ2File(target, "wb")
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+
+        return zstd.ZstdFile(target, "wb", options={zstd.CompressionParameter.checksum_flag: 1})
+    import zstandard
+
+    return zstandard.ZstdCompressor(write_checksum=True).stream_writer(target, closefd=False)

@@ -1,0 +1,164 @@
+"""Shards made to hurt: whatever a header claims, memory stays bounded, nothing loops, nothing is run."""
+
+from __future__ import annotations
+
+import ast
+import bz2
+import gzip
+import lzma
+import struct
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import zstandard
+from feeding import END, cut, pax_header, raw_header, samples_of
+
+import asyncloader.formats
+from asyncloader.errors import FormatError
+from asyncloader.formats import open_decoder
+from asyncloader.formats.compression import CompressedDecoder, Decompressor
+from asyncloader.formats.lines import JsonlDecoder
+from asyncloader.formats.tar import TarDecoder
+
+MIB = 1 << 20
+COMPRESS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "zstd": zstandard.ZstdCompressor().compress,
+    "xz": lzma.compress,
+    "bzip2": bz2.compress,
+}
+CODECS = pytest.mark.parametrize("codec", COMPRESS)
+
+
+@contextmanager
+def peak_below(limit_bytes: int) -> Iterator[None]:
+    """Fails if the objects made in the block, taken together, were ever larger."""
+    tracemalloc.start()
+    try:
+        yield
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < limit_bytes, f"{peak / MIB:.1f} MiB"
+
+
+# --- compression: bounded by what comes out, not by what a frame says ---
+
+
+def zstd_frame(content_size: int, *, single_segment: bool, blocks: int = 64) -> bytes:
+    """A frame that states ``content_size``, of RLE blocks of 128 KiB each."""
+    descriptor = 3 << 6 | single_segment << 5
+    window = b"" if single_segment else bytes([(20 - 10) << 3])
+    sizes = [(128 << 10) << 3 | 1 << 1 | (number == blocks - 1) for number in range(blocks)]
+    body = b"".join(size.to_bytes(3, "little") + b"z" for size in sizes)
+    return struct.pack("<IB", 0xFD2FB528, descriptor) + window + struct.pack("<Q", content_size) + body
+
+
+@pytest.mark.parametrize("stated", [1 << 40, (1 << 63) - 1, (1 << 64) - 3, 1])
+@pytest.mark.parametrize("single_segment", [False, True])
+def test_a_zstd_frame_that_lies_about_its_size_costs_no_memory(stated: int, single_segment: bool) -> None:
+    frame = zstd_frame(stated, single_segment=single_segment)
+    with peak_below(4 * MIB), pytest.raises(FormatError, match="zstd: corrupt"):
+        for piece in Decompressor("zstd").feed(frame):
+            assert len(piece) <= MIB
+
+
+@CODECS
+def test_a_bomb_of_one_endless_line_ends_at_the_longest_line(codec: str) -> None:
+    bomb = COMPRESS[codec](b'{"a": "' + bytes(96 * MIB))
+    decoder = CompressedDecoder(JsonlDecoder(max_line_bytes=4 * MIB), codec)
+    with peak_below(24 * MIB), pytest.raises(FormatError, match="max_line_bytes"):  # xz has 8 of its own
+        for chunk in cut(bomb, (1 << 16,)):
+            list(decoder.feed(chunk))
+
+
+@CODECS
+def test_a_bomb_of_short_lines_comes_in_small_blocks(codec: str) -> None:
+    bomb = COMPRESS[codec](b"{}\n" * MIB) * 32
+    assert len(bomb) < 200_000
+    count = 0
+    with peak_below(40 * MIB):  # the lines of one piece of 1 MiB, as objects, are half of it
+        for block in open_decoder("jsonl").feed(bomb):
+            count += len(block)
+            if count > 20_000:
+                break
+
+
+@CODECS
+def test_a_bomb_in_a_member_of_a_tar_is_refused_at_its_header(codec: str) -> None:
+    bomb = COMPRESS[codec](raw_header(b"a.txt", 96 * MIB) + bytes(96 * MIB) + END)
+    decoder = CompressedDecoder(TarDecoder(max_member_bytes=4 * MIB), codec)
+    with peak_below(24 * MIB), pytest.raises(FormatError, match="max_member_bytes=4194304"):
+        list(decoder.feed(bomb))
+
+
+@CODECS
+def test_a_bomb_in_a_member_that_is_skipped_is_never_held(codec: str) -> None:
+    bomb = COMPRESS[codec](raw_header(b"no-field", 96 * MIB) + bytes(96 * MIB) + raw_header(b"a.txt") + END)
+    with peak_below(24 * MIB):
+        assert samples_of(open_decoder("tar"), bomb) == [{"__key__": "a", "txt": b""}]
+
+
+def test_a_bomb_in_a_bomb_is_no_shard() -> None:
+    with pytest.raises(FormatError, match="look like gzip"):
+        samples_of(open_decoder("tar"), gzip.compress(gzip.compress(bytes(4 * MIB))))
+
+
+# --- tar: numbers that made others loop (CVE-2025-8194) ---
+
+
+def negative(length: int) -> bytes:
+    """GNU's base-256 form of ``-length``."""
+    return (-length).to_bytes(12, "big", signed=True)
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("kind", [b"%c" % code for code in (0, *b"01234567SLKxXgM", 0xFF)])
+@pytest.mark.parametrize("size", [negative(512), negative(1), negative(1024), negative(1 << 62)])
+def test_a_negative_size_ends_any_member_at_once(kind: bytes, size: bytes) -> None:
+    archive = raw_header(b"good.txt") + raw_header(b"a.txt", size, kind) + END
+    began = time.monotonic()
+    for chunks in ([archive], cut(archive, (100,))):
+        with pytest.raises(FormatError, match="size of 0 or more") as caught:
+            samples_of(open_decoder("tar"), *chunks)
+        assert caught.value.offset == 512
+    assert time.monotonic() - began < 1
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("value", [b"-512", b"-1", b"0x200", b"1e9", b"512 ", b"9" * 4000])
+@pytest.mark.parametrize("kind", [b"x", b"g"])
+def test_an_odd_size_in_a_pax_header_ends_its_member_at_once(kind: bytes, value: bytes) -> None:
+    archive = pax_header((b"size", value), kind=kind) + raw_header(b"a.txt", 512) + bytes(512) + END
+    with pytest.raises(FormatError, match="PAX size: expected a decimal number"):
+        samples_of(open_decoder("tar"), archive)
+
+
+@pytest.mark.timeout(10)
+def test_negative_offsets_of_a_sparse_member_end_it_at_once() -> None:
+    for patch in ({"b386": negative(512)}, {"b398": negative(512)}, {"b483": negative(512)}):
+        regions = {"b386": b"%011o\0" % 0, "b398": b"%011o\0" % 512, "b483": b"%011o\0" % 512, **patch}
+        header = raw_header(b"a.txt", 512, b"S", b"ustar  \0", **regions)
+        with pytest.raises(FormatError, match="of 0 or more"):
+            samples_of(open_decoder("tar"), header + bytes(512) + END)
+
+
+# --- nothing that a shard holds is run ---
+
+
+def test_no_format_knows_a_way_to_unpickle() -> None:
+    forbidden = {"pickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve", "yaml"}
+    for path in Path(asyncloader.formats.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                assert not {alias.name.partition(".")[0] for alias in node.names} & forbidden, path
+            elif isinstance(node, ast.ImportFrom):
+                assert (node.module or "").partition(".")[0] not in forbidden, path
+            elif isinstance(node, ast.Call):
+                assert ast.unparse(node.func) not in {"eval", "exec", "numpy.load", "torch.load"}, path
+                for word in node.keywords:
+                    assert word.arg != "allow_pickle" or ast.unparse(word.value) == "False", path

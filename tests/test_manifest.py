@@ -1,0 +1,452 @@
+"""The manifest: read strictly, found by place, written by many at once, made and checked by a command."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from end_to_end.harness import python, subprocess_environment
+from hypothesis import given
+from hypothesis import strategies as st
+
+import asyncloader as al
+from asyncloader import testing
+from asyncloader.manifest.check import ShardCheck
+from asyncloader.manifest.entries import Expected, Manifest, format_manifest, is_manifest, parse_manifest
+from asyncloader.manifest.folder import update_manifest
+from asyncloader.manifest.lookup import expectations, find_local_manifests
+from asyncloader.stores.reading import ShardChunks
+
+SHA = "00" * 32
+ENTRY = {"name": "a.tar", "size_bytes": 3, "samples": 1, "sha256": SHA}
+
+
+def document(**changes: Any) -> bytes:
+    return json.dumps({"asyncloader_manifest": 1, "shards": [ENTRY], **changes}).encode()
+
+
+def with_entry(**changes: Any) -> bytes:
+    return document(shards=[{**ENTRY, **changes}])
+
+
+# --- parsing ---
+
+
+_EXPECTED = st.builds(
+    Expected,
+    st.integers(0, (1 << 63) - 1),
+    st.none() | st.integers(0, (1 << 63) - 1),
+    st.binary(min_size=32, max_size=32),
+    st.none() | st.binary(min_size=4, max_size=4),
+)
+_SEGMENT = st.text(min_size=1, max_size=20).filter(lambda text: "/" not in text and text not in (".", ".."))
+
+
+@given(st.dictionaries(st.lists(_SEGMENT, min_size=1, max_size=3).map("/".join), _EXPECTED, max_size=5))
+def test_what_is_written_is_read_back(entries: dict[str, Expected]) -> None:
+    content = format_manifest(Manifest(entries))
+    assert is_manifest(content)
+    assert parse_manifest(content).shards == entries
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_at_all_make_another_error(content: bytes) -> None:
+    with pytest.raises(al.FormatError, match="manifest: "):
+        parse_manifest(content)
+
+
+def test_a_manifest_cut_anywhere_is_refused() -> None:
+    content = format_manifest(Manifest({"a.tar": Expected(3, 1, bytes(32))})).rstrip()
+    for length in range(len(content)):
+        with pytest.raises(al.FormatError, match="manifest: "):
+            parse_manifest(content[:length])
+
+
+def test_fields_that_are_not_known_are_ignored() -> None:
+    content = json.dumps(
+        {"made_by": "x", "asyncloader_manifest": 1, "shards": [{**ENTRY, "rows": []}], "more": {}}
+    )
+    assert parse_manifest(content.encode()).shards == {"a.tar": Expected(3, 1, bytes(32))}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no JSON"),
+        (b"\xff", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b"[]", "'asyncloader_manifest', which this file lacks"),
+        (b'{"shards": []}', "which this file lacks"),
+        (document(asyncloader_manifest=2), "expected version 1, found 2; update asyncloader"),
+        (document(asyncloader_manifest=True), "expected version 1, found True"),
+        (document(shards={}), "shards should be a list"),
+        (document(shards=[ENTRY, 7]), r"shards\[1\]: expected an object, found 7"),
+        (document(shards=[ENTRY, ENTRY]), r"shards\[1\]\.name: 'a\.tar' is there twice"),
+        (document(x=float("nan")), "NaN"),
+        (b'{"asyncloader_manifest": 1, "asyncloader_manifest": 1, "shards": []}', "twice in one object"),
+        (b'{"asyncloader_manifest": 1, "shards": [' + b"9" * 5000 + b"]}", "no JSON"),
+        (with_entry(name=None), r"shards\[0\]\.name: expected a name"),
+        (with_entry(name="x" * 5000), r"shards\[0\]\.name: .*\.\.\.$"),
+        *((with_entry(name=name), r"a path below the manifest's folder, or a URL")
+          for name in ("/etc/passwd", "../a.tar", "a/../../b.tar", "./a.tar", "a//b", "a/", "http://h/../a")),
+        *((with_entry(size_bytes=size), r"shards\[0\]\.size_bytes: expected a whole number")
+          for size in (-1, 1.0, True, "3", None, 1 << 63)),
+        (with_entry(samples=-1), r"shards\[0\]\.samples: expected a whole number of 0 or more, found -1"),
+        (with_entry(sha256=SHA[2:]), r"shards\[0\]\.sha256: expected 64 hexadecimal digits"),
+        (with_entry(sha256="zz" * 32), r"shards\[0\]\.sha256"),
+        (with_entry(crc32c=12345678), r"shards\[0\]\.crc32c: expected 8 hexadecimal digits"),
+        (document(shards=[{"name": "a", "size_bytes": 1}]), r"shards\[0\]: expected one of sha256, crc32c"),
+    ],
+)  # fmt: skip
+def test_whatever_is_odd_is_refused_with_its_place(content: bytes, message: str) -> None:
+    with pytest.raises(al.FormatError, match=message):
+        parse_manifest(content)
+
+
+def test_what_a_recipe_keeps_of_a_manifest_is_small() -> None:
+    checks = tuple(Expected(number, 1000, os.urandom(32), os.urandom(4)) for number in range(1000))
+    assert pickle.loads(pickle.dumps(checks)) == checks
+    assert len(pickle.dumps(checks)) < 100 * len(checks)
+
+
+# --- which entry is whose ---
+
+
+@pytest.mark.parametrize(
+    ("url", "manifest"),
+    [
+        ("/d/a.tar", "/d/manifest.json"),
+        ("/d/x/../a.tar", "file:///d/manifest.json"),
+        ("file:///d/a.tar", "/d/manifest.json"),
+        ("a.tar", "manifest.json"),
+        ("./a.tar", f"{os.getcwd()}/other.json"),
+        ("http://h/d/a.tar?signature=1", "http://h/d/manifest.json?signature=2"),
+        ("HTTP://user:word@H/d/%61.tar", "http://h/d/manifest.json"),
+        ("s3://bucket/d/a.tar", "s3://bucket/d/manifest.json"),
+        ("/a.tar", "/manifest.json"),
+    ],
+)
+def test_a_relative_name_starts_from_the_folder_of_the_manifest(url: str, manifest: str) -> None:
+    assert expectations([url], manifest, document()) == (Expected(3, 1, bytes(32)),)
+
+
+def test_a_url_as_a_name_is_found_wherever_the_manifest_is() -> None:
+    content = with_entry(name="https://h/d/a%20b.tar")
+    assert expectations(["https://h/d/a b.tar?x=1"], "/elsewhere/manifest.json", content)
+    assert expectations(["s3://b/a?b#c.tar"], "manifest.json", with_entry(name="s3://b/a?b#c.tar"))
+
+
+@pytest.mark.parametrize(
+    ("url", "manifest"),
+    [
+        ("/d/b.tar", "/d/manifest.json"),
+        ("/e/a.tar", "/d/manifest.json"),
+        ("/d/sub/a.tar", "/d/manifest.json"),
+        ("https://h/d/a.tar", "http://h/d/manifest.json"),
+        ("s3://other/a.tar", "s3://bucket/manifest.json"),
+        ("s3://b/%61.tar", "s3://b/manifest.json"),  # keys know no escapes
+    ],
+)
+def test_a_shard_that_the_named_manifest_does_not_know_is_refused(url: str, manifest: str) -> None:
+    with pytest.raises(ValueError, match=r"has no entry for 1 of 1 shards; the first is .*python -m"):
+        expectations([url], manifest, document())
+
+
+def test_no_secret_of_a_url_is_in_a_message() -> None:
+    with pytest.raises(ValueError, match="no entry") as caught:
+        expectations(["http://u:hunter2@h/b.tar?s=hunter3"], "http://h/m.json?s=hunter4", document())
+    assert "hunter" not in str(caught.value)
+    with pytest.raises(al.FormatError) as broken:
+        expectations(["http://h/b.tar"], "http://h/m.json?s=hunter4", b"{}")
+    assert broken.value.shard == "http://h/m.json"
+
+
+def test_two_names_of_one_shard_are_refused() -> None:
+    content = document(shards=[ENTRY, {**ENTRY, "name": "http://h/%61.tar"}])
+    with pytest.raises(al.FormatError, match=r"'http://h/%61\.tar' is a second name"):
+        expectations(["http://h/a.tar"], "http://h/manifest.json", content)
+
+
+def test_manifests_beside_local_shards_are_found_once_per_folder(tmp_path: Path) -> None:
+    for name in ("with", "without", "foreign"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "with" / "manifest.json").write_bytes(document())
+    (tmp_path / "foreign" / "manifest.json").write_text('{"name": "some web app"}')
+    urls = [f"{tmp_path}/{name}" for name in ("with/a.tar", "without/a.tar", "with/b.tar", "foreign/a.tar")]
+    known = Expected(3, 1, bytes(32))
+    assert find_local_manifests([*urls, "http://h/a.tar", f"file://{tmp_path}/with/a.tar"]) == (
+        known, None, None, None, None, known,
+    )  # fmt: skip
+    assert find_local_manifests(urls[1:]) == ()
+
+
+def test_a_manifest_of_ours_that_is_broken_is_no_foreign_file(tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_bytes(document()[:-1])
+    with pytest.raises(al.FormatError, match="no JSON") as caught:
+        find_local_manifests([f"{tmp_path}/a.tar"])
+    assert caught.value.shard == f"{tmp_path}/manifest.json"
+
+
+# --- holding a reading against its entry ---
+
+
+CONTENT = b"the bytes of a shard"
+
+
+def check_reading(
+    expected: Expected | None,
+    *,
+    digests: dict[str, bytes] | None = None,
+    total: int | None = len(CONTENT),
+    start: int = 0,
+) -> None:
+    """Pass ``CONTENT`` from ``start`` on through a check of its bytes."""
+    chunks = ShardChunks(1 << 20)
+    chunks.total, chunks.digests = total, digests or {}
+    for at in range(start, len(CONTENT), 7):
+        chunks.send(memoryview(CONTENT)[at : at + 7], 7)
+    chunks.finish()
+    passed = ShardCheck("s.tar", expected, {"byte": start, "sample": 1}).watch(chunks)
+    assert b"".join(passed) == CONTENT[start:]
+
+
+SOUND = Expected(len(CONTENT), None, hashlib.sha256(CONTENT).digest())
+OTHER = hashlib.sha256(b"other").digest()
+
+
+@pytest.mark.parametrize("start", [0, 5, len(CONTENT)])
+@pytest.mark.parametrize("total", [None, len(CONTENT)])
+@pytest.mark.parametrize("expected", [None, SOUND])
+def test_a_sound_shard_passes_from_wherever_it_is_read(
+    expected: Expected | None, total: int | None, start: int
+) -> None:
+    check_reading(expected, total=total, start=start, digests={"sha256": hashlib.sha256(CONTENT).digest()})
+
+
+@pytest.mark.parametrize("start", [0, 5])
+def test_a_length_that_the_server_does_not_tell_is_checked_at_the_end(start: int) -> None:
+    with pytest.raises(al.StoreError, match="promises 21 bytes of this shard, found 20; restore"):
+        check_reading(Expected(21, None, SOUND.sha256), total=None, start=start)
+
+
+def test_a_digest_is_not_verified_from_the_middle_on() -> None:
+    check_reading(None, start=5, digests={"sha256": OTHER})
+    with pytest.raises(al.StoreError, match="the sha256"):
+        check_reading(None, digests={"sha256": OTHER})
+
+
+def test_the_stores_digest_is_verified_where_there_is_no_entry() -> None:
+    check_reading(None, digests={"md5": hashlib.md5(CONTENT).digest(), "sha256": SOUND.sha256 or b""})
+    with pytest.raises(al.StoreError, match="the md5"):
+        check_reading(None, digests={"md5": bytes(16)})
+
+
+def test_the_entry_is_verified_even_if_the_stores_digest_would_be_cheaper() -> None:
+    crc32 = zlib.crc32(CONTENT).to_bytes(4, "big")
+    with pytest.raises(al.StoreError, match=f"sha256 .* but {OTHER.hex()} was promised"):
+        check_reading(Expected(len(CONTENT), None, OTHER), digests={"crc32": crc32})
+
+
+def test_a_manifest_and_a_store_that_disagree_are_told_before_the_first_byte() -> None:
+    chunks = ShardChunks(1)
+    chunks.send(CONTENT)
+    chunks.total, chunks.digests = len(CONTENT), {"sha256": OTHER}
+    with pytest.raises(al.StoreError, match=rf"manifest promises the sha256 .* the store {OTHER.hex()}"):
+        next(ShardCheck("s.tar", SOUND, {}).watch(chunks))
+
+
+# --- writing ---
+
+
+def entries_of(folder: Path) -> dict[str, Expected]:
+    return dict(parse_manifest((folder / "manifest.json").read_bytes()).shards)
+
+
+def test_an_update_keeps_the_entries_of_files_that_are_there(tmp_path: Path) -> None:
+    path = str(tmp_path / "manifest.json")
+    for name in ("kept", "replaced"):
+        (tmp_path / name).touch()
+    elsewhere = {"sub/x.tar": Expected(1, 1, bytes(32)), "s3://b/x.tar": Expected(2, 2, bytes(32))}
+    gone = dict.fromkeys(("kept", "replaced", "gone"), Expected(3, 3, bytes(32)))
+    update_manifest(path, gone | elsewhere)
+    update_manifest(path, {"replaced": Expected(4, 4, bytes(32))})
+    assert entries_of(tmp_path) == {
+        "kept": gone["kept"], "replaced": Expected(4, 4, bytes(32)), **elsewhere,
+    }  # fmt: skip
+    assert sorted(os.listdir(tmp_path)) == ["kept", "manifest.json", "replaced"]
+
+
+@pytest.mark.parametrize(
+    "content", [b"{}", b"", b'{"name": "a web app"}', document(asyncloader_manifest=9), document()[:-1]]
+)
+def test_a_file_that_is_no_manifest_of_ours_is_never_replaced(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    path.write_bytes(content)
+    with pytest.raises(al.FormatError) as caught:
+        update_manifest(str(path), {"a": Expected(1, 1, bytes(32))})
+    assert caught.value.shard == str(path)
+    assert path.read_bytes() == content
+    assert os.listdir(tmp_path) == ["manifest.json"]
+
+
+WRITE = """
+import sys, asyncloader as al
+folder, name = sys.argv[1:]
+sys.stdin.readline()
+with al.ShardWriter(f"{folder}/{name}-%d.jsonl", max_samples=1) as writer:
+    for number in range(5):
+        writer.write({"n": number})
+"""
+
+
+def test_writers_that_close_at_once_lose_no_entry(tmp_path: Path) -> None:
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", WRITE, str(tmp_path), f"w{number}"],
+            stdin=subprocess.PIPE,
+            env=subprocess_environment(),
+        )
+        for number in range(6)
+    ]
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write(b"go\n")
+        writer.stdin.flush()
+    for writer in writers:
+        with writer:
+            assert writer.wait(30) == 0
+    assert sorted(entries_of(tmp_path)) == [f"w{a}-{b}.jsonl" for a in range(6) for b in range(5)]
+    assert len(os.listdir(tmp_path)) == 31
+
+
+HOLD = """
+import sys
+from asyncloader.manifest import folder
+with folder._locked(sys.argv[1]):
+    print("locked", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_killed_holder_of_the_lock_stands_in_nobodys_way(tmp_path: Path) -> None:
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=subprocess_environment(),
+    )
+    with holder:
+        assert holder.stdout is not None and holder.stdout.readline() == b"locked\n"
+        waiting = subprocess.Popen(
+            [sys.executable, "-c", WRITE, str(tmp_path), "w"],
+            stdin=subprocess.PIPE,
+            env=subprocess_environment(),
+        )
+        with waiting:
+            assert waiting.stdin is not None
+            waiting.stdin.write(b"go\n")
+            waiting.stdin.flush()
+            with pytest.raises(subprocess.TimeoutExpired):
+                waiting.wait(1)
+            holder.send_signal(signal.SIGKILL)
+            assert waiting.wait(30) == 0
+    assert len(entries_of(tmp_path)) == 5
+
+
+# --- the command ---
+
+
+def write_shards(folder: Path, suffix: str = "tar.gz") -> list[Path]:
+    with al.ShardWriter(folder / f"s-%d.{suffix}", max_samples=10) as writer:
+        for number in range(25):
+            writer.write({"__key__": f"{number}", "txt": f"sample {number}" * 20})
+    return [Path(shard.path) for shard in writer.shards]
+
+
+def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return python("-m", "asyncloader.manifest", *arguments)
+
+
+def test_the_command_makes_the_manifest_that_the_writer_made(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    written = (tmp_path / "manifest.json").read_bytes()
+    (tmp_path / "manifest.json").unlink()
+    ran = command(tmp_path / "s-*.tar.gz")
+    assert ran.returncode == 0, ran.stderr
+    assert "s-2.tar.gz: 5 samples" in ran.stderr and not ran.stdout
+    assert (tmp_path / "manifest.json").read_bytes() == written
+    assert command("--check", tmp_path / "s-{0..2}.tar.gz").returncode == 0
+
+
+def test_the_command_reads_shards_of_a_server(tmp_path: Path) -> None:
+    (tmp_path / "shards").mkdir()
+    write_shards(tmp_path / "shards", "tar")
+    with testing.serve(tmp_path / "shards") as server:
+        urls = f"{server.url}/s-{{0..2}}.tar?signature=hunter2"
+        assert command(urls).returncode == 2, "a place for the manifest must be named"
+        made = command(urls, "-o", tmp_path / "made.json")
+        assert made.returncode == 0, made.stderr
+        checked = [
+            command("--check", urls, "-o", manifest)
+            for manifest in (tmp_path / "made.json", f"{server.url}/manifest.json?signature=hunter2")
+        ]
+    assert [ran.returncode for ran in checked] == [0, 0], checked
+    assert "hunter" not in "".join(ran.stderr for ran in (made, *checked))
+    names = parse_manifest((tmp_path / "made.json").read_bytes()).shards
+    assert list(names) == [f"{server.url}/s-{number}.tar" for number in range(3)]
+    assert list(names.values()) == list(entries_of(tmp_path / "shards").values())
+
+
+def test_a_bad_shard_fails_the_command_and_nothing_is_written(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    shards[1].write_bytes(shards[1].read_bytes()[:-20])
+    ran = command(*shards, tmp_path / "missing.tar")
+    assert ran.returncode == 1
+    assert f"BAD {shards[1]}: gzip: truncated" in ran.stderr and "BAD" in ran.stderr.splitlines()[3]
+    assert "2 of 4 shards are bad; no manifest was written" in ran.stderr
+    assert not (tmp_path / "manifest.json").exists()
+
+
+def test_a_check_lists_everything_that_is_wrong(tmp_path: Path) -> None:
+    shards = write_shards(tmp_path, "tar")
+    flipped = bytearray(shards[0].read_bytes())
+    flipped[600] ^= 1
+    shards[0].write_bytes(flipped)
+    shards[2].write_bytes(shards[1].read_bytes())
+    (tmp_path / "new.tar").write_bytes(shards[1].read_bytes())
+    ran = command("--check", *shards, tmp_path / "new.tar")
+    assert ran.returncode == 1
+    first, second, third, fourth, last = ran.stderr.splitlines()
+    assert f"BAD {shards[0]}: crc32c: expected" in first and "; sha256: expected" in first
+    assert "as the manifest says" in second
+    assert "samples: expected 5, found 10" in third and "size_bytes" in third
+    assert fourth.endswith("new.tar: no entry in the manifest")
+    assert last == "3 of 4 shards are bad"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "required: URL"),
+        (["/nowhere/*.tar"], "no file matches"),
+        (["/d/a.zip"], "cannot tell the format"),
+        (["/d/a.zip", "--format", "zip"], "format must be one of"),
+        (["/d/a.tar", "/e/a.tar"], "not files of one folder; say with -o"),
+        (["/d/a.tar", "-o", "/e/manifest.json"], "is not below /e"),
+        (["/d/a.tar", "-o", "http://h/manifest.json"], "written to a local path"),
+        (["http://h/a.tar?x=1", "http://h/a.tar?x=2", "-o", "m.json"], "two of the shards have one name"),
+    ],
+)
+def test_wrong_calls_of_the_command_are_refused(arguments: list[str], message: str) -> None:
+    ran = command(*arguments)
+    assert ran.returncode == 2 and message in ran.stderr
