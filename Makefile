@@ -9,7 +9,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 LIBRARY := $(VENV)/.package-installed
 TOOLS := $(VENV)/.tools-installed
 
-.PHONY: demo test test-slow lint bench clean
+# The last Azurite for the Node.js of Debian 12; later ones want 21.
+AZURITE_VERSION := 3.35.0
+AZURITE := .servers/azurite-$(AZURITE_VERSION)
+
+.PHONY: demo test test-slow lint bench servers clean
 .DELETE_ON_ERROR:
 
 demo: $(LIBRARY)
@@ -30,8 +34,11 @@ lint: $(TOOLS)
 bench: $(TOOLS)
 	$(BIN)/python tests/benchmarks/stream_tar.py
 
+# The one server of the tests that is no package of Debian or of Python.
+servers: $(AZURITE)
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .servers .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # The pinned pip first: a new environment's own may be too old to know dependency groups. What builds the
 # package is installed and pinned too, instead of being fetched at whatever version is newest.
@@ -47,4 +54,10 @@ $(LIBRARY): constraints.txt pyproject.toml
 
 $(TOOLS): $(LIBRARY)
 	$(PIP) install -c constraints.txt --group test --group interop --group lint
+	touch $@
+
+# Scripts of packages are not run: none that is needed has any.
+$(AZURITE):
+	npm install --prefix .servers --no-save --no-package-lock --no-audit --no-fund --ignore-scripts \
+		--loglevel=error azurite@$(AZURITE_VERSION)
 	touch $@

@@ -49,7 +49,7 @@ def main() -> None:
     if options.measure:
         measure(*options.measure)
         return
-    from testing.servers import run_nginx
+    from servers import run_nginx
 
     with tempfile.TemporaryDirectory() as directory:
         write_shards(Path(directory))

@@ -52,7 +52,7 @@ def main() -> None:
         base, limit, workers = options.measure
         measure(base, int(limit), int(workers))
         return
-    from testing.servers import run_nginx
+    from servers import run_nginx
 
     print("| memory_limit, MB | workers | peak, MB |\n|---|---|---|")
     with tempfile.TemporaryDirectory() as directory:

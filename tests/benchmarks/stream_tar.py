@@ -143,7 +143,7 @@ def main() -> None:
     if options.measure:
         measure(options.measure[0], options.measure[1], int(options.measure[2]))
         return
-    from testing.servers import run_nginx
+    from servers import run_nginx
 
     print(f"{machine()}\n")
     print("| source | asyncloader, samples/s | requests + tarfile | ratio | first batch, s | peak MB |")
