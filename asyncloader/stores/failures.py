@@ -1,15 +1,29 @@
 """What stores say when bytes cannot be had: one wording for all clients, and never a client's own text.
 
 Client libraries quote the URL in their messages, query and all, and a presigned query is a secret. For
-the same reason ``StoreError`` is raised ``from None`` wherever the client's own error may quote it.
+the same reason a ``StoreError`` is raised outside the ``except`` that caught the client's error: ``from
+None`` would hide that error's text from tracebacks only, and keep it as the context.
 """
 
 from __future__ import annotations
 
+import re
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+
 from ..errors import StoreError
 from .urls import redact
 
-__all__ = ["ThrottledError", "TransientError", "changed", "refused"]
+__all__ = [
+    "LAST_MODIFIED",
+    "ThrottledError",
+    "TransientError",
+    "changed",
+    "http_time_s",
+    "refused",
+    "wait_asked",
+]
 
 
 class TransientError(StoreError):
@@ -26,31 +40,118 @@ class ThrottledError(TransientError):
     """The server takes fewer requests than it gets (429, 503)."""
 
 
+# What the version of an object begins with that has no ETag, but a time of its last modification.
+LAST_MODIFIED = "last-modified:"
+
 _ADVICE = {
+    400: "; check the URL, and its signature if it has one",
     401: "; pass credentials",
     403: "; check credentials, and that the object exists (stores hide that from strangers)",
     404: "; check the URL and the range in its braces",
     416: ": the object is shorter than the offset to read it from; was it changed?",
 }
 
+_THROTTLED = frozenset({429, 503})
 
-def refused(url: str, offset: int, status: int, reason: str) -> StoreError:
-    """The server answered with a status other than success."""
-    return StoreError(
-        f"the server answered {status} {reason}{_ADVICE.get(status, '')}",
+# 425 asks for the request again outside TLS's early data. Of the 5xx, 501 and 505 are about the request.
+_TRANSIENT = frozenset({408, 425})
+_FINAL_5XX = frozenset({501, 505})
+
+# More seconds than nine digits have is no time-out but a slip.
+_SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
+
+
+def refused(
+    url: str, offset: int, status: int, reason: str | None = None, *, retry_after_s: float | None = None
+) -> StoreError:
+    """The server answered with a status other than success.
+
+    Args:
+        url: Of the shard.
+        offset: First byte that was asked for.
+        status: Decides whether asking again may help.
+        reason: The usual phrase of the status if None. The server's own may quote the URL.
+        retry_after_s: From ``wait_asked``.
+    """
+    reason = _phrase(status) if reason is None else reason
+    kind = _kind_of(status)
+    error = kind(
+        f"the server answered {status} {reason}".rstrip() + _ADVICE.get(status, ""),
         shard=redact(url),
         status=status,
         offset=offset,
     )
+    if isinstance(error, TransientError):
+        error.retry_after_s = retry_after_s
+    return error
 
 
 def changed(
-    url: str, offset: int, old: str | None, new: str | None, *, status: int | None = None
+    url: str,
+    offset: int,
+    old: str | None,
+    new: str | None,
+    *,
+    status: int | None = None,
+    kind: type[StoreError] = StoreError,
 ) -> StoreError:
-    """The object is not the version that the reading began with."""
-    return StoreError(
-        f"the object was changed while it was being read: its ETag was {old}, now {new or 'another'}",
+    """The object is not the version that the reading began with.
+
+    Args:
+        url: Of the shard.
+        offset: First byte that was asked for.
+        old: The version that was pinned.
+        new: The version that was found; None if the server does not say.
+        status: Of the answer, if it was a refusal.
+        kind: ``TransientError`` where the answer may have been another server's.
+    """
+    name = "time of last modification" if old is not None and old.startswith(LAST_MODIFIED) else "ETag"
+    was, now = (None if version is None else version.removeprefix(LAST_MODIFIED) for version in (old, new))
+    return kind(
+        f"the object was changed while it was being read: its {name} was {was}, now {now or 'another'}",
         shard=redact(url),
         status=status,
         offset=offset,
     )
+
+
+def wait_asked(retry_after: str | None, date: str | None, now_s: float) -> float | None:
+    """The seconds that a ``Retry-After`` asks for, never negative; None if it cannot be read.
+
+    Args:
+        retry_after: Its value: seconds or a date.
+        date: Value of the ``Date`` header: two times of one clock, where this machine's may be wrong.
+        now_s: Seconds since the epoch by this machine's clock, for want of a ``Date``.
+    """
+    text = (retry_after or "").strip()
+    if _SECONDS.fullmatch(text):
+        return float(text)
+    until_s, server_s = http_time_s(text), http_time_s(date)
+    if until_s is None:
+        return None
+    return max(0.0, until_s - (now_s if server_s is None else server_s))
+
+
+def http_time_s(date: str | None) -> float | None:
+    """An HTTP date (RFC 9110, 5.6.7) in seconds since the epoch; None if it is none."""
+    try:
+        moment = parsedate_to_datetime(date or "")
+        # Without a zone it is UTC, as all HTTP dates are; Python would take it for local time.
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError, IndexError):
+        return None
+
+
+def _kind_of(status: int) -> type[StoreError]:
+    if status in _THROTTLED:
+        return ThrottledError
+    if status in _TRANSIENT or (500 <= status < 600 and status not in _FINAL_5XX):
+        return TransientError
+    return StoreError
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return ""

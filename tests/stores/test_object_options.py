@@ -33,7 +33,8 @@ _CLIENTS = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
 def test_obstore_knows_every_option(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     certificates = {"root_certificate", "proxy_ca_certificate"}  # obstore would parse them
-    for name in _NAMES[scheme] | (_CLIENT_NAMES - certificates):
+    ours = {"credential_provider", "profile"}
+    for name in (_NAMES[scheme] - ours) | (_CLIENT_NAMES - certificates):
         value = True if name in _BOOLS else _PARSED.get(name, "http://x")
         options = {"account_name": "me"} if scheme == "az" else {}
         options |= {name: value}
