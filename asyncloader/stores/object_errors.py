@@ -38,10 +38,9 @@ _FINAL = (
     ("redirect without LOCATION", "the bucket is in another region; pass the option region"),
     ("Content-Length Header missing", "the server sent a body without a length; a cut would not be seen"),
     (
-        "invalid peer certificate",
+        "InvalidCertificate(",
         "the server's certificate cannot be trusted; see the option root_certificate",
     ),
-    ("builder error", "the endpoint is not a valid URL, or a plain http:// one that was not named"),
 )
 _TRANSIENT = (
     ("Received non-partial response", "the server ignored the range asked for, and sent the whole object"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from .profiles import Chosen
 
@@ -139,6 +140,9 @@ def client_arguments(
         options: Checked ones; what they leave open obstore takes from the environment.
         environ: Only looked at for an ``http://`` endpoint.
         chosen: What the shared files of AWS add.
+
+    Raises:
+        ValueError: An endpoint that is no URL of a server.
     """
     chosen = chosen or Chosen()
     config: dict[str, Any] = {}
@@ -158,8 +162,21 @@ def client_arguments(
             config[name] = value
     given = config.get(_ENDPOINT_NAME[scheme])
     endpoints = [given] if given else [environ.get(name, "") for name in _ENDPOINT_VARIABLES[scheme]]
+    for endpoint in filter(None, endpoints):
+        _check_endpoint(endpoint)
     client["allow_http"] = any(endpoint.lower().startswith("http://") for endpoint in endpoints)
     return config, client
+
+
+def _check_endpoint(endpoint: str) -> None:
+    """Refuse what obstore's client would panic at, in another thread and with a stack trace."""
+    try:
+        parts = urlsplit(endpoint)
+        is_server = parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        is_server = False
+    if not is_server:  # it is not shown, as it may hold anything
+        raise ValueError("endpoint should be http://host[:port] or https://host[:port], and is neither")
 
 
 def _plain_name(scheme: str, name: str) -> str:

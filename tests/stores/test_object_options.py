@@ -95,3 +95,10 @@ def test_plain_http_is_allowed_for_such_endpoints_only(
 
 def test_anonymous_means_unsigned() -> None:
     assert client_arguments("gs", {"anonymous": True}, {})[0] == {"skip_signature": True}
+
+
+@pytest.mark.parametrize("endpoint", ["nonsense", "ftp://x", "https://", "http://[::1", "host:9000"])
+def test_an_endpoint_that_is_no_server_is_refused_before_the_client_panics(endpoint: str) -> None:
+    for options, environ in (({"endpoint": endpoint}, {}), ({}, {"AWS_ENDPOINT_URL": endpoint})):
+        with pytest.raises(ValueError, match="endpoint should be"):
+            client_arguments("s3", options, environ)
