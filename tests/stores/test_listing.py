@@ -270,12 +270,23 @@ def test_a_local_folder_means_the_shards_below_it(tmp_path: Path) -> None:
         expand_urls(f"{tmp_path}/", lambda path: False)
 
 
-def _page(key: str) -> bytes:
-    return (
-        "<ListBucketResult><IsTruncated>false</IsTruncated><Contents>"
-        f"<Key>{key}</Key><LastModified>2020-01-01T00:00:00.000Z</LastModified><Size>7</Size>"
-        "</Contents></ListBucketResult>"
-    ).encode()
+def test_a_listing_that_breaks_off_goes_on_behind_the_last_key(serve: Serve) -> None:
+    keys = [f"x/{number:04}.tar" for number in range(1001)]
+    more = "<NextContinuationToken>t</NextContinuationToken>"
+    answers = iter([_page(*keys[:1000], more=more), b"never sent", _page(keys[1000])])
+    server = serve({"corpus": lambda: next(answers)}, [testing.Status(500, after=1, times=1)])
+    (listing,) = look(["s3://corpus/x/"], {"endpoint": server.url, "anonymous": True}, is_tar).listings
+    assert [shard.url for shard in listing.shards] == [f"s3://corpus/{key}" for key in keys]
+    assert len(server.requests) == 3
+
+
+def _page(*keys: str, more: str = "") -> bytes:
+    contents = "".join(
+        f"<Contents><Key>{key}</Key><LastModified>2020-01-01T00:00:00.000Z</LastModified>"
+        "<Size>7</Size></Contents>"
+        for key in keys
+    )
+    return f"<ListBucketResult>{more}{contents}</ListBucketResult>".encode()
 
 
 def _wait_for(condition: Callable[[], bool]) -> None:
