@@ -33,16 +33,18 @@ class Alarm:
         self._ring = ring
         self._loop = asyncio.get_running_loop()
         self._due_s: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        # uvloop's handles of short timers do not tell when they are due.
+        self._look_s = 0.0
+        self._timer: asyncio.Handle | None = None
 
     def begin(self, seconds: float) -> None:
         """A wait begins; it may last ``seconds``."""
         self._due_s = self._loop.time() + seconds
-        if self._timer is not None and self._timer.when() > self._due_s:
+        if self._timer is not None and self._look_s > self._due_s:
             self._timer.cancel()
             self._timer = None
         if self._timer is None:
-            self._timer = self._loop.call_at(self._due_s, self._look)
+            self._set(self._due_s)
 
     def end(self) -> None:
         """The wait is over."""
@@ -59,7 +61,11 @@ class Alarm:
         if self._due_s is None:
             return
         if self._loop.time() < self._due_s:
-            self._timer = self._loop.call_at(self._due_s, self._look)
+            self._set(self._due_s)
             return
         self._due_s = None
         self._ring()
+
+    def _set(self, look_s: float) -> None:
+        self._look_s = look_s
+        self._timer = self._loop.call_at(look_s, self._look)
