@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
-__all__ = ["check_options", "client_arguments"]
+from .profiles import Chosen
 
-_COMMON = frozenset({"anonymous", "endpoint", "skip_signature"})
+__all__ = ["check_options", "client_arguments", "plain_options"]
+
+_COMMON = frozenset({"anonymous", "credential_provider", "endpoint", "skip_signature"})
 
 # What matters to reading, of the names in obstore's S3Config, GCSConfig and AzureConfig.
 _NAMES = {
@@ -24,6 +27,7 @@ _NAMES = {
         "default_region",
         "imdsv1_fallback",
         "metadata_endpoint",
+        "profile",
         "region",
         "request_payer",
         "role_arn",
@@ -84,6 +88,11 @@ _ENDPOINT_VARIABLES = {
 # win over what is found, so it goes under the stronger name.
 _ENDPOINT_NAME = {"s3": "aws_endpoint_url_s3", "gs": "base_url", "az": "endpoint"}
 
+# Superseded where a provider signs.
+_KEYS = ("access_key_id", "secret_access_key", "session_token")
+
+_EXCLUSIVE = ("access_key_id", "account_key", "credential_provider", "profile", "sas_key")
+
 _CLIENT_DEFAULTS = {
     # As for HTTP servers: not connecting, or not a byte for a minute, is a fault. obstore's clock too only
     # runs while a byte is waited for, so a slow consumer is none.
@@ -98,31 +107,51 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
     """Refuse options that the stores of ``scheme`` do not have.
 
     Raises:
-        ValueError: An unknown name.
-        TypeError: A value that is no string, number or bool. The message does not show the value.
+        ValueError: An unknown name, or two that tell of different credentials.
+        TypeError: A value that is no string, number or bool, or a ``credential_provider`` that cannot be
+            called. The message does not show the value.
     """
     known = _NAMES[scheme] | _CLIENT_NAMES
     for name, value in options.items():
         if _plain_name(scheme, name) not in known:
             raise ValueError(f"unknown option {name!r} for {scheme}://; known are {', '.join(sorted(known))}")
-        if not isinstance(value, str | int):
+        if _plain_name(scheme, name) == "credential_provider":
+            if not callable(value):
+                raise TypeError(f"credential_provider should be callable, not {type(value).__name__}")
+        elif not isinstance(value, str | int):
             raise TypeError(f"option {name!r} should be a string, number or bool, not {type(value).__name__}")
+    given = [name for name in _EXCLUSIVE if name in plain_options(scheme, options)]
+    if len(given) > 1:
+        raise ValueError(f"options should name one kind of credentials, but got {' and '.join(given)}")
+
+
+def plain_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without the prefixes that obstore and the environment know them by."""
+    return {_plain_name(scheme, name): value for name, value in options.items()}
 
 
 def client_arguments(
-    scheme: str, options: Mapping[str, Any], environ: Mapping[str, str]
+    scheme: str, options: Mapping[str, Any], environ: Mapping[str, str], chosen: Chosen | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The ``config`` and ``client_options`` of an obstore client.
+    """The ``config`` and ``client_options`` of an obstore client; credentials that are called apart.
 
     Args:
         scheme: ``s3``, ``gs`` or ``az``.
         options: Checked ones; what they leave open obstore takes from the environment.
         environ: Only looked at for an ``http://`` endpoint.
+        chosen: What the shared files of AWS add.
+
+    Raises:
+        ValueError: An endpoint that is no URL of a server.
     """
+    chosen = chosen or Chosen()
     config: dict[str, Any] = {}
     client: dict[str, Any] = dict(_CLIENT_DEFAULTS)
-    for name, value in options.items():
-        name = _plain_name(scheme, name)
+    added = {"region": chosen.region, "endpoint": chosen.endpoint}
+    added = {name: value for name, value in added.items() if value is not None}
+    for name, value in (plain_options(scheme, options) | added).items():
+        if name in ("credential_provider", "profile") or (chosen.provider and name in _KEYS):
+            continue
         if name in _CLIENT_NAMES:
             client[name] = value
         elif name == "anonymous":
@@ -133,8 +162,21 @@ def client_arguments(
             config[name] = value
     given = config.get(_ENDPOINT_NAME[scheme])
     endpoints = [given] if given else [environ.get(name, "") for name in _ENDPOINT_VARIABLES[scheme]]
+    for endpoint in filter(None, endpoints):
+        _check_endpoint(endpoint)
     client["allow_http"] = any(endpoint.lower().startswith("http://") for endpoint in endpoints)
     return config, client
+
+
+def _check_endpoint(endpoint: str) -> None:
+    """Refuse what obstore's client would panic at, in another thread and with a stack trace."""
+    try:
+        parts = urlsplit(endpoint)
+        is_server = parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        is_server = False
+    if not is_server:  # it is not shown, as it may hold anything
+        raise ValueError("endpoint should be http://host[:port] or https://host[:port], and is neither")
 
 
 def _plain_name(scheme: str, name: str) -> str:

@@ -1,35 +1,62 @@
-"""Names of shards: brace ranges, local globs, schemes, and what of a URL may be shown."""
+"""Names of shards: brace ranges, local globs and folders, schemes, and what of a URL may be shown."""
 
 from __future__ import annotations
 
 import glob
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice, product
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["SCHEMES", "expand_urls", "local_path", "redact", "scheme_of", "suffix_path"]
+from .globs import has_special
+
+__all__ = [
+    "MANIFEST_NAME",
+    "MOST_SHARDS",
+    "SCHEMES",
+    "expand_urls",
+    "is_remote_pattern",
+    "local_path",
+    "redact",
+    "scheme_of",
+    "split_key",
+    "suffix_path",
+]
 
 SCHEMES = ("http", "https", "s3", "gs", "az", "hf", "file")
 
-# More shards than any data set has; a slip such as {0..999999999} should not eat the memory.
-_MOST_SHARDS = 10_000_000
+#: More shards than any data set has; a slip such as {0..999999999} should not eat the memory.
+MOST_SHARDS = 10_000_000
+
+#: Lies beside the shards that it describes, and is none of them.
+MANIFEST_NAME = "manifest.json"
+
+# Of these schemes a server lists what there is.
+_LISTABLE = ("s3", "gs", "az", "hf")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
 
 
-def expand_urls(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> tuple[str, ...]:
-    """Every shard that ``urls`` names, in order.
+def expand_urls(
+    urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    is_shard: Callable[[str], bool] = lambda name: True,
+) -> tuple[str, ...]:
+    """Every shard that ``urls`` names, in order; patterns of object stores stay patterns.
 
     Brace ranges (``{000..127}``, padded as written) and lists (``{a,b}``) are expanded as a shell does,
     also in one another, and other braces left alone; then local globs (``*``, ``?``, ``[...]``, and
-    ``**`` for folders of any depth), whose matches are sorted.
+    ``**`` for folders of any depth) and folders (a path that ends in ``/``), whose matches are sorted.
+
+    Args:
+        urls: As given by the user.
+        is_shard: Which of the files below a folder count, by their names.
 
     Raises:
         TypeError: Something else than strings or paths.
-        ValueError: No shard at all, an unknown scheme, a bad range, or a glob without a match.
+        ValueError: No shard at all, an unknown scheme, a bad range, or a glob or folder
+            without a match.
     """
     if isinstance(urls, str | os.PathLike):
         urls = [urls]
@@ -40,9 +67,9 @@ def expand_urls(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]])
         if not isinstance(url, str | os.PathLike):
             raise TypeError(f"urls should be strings or paths, but got {type(url).__name__}: {url!r}")
         for name in _expand_braces(os.fspath(url)):
-            shards.extend(_expand_glob(name) if scheme_of(name) == "file" else [name])
-            if len(shards) > _MOST_SHARDS:
-                raise ValueError(f"{redact(os.fspath(url))} names more than {_MOST_SHARDS} shards")
+            shards.extend(_expand_local(name, is_shard) if scheme_of(name) == "file" else [name])
+            if len(shards) > MOST_SHARDS:
+                raise ValueError(f"{redact(os.fspath(url))} names more than {MOST_SHARDS} shards")
     if not shards:
         raise ValueError("urls should name at least one shard, but got an empty list")
     return tuple(shards)
@@ -74,6 +101,21 @@ def local_path(url: str) -> str:
     if host not in ("", "localhost"):
         raise ValueError(f"a file:// URL should have no host, but got {url!r}; write file:///path")
     return unquote(slash + path)
+
+
+def is_remote_pattern(url: str) -> bool:
+    """Whether a server must be asked which shards ``url`` means: a prefix that ends in ``/``, or a glob."""
+    if scheme_of(url) not in _LISTABLE:
+        return False
+    root, key = split_key(url)
+    return root.endswith("/") and (key == "" or key.endswith("/") or has_special(key))
+
+
+def split_key(url: str) -> tuple[str, str]:
+    """``scheme://bucket/`` and the key behind it, as written: keys know no escapes."""
+    scheme, _, rest = url.partition("://")
+    bucket, slash, key = rest.partition("/")
+    return f"{scheme}://{bucket}{slash}", key
 
 
 def suffix_path(url: str) -> str:
@@ -138,7 +180,7 @@ def _choices(inside: str) -> Sequence[str]:
 
 def _few(names: Iterable[str]) -> list[str]:
     """The names, or one more than are allowed, for the caller to refuse."""
-    return list(islice(names, _MOST_SHARDS + 1))
+    return list(islice(names, MOST_SHARDS + 1))
 
 
 def _split_list(inside: str) -> list[str]:
@@ -154,20 +196,31 @@ def _split_list(inside: str) -> list[str]:
 
 def _numbers(first: str, last: str) -> Sequence[str]:
     low, high = int(first), int(last)
-    if low > high or high - low >= _MOST_SHARDS:
+    if low > high or high - low >= MOST_SHARDS:
         raise ValueError(
-            f"a brace range should rise and name at most {_MOST_SHARDS} shards, but got {{{first}..{last}}}"
+            f"a brace range should rise and name at most {MOST_SHARDS} shards, but got {{{first}..{last}}}"
         )
     padded = any(bound.startswith("0") and len(bound) > 1 for bound in (first, last))
     width = max(len(first), len(last)) if padded else 0
     return [str(number).zfill(width) for number in range(low, high + 1)]
 
 
-def _expand_glob(name: str) -> list[str]:
+def _expand_local(name: str, is_shard: Callable[[str], bool]) -> list[str]:
     path = local_path(name)
+    if path.endswith("/") and os.path.isdir(path):
+        return _below(path, is_shard)
     if not glob.has_magic(path) or os.path.exists(path):
         return [name]
     matches = sorted(glob.glob(path, recursive=True))
     if not matches:
         raise ValueError(f"no file matches {name!r} (looked from {os.getcwd()})")
     return matches
+
+
+def _below(folder: str, is_shard: Callable[[str], bool]) -> list[str]:
+    files = [os.path.join(where, name) for where, _, names in os.walk(folder) for name in names]
+    manifest = os.path.join(folder, MANIFEST_NAME)
+    shards = sorted(path for path in files if is_shard(path) and path != manifest)
+    if not shards:
+        raise ValueError(f"no file below {folder!r} is a shard by its suffix, of {len(files)} that are there")
+    return shards

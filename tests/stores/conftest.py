@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -144,8 +145,10 @@ def shown() -> Callable[[BaseException], str]:
 
 
 @pytest.fixture
-def no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of the variables that clouds' clients look for."""
+def no_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """None of the variables and files that clouds' clients look for."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "AZURE_", "GOOGLE_")):
             monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))

@@ -12,9 +12,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from moto_s3 import serve_s3
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
+from asyncloader.stores.failures import ThrottledError, TransientError
 from asyncloader.stores.objects import ObjectStore
 from asyncloader.stores.store import Body
 
@@ -35,7 +37,7 @@ def faulty(server: testing.Server, **options: Any) -> ObjectStore:
 async def test_a_cut_is_told_with_the_first_missing_byte(serve: Serve, fault: testing.Fault) -> None:
     store = faulty(serve({"corpus/x": CONTENT}, [fault]))
     got = b""
-    with pytest.raises(StoreError, match="was cut") as caught:
+    with pytest.raises(TransientError, match="was cut") as caught:
         async with store.read("s3://corpus/x", 500, 3 * MiB) as body:
             async for chunk in body.chunks:
                 got += bytes(chunk)
@@ -44,31 +46,58 @@ async def test_a_cut_is_told_with_the_first_missing_byte(serve: Serve, fault: te
 
 
 @pytest.mark.parametrize(
-    ("fault", "message"),
+    ("fault", "kind", "message"),
     [
-        (testing.Status(503), "503 Service Unavailable"),
-        (testing.Status(401), "401 Unauthorized; pass credentials"),
-        (testing.HangUp(), "without an answer"),
-        (testing.IgnoreRange(), "ignored the range"),
-        (testing.WrongRange(3), "another range"),
-        (testing.NoLength(), "without a length"),
+        (testing.Status(429), ThrottledError, "429 Too Many Requests"),
+        (testing.Status(503), ThrottledError, "503 Service Unavailable"),
+        (testing.Status(408), TransientError, "408 Request Timeout"),
+        (testing.Status(500), TransientError, "500 Internal Server Error"),
+        (testing.Status(502), TransientError, "502 Bad Gateway"),
+        (testing.Status(504), TransientError, "504 Gateway Timeout"),
+        (testing.Status(400), StoreError, "400 Bad Request"),
+        (testing.Status(401), StoreError, "401 Unauthorized; pass credentials"),
+        (testing.Status(403), StoreError, "403 Forbidden; check credentials"),
+        (testing.Status(404), StoreError, "404 Not Found"),
+        (testing.Status(410), StoreError, "410 Gone"),
+        (testing.HangUp(), TransientError, "without an answer"),
+        (testing.IgnoreRange(), TransientError, "ignored the range"),
+        (testing.WrongRange(3), TransientError, "another range"),
+        (testing.NoLength(), StoreError, "without a length"),
     ],
     ids=str,
 )
 async def test_faults_are_named_and_not_retried(
-    serve: Serve, fetch: Fetch, fault: testing.Fault, message: str
+    serve: Serve, fetch: Fetch, fault: testing.Fault, kind: type[StoreError], message: str
 ) -> None:
     server = serve({"corpus/x": CONTENT}, [fault])
-    with pytest.raises(StoreError, match=message):
+    with pytest.raises(StoreError, match=message) as caught:
         await fetch(faulty(server), "s3://corpus/x", 0, 100)
+    assert type(caught.value) is kind
+    assert caught.value.__cause__ is caught.value.__context__ is None, "the client's text would be shown"
     assert len(server.requests) == 1
+
+
+async def test_another_version_than_the_one_asked_for_may_go_away(serve: Serve, fetch: Fetch) -> None:
+    # As if the condition had not been looked at.
+    server = serve({"corpus/x": CONTENT}, [testing.WrongETag(after=1)])
+    body, _ = await fetch(faulty(server), "s3://corpus/x", 0, 100)
+    with pytest.raises(TransientError, match="was changed"):
+        await fetch(faulty(server), "s3://corpus/x", 100, 200, etag=body.etag)
+
+
+async def test_an_object_that_google_unpacks_is_an_error_that_says_why(serve: Serve, fetch: Fetch) -> None:
+    server = serve({"corpus/x": CONTENT}, [testing.IgnoreRange()])
+    store = ObjectStore("gs", "corpus", {"endpoint": server.url, "anonymous": True})
+    with pytest.raises(StoreError, match="Content-Encoding: gzip, which it unpacks") as caught:
+        await fetch(store, "gs://corpus/x", 0, 100)
+    assert not isinstance(caught.value, TransientError)
 
 
 async def test_no_server_is_an_error(fetch: Fetch, unused_tcp_port: int) -> None:
     store = ObjectStore(
         "s3", "corpus", {"endpoint": f"http://127.0.0.1:{unused_tcp_port}", "anonymous": True}
     )
-    with pytest.raises(StoreError, match="no server could be reached"):
+    with pytest.raises(TransientError, match="no server could be reached"):
         await fetch(store, "s3://corpus/x")
 
 
@@ -82,7 +111,7 @@ async def test_missing_credentials_are_told(serve: Serve, fetch: Fetch) -> None:
 
 async def test_a_stalled_body_is_an_error(serve: Serve, fetch: Fetch) -> None:
     server = serve({"corpus/x": CONTENT}, [testing.Stall(MiB, 5)])
-    with pytest.raises(StoreError, match="in time") as caught:
+    with pytest.raises(TransientError, match="in time") as caught:
         await fetch(faulty(server, read_timeout="100ms"), "s3://corpus/x", 0, 3 * MiB)
     assert caught.value.offset is not None
     assert caught.value.offset <= MiB
@@ -132,6 +161,35 @@ async def test_an_exception_of_the_caller_passes_as_it_is(serve: Serve) -> None:
         assert caught.value is error
 
 
+_LISTED_THEN_FORKED = """
+import asyncio, json, os, sys
+from asyncloader.stores.listing import look
+
+async def read():
+    from asyncloader.stores.objects import ObjectStore
+    async with ObjectStore("s3", "corpus", options).read("s3://corpus/x/a.tar", 0, 10) as body:
+        return b"".join([bytes(chunk) async for chunk in body.chunks])
+
+options = json.loads(sys.argv[1])
+found = look(["s3://corpus/x/"], options, lambda url: url.endswith(".tar"))
+assert found.listings[0].shards[0].url == "s3://corpus/x/a.tar", found
+assert "obstore" not in sys.modules and "torch" not in sys.modules
+if os.fork() == 0:
+    print(asyncio.run(read()).decode(), flush=True)
+    os._exit(0)
+os.wait()
+print(asyncio.run(read()).decode())
+"""
+
+
+def test_a_fork_after_listing_reads() -> None:
+    with serve_s3() as s3:
+        s3.put("x/a.tar", b"content")
+        command = [sys.executable, "-W", "error", "-c", _LISTED_THEN_FORKED, json.dumps(s3.options)]
+        found = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    assert (found.stdout, found.stderr) == ("content\ncontent\n", "")
+
+
 def test_the_router_opens_one_store_for_each_bucket(serve: Serve, reading: Any) -> None:
     server = serve({"one/x": b"1", "two/x": b"2"})
     options = {"endpoint": server.url, "anonymous": True}
@@ -153,6 +211,7 @@ def test_stopping_the_engine_in_the_middle_of_a_request_is_quick_and_quiet(
 
 _FORK = """
 import asyncio, json, os, sys
+from asyncloader.stores.failures import ThrottledError, TransientError
 from asyncloader.stores.objects import ObjectStore
 
 async def read(store):

@@ -33,7 +33,8 @@ _CLIENTS = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 @pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
 def test_obstore_knows_every_option(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     certificates = {"root_certificate", "proxy_ca_certificate"}  # obstore would parse them
-    for name in _NAMES[scheme] | (_CLIENT_NAMES - certificates):
+    ours = {"credential_provider", "profile"}
+    for name in (_NAMES[scheme] - ours) | (_CLIENT_NAMES - certificates):
         value = True if name in _BOOLS else _PARSED.get(name, "http://x")
         options = {"account_name": "me"} if scheme == "az" else {}
         options |= {name: value}
@@ -94,3 +95,10 @@ def test_plain_http_is_allowed_for_such_endpoints_only(
 
 def test_anonymous_means_unsigned() -> None:
     assert client_arguments("gs", {"anonymous": True}, {})[0] == {"skip_signature": True}
+
+
+@pytest.mark.parametrize("endpoint", ["nonsense", "ftp://x", "https://", "http://[::1", "host:9000"])
+def test_an_endpoint_that_is_no_server_is_refused_before_the_client_panics(endpoint: str) -> None:
+    for options, environ in (({"endpoint": endpoint}, {}), ({}, {"AWS_ENDPOINT_URL": endpoint})):
+        with pytest.raises(ValueError, match="endpoint should be"):
+            client_arguments("s3", options, environ)

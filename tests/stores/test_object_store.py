@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+from moto_s3 import KEYS, S3, serve_s3
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
@@ -20,51 +20,14 @@ Serve = Callable[..., testing.Server]
 
 MiB = 1 << 20
 CONTENT = random.Random(0).randbytes(3 * MiB)
-KEYS = {"access_key_id": "AKIASECRETID", "secret_access_key": "SECRETKEY", "region": "us-east-1"}
-
-
-class S3:
-    """moto's server, and a client of another make that fills it."""
-
-    def __init__(self, url: str) -> None:
-        import boto3
-
-        self.url = url
-        self.options = {"endpoint": url, **KEYS}
-        self.client: Any = boto3.client(
-            "s3",
-            endpoint_url=url,
-            region_name="us-east-1",
-            aws_access_key_id=KEYS["access_key_id"],
-            aws_secret_access_key=KEYS["secret_access_key"],
-        )
-
-    def put(self, key: str, content: bytes, **options: str) -> None:
-        self.client.put_object(Bucket="corpus", Key=key, Body=content, **options)
-
-    def check_signatures(self, after_requests: str) -> None:
-        import requests
-
-        requests.post(f"{self.url}/moto-api/reset-auth", data=after_requests, timeout=5).raise_for_status()
 
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[S3]:
-    from moto.server import ThreadedMotoServer
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    try:
-        _, port = server.get_host_and_port()
-        s3 = S3(f"http://127.0.0.1:{port}")
-        s3.client.create_bucket(Bucket="corpus")
+    with serve_s3() as s3:
         s3.put("train.tar", CONTENT)
         s3.put("empty", b"")
         yield s3
-        s3.client.close()
-    finally:
-        server.stop()
 
 
 pytestmark = pytest.mark.usefixtures("no_environment")
@@ -217,3 +180,22 @@ def test_shards_are_read_through_the_router(s3: S3, reading: Any) -> None:
     urls = [f"s3://corpus/{key}" for key in contents]
     with reading([*urls, (urls[-1], 2 * MiB), (urls[-1], 3 * MiB)], 8 * MiB, s3.options) as run:
         assert run.all_shards() == [*contents.values(), CONTENT[2 * MiB :], b""]
+
+
+async def test_a_packed_object_is_given_as_it_is_stored(s3: S3, fetch: Fetch) -> None:
+    s3.put("packed", CONTENT[:1000], ContentEncoding="gzip")
+    body, content = await fetch(ObjectStore("s3", "corpus", s3.options), "s3://corpus/packed", 10, 20)
+    assert (body.total, content) == (1000, CONTENT[10:20])
+
+
+async def test_a_session_token_of_the_environment_is_not_joined_to_keys_that_are_given(
+    s3: S3, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "of others")
+    s3.put("mine", b"x")
+    s3.check_signatures("0")
+    try:
+        with pytest.raises(StoreError, match="InvalidAccessKeyId"):  # with a token: InvalidToken
+            await fetch(ObjectStore("s3", "corpus", s3.options), "s3://corpus/mine")
+    finally:
+        s3.check_signatures("inf")

@@ -60,7 +60,7 @@ def test_a_list_keeps_its_order_and_its_repetitions() -> None:
 
 @pytest.mark.parametrize("pattern", ["{3..1}", "{0..1000}", "{0..99}{0..99}", "{x,{0..99}{0..99}}"])
 def test_bad_and_boundless_ranges_are_refused(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(urls, "_MOST_SHARDS", 1000)
+    monkeypatch.setattr(urls, "MOST_SHARDS", 1000)
     with pytest.raises(ValueError, match=r"at most|more than"):
         expand_urls(f"s3://b/{pattern}")
 

@@ -1,0 +1,176 @@
+"""What lies below prefixes and globs of object stores, looked up once, in a process of its own.
+
+Laws:
+
+* The process that makes a recipe never uses obstore for it: whatever it forks later would hang or crash.
+* The child gets its orders on its standard input and nowhere else: command lines and environments can be
+  read by others. It ends with its parent, and at a deadline.
+"""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from .policy import NetworkPolicy
+
+__all__ = ["Listed", "Listing", "Look", "Order", "look"]
+
+# Ten million keys, a thousand in an answer, need ten thousand answers of 50 ms each.
+_DEADLINE_S = 600.0
+
+# By then the child has ended by its own deadline, and said so.
+_GRACE_S = 10.0
+
+# The path comes before the rest: with it the child finds what this process would find.
+_PROGRAM = """
+import pickle, sys
+sys.path[:] = pickle.load(sys.stdin.buffer)
+from asyncloader.stores._listing_main import main
+main()
+"""
+
+
+class Listed(NamedTuple):
+    """A shard that is there.
+
+    Attributes:
+        url: Its URL.
+        size: Its length in bytes.
+    """
+
+    url: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What one pattern means.
+
+    Attributes:
+        pattern: As it was given.
+        shards: In order of their keys.
+        has_manifest: Whether a ``manifest.json`` lies directly in the folder that was listed: that of a
+            prefix, or the one before the first special character of a glob.
+        manifest: Its content, if that was asked for.
+    """
+
+    pattern: str = field(repr=False)
+    shards: tuple[Listed, ...] = field(repr=False)
+    has_manifest: bool = False
+    manifest: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Look:
+    """The answer to an order: a listing for each pattern, a content for each URL to fetch."""
+
+    listings: tuple[Listing, ...]
+    fetched: tuple[bytes, ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to look up; see ``look``."""
+
+    patterns: tuple[str, ...] = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
+    network: NetworkPolicy
+    is_shard: Callable[[str], bool]
+    manifests: bool
+    fetch: tuple[str, ...] = field(repr=False)
+    deadline_s: float
+
+
+def look(
+    patterns: Sequence[str],
+    options: Mapping[str, Any],
+    is_shard: Callable[[str], bool],
+    *,
+    network: NetworkPolicy | None = None,
+    manifests: bool = False,
+    fetch: Sequence[str] = (),
+    deadline_s: float = _DEADLINE_S,
+) -> Look:
+    """Ask the servers which shards there are, and fetch small objects. Blocks; starts no obstore here.
+
+    Args:
+        patterns: For which ``urls.is_remote_pattern`` holds. An object under exactly the name of a glob is
+            what it means, as with files.
+        options: Storage options.
+        is_shard: Which of the objects below a prefix count, by their URLs. Runs in the child.
+        network: Time-outs and attempts.
+        manifests: Fetch the ``manifest.json`` of each pattern that has one, too.
+        fetch: URLs of any scheme whose contents are wanted, of up to 64 MiB each.
+        deadline_s: Seconds for all of it. 600, since a bucket may have millions of keys.
+
+    Raises:
+        ValueError: A pattern without a match, or wrong options.
+        StoreError: A server cannot be asked, or not in time.
+        RuntimeError: No process could be started.
+    """
+    order = Order(
+        tuple(patterns),
+        dict(options),
+        NetworkPolicy() if network is None else network,
+        is_shard,
+        manifests,
+        tuple(fetch),
+        deadline_s,
+    )
+    if not (order.patterns or order.fetch):
+        return Look((), ())
+    answer = _ask_child(order)
+    if isinstance(answer, Exception):
+        raise answer
+    assert isinstance(answer, Look)
+    return answer
+
+
+def _ask_child(order: Order) -> object:
+    import cloudpickle  # options and predicates may be functions of the main module
+
+    if not sys.executable:
+        raise RuntimeError(
+            "listing needs sys.executable, which this embedded Python has not; name the shards"
+        )
+    path = [entry for entry in sys.path if isinstance(entry, str)]
+    orders = pickle.dumps(path) + cloudpickle.dumps(order)
+    # -P: without it the current directory comes first until the path is read.
+    command = [sys.executable, "-P", "-c", _PROGRAM]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stdout is not None
+        timer = threading.Timer(order.deadline_s + _GRACE_S, child.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            answer = _converse(child, orders)
+        finally:
+            timer.cancel()
+            timer.join()
+            child.kill()
+    if not answer:
+        raise RuntimeError(
+            f"the process that lists object stores ended with status {child.returncode} and no answer"
+        )
+    return pickle.loads(answer)
+
+
+def _converse(child: subprocess.Popen[bytes], orders: bytes) -> bytes:
+    assert child.stdin is not None and child.stdout is not None
+    try:
+        child.stdin.write(orders)
+        child.stdin.flush()
+    except BrokenPipeError:  # it ended before it listened; its status tells
+        with suppress(BrokenPipeError):  # of what is still to be written
+            child.stdin.close()
+        return b""
+    # Its input stays open, so that it sees the end of this process, however that comes.
+    answer = child.stdout.read()
+    return answer if child.wait() == 0 else b""

@@ -1,0 +1,173 @@
+"""Looking up prefixes and globs, in the process that was started for it; see ``listing``."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack, aclosing
+
+from .._flow.clock import pause
+from ..errors import StoreError
+from ..progress import NetworkCounts
+from .access import Access
+from .failures import TransientError
+from .globs import KeyGlob, folder_before, has_special
+from .listing import Listed, Listing, Look, Order
+from .policy import NetworkPolicy
+from .retries import Attempts, RetryBudget
+from .router import Stores
+from .urls import MANIFEST_NAME, MOST_SHARDS, redact, scheme_of, split_key
+
+__all__ = ["answer_order", "choose_shards"]
+
+# A manifest of a million shards, or three times that.
+_MOST_FETCHED_BYTES = 64 << 20
+
+_LONGEST_PAUSE_S = 15.0
+
+
+async def answer_order(order: Order) -> Look:
+    """List and fetch what was ordered.
+
+    Raises:
+        ValueError: A pattern without a match, or wrong options.
+        StoreError: A server cannot be asked, or not in time.
+    """
+    deadline = asyncio.timeout(order.deadline_s)
+    try:
+        async with deadline, AsyncExitStack() as resources:
+            stores = Stores(resources, Access(order.options, order.network), NetworkCounts())
+            listings = [await _list(pattern, order, stores) for pattern in order.patterns]
+            fetched = [await _fetch(stores, url) for url in order.fetch]
+            return Look(tuple(listings), tuple(fetched))
+    except TimeoutError:
+        if not deadline.expired():
+            raise
+    names = ", ".join(_shown(name) for name in [*order.patterns, *order.fetch][:3])
+    raise StoreError(f"looking up took more than {order.deadline_s:g} s; name fewer shards", shard=names)
+
+
+def choose_shards(
+    pattern: str, sizes: Mapping[str, int], is_shard: Callable[[str], bool]
+) -> tuple[Listed, ...]:
+    """The shards that a pattern means, in order of their keys; pure.
+
+    Args:
+        pattern: A URL that ends in ``/`` or whose key is a glob.
+        sizes: By key, of every object below the folder that the pattern begins with.
+        is_shard: Which objects below a prefix count, by URL.
+
+    Raises:
+        ValueError: None, or too many.
+    """
+    root, key = split_key(pattern)
+    if key in sizes:
+        return (Listed(pattern, sizes[key]),)
+    folders = set(_folders(sizes))
+    # What a console makes for an empty folder: obstore tells the key without its slash.
+    objects = {name: size for name, size in sizes.items() if size or (name + "/") not in folders}
+    objects.pop(key.rstrip("/"), None)
+    is_meant = _matcher(root, key, is_shard)
+    shards = [Listed(root + name, objects[name]) for name in sorted(objects) if is_meant(name)]
+    if len(shards) > MOST_SHARDS:
+        raise ValueError(f"{_shown(pattern)} names more than {MOST_SHARDS} shards")
+    if not shards:
+        seen = f"there are {len(objects)} other objects" if objects else "there is no object at all"
+        what = "is a shard by its suffix" if key.endswith("/") or not key else "matches"
+        raise ValueError(
+            f"no object {what} for {_shown(pattern)}; {seen} below {redact(root)}{folder_before(key)}"
+        )
+    return tuple(shards)
+
+
+async def _list(pattern: str, order: Order, stores: Stores) -> Listing:
+    root, key = split_key(pattern)
+    sizes = await _sizes(root, folder_before(key), order)
+    shards = choose_shards(pattern, sizes, order.is_shard)
+    name = folder_before(key) + MANIFEST_NAME
+    manifest = await _fetch(stores, root + name) if order.manifests and name in sizes else None
+    return Listing(pattern, shards, name in sizes, manifest)
+
+
+async def _sizes(root: str, folder: str, order: Order) -> dict[str, int]:
+    """The size of every object below a folder, by key."""
+    scheme = scheme_of(root)
+    if scheme == "hf":
+        from .hub import list_hub
+
+        attempts = _attempts(order.network)
+        while True:
+            try:
+                found = await list_hub(root + folder, order.options, network=order.network)
+            except TransientError as error:
+                await pause(attempts.pause_s(error, time.monotonic()))
+            else:
+                return {split_key(url)[1]: size for url, size in found}
+    # Imported where it is needed: a listing of the hub alone does without.
+    from .objects import ObjectStore
+
+    store = ObjectStore(scheme, split_key(root)[0].partition("://")[2].rstrip("/"), order.options)
+    patience_s = order.network.connect_s + order.network.first_byte_s
+    sizes: dict[str, int] = {}
+    after: str | None = None
+    attempts = _attempts(order.network)
+    while True:
+        try:
+            async with aclosing(store.pages(folder, patience_s, after)) as pages:
+                async for page in pages:
+                    sizes.update(page)
+                    # Where an answer fails, its successor goes on behind the last key.
+                    after = page[-1][0]
+                    attempts = _attempts(order.network)
+            return sizes
+        except TransientError as error:
+            await pause(attempts.pause_s(error, time.monotonic()))
+
+
+async def _fetch(stores: Stores, url: str) -> bytes:
+    """The whole of a small object."""
+    store = await stores.of(url)
+    async with store.read(url, 0, _MOST_FETCHED_BYTES + 1) as body:
+        content = bytearray()
+        async for chunk in body.chunks:
+            content += chunk
+            if len(content) > _MOST_FETCHED_BYTES:
+                raise StoreError(
+                    f"expected at most {_MOST_FETCHED_BYTES >> 20} MiB to be read at once", shard=redact(url)
+                )
+        if body.stop is not None and len(content) != body.stop:
+            raise StoreError(
+                f"the body ended before byte {body.stop}", shard=redact(url), offset=len(content)
+            )
+        return bytes(content)
+
+
+def _attempts(network: NetworkPolicy) -> Attempts:
+    return Attempts(network, RetryBudget(), random.Random())
+
+
+def _matcher(root: str, pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Whether a key is meant by the pattern of a key."""
+    if pattern and not pattern.endswith("/"):
+        return KeyGlob(pattern).matches
+    manifest = folder_before(pattern) + MANIFEST_NAME
+    # A prefix means everything below it; below a glob of folders, the rules of globs hold.
+    within = KeyGlob(f"{pattern}**").matches if has_special(pattern) else lambda key: key.startswith(pattern)
+    return lambda key: key != manifest and within(key) and is_shard(root + key)
+
+
+def _folders(keys: Mapping[str, int]) -> Iterator[str]:
+    """Every folder that a key lies in."""
+    for key in keys:
+        end = key.find("/")
+        while end != -1:
+            yield key[: end + 1]
+            end = key.find("/", end + 1)
+
+
+def _shown(pattern: str) -> str:
+    """The pattern without what would be a query of other URLs; where it was cut is told."""
+    shown = redact(pattern)
+    return shown if shown == pattern else f"{shown}..."

@@ -1,0 +1,81 @@
+"""obstore's clients: made in the process that uses them, never across a fork."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, S3Store
+
+from .object_options import client_arguments, plain_options
+from .profiles import Chosen, choose, read_shared_files
+
+__all__ = ["Client", "make_client", "refuse_after_fork"]
+
+Client: TypeAlias = S3Store | GCSStore | AzureStore
+
+_CLIENTS = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
+
+# The process whose obstore runtime this is: the one global of the library. The runtime is itself a global
+# of the process, made by the first request and lost in a fork, whose child would wait for its threads for
+# ever; who used it first cannot be known from any object of ours.
+_first_used_in: int | None = None
+
+
+def refuse_after_fork() -> None:
+    """Note that this process uses obstore.
+
+    Raises:
+        RuntimeError: The process it was forked from did.
+    """
+    global _first_used_in
+    pid = os.getpid()
+    if _first_used_in is None:
+        _first_used_in = pid
+    elif _first_used_in != pid:
+        raise RuntimeError(
+            f"object stores were used in process {_first_used_in} before it was forked into this one, "
+            f"{pid}, where they would hang; start workers with 'forkserver' or 'spawn', or fork earlier"
+        )
+
+
+def make_client(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
+    """A client of one bucket, with obstore's own retries off.
+
+    Args:
+        scheme: ``s3``, ``gs`` or ``az``.
+        bucket: Its name.
+        options: Checked ones.
+
+    Raises:
+        ValueError: obstore takes no such values, or there is no such profile.
+    """
+    plain = plain_options(scheme, options)
+    chosen = Chosen(provider=plain.get("credential_provider"))
+    if scheme == "s3":
+        chosen = choose(plain, os.environ, read_shared_files(os.environ))
+    config, client_options = client_arguments(scheme, options, os.environ, chosen)
+    make: Any = _CLIENTS[scheme]
+    try:
+        client: Client = make(
+            bucket,
+            config=config,
+            client_options=client_options,
+            retry_config={"max_retries": 0},
+            credential_provider=chosen.provider,
+        )
+    except (BaseError, OSError, TypeError, ValueError) as error:
+        reason = _without(str(error).partition("\n")[0], [*options.values(), *config.values()])
+    else:
+        return client
+    given = ", ".join(sorted(options)) or "none"
+    raise ValueError(f"no client for {scheme}://{bucket} with the options given ({given}): {reason}")
+
+
+def _without(text: str, secrets: Iterable[object]) -> str:
+    for secret in secrets:
+        if isinstance(secret, str) and secret:
+            text = text.replace(secret, "***")
+    return text

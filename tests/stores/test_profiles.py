@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncloader.stores import profiles
+from asyncloader.stores.profiles import Boto3Keys, SharedFiles, StaticKeys, choose, read_shared_files
+
+CREDENTIALS = """
+# a comment
+[default]
+aws_access_key_id = DEFAULT
+aws_secret_access_key = SECRET
+
+[work]
+aws_access_key_id=WORK
+aws_secret_access_key=SECRET
+aws_session_token=TOKEN
+
+[both]
+aws_access_key_id = IN_CREDENTIALS
+aws_secret_access_key = SECRET
+"""
+
+CONFIG = """
+[default]
+region = eu-west-1
+[profile work]
+region = eu-central-1
+endpoint_url = https://all.example
+services = mine
+[services mine]
+s3 =
+  endpoint_url = https://s3.example
+  max_retries = 3
+dynamodb =
+  endpoint_url = https://dynamodb.example
+[profile both]
+aws_access_key_id = IN_CONFIG
+aws_secret_access_key = SECRET
+[profile "in config"]
+aws_access_key_id = IN_CONFIG
+aws_secret_access_key = SECRET
+[profile process]
+credential_process = /bin/false
+[profile role]
+role_arn = arn:aws:iam::1:role/x
+source_profile = default
+[profile sso]
+sso_session = corp
+[sso-session corp]
+sso_start_url = https://x.example
+[profile quiet]
+region = eu-north-1
+"""
+
+FILES = SharedFiles(CREDENTIALS, CONFIG)
+ENVIRONMENT_KEYS = {"AWS_ACCESS_KEY_ID": "ENV", "AWS_SECRET_ACCESS_KEY": "SECRET"}
+WEB = {"AWS_WEB_IDENTITY_TOKEN_FILE": "/token", "AWS_ROLE_ARN": "arn"}
+
+
+def signer(options: dict[str, Any], environ: dict[str, str]) -> str | None:
+    provider = choose(options, environ, FILES).provider
+    if isinstance(provider, StaticKeys):
+        return provider.access_key_id
+    if isinstance(provider, Boto3Keys):
+        return f"boto3:{provider.profile}"
+    return None
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "key"),
+    [
+        ({}, {}, "DEFAULT"),
+        ({"profile": "work"}, {}, "WORK"),
+        ({}, {"AWS_PROFILE": "work"}, "WORK"),
+        ({"profile": "work"}, {"AWS_PROFILE": "both"}, "WORK"),
+        ({"profile": "both"}, {}, "IN_CREDENTIALS"),
+        ({"profile": "in config"}, {}, "IN_CONFIG"),
+        ({"access_key_id": "CODE", "secret_access_key": "S"}, ENVIRONMENT_KEYS, "CODE"),
+        ({"profile": "work"}, ENVIRONMENT_KEYS, "WORK"),
+        ({"profile": "work"}, WEB, "WORK"),
+        # None: obstore signs, with what it finds in the environment or is told by the machine.
+        ({}, ENVIRONMENT_KEYS, None),
+        ({}, ENVIRONMENT_KEYS | {"AWS_PROFILE": "work"}, None),
+        ({}, WEB, None),
+        ({}, WEB | {"AWS_PROFILE": "work"}, None),
+        ({}, WEB | {"AWS_PROFILE": "role"}, "boto3:role"),
+        ({}, {"AWS_PROFILE": "quiet"}, None),
+        ({"anonymous": True}, {}, None),
+        ({"skip_signature": "true"}, {"AWS_PROFILE": "work"}, None),
+        ({"anonymous": False}, {}, "DEFAULT"),
+        ({}, {"AWS_SKIP_SIGNATURE": "true"}, None),
+        ({"container_credentials_full_uri": "http://x"}, {}, None),
+        ({"profile": "process"}, {}, "boto3:process"),
+        ({"profile": "role"}, {}, "boto3:role"),
+        ({"profile": "sso"}, {}, "boto3:sso"),
+    ],
+)
+def test_whose_credentials_count(options: dict[str, Any], environ: dict[str, str], key: str | None) -> None:
+    assert signer(options, environ) == key
+
+
+def test_a_session_token_comes_with_its_keys() -> None:
+    provider = choose({"profile": "work"}, {"AWS_SESSION_TOKEN": "of others"}, FILES).provider
+    assert provider is not None
+    assert provider() == {
+        "access_key_id": "WORK",
+        "secret_access_key": "SECRET",
+        "token": "TOKEN",
+        "expires_at": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "region", "endpoint"),
+    [
+        ({}, {}, "eu-west-1", None),
+        ({"profile": "work"}, {}, "eu-central-1", "https://s3.example"),
+        ({"region": "x", "endpoint": "http://y"}, {"AWS_PROFILE": "work"}, None, None),
+        ({"profile": "work"}, {"AWS_DEFAULT_REGION": "x", "AWS_ENDPOINT_URL": "y"}, None, None),
+        ({"profile": "work"}, {"AWS_IGNORE_CONFIGURED_ENDPOINT_URLS": "true"}, "eu-central-1", None),
+        ({}, ENVIRONMENT_KEYS, "eu-west-1", None),
+    ],
+)
+def test_region_and_endpoint_of_a_profile(
+    options: dict[str, Any], environ: dict[str, str], region: str | None, endpoint: str | None
+) -> None:
+    chosen = choose(options, environ, FILES)
+    assert (chosen.region, chosen.endpoint) == (region, endpoint)
+
+
+@pytest.mark.parametrize(("options", "environ"), [({"profile": "none"}, {}), ({}, {"AWS_PROFILE": "none"})])
+def test_a_profile_that_is_not_there_is_told_with_the_files(
+    options: dict[str, Any], environ: dict[str, str]
+) -> None:
+    with pytest.raises(ValueError, match=r"no profile 'none' in ~/.aws/credentials or ~/.aws/config"):
+        choose(options, environ, FILES)
+
+
+def test_a_profile_that_nobody_needs_may_be_missing() -> None:
+    assert choose({}, ENVIRONMENT_KEYS | {"AWS_PROFILE": "none"}, FILES).provider is None
+    assert choose({}, {}, SharedFiles()).provider is None
+
+
+def test_a_named_profile_without_credentials_is_refused() -> None:
+    with pytest.raises(ValueError, match="'quiet' has neither keys"):
+        choose({"profile": "quiet"}, ENVIRONMENT_KEYS, FILES)
+
+
+def test_without_boto3_a_role_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiles, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="pip install boto3"):
+        choose({"profile": "role"}, {}, FILES)
+
+
+def test_a_broken_file_is_told_without_its_lines() -> None:
+    with pytest.raises(ValueError, match=r"~/\.aws/credentials should be an INI file") as caught:
+        choose({}, {}, SharedFiles("[default]\nSECRET line\n"))
+    assert caught.value.__context__ is None
+
+
+def test_nothing_secret_is_shown() -> None:
+    chosen = choose({"profile": "work"}, {}, FILES)
+    for shown in (repr(chosen), repr(chosen.provider), repr(FILES)):
+        assert "SECRET" not in shown
+        assert "TOKEN" not in shown
+
+
+def test_the_files_that_the_environment_names_are_read(tmp_path: Path) -> None:
+    credentials = tmp_path / "credentials"
+    credentials.write_text("[default]")
+    environ = {"AWS_SHARED_CREDENTIALS_FILE": str(credentials), "AWS_CONFIG_FILE": str(tmp_path / "none")}
+    files = read_shared_files(environ)
+    assert (files.credentials, files.config) == ("[default]", "")
+    assert files.config_path == str(tmp_path / "none")
+    assert read_shared_files({}).config_path.endswith("/.aws/config")
