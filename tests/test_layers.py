@@ -24,7 +24,7 @@ ROOMS = [
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "batching", "collate", "seeding"},  # bytes; samples; batches
-    {"workers", "device", "options", "writer"},  # processes; pinned memory; checks of parameters
+    {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
     {"ops"},  # one transformation of a lane's stream a file
     {"shards", "iterables"},  # sources: where a lane's samples come from
     {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows
