@@ -13,7 +13,8 @@ from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any
 
-from .formats import check_format, format_of
+from .cache.setting import cache_setting
+from .catalog import make_catalog
 from .formats.fields import decode_sample, default_handlers
 from .iterables import Iterables, Make
 from .ops.async_map import AsyncMap
@@ -26,9 +27,7 @@ from .ops.shuffle import Shuffle
 from .ops.take import Take
 from .shards import Shards
 from .stores.access import Access, Renew
-from .stores.object_options import check_options
 from .stores.policy import NetworkPolicy
-from .stores.urls import expand_urls, scheme_of
 from .types import Position
 
 __all__ = ["AsyncIterableDataset", "Dataset", "from_iterable", "from_urls"]
@@ -210,37 +209,45 @@ def from_urls(
     storage_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
     renew: Renew | None = None,
+    manifest: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: int | None = None,
 ) -> Dataset:
     """A recipe that streams the samples of shards.
 
     Args:
-        urls: One URL or path, or several: ``http(s)://``, ``s3://``, ``gs://``, ``az://``, ``file://``
-            and plain paths; with brace ranges (``train-{000..127}.tar``) and lists (``{a,b}``), and
-            local globs. Globs are looked up now, and their matches sorted.
+        urls: One URL or path, or several: ``http(s)://``, ``s3://``, ``gs://``, ``az://``,
+            ``hf://datasets/``, ``file://`` and plain paths; with brace ranges (``train-{000..127}.tar``)
+            and lists (``{a,b}``). Globs and prefixes (``s3://bucket/train/``) of all but web servers are
+            looked up now, once, and their matches sorted; for object stores in a process of its own.
         format: ``"tar"``, ``"jsonl"`` or ``"text"``, for shards whose suffix does not tell. A
             compression is found by content.
-        storage_options: For object stores: endpoint, region, credentials; see ``docs/reference``.
+        storage_options: Endpoint, region, credentials, headers; see ``docs/reference/urls.md``.
         network: Time-outs, retries and hedging; the default suits stores near and far.
         renew: For presigned URLs that expire: called with a shard's URL when the server refuses it (400,
             401, 403), and gives one that is signed anew. Plain functions run on a thread, coroutine
             functions on the loader's loop.
+        manifest: Where the shards' ``manifest.json`` is, against which each of them is checked. Beside
+            local shards, and in folders that are looked into anyway, it is found by itself.
+        cache_dir: Keep shards of servers in this folder, whole, for later epochs and runs and for all
+            processes of the machine. None, the default, keeps nothing: not every disk has room.
+        cache_limit: Most bytes kept there; 64 GiB by default.
 
     Raises:
-        TypeError: ``urls`` holds something else than strings and paths.
-        ValueError: No shard, an unknown scheme, format or storage option, or a glob without a match.
+        TypeError: ``urls`` holds something else than strings and paths, or an option is of a wrong type.
+        ValueError: No shard, an unknown scheme, format or storage option, a glob or prefix without a
+            match, a manifest that does not know a shard, or a folder that cannot hold a cache.
+        StoreError: A server cannot be asked for a listing, or a manifest not be read.
+        FormatError: The manifest is not sound.
     """
-    shards = expand_urls(urls)
-    if format is not None:
-        check_format(format)
-    formats = tuple(format or format_of(url) for url in shards)
-    options = dict(storage_options or {})
-    for scheme in {scheme_of(url) for url in shards} & {"s3", "gs", "az"}:
-        check_options(scheme, options)
     if network is not None and not isinstance(network, NetworkPolicy):
         raise TypeError(f"network should be a NetworkPolicy, but got {type(network).__name__}")
     if renew is not None:
         _check_callable("renew", renew)
-    return Dataset(Shards(shards, formats, Access(options, network or NetworkPolicy(), renew)))
+    cache = cache_setting(cache_dir, cache_limit)
+    access = Access(dict(storage_options or {}), network or NetworkPolicy(), renew, cache)
+    catalog = make_catalog(urls, format, manifest, access.options, access.network)
+    return Dataset(Shards(catalog.urls, catalog.formats, access, catalog.checks))
 
 
 def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:

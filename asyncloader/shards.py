@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from ._flow.channel import Channel
+from .cache.opener import CachedStores
 from .errors import FormatError
 from .formats import open_decoder
 from .manifest.check import ShardCheck
@@ -16,7 +17,7 @@ from .manifest.entries import Expected
 from .ops.op import Blocks, Lane
 from .plan.lanes import lane_shards
 from .stores.access import Access
-from .stores.reading import ShardChunks, read_shards
+from .stores.reading import Opener, ShardChunks, read_shards
 from .stores.router import Stores
 from .stores.urls import redact
 from .types import Block, NestedTrail, Position
@@ -80,13 +81,19 @@ class Shards:
         key = None if lane.order_seed is None else lane.draw_key(lane.order_seed)
         return lane_shards(len(self.urls), lane.topology.lane, lane.topology.lanes, key)
 
-    def _stores(self, lane: Lane) -> Stores:
+    def _stores(self, lane: Lane) -> Opener:
         """One set of clients for all lanes of an engine."""
-        stores = lane.shared.get(id(self.access))
+        stores: Opener | None = lane.shared.get(id(self.access))
         if stores is None:
-            stores = lane.shared[id(self.access)] = Stores(lane.engine.resources, self.access, lane.network)
-        assert isinstance(stores, Stores)
+            stores = lane.shared[id(self.access)] = self._open_stores(lane)
         return stores
+
+    def _open_stores(self, lane: Lane) -> Opener:
+        engine = lane.engine
+        stores = Stores(engine.resources, self.access, lane.network)
+        if self.access.cache is None:
+            return stores
+        return CachedStores(stores, self.access, self.access.cache, engine.resources, engine.submit)
 
     def _decode(self, shard: int, start: Position, chunks: ShardChunks) -> Blocks:
         """The samples of one shard; closes its channel, which stops its requests."""

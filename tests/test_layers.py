@@ -25,7 +25,8 @@ ROOMS = [
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "batching", "collate", "seeding"},  # bytes; samples; batches
     {"manifest"},  # what shards should be, in a file beside them
-    {"workers", "device", "options", "writer"},  # processes; pinned memory; checks of parameters
+    {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
+    {"catalog"},  # which shards a recipe is of
     {"ops"},  # one transformation of a lane's stream a file
     {"shards", "iterables"},  # sources: where a lane's samples come from
     {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows

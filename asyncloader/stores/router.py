@@ -103,7 +103,8 @@ class Stores:
         return HttpStore.open(connect_s=self._access.network.connect_s, headers=headers)
 
     def _hub(self) -> AbstractAsyncContextManager[Store]:
-        from .hub import HubStore, hub_of
+        from .hub import HubStore
+        from .hub_urls import hub_of
 
         hub = hub_of(self._access.options, os.environ)
         return HubStore.open(hub, connect_s=self._access.network.connect_s)

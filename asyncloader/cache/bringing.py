@@ -1,0 +1,202 @@
+"""How a shard gets into the cache: found and verified, downloaded, or read along with another process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+
+from ..stores.access import CacheSetting
+from ..stores.policy import NetworkPolicy
+from ..stores.store import Store
+from .complaints import Complaints
+from .copy import Copy
+from .downloading import Download, Target
+from .filling import claim
+from .folder import Folder, Found, read_header
+from .following import follow
+from .header import ABANDONED, Header, State
+from .identity import Identity
+from .inotify import Inotify
+from .loading import Loading
+from .space import make_room
+from .threads import Descriptor
+from .verifying import Check, is_marked, mark, touch
+
+__all__ = ["Bringing", "Wanted"]
+
+# Each streams a shard with many requests, so that few are enough to fill a line; and a small number keeps
+# the shards that are needed first ahead of those that are needed later.
+_MOST_DOWNLOADS = 4
+
+# Shared by the downloads: what is requested and not yet written. Four parts of 4 MiB for each download bring
+# some 100 MB/s at 50 ms and 40 MB/s a connection.
+_BUDGET_BYTES = 64 << 20
+
+# More than can be stopped at once; beyond it, the next reader finds out anew.
+_MOST_STOPPED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A shard that is to be read.
+
+    Attributes:
+        url: As the store takes it.
+        identity: What it means.
+        remote: The store.
+        opens: Whether this is its reader's first read of it.
+        loads: Whether it should be downloaded if it is not there.
+    """
+
+    url: str
+    identity: Identity
+    remote: Store
+    opens: bool
+    loads: bool
+
+
+class Bringing:
+    """Brings shards, at most four at once, first come first served.
+
+    Args:
+        setting: How much may be kept, and for which run.
+        network: Its ``stall_s``, twice, is how long another process's download may stand still: time enough
+            for that process's own time-outs.
+        folder: Where to.
+        root: Its descriptor.
+        complaints: Told what goes wrong and is no error.
+    """
+
+    def __init__(
+        self,
+        setting: CacheSetting,
+        network: NetworkPolicy,
+        folder: Folder,
+        root: Descriptor,
+        complaints: Complaints,
+    ) -> None:
+        self._setting = setting
+        self._patience_s = 2 * network.stall_s
+        self._folder = folder
+        self._root = root
+        self._complaints = complaints
+        self._turns = asyncio.Semaphore(_MOST_DOWNLOADS)
+        # One at a time: of two that count at once, each could find that there is no room for both.
+        self._admitting = asyncio.Lock()
+        self._inotify: Inotify | None = None
+        # Files that did not grow, by inode and length: whoever fills them may be stopped.
+        self._stopped: dict[Identity, tuple[int, int]] = {}
+
+    def close(self) -> None:
+        if self._inotify is not None:
+            self._inotify.close()
+
+    async def bring(self, wanted: Wanted, loading: Loading) -> None:
+        """Give ``loading`` a copy as soon as there is one, and stay until it is whole.
+
+        Raises:
+            NotKeptError: The shard cannot be kept.
+            StoreError: Its server does not give it.
+            OSError: The disk fails.
+        """
+        async with self._turns:
+            # Its readers may have gone while it stood in line.
+            if not loading.is_wanted or await self._bring_kept(wanted, loading) or not wanted.loads:
+                return
+            found = await self._root.acquire(claim, self._folder, wanted.identity)
+            if found is None:
+                return
+            file = Descriptor(found.number, self._root)
+            if found.locked:
+                try:
+                    await self._download(wanted, loading, found, file)
+                finally:
+                    file.close()
+                return
+        # Not while holding a turn: a process that is stopped must not keep our own downloads waiting.
+        try:
+            await self._follow(wanted, loading, file)
+        finally:
+            file.close()
+
+    # --- what is there ---
+
+    async def _bring_kept(self, wanted: Wanted, loading: Loading) -> bool:
+        """Serve a complete file, once it is known to be right."""
+        bad: list[str] = []
+        found = await self._root.acquire(self._folder.find, wanted.identity, bad)
+        for name in bad:
+            self._complaints.bad_file(wanted.url, name)
+        if found is None or found.header is None:
+            return False
+        copy = Copy(Descriptor(found.number, self._root), found.header)
+        try:
+            if not await copy.file.run(is_marked, found.number, found.header, self._setting.run):
+                if not await self._verify(wanted, found, found.header, copy.file):
+                    return False
+                await copy.file.run(mark, found.number, found.header, self._setting.run)
+            await copy.file.run(touch, found.number)
+            loading.opened(copy)
+            return True
+        finally:
+            copy.close()
+
+    async def _verify(self, wanted: Wanted, found: Found, header: Header, file: Descriptor) -> bool:
+        """Hold what another run has left against the server and its digest; if it is wrong, it goes."""
+        async with wanted.remote.read(wanted.url, 0, 1) as body:
+            current = (body.etag, body.total) == (header.etag, header.size)
+        if not current:
+            await file.run(self._folder.remove, found.path)
+            return False
+        check = Check(header)
+        while (right := await file.run(check.step, found.number)) is None:
+            pass
+        if not right:
+            name = await file.run(self._folder.quarantine, found.path, found.number)
+            self._complaints.bad_file(wanted.url, name)
+        return right
+
+    # --- what is not ---
+
+    async def _download(self, wanted: Wanted, loading: Loading, found: Found, file: Descriptor) -> None:
+        target = Target(self._folder, wanted.identity, found, file, self._setting.run)
+        try:
+            # Before we had the lock, another process may have had it and finished.
+            done = await self._bring_kept(wanted, loading)
+        except BaseException:
+            await file.run(target.withdraw, ABANDONED)
+            raise
+        if done:
+            await file.run(target.withdraw, ABANDONED)
+            return
+        budget = _BUDGET_BYTES // _MOST_DOWNLOADS
+        download = Download(wanted.url, wanted.remote, budget, target, self._has_room, loading.opened)
+        await download.run()
+
+    async def _has_room(self) -> bool:
+        async with self._admitting:
+            return await self._root.run(make_room, self._folder, self._setting.limit_bytes)
+
+    async def _follow(self, wanted: Wanted, loading: Loading, file: Descriptor) -> None:
+        if await self._state_of(file) == self._stopped.get(wanted.identity):
+            return
+        try:
+            self._inotify = self._inotify or Inotify()
+        except OSError as error:
+            self._complaints.cannot_follow(error)
+            return
+        if await follow(file, wanted.url, self._inotify, self._patience_s, loading.opened):
+            self._stopped.pop(wanted.identity, None)
+            header = await file.run(read_header, file.number)
+            if header is not None and header.state is State.COMPLETE:
+                # Its digest was worked out a moment ago, from bytes of a moment ago.
+                await file.run(mark, file.number, header, self._setting.run)
+        else:
+            if len(self._stopped) >= _MOST_STOPPED:
+                self._stopped.clear()
+            self._stopped[wanted.identity] = await self._state_of(file)
+
+    async def _state_of(self, file: Descriptor) -> tuple[int, int]:
+        found = await file.run(os.fstat, file.number)
+        return found.st_ino, found.st_size

@@ -1,0 +1,135 @@
+"""The disk cache as one engine uses it: which shards are there, and which are on their way."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeAlias
+
+from .._flow.channel import Channel
+from .._flow.engine import Work
+from ..errors import StoreError
+from ..stores.access import CacheSetting
+from ..stores.policy import NetworkPolicy
+from .bringing import Bringing, Wanted
+from .complaints import Complaints
+from .copy import Copy
+from .downloading import NotKeptError
+from .folder import Folder, Found
+from .identity import Identity
+from .loading import Loading
+from .threads import Descriptor
+from .verifying import is_marked, touch
+
+__all__ = ["Cache", "Start"]
+
+Start: TypeAlias = Callable[[Work, Channel[Any]], None]
+"""Runs work as a task with an owner: ``Engine.submit``."""
+
+
+class Cache:
+    """The disk cache, as one engine uses it.
+
+    Args:
+        setting: Where, how much, and for which run.
+        start: ``Engine.submit``; what it starts ends with the engine.
+        network: How long another process's download may stand still: twice ``stall_s``, so that its own
+            time-outs come first.
+
+    Raises:
+        ValueError: The private folder is not private any more; see ``Folder``.
+        OSError: It cannot be opened.
+    """
+
+    def __init__(self, setting: CacheSetting, start: Start, network: NetworkPolicy) -> None:
+        self._setting = setting
+        self._start = start
+        self._folder = Folder(setting.folder)
+        self._root = Descriptor(self._folder.number)
+        self._complaints = Complaints()
+        self._bringing = Bringing(setting, network, self._folder, self._root, self._complaints)
+        self._loading: dict[Identity, Loading] = {}
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, setting: CacheSetting, start: Start, network: NetworkPolicy) -> AsyncIterator[Cache]:
+        """A cache for the running loop; to be left when nothing reads from it any more."""
+        cache = cls(setting, start, network)
+        try:
+            yield cache
+        finally:
+            cache._bringing.close()
+            cache._root.close()
+
+    async def copy_of(self, wanted: Wanted) -> Copy | None:
+        """The shard's copy, complete or growing, to be closed by the caller; None if there is none.
+
+        Raises:
+            StoreError: The shard was to be downloaded or verified, and its server does not give it.
+        """
+        loading = self._loading.get(wanted.identity)
+        if loading is None:
+            kept = await self._trusted(wanted)
+            if kept is not None:
+                return kept
+            loading = self._loading.get(wanted.identity)  # another read may have come first
+        if loading is None:
+            if not wanted.opens:
+                return None
+            loading = Loading()
+            # Only the loading tells how it went; the channel is there for the task to have an owner.
+            self._start(partial(self._load, wanted, loading), Channel[None](1))
+            self._loading[wanted.identity] = loading
+        return await loading.join()
+
+    def disk_failed(self, error: OSError) -> None:
+        """Tell the user once, since reading goes on without the disk."""
+        self._complaints.disk_failed(error)
+
+    async def _trusted(self, wanted: Wanted) -> Copy | None:
+        """The copy of a complete file, if this run has verified it before."""
+        bad: list[str] = []
+        try:
+            kept = await self._root.acquire(self._open_trusted, wanted, bad)
+        except OSError as error:
+            self._complaints.disk_failed(error)
+            return None
+        for name in bad:
+            self._complaints.bad_file(wanted.url, name)
+        if kept is None or kept.header is None:
+            return None
+        return Copy(Descriptor(kept.number, self._root), kept.header)
+
+    def _open_trusted(self, wanted: Wanted, bad: list[str]) -> Found | None:
+        """The complete file, if this run has verified it before; in a thread."""
+        found = self._folder.find(wanted.identity, bad)
+        if found is None or found.header is None:
+            return None
+        try:
+            if is_marked(found.number, found.header, self._setting.run):
+                if wanted.opens:
+                    touch(found.number)
+                return found
+        except OSError:
+            found.close()
+            raise
+        found.close()
+        return None
+
+    async def _load(self, wanted: Wanted, loading: Loading) -> None:
+        failure: Exception | None = None
+        try:
+            await self._bringing.bring(wanted, loading)
+        except NotKeptError as error:
+            if error.args:
+                self._complaints.not_kept(error)
+        except StoreError as error:
+            failure = error
+        except OSError as error:
+            self._complaints.disk_failed(error)
+        except Exception as error:  # whatever it is, the readers have to hear of it
+            failure = error
+        finally:
+            del self._loading[wanted.identity]
+            loading.close(failure)

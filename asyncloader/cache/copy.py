@@ -1,0 +1,78 @@
+"""A shard's bytes on disk, complete or growing, as its readers in this process see them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+
+from ..errors import StoreError
+from .header import HEADER_BYTES, Header, State
+from .threads import Descriptor
+
+__all__ = ["Copy"]
+
+
+class Copy:
+    """The local copy of one version of a shard.
+
+    Law: the last byte is not to be had before the copy is complete, so that nobody can take for whole what
+    may yet turn out to be wrong.
+
+    Args:
+        file: Where it is; the copy is one of its holders.
+        header: What it holds; as found when it was opened.
+        digests: Promised by the store, and not compared with anything yet.
+    """
+
+    def __init__(self, file: Descriptor, header: Header, digests: Mapping[str, bytes] | None = None) -> None:
+        self.file = file
+        self.etag = header.etag
+        self.size = header.size
+        self.digests = digests or {}
+        self.filled = header.size if header.state is State.COMPLETE else 0
+        self.error: StoreError | None = None
+        self._growing = header.state is State.FILLING
+        self._changed = asyncio.Event()
+        self._readers = 1
+
+    @property
+    def growing(self) -> bool:
+        """Whether more bytes may come."""
+        return self._growing
+
+    def share(self) -> Copy:
+        """The same, for one more reader."""
+        self._readers += 1
+        return self
+
+    def close(self) -> None:
+        """Let go of it; once for each reader."""
+        self._readers -= 1
+        if not self._readers:
+            self.file.close()
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """Bytes of the shard; fewer if the file ends before."""
+        return await self.file.run(os.pread, self.file.number, size, HEADER_BYTES + offset)
+
+    async def wait_change(self) -> None:
+        """Wait until there are more bytes, or it has ended."""
+        await self._changed.wait()
+
+    def grow(self, filled: int) -> None:
+        """So many bytes are there now."""
+        self.filled = max(self.filled, min(filled, self.size - 1))
+        self._wake()
+
+    def end(self, *, whole: bool = False, error: StoreError | None = None) -> None:
+        """It is whole, or no more bytes will come; then ``error`` says that they cannot be had at all."""
+        if self._growing:
+            self._growing = False
+            self.filled = self.size if whole else self.filled
+            self.error = error
+            self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,117 @@
+"""Files that are being filled: who may do so, and their end; blocking, to be called in threads."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+from .folder import FILE_FLAGS, FILLING, SHARDS, Folder, Found, read_header
+from .header import Header
+from .identity import Identity
+
+__all__ = ["being_filled", "claim", "publish", "withdraw"]
+
+# Each attempt to lock a name fails only if another process removed the file in that very moment.
+_CLAIM_ATTEMPTS = 10
+
+
+def claim(folder: Folder, identity: Identity) -> Found | None:
+    """The file that the shard is being downloaded to: a new one, locked, or that of another process.
+
+    Returns:
+        None if others made and removed it all the time.
+    """
+    path = f"{FILLING}/{identity.name}"
+    for _ in range(_CLAIM_ATTEMPTS):
+        try:
+            number = os.open(path, FILE_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder.number)
+            made = True
+        except FileExistsError:
+            try:
+                number = os.open(path, FILE_FLAGS, dir_fd=folder.number)
+            except FileNotFoundError:
+                continue
+            except OSError:  # a link or a folder
+                folder.remove(path)
+                continue
+            made = False
+        found = _claimed(folder, number, path, made)
+        if found is not None:
+            return found
+    return None
+
+
+def _claimed(folder: Folder, number: int, path: str, made: bool) -> Found | None:
+    """The open file if it can be filled or followed; else it is closed."""
+    found = None
+    try:
+        if not _lock(number):
+            found = None if made else Found(number, None, path)
+        elif folder.is_named(path, number):
+            if made:
+                found = Found(number, None, path, locked=True)
+            else:
+                folder.remove(path)  # under its lock: its holder has died, and others may be reading it
+    finally:
+        if found is None:
+            os.close(number)
+    return found
+
+
+def publish(folder: Folder, found: Found, identity: Identity, header: Header) -> None:
+    """Give a file that is whole its final name, and remove what it replaces."""
+    version = identity.version_name(header.etag, header.size)
+    target = f"{SHARDS}/{identity.name[:2]}/{identity.name}.{version}"
+    with suppress(FileExistsError):
+        os.mkdir(os.path.dirname(target), 0o700, dir_fd=folder.number)
+    os.pwrite(found.number, header.encode(), 0)
+    os.replace(found.path, target, src_dir_fd=folder.number, dst_dir_fd=folder.number)
+    for other in folder.versions(identity):
+        if other != target:
+            folder.remove(other)
+    fcntl.flock(found.number, fcntl.LOCK_UN)
+
+
+def withdraw(folder: Folder, found: Found, last_word: Header) -> None:
+    """Give up filling a file, with a last word to those who read along."""
+    try:
+        # Before the lock goes: nobody is woken by that.
+        with suppress(OSError):
+            os.pwrite(found.number, last_word.encode(), 0)
+        if folder.is_named(found.path, found.number):
+            folder.remove(found.path)
+    finally:
+        fcntl.flock(found.number, fcntl.LOCK_UN)
+
+
+def being_filled(folder: Folder) -> Iterator[tuple[Header | None, int]]:
+    """Header and length of each file that is being filled; those left by the dead are removed."""
+    for name in folder.names(FILLING):
+        path = f"{FILLING}/{name}"
+        try:
+            # Writable, although nothing is written: closing it then wakes those who read along, who may
+            # have found our lock where they looked for that of a dead process.
+            number = os.open(path, FILE_FLAGS, dir_fd=folder.number)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            folder.remove(path)
+            continue
+        try:
+            if not _lock(number):
+                yield read_header(number), os.fstat(number).st_size
+            elif folder.is_named(path, number):
+                folder.remove(path)
+        finally:
+            os.close(number)
+
+
+def _lock(number: int) -> bool:
+    """Lock an open file, unless somebody has."""
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

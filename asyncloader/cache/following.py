@@ -1,0 +1,108 @@
+"""A file that another process fills: read along as it grows, for as long as it does."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..errors import StoreError
+from ..stores.urls import redact
+from .copy import Copy
+from .folder import read_header
+from .header import HEADER_BYTES, Header, State
+from .inotify import Inotify
+from .threads import Descriptor
+
+__all__ = ["Progress", "follow", "look"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a file is.
+
+    Attributes:
+        header: None as long as there is none.
+        filled: Bytes of the shard that are there.
+        alive: Whether somebody is filling it.
+    """
+
+    header: Header | None
+    filled: int
+    alive: bool
+
+
+def look(number: int) -> Progress:
+    """How far an open file is now."""
+    # The lock first: once it is free, the header is the last word. Shared, so that those who look do not take
+    # each other for the one that fills it.
+    try:
+        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        alive = True
+    else:
+        fcntl.flock(number, fcntl.LOCK_UN)
+        alive = False
+    return Progress(read_header(number), max(os.fstat(number).st_size - HEADER_BYTES, 0), alive)
+
+
+async def follow(
+    file: Descriptor, url: str, inotify: Inotify, patience_s: float, opened: Callable[[Copy], None]
+) -> bool:
+    """Read along until the file is whole or nothing more comes.
+
+    Args:
+        file: Open, and locked by another process.
+        url: For messages.
+        inotify: Tells when to look.
+        patience_s: How long it may stay as it is: whoever fills it may be stopped, and never hear of us.
+        opened: Called once with its copy, as soon as it is known what the file will be.
+
+    Returns:
+        Whether it ended; False if patience did.
+
+    Raises:
+        OSError: It cannot be watched or read.
+    """
+    changed = asyncio.Event()
+    copy: Copy | None = None
+    seen: Progress | None = None
+    with inotify.watch(file.number, changed.set):
+        try:
+            while True:
+                changed.clear()
+                progress = await file.run(look, file.number)
+                header = progress.header
+                if copy is None and header is not None and header.state in (State.FILLING, State.COMPLETE):
+                    copy = Copy(file.share(), header)
+                    opened(copy)
+                if copy is not None:
+                    copy.grow(progress.filled)
+                    if header is not None and header.state is State.COMPLETE:
+                        copy.end(whole=True)
+                    if header is not None and header.state is State.REJECTED:
+                        copy.end(error=_rejected(url))
+                if not progress.alive or (header is not None and header.state is not State.FILLING):
+                    return True
+                grown = progress != seen
+                seen = progress
+                if grown:
+                    deadline_s = asyncio.get_running_loop().time() + patience_s
+                try:
+                    async with asyncio.timeout_at(deadline_s):
+                        await changed.wait()
+                except TimeoutError:
+                    return False
+        finally:
+            if copy is not None:
+                copy.end()
+                copy.close()
+
+
+def _rejected(url: str) -> StoreError:
+    return StoreError(
+        "another process on this machine has downloaded the object, and its digest was not the promised one",
+        shard=redact(url),
+    )

@@ -1,0 +1,102 @@
+"""A store that keeps whole shards on disk."""
+
+from __future__ import annotations
+
+import copy as copying
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+from ..errors import StoreError
+from ..stores.store import Body, Store
+from ..types import Buffer
+from .bringing import Wanted
+from .cache import Cache
+from .copy import Copy
+from .identity import identity_of
+
+__all__ = ["CachedStore"]
+
+# As for local files: see ``stores/local``.
+_PIECE_BYTES = 2 << 20
+
+
+class CachedStore:
+    """A store whose shards are read from the network once, and from disk from then on.
+
+    A read that names no version opens the shard: it is answered from the cache if the shard is there, else
+    the whole shard begins to be downloaded, and the read is given its bytes as they come. A read of a given
+    version goes on with what was opened. What the cache cannot give comes from the network: a shard without
+    an ETag or without room, and one that is opened in its middle (a resumed run).
+
+    A shard that another run has left is verified when it is first used: its server is asked whether it was
+    changed, and its digest is worked out. If the server cannot be reached, that is its ``StoreError``.
+
+    Args:
+        remote: Answers what the cache cannot; its reads retry and resume.
+        cache: Shared by all stores of an engine.
+        options: The storage options of ``remote``: an endpoint among them is part of a shard's name.
+    """
+
+    def __init__(self, remote: Store, cache: Cache, options: Mapping[str, Any]) -> None:
+        self._remote = remote
+        self._cache = cache
+        self._options = options
+
+    @asynccontextmanager
+    async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
+        identity = identity_of(url, self._options, os.environ)
+        copy = await self._cache.copy_of(
+            Wanted(url, identity, self._remote, opens=etag is None, loads=etag is None and start == 0)
+        )
+        if copy is not None and ((etag is not None and copy.etag != etag) or start >= copy.size):
+            copy.close()  # another version; or an offset whose refusal is the server's to word
+            copy = None
+        if copy is None:
+            async with self._remote.read(url, start, stop, etag=etag) as body:
+                yield body
+            return
+        try:
+            end = min(stop, copy.size)
+            async with aclosing(self._chunks(copy, url, start, end)) as chunks:
+                yield Body(start, end, copy.size, copy.etag, chunks, copy.digests)
+        finally:
+            copy.close()
+
+    async def _chunks(self, copy: Copy, url: str, offset: int, end: int) -> AsyncGenerator[Buffer, None]:
+        while offset < end:
+            if offset < copy.filled:
+                piece = await self._piece(copy, offset, min(_PIECE_BYTES, end - offset, copy.filled - offset))
+                if not piece:
+                    break
+                yield piece
+                offset += len(piece)
+            elif copy.growing:
+                await copy.wait_change()
+            elif copy.error is not None:
+                raise copying.copy(copy.error) from copy.error
+            else:
+                break
+        if offset == end:
+            return
+        async with self._remote.read(url, offset, end, etag=copy.etag) as body:
+            at = body.start  # 0 if the server ignores ranges
+            async for chunk in body.chunks:
+                wanted = memoryview(chunk)[max(offset - at, 0) : max(end - at, 0)]
+                at += len(chunk)
+                if wanted:
+                    yield wanted
+                if at >= end:
+                    return
+        # The reader above knows what was promised, and sees what is missing.
+
+    async def _piece(self, copy: Copy, offset: int, size: int) -> bytes:
+        """Bytes of the copy; none if the disk cannot give them."""
+        try:
+            return await copy.read(offset, size)
+        except StoreError:
+            raise
+        except OSError as error:
+            self._cache.disk_failed(error)
+            return b""

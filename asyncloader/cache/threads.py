@@ -1,0 +1,76 @@
+"""Work on files in threads, and who closes a descriptor that a thread may still be using."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import ParamSpec, Protocol, TypeVar
+
+__all__ = ["Descriptor"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound="_Closable | None")
+
+
+class Descriptor:
+    """An open file. It is closed when its last holder has let go and no thread works on it any more.
+
+    A thread cannot be cancelled. Were the descriptor closed under it, its number could be another file's
+    by the time the thread writes.
+
+    Args:
+        number: The descriptor.
+        folder: Of the folder it is in, kept open as long, for work that uses both.
+    """
+
+    def __init__(self, number: int, folder: Descriptor | None = None) -> None:
+        self.number = number
+        self._holders = 1
+        self._folder = folder and folder.share()
+
+    def share(self) -> Descriptor:
+        """The same, for one more holder."""
+        assert self._holders, "this file was closed"
+        self._holders += 1
+        return self
+
+    def close(self) -> None:
+        """Let go of it; once for each holder."""
+        self._holders -= 1
+        if not self._holders:
+            os.close(self.number)
+            if self._folder is not None:
+                self._folder.close()
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """``work(...)`` in a thread, this file being open. If cancelled, the thread goes on to its end."""
+        return await asyncio.shield(self._begin(partial(work, *args, **kwargs)))
+
+    async def acquire(self, work: Callable[P, C], *args: P.args, **kwargs: P.kwargs) -> C:
+        """Like ``run``. If cancelled meanwhile, what ``work`` opens is closed as soon as it is there."""
+        opening = self._begin(partial(work, *args, **kwargs))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(_close_late)
+            raise
+
+    def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        self.share()
+        working = asyncio.get_running_loop().run_in_executor(None, work)
+        working.add_done_callback(lambda _: self.close())
+        return working
+
+
+def _close_late(opening: asyncio.Future[C]) -> None:
+    if not opening.cancelled() and opening.exception() is None and (opened := opening.result()) is not None:
+        opened.close()

@@ -1,0 +1,172 @@
+"""One pass over shards through the disk cache: in this process, or as a program in another one."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from asyncloader._flow.channel import Channel, EndOfChannel
+from asyncloader._flow.engine import Engine
+from asyncloader.cache.cache import Cache
+from asyncloader.cache.store import CachedStore
+from asyncloader.stores.access import CacheSetting
+from asyncloader.stores.http import HttpStore
+from asyncloader.stores.policy import NetworkPolicy
+from asyncloader.stores.reading import read_shards
+from asyncloader.stores.store import Body, Store
+
+__all__ = ["Epoch", "read_epoch", "start_program"]
+
+
+class Epoch:
+    """An engine that reads shards through the cache; received from in the test's thread."""
+
+    def __init__(
+        self,
+        setting: CacheSetting,
+        urls: Sequence[str],
+        *,
+        stall_s: float = 15.0,
+        begin: int = 0,
+        digests: Mapping[str, bytes] | None = None,
+    ) -> None:
+        self.engine = Engine()
+        self.out = Channel[Any](1)
+        self._setting, self._urls, self._begin = setting, urls, begin
+        self._network = NetworkPolicy(stall_s=stall_s)
+        self._digests = digests
+        self._store: Store | None = None
+        self._opening = asyncio.Lock()
+
+    def __enter__(self) -> Epoch:
+        self.engine.start()
+        shards = [(url, self._begin) for url in self._urls]
+        stores: Any = self
+        self.engine.submit(partial(read_shards, stores, shards, 64 << 20, self.out), self.out)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.engine.stop()
+
+    async def of(self, url: str) -> Store:
+        async with self._opening:
+            if self._store is None:
+                resources = self.engine.resources
+                http: Store = await resources.enter_async_context(HttpStore.open())
+                if self._digests is not None:
+                    http = _Promising(http, self._digests)
+                opened = Cache.open(self._setting, self.engine.submit, self._network)
+                cache = await resources.enter_async_context(opened)
+                self._store = CachedStore(http, cache, {})
+        return self._store
+
+    def hedges_of(self, url: str) -> None:
+        return None
+
+    def next_shard(self) -> bytes:
+        chunks, content = self.out.receive(20), bytearray()
+        try:
+            while True:
+                content += chunks.receive(20)
+        except EndOfChannel:
+            return bytes(content)
+
+    def all_shards(self) -> list[bytes]:
+        contents = []
+        try:
+            while True:
+                contents.append(self.next_shard())
+        except EndOfChannel:
+            return contents
+
+
+class _Promising:
+    """A store that promises digests, as object stores do."""
+
+    def __init__(self, remote: Store, digests: Mapping[str, bytes]) -> None:
+        self._remote, self._digests = remote, digests
+
+    @asynccontextmanager
+    async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
+        async with self._remote.read(url, start, stop, etag=etag) as body:
+            body.digests = self._digests
+            yield body
+
+
+def read_epoch(setting: CacheSetting, urls: Sequence[str], **kwargs: Any) -> list[bytes]:
+    """Every shard, whole."""
+    with Epoch(setting, urls, **kwargs) as epoch:
+        return epoch.all_shards()
+
+
+def start_program(
+    setting: CacheSetting,
+    urls: Sequence[str],
+    *,
+    stall_s: float = 15.0,
+    longest_file: int | None = None,
+    forever: bool = False,
+) -> subprocess.Popen[str]:
+    """A program that reads an epoch in a new process for each line it is given.
+
+    The process prints its id, then the sha256 of each shard as it comes, then ``end`` however it ended. (New
+    processes are forked from one that has imported everything, and has neither thread nor loop.)
+
+    Args:
+        forever: Each process reads one epoch after the other.
+        longest_file: The kernel lets these processes write no file that is longer.
+    """
+    asked = {
+        "setting": [setting.folder, setting.limit_bytes, setting.run],
+        "urls": list(urls),
+        "stall_s": stall_s,
+        "longest_file": longest_file,
+        "forever": forever,
+    }
+    root = Path(__file__).parents[2]
+    return subprocess.Popen(
+        [sys.executable, __file__, json.dumps(asked)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(root)},
+    )
+
+
+def _serve(asked: Mapping[str, Any]) -> None:
+    if asked["longest_file"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (asked["longest_file"],) * 2)
+    for _ in sys.stdin:
+        child = os.fork()
+        if child == 0:
+            try:
+                _read(asked)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        print("end", flush=True)
+
+
+def _read(asked: Mapping[str, Any]) -> None:
+    print(os.getpid(), flush=True)
+    while True:
+        with Epoch(CacheSetting(*asked["setting"]), asked["urls"], stall_s=asked["stall_s"]) as epoch:
+            for _ in asked["urls"]:
+                print(hashlib.sha256(epoch.next_shard()).hexdigest(), flush=True)
+        if not asked["forever"]:
+            return
+
+
+if __name__ == "__main__":
+    _serve(json.loads(sys.argv[1]))

@@ -1,0 +1,185 @@
+"""Files that are not what was put into the cache: found, put aside, fetched again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncloader import testing
+from asyncloader.cache.header import HEADER_BYTES, Header, State
+from asyncloader.cache.verifying import verify_cache
+
+from .epochs import Epoch, read_epoch
+
+CONTENT = bytes(range(256)) * 20_000
+Serve = Callable[..., testing.Server]
+
+
+def flip(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(HEADER_BYTES + 1_000_000)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def truncate(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def lengthen(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"x")
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def spoil_header(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(os.urandom(200))
+
+
+def unfinish(path: Path) -> None:
+    with path.open("r+b") as file:
+        header = Header.parse(file.read(HEADER_BYTES))
+        assert header is not None
+        file.seek(0)
+        file.write(Header(State.FILLING, header.etag, header.size).encode())
+
+
+def rename_another_version(path: Path) -> None:
+    with path.open("r+b") as file:
+        header = Header.parse(file.read(HEADER_BYTES))
+        assert header is not None
+        file.seek(0)
+        file.write(Header(State.COMPLETE, '"another"', header.size, header.sha256).encode())
+
+
+def link(path: Path) -> None:
+    target = path.with_name("elsewhere")
+    path.rename(target)
+    path.symlink_to(target)
+
+
+def pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def give_away(path: Path) -> None:
+    os.chown(path, 12345, 12345)
+
+
+DAMAGES = [
+    flip,
+    truncate,
+    lengthen,
+    empty,
+    spoil_header,
+    unfinish,
+    rename_another_version,
+    link,
+    pipe,
+    folder,
+    pytest.param(
+        give_away, marks=pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+    ),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_put_aside_and_fetched_again(
+    damage: Callable[[Path], None], serve: Serve, new_run: Any, kept: Any
+) -> None:
+    server = serve({"x": CONTENT})
+    url = server.url_of("x") + "?token=sentinel"
+    read_epoch(new_run(), [url])
+    (path,) = kept("shards")
+    damage(path)
+    second = new_run()
+    with testing.check_leaks(), pytest.warns(RuntimeWarning, match="damaged copy") as told:
+        assert read_epoch(second, [url]) == [CONTENT]
+    (message,) = [str(warning.message) for warning in told]
+    assert server.url_of("x") in message and "sentinel" not in message
+    assert path.stat().st_size == HEADER_BYTES + len(CONTENT) and not path.is_symlink()
+    assert len(list(path.parents[2].joinpath("quarantine").iterdir())) == 1
+    before = server.counters.requests
+    assert read_epoch(second, [url]) == [CONTENT]
+    assert server.counters.requests == before
+
+
+def test_a_file_truncated_under_its_reader_costs_network_and_no_byte(
+    serve: Serve, new_run: Any, kept: Any
+) -> None:
+    content = os.urandom(40 << 20)
+    server, setting = serve({"x": content}), new_run()
+    read_epoch(setting, [server.url_of("x")])
+    with Epoch(setting, [server.url_of("x")]) as epoch:
+        chunks = epoch.out.receive(10)
+        got = bytearray(chunks.receive(10))
+        os.truncate(kept("shards")[0], 30 << 20)
+        while len(got) < len(content):
+            got += chunks.receive(10)
+    assert got == content
+
+
+def test_quarantine_is_bounded(serve: Serve, new_run: Any, kept: Any) -> None:
+    objects = {str(n): bytes([n]) * 1000 for n in range(10)}
+    server = serve(objects)
+    urls = [server.url_of(key) for key in objects]
+    read_epoch(new_run(), urls)
+    for path in kept("shards"):
+        truncate(path)
+    with pytest.warns(RuntimeWarning, match="damaged"):
+        assert read_epoch(new_run(), urls) == list(objects.values())
+    assert 1 <= len(kept("quarantine")) <= 4
+
+
+def test_verifying_on_demand_finds_what_is_bad_and_puts_it_aside(
+    serve: Serve, new_run: Any, kept: Any, tmp_path: Path
+) -> None:
+    objects = {str(n): bytes([n]) * 3_000_000 for n in range(4)}
+    server = serve(objects)
+    setting = new_run()
+    read_epoch(setting, [server.url_of(key) for key in objects])
+    assert verify_cache(tmp_path / "cache") == []
+    flip(kept("shards")[1])
+    truncate(kept("shards")[2])
+    with testing.check_leaks():
+        bad = verify_cache(tmp_path / "cache")
+    assert bad == [str(path.relative_to(tmp_path / "cache")) for path in kept("quarantine")]
+    assert len(bad) == 2 and len(kept("shards")) == 2
+    assert verify_cache(tmp_path / "cache") == []
+    assert read_epoch(setting, [server.url_of(key) for key in objects]) == list(objects.values())
+
+
+def test_the_program_prints_what_is_bad(serve: Serve, new_run: Any, kept: Any, tmp_path: Path) -> None:
+    server = serve({"x": CONTENT})
+    read_epoch(new_run(), [server.url_of("x")])
+
+    def verify(*arguments: str) -> tuple[int, str, str]:
+        environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+        command = [sys.executable, "-m", "asyncloader.cache", *arguments]
+        run = subprocess.run(command, capture_output=True, text=True, env=environment)
+        return run.returncode, run.stdout, run.stderr
+
+    assert verify(str(tmp_path / "cache")) == (0, "", "")
+    flip(kept("shards")[0])
+    status, printed, _ = verify(str(tmp_path / "cache"))
+    assert (status, printed.count("\n")) == (1, 1)
+    assert (tmp_path / "cache" / printed.strip()).exists()
+    assert verify(str(tmp_path / "none"))[0] == 2
+    assert verify()[0] == 2
