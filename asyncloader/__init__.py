@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .cache.verifying import verify_cache
     from .collate import Pad, PadField, default_collate, default_convert
     from .dataset import AsyncIterableDataset, Dataset, from_iterable, from_urls
     from .errors import FormatError, StoreError, WorkerDiedError
@@ -44,6 +45,7 @@ __all__ = [
     "get_topology",
     "get_worker_info",
     "split",
+    "verify_cache",
 ]
 
 _HOME = {
@@ -68,6 +70,7 @@ _HOME = {
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",
     "split": "torch_kind.split",
+    "verify_cache": "cache.verifying",
 }
 
 

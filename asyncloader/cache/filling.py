@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -25,39 +26,49 @@ def claim(folder: Folder, identity: Identity) -> Found | None:
     """
     path = f"{FILLING}/{identity.name}"
     for _ in range(_CLAIM_ATTEMPTS):
-        try:
-            number = os.open(path, FILE_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder.number)
-            made = True
-        except FileExistsError:
-            try:
-                number = os.open(path, FILE_FLAGS, dir_fd=folder.number)
-            except FileNotFoundError:
-                continue
-            except OSError:  # a link or a folder
-                folder.remove(path)
-                continue
-            made = False
-        found = _claimed(folder, number, path, made)
+        found = _of_another(folder, path) or _new(folder, path)
         if found is not None:
             return found
     return None
 
 
-def _claimed(folder: Folder, number: int, path: str, made: bool) -> Found | None:
-    """The open file if it can be filled or followed; else it is closed."""
-    found = None
+def _of_another(folder: Folder, path: str) -> Found | None:
+    """The file if its holder lives; one whose holder has died is removed."""
     try:
-        if not _lock(number):
-            found = None if made else Found(number, None, path)
-        elif folder.is_named(path, number):
-            if made:
-                found = Found(number, None, path, locked=True)
-            else:
-                folder.remove(path)  # under its lock: its holder has died, and others may be reading it
+        number = os.open(path, FILE_FLAGS, dir_fd=folder.number)
+    except FileNotFoundError:
+        return None
+    except OSError:  # a link or a folder
+        folder.remove(path)
+        return None
+    if not _lock(number):
+        return Found(number, None, path)
+    try:
+        if folder.is_named(path, number):
+            folder.remove(path)  # under its lock, and not used again: others may be reading it
     finally:
-        if found is None:
+        os.close(number)
+    return None
+
+
+def _new(folder: Folder, path: str) -> Found | None:
+    """A new file, unless somebody has just made one. It has its name only when it is locked.
+
+    Else whoever looks for files of the dead in that moment would take it for one.
+    """
+    draft = f"{FILLING}/.{secrets.token_hex(8)}"
+    number = os.open(draft, FILE_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=folder.number)
+    named = False
+    try:
+        if _lock(number):
+            with suppress(FileExistsError, FileNotFoundError):
+                os.link(draft, path, src_dir_fd=folder.number, dst_dir_fd=folder.number)
+                named = True
+    finally:
+        folder.remove(draft)
+        if not named:
             os.close(number)
-    return found
+    return Found(number, None, path, locked=True) if named else None
 
 
 def publish(folder: Folder, found: Found, identity: Identity, header: Header) -> None:

@@ -183,7 +183,7 @@ def test_processes_killed_at_random_moments_leave_nothing_to_clean(
     began = time.monotonic()
     with testing.check_leaks():
         assert read_epoch(new_run(limit), urls) == list(objects.values())
-    assert time.monotonic() - began < 2 * normal_s + 0.5
+    assert time.monotonic() - began < 5 * normal_s + 2  # and not the time-out of a lock
     assert not kept("filling") and not kept("quarantine")
     assert size_of(kept("shards")) <= limit
     assert verify_cache(tmp_path / "cache") == []

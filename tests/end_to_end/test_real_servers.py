@@ -119,14 +119,7 @@ def test_resuming_in_an_object_that_became_shorter_is_an_error(place: Place) -> 
         "white space+plus",
         "50%25",
         "ümläut=[0]~!'()*,:@$;",
-        pytest.param(
-            "q?x=1#f&g",
-            marks=pytest.mark.xfail(
-                strict=True,
-                raises=ValueError,
-                reason="from_urls looks for the suffix before the question mark, in keys too",
-            ),
-        ),
+        "q?x=1#f&g",
     ],
 )
 def test_a_key_of_an_object_store_may_hold_any_character(place: Place, name: str) -> None:
