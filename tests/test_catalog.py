@@ -1,0 +1,173 @@
+"""What a recipe's names come to: patterns asked of disk and servers once, formats, manifests, options."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+from servers import S3Server, run_moto
+
+import asyncloader as al
+from asyncloader import testing
+from asyncloader.catalog import Catalog, make_catalog
+from asyncloader.errors import StoreError
+from asyncloader.stores.policy import NetworkPolicy
+
+
+def catalog(urls: Any, **given: Any) -> Catalog:
+    options = given.pop("options", {})
+    return make_catalog(urls, given.get("format"), given.get("manifest"), options, NetworkPolicy(attempts=1))
+
+
+def write(folder: Path, count: int = 3) -> list[str]:
+    with al.ShardWriter(folder / "s-%d.tar", max_samples=2) as writer:
+        for number in range(2 * count):
+            writer.write({"__key__": f"{number}", "txt": f"sample {number}"})
+    return [shard.path for shard in writer.shards]
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[S3Server]:
+    """A bucket with two folders, one of them with a manifest."""
+    pytest.importorskip("moto")
+    with run_moto() as server:
+        client = server.client()
+        client.create_bucket(Bucket="corpus")
+        for key in ("train/0.tar", "train/b/1.tar", "train/readme.md", "other/2.tar"):
+            client.put_object(Bucket="corpus", Key=key, Body=b"x" * 10)
+        yield server
+        client.close()
+
+
+def test_a_folder_means_its_shards_and_their_manifest(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    (tmp_path / "notes.md").write_text("no shard")
+    found = catalog(f"{tmp_path}/")
+    assert found.urls == tuple(paths)
+    assert found.formats == ("tar",) * 3
+    assert [check.samples for check in found.checks if check] == [2, 2, 2]
+
+
+def test_without_a_manifest_nothing_is_expected(tmp_path: Path) -> None:
+    write(tmp_path)
+    (tmp_path / "manifest.json").unlink()
+    assert catalog(f"{tmp_path}/*.tar").checks == ()
+
+
+def test_a_prefix_is_listed_once_and_spliced_in_at_its_place(bucket: S3Server, tmp_path: Path) -> None:
+    (local,) = write(tmp_path, 1)
+    (tmp_path / "manifest.json").unlink()
+    names = ["s3://corpus/other/2.tar", "s3://corpus/train/", local]
+    recipe = al.from_urls(names, storage_options=bucket.options)
+    assert recipe.source.urls == (  # type: ignore[attr-defined]
+        "s3://corpus/other/2.tar",
+        "s3://corpus/train/0.tar",
+        "s3://corpus/train/b/1.tar",
+        local,
+    )
+    assert pickle.loads(cloudpickle.dumps(recipe)) == recipe
+
+
+@pytest.mark.parametrize(
+    ("pattern", "keys"),
+    [
+        ("s3://corpus/train/*.tar", ["train/0.tar"]),
+        ("s3://corpus/**/*.tar", ["other/2.tar", "train/0.tar", "train/b/1.tar"]),
+        ("s3://corpus/{train,other}/[0-2].tar", ["train/0.tar", "other/2.tar"]),
+    ],
+)
+def test_globs_hold_for_keys(bucket: S3Server, pattern: str, keys: list[str]) -> None:
+    assert catalog(pattern, options=bucket.options).urls == tuple(f"s3://corpus/{key}" for key in keys)
+
+
+def test_with_a_format_every_object_below_a_prefix_is_a_shard(bucket: S3Server) -> None:
+    found = catalog("s3://corpus/train/", format="text", options=bucket.options)
+    assert [url.rpartition("/")[2] for url in found.urls] == ["0.tar", "1.tar", "readme.md"]
+    assert set(found.formats) == {"text"}
+
+
+def test_a_prefix_without_a_shard_is_an_error_that_says_what_is_there(bucket: S3Server) -> None:
+    with pytest.raises(ValueError, match=r"no object .* s3://corpus/nothing/"):
+        catalog("s3://corpus/nothing/", options=bucket.options)
+
+
+def test_a_server_that_cannot_be_asked_is_an_error_of_the_store(unused_tcp_port: int) -> None:
+    options = {"endpoint": f"http://127.0.0.1:{unused_tcp_port}", "access_key_id": "x"}
+    with pytest.raises(StoreError, match="could be reached") as caught:
+        catalog("s3://corpus/train/", options={**options, "secret_access_key": "y", "region": "us-east-1"})
+    assert "s3://corpus/train/" in str(caught.value)
+
+
+def test_the_manifest_of_a_listed_folder_is_used(bucket: S3Server, tmp_path: Path) -> None:
+    client = bucket.client()
+    for path in [*write(tmp_path), str(tmp_path / "manifest.json")]:
+        client.upload_file(path, "corpus", f"whole/{Path(path).name}")
+    client.close()
+    found = catalog("s3://corpus/whole/", options=bucket.options)
+    assert [check.samples for check in found.checks if check] == [2, 2, 2]
+    recipe = al.from_urls("s3://corpus/whole/", storage_options=bucket.options)
+    assert len([sample for sample in al.DataLoader(recipe, None)]) == 6
+
+
+@pytest.mark.parametrize("far", [False, True], ids=["local", "served"])
+def test_a_named_manifest_is_read_from_wherever_it_is(far: bool, tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    with testing.serve(tmp_path) as server:
+        urls = [server.url_of(Path(path).name) for path in paths]
+        place = server.url_of("manifest.json") if far else str(tmp_path / "manifest.json")
+        found = catalog(urls if far else paths, manifest=place)
+    assert [check.samples for check in found.checks if check] == [2, 2, 2]
+
+
+def test_a_named_manifest_must_be_there_and_know_every_shard(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    with pytest.raises(ValueError, match=r"there is no manifest .*python -m asyncloader.manifest"):
+        catalog(paths, manifest=tmp_path / "none.json")
+    entries = json.loads((tmp_path / "manifest.json").read_text())
+    del entries["shards"][1]
+    (tmp_path / "manifest.json").write_text(json.dumps(entries))
+    with pytest.raises(ValueError, match="no entry for 1 of 3 shards"):
+        catalog(paths, manifest=tmp_path / "manifest.json")
+    with pytest.raises(TypeError, match="manifest should be a URL or path, but got int"):
+        catalog(paths, manifest=7)
+
+
+@pytest.mark.parametrize(
+    ("url", "options", "message"),
+    [
+        ("http://h/x.tar", {"endpoint": "x"}, r"unknown option 'endpoint' for http\(s\)"),
+        ("s3://b/x.tar", {"headers": {}}, "unknown option 'headers' for s3"),
+        ("hf://datasets/a/b/x.tar", {"region": "x"}, "unknown option 'region' for hf"),
+        ("/tmp/x.tar", {"region": "x"}, "local files have no storage options, but got region"),
+    ],
+)
+def test_an_option_that_its_store_does_not_have_is_refused_at_once(
+    url: str, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        al.from_urls(url, storage_options=options)
+
+
+def test_a_bucket_and_a_web_server_may_be_mixed_with_the_options_of_each() -> None:
+    options = {"headers": {"Authorization": "Bearer x"}, "region": "us-east-1"}
+    recipe = al.from_urls(["s3://b/x.tar", "https://h/x.tar"], storage_options=options)
+    assert "Bearer" not in repr(recipe)
+
+
+def test_the_shards_of_a_hub_folder_are_listed_and_read(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    tree = [{"type": "file", "path": f"data/{Path(p).name}", "size": Path(p).stat().st_size} for p in paths]
+    objects: dict[str, Any] = {"api/datasets/me/set/tree/main/data": json.dumps(tree).encode()}
+    for path in paths:
+        objects[f"datasets/me/set/resolve/main/data/{Path(path).name}"] = Path(path).read_bytes()
+    with testing.serve(objects) as server:
+        recipe = al.from_urls("hf://datasets/me/set/data/", storage_options={"endpoint": server.url})
+        samples = list(al.DataLoader(recipe, None))
+    assert [sample["__url__"] for sample in samples[::2]] == [
+        f"hf://datasets/me/set/data/s-{number}.tar" for number in range(3)
+    ]
