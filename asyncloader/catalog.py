@@ -11,7 +11,7 @@ from .formats import check_format, format_of
 from .manifest.entries import Expected, is_manifest
 from .manifest.lookup import expectations, find_local_manifests, look_up, read_local_manifest
 from .stores.globs import folder_before
-from .stores.listing import Listing, look
+from .stores.listing.asking import Listing, look
 from .stores.options import check_storage_options
 from .stores.policy import NetworkPolicy
 from .stores.urls import (

@@ -17,7 +17,7 @@ from .manifest.entries import Expected
 from .ops.op import Blocks, Lane
 from .plan.lanes import lane_shards
 from .stores.access import Access
-from .stores.reading import Opener, ShardChunks, read_shards
+from .stores.reading.reader import Opener, ShardChunks, read_shards
 from .stores.router import Stores
 from .stores.urls import redact
 from .types import Block, NestedTrail, Position

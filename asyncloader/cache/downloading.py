@@ -13,7 +13,7 @@ from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Scope
 from ..errors import StoreError
 from ..stores.failures import changed
-from ..stores.reading import ShardChunks, read_shards
+from ..stores.reading.reader import ShardChunks, read_shards
 from ..stores.store import Body, Store
 from ..stores.urls import redact
 from ..types import Buffer

@@ -6,8 +6,8 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from ..stores.access import Access, CacheSetting
-from ..stores.hedging import Hedges
-from ..stores.reading import Opener
+from ..stores.network.hedging import Hedges
+from ..stores.reading.reader import Opener
 from ..stores.store import Store
 from ..stores.urls import scheme_of
 from .cache import Cache, Start

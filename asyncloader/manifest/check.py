@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from .._flow.channel import EndOfChannel
 from ..digest import Verifier
 from ..errors import FormatError, StoreError
-from ..stores.reading import ShardChunks
+from ..stores.reading.reader import ShardChunks
 from ..types import Block, Buffer, Position
 from .entries import Expected
 

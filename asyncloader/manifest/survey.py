@@ -10,7 +10,7 @@ from .._flow.engine import Engine
 from ..digest import open_digest
 from ..errors import FormatError
 from ..formats import open_decoder
-from ..stores.reading import ShardChunks, read_shards
+from ..stores.reading.reader import ShardChunks, read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
 from ..types import Buffer

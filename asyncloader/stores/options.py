@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .http_options import HTTP_OPTIONS, check_http_options
-from .hub_urls import check_hub_options
-from .object_options import check_options
+from .http.options import HTTP_OPTIONS, check_http_options
+from .hub.urls import check_hub_options
+from .objects.options import check_options
 
 __all__ = ["check_storage_options"]
 

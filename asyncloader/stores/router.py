@@ -11,14 +11,14 @@ from urllib.parse import urlsplit
 
 from ..progress import NetworkCounts
 from .access import Access
-from .hedging import Hedges
 from .local import LocalStore
-from .pacing import Pace, PacedStore
-from .renewing import RenewingStore
-from .resuming import ResumingStore
-from .retries import RetryBudget
+from .network.hedging import Hedges
+from .network.pacing import Pace, PacedStore
+from .network.renewing import RenewingStore
+from .network.resuming import ResumingStore
+from .network.retries import RetryBudget
+from .network.timed import TimedStore
 from .store import Store
-from .timed import TimedStore
 from .urls import scheme_of
 
 __all__ = ["Stores"]
@@ -84,7 +84,7 @@ class Stores:
             return await self._shared("http", self._http)
         if scheme == "hf":
             return await self._shared("hf", self._hub)
-        from .objects import ObjectStore
+        from .objects.store import ObjectStore
 
         return ObjectStore(scheme, place, self._access.options)
 
@@ -97,14 +97,14 @@ class Stores:
         return self._clients[name]
 
     def _http(self) -> AbstractAsyncContextManager[Store]:
-        from .http import HttpStore
+        from .http.client import HttpStore
 
         headers = self._access.options.get("headers", {})
         return HttpStore.open(connect_s=self._access.network.connect_s, headers=headers)
 
     def _hub(self) -> AbstractAsyncContextManager[Store]:
-        from .hub import HubStore
-        from .hub_urls import hub_of
+        from .hub.client import HubStore
+        from .hub.urls import hub_of
 
         hub = hub_of(self._access.options, os.environ)
         return HubStore.open(hub, connect_s=self._access.network.connect_s)

@@ -17,7 +17,7 @@ import tarfile
 import time
 
 import asyncloader as al
-from asyncloader.stores.reading import PART_BYTES
+from asyncloader.stores.reading.reader import PART_BYTES
 from asyncloader.testing import serve
 
 LATENCY_S, RATE_BYTES_S = 0.05, 40e6

@@ -68,7 +68,7 @@ def serve_until_closed(scenario: str, seed: int) -> None:
 def one_run(scenario: str, seed: int, most_requests: int | None = None) -> dict[str, float]:
     """One epoch: percentiles of the time for a batch, throughput, and what the server counted."""
     import asyncloader as al
-    from asyncloader.stores.pacing import Window
+    from asyncloader.stores.network.pacing import Window
 
     if most_requests is not None:  # the best that could be done, by somebody who knows
         Window.start = Window.most = float(most_requests)

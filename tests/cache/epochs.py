@@ -20,9 +20,9 @@ from asyncloader._flow.engine import Engine
 from asyncloader.cache.cache import Cache
 from asyncloader.cache.store import CachedStore
 from asyncloader.stores.access import CacheSetting
-from asyncloader.stores.http import HttpStore
+from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.reading import read_shards
+from asyncloader.stores.reading.reader import read_shards
 from asyncloader.stores.store import Body, Store
 
 __all__ = ["Epoch", "read_epoch", "start_program"]

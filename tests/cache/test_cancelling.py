@@ -12,7 +12,7 @@ from asyncloader import testing
 from asyncloader._flow.engine import EngineStopped, Scope
 from asyncloader.cache.cache import Cache
 from asyncloader.cache.store import CachedStore
-from asyncloader.stores.http import HttpStore
+from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.policy import NetworkPolicy
 
 CONTENT = os.urandom(3_000_000)

@@ -17,9 +17,9 @@ from asyncloader._flow.channel import Channel, EndOfChannel
 from asyncloader._flow.engine import Engine
 from asyncloader.progress import NetworkCounts
 from asyncloader.stores.access import Access
-from asyncloader.stores.http import HttpStore
+from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.reading import ShardChunks, read_shards
+from asyncloader.stores.reading.reader import ShardChunks, read_shards
 from asyncloader.stores.router import Stores
 from asyncloader.stores.store import Body, Store
 

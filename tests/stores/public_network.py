@@ -11,7 +11,7 @@ import json
 from contextlib import AsyncExitStack
 
 from asyncloader.errors import StoreError
-from asyncloader.stores.http import HttpStore
+from asyncloader.stores.http.client import HttpStore
 
 __all__ = ["HOSTS", "PUBLIC"]
 

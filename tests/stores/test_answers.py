@@ -9,8 +9,8 @@ import pytest
 from multidict import CIMultiDict
 
 from asyncloader.errors import StoreError
-from asyncloader.stores.answers import Asked, body_of, request_headers
 from asyncloader.stores.failures import ThrottledError, TransientError
+from asyncloader.stores.http.answers import Asked, body_of, request_headers
 from asyncloader.stores.store import Body
 
 URL = "https://me:SECRET@h/x?sig=SECRET"

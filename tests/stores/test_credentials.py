@@ -17,9 +17,9 @@ import pytest
 
 from asyncloader.errors import StoreError
 from asyncloader.stores.failures import TransientError
-from asyncloader.stores.listing import look
-from asyncloader.stores.object_options import check_options
-from asyncloader.stores.objects import ObjectStore
+from asyncloader.stores.listing.asking import look
+from asyncloader.stores.objects.options import check_options
+from asyncloader.stores.objects.store import ObjectStore
 from asyncloader.stores.store import Body
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]

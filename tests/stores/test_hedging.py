@@ -10,7 +10,7 @@ import pytest
 
 from asyncloader import testing
 from asyncloader.progress import NetworkCounts
-from asyncloader.stores.hedging import Hedges
+from asyncloader.stores.network.hedging import Hedges
 from asyncloader.stores.policy import NetworkPolicy
 
 MiB = 1 << 20

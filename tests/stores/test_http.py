@@ -18,8 +18,8 @@ from telling import all_told
 from asyncloader import testing
 from asyncloader.errors import StoreError
 from asyncloader.stores.failures import ThrottledError, TransientError
-from asyncloader.stores.http import HttpStore
-from asyncloader.stores.http_options import HTTP_OPTIONS, check_http_options
+from asyncloader.stores.http.client import HttpStore
+from asyncloader.stores.http.options import HTTP_OPTIONS, check_http_options
 from asyncloader.stores.store import Body
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]

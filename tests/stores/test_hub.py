@@ -10,10 +10,10 @@ from telling import all_told
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
-from asyncloader.stores import hub as hub_module
 from asyncloader.stores.failures import TransientError
-from asyncloader.stores.hub import HubStore, list_hub
-from asyncloader.stores.hub_urls import (
+from asyncloader.stores.hub import client as hub_module
+from asyncloader.stores.hub.client import HubStore, list_hub
+from asyncloader.stores.hub.urls import (
     Hub,
     HubPath,
     check_hub_options,

@@ -18,8 +18,8 @@ from moto_s3 import KEYS, S3, serve_s3
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
-from asyncloader.stores.listing import look
-from asyncloader.stores.lookup import choose_shards
+from asyncloader.stores.listing.answering import choose_shards
+from asyncloader.stores.listing.asking import look
 from asyncloader.stores.policy import NetworkPolicy
 from asyncloader.stores.urls import expand_urls, is_remote_pattern
 
@@ -174,7 +174,7 @@ def test_no_secret_is_on_the_command_line_or_in_the_environment_of_the_child(s3:
 
     look(["s3://shelf/d/"], s3.options, spy)
     command = (tmp_path / "cmdline").read_bytes()
-    assert b"_listing_main" in command
+    assert b"listing._main" in command
     assert all(value.encode() not in command for value in KEYS.values())
     found = {item.partition(b"=")[0].decode() for item in (tmp_path / "environ").read_bytes().split(b"\0")}
     # readline sets these two behind Python's back.
@@ -196,7 +196,7 @@ def test_an_error_of_the_predicate_and_wrong_options_come_back(s3: S3) -> None:
 def test_the_child_ends_with_its_parent(serve: Serve) -> None:
     server = serve({}, [testing.Delay(60)])
     program = (
-        "import sys; from asyncloader.stores.listing import look\n"
+        "import sys; from asyncloader.stores.listing.asking import look\n"
         "look(['s3://corpus/x/'], {'endpoint': sys.argv[1], 'anonymous': True}, len)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, server.url])

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from asyncloader.stores import lookahead
-from asyncloader.stores.lookahead import Lookahead, Part, Shard
+from asyncloader.stores.reading import lookahead
+from asyncloader.stores.reading.lookahead import Lookahead, Part, Shard
 from asyncloader.stores.store import Body, no_chunks
 
 FIRST, PART = 10, 80  # in place of mebibytes

@@ -17,7 +17,7 @@ from moto_s3 import serve_s3
 from asyncloader import testing
 from asyncloader.errors import StoreError
 from asyncloader.stores.failures import ThrottledError, TransientError
-from asyncloader.stores.objects import ObjectStore
+from asyncloader.stores.objects.store import ObjectStore
 from asyncloader.stores.store import Body
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
@@ -163,10 +163,10 @@ async def test_an_exception_of_the_caller_passes_as_it_is(serve: Serve) -> None:
 
 _LISTED_THEN_FORKED = """
 import asyncio, json, os, sys
-from asyncloader.stores.listing import look
+from asyncloader.stores.listing.asking import look
 
 async def read():
-    from asyncloader.stores.objects import ObjectStore
+    from asyncloader.stores.objects.store import ObjectStore
     async with ObjectStore("s3", "corpus", options).read("s3://corpus/x/a.tar", 0, 10) as body:
         return b"".join([bytes(chunk) async for chunk in body.chunks])
 
@@ -212,7 +212,7 @@ def test_stopping_the_engine_in_the_middle_of_a_request_is_quick_and_quiet(
 _FORK = """
 import asyncio, json, os, sys
 from asyncloader.stores.failures import ThrottledError, TransientError
-from asyncloader.stores.objects import ObjectStore
+from asyncloader.stores.objects.store import ObjectStore
 
 async def read(store):
     async with store.read("s3://corpus/x", 0, 10) as body:

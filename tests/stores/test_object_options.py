@@ -4,7 +4,7 @@ import pytest
 from obstore.exceptions import UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from asyncloader.stores.object_options import _CLIENT_NAMES, _NAMES, check_options, client_arguments
+from asyncloader.stores.objects.options import _CLIENT_NAMES, _NAMES, check_options, client_arguments
 
 # What obstore wants to see for the names that it parses.
 _PARSED = {

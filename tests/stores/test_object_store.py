@@ -11,7 +11,7 @@ from moto_s3 import KEYS, S3, serve_s3
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
-from asyncloader.stores.objects import ObjectStore
+from asyncloader.stores.objects.store import ObjectStore
 from asyncloader.stores.store import Body
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from asyncloader import testing
 from asyncloader.progress import NetworkCounts
 from asyncloader.stores.failures import ThrottledError
-from asyncloader.stores.hedging import Hedges
-from asyncloader.stores.http import HttpStore
-from asyncloader.stores.pacing import Pace, PacedStore, Window
+from asyncloader.stores.http.client import HttpStore
+from asyncloader.stores.network.hedging import Hedges
+from asyncloader.stores.network.pacing import Pace, PacedStore, Window
 
 
 def simulate(capacity: int, rounds: int, seed: int) -> tuple[float, float]:

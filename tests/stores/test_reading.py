@@ -20,8 +20,8 @@ from asyncloader._flow.engine import Engine, EngineStopped
 from asyncloader.errors import StoreError
 from asyncloader.progress import NetworkCounts
 from asyncloader.stores.access import Access
-from asyncloader.stores.lookahead import FIRST_PART_BYTES, PART_BYTES
-from asyncloader.stores.reading import read_shards
+from asyncloader.stores.reading.lookahead import FIRST_PART_BYTES, PART_BYTES
+from asyncloader.stores.reading.reader import read_shards
 from asyncloader.stores.router import Stores
 
 Serve = Callable[..., testing.Server]

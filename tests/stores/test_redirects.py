@@ -20,8 +20,8 @@ from yarl import URL
 import asyncloader
 from asyncloader import testing
 from asyncloader.errors import StoreError
-from asyncloader.stores.http import HttpStore
-from asyncloader.stores.redirects import (
+from asyncloader.stores.http.client import HttpStore
+from asyncloader.stores.http.redirects import (
     NotPublicError,
     PublicResolver,
     WatchingResolver,

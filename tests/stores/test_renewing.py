@@ -10,10 +10,10 @@ from telling import all_told
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
-from asyncloader.stores import renewing
 from asyncloader.stores.failures import TransientError
-from asyncloader.stores.http import HttpStore
-from asyncloader.stores.renewing import RenewingStore
+from asyncloader.stores.http.client import HttpStore
+from asyncloader.stores.network import renewing
+from asyncloader.stores.network.renewing import RenewingStore
 from asyncloader.stores.store import Body
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]

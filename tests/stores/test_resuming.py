@@ -13,12 +13,12 @@ from asyncloader import testing
 from asyncloader.errors import StoreError
 from asyncloader.progress import NetworkCounts
 from asyncloader.stores.failures import TransientError
-from asyncloader.stores.hedging import Hedges
-from asyncloader.stores.http import HttpStore
+from asyncloader.stores.http.client import HttpStore
+from asyncloader.stores.network.hedging import Hedges
+from asyncloader.stores.network.resuming import ResumingStore
+from asyncloader.stores.network.retries import RetryBudget
+from asyncloader.stores.network.timed import TimedStore
 from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.resuming import ResumingStore
-from asyncloader.stores.retries import RetryBudget
-from asyncloader.stores.timed import TimedStore
 
 CONTENT = random.Random(0).randbytes(300_000)
 QUICK = NetworkPolicy(connect_s=0.3, first_byte_s=0.3, stall_s=0.3, backoff_s=0.02)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from asyncloader.errors import StoreError
 from asyncloader.stores.failures import TransientError
+from asyncloader.stores.network.retries import Attempts, RetryBudget
 from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.retries import Attempts, RetryBudget
 
 CUT = TransientError("the body was cut", shard="http://host/x", status=None, offset=7)
 

@@ -11,10 +11,10 @@ import pytest
 from asyncloader import testing
 from asyncloader.progress import NetworkCounts
 from asyncloader.stores.failures import TransientError
-from asyncloader.stores.hedging import Hedges
-from asyncloader.stores.http import HttpStore
+from asyncloader.stores.http.client import HttpStore
+from asyncloader.stores.network.hedging import Hedges
+from asyncloader.stores.network.timed import TimedStore
 from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.timed import TimedStore
 
 IMPATIENT = NetworkPolicy(connect_s=0.1, first_byte_s=0.1, stall_s=0.2, stall_bytes=1000)
 

@@ -11,9 +11,9 @@ import threading
 import traceback
 from pathlib import PurePath
 
-from ..errors import StoreError
-from .listing import Order
-from .lookup import answer_order
+from ...errors import StoreError
+from .answering import answer_order
+from .asking import Order
 
 __all__ = ["main"]
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from .object_options import client_arguments, plain_options
+from .options import client_arguments, plain_options
 from .profiles import Chosen, choose, read_shared_files
 
 __all__ = ["Client", "make_client", "refuse_after_fork"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote, urlsplit
 
-from .urls import redact
+from ..urls import redact
 
 __all__ = [
     "HUB_OPTIONS",

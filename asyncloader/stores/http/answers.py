@@ -10,11 +10,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..errors import StoreError
+from ...errors import StoreError
+from ..failures import LAST_MODIFIED, TransientError, changed, http_time_s, refused, wait_asked
+from ..store import Body, no_chunks
+from ..urls import redact
 from .digests import digests_of
-from .failures import LAST_MODIFIED, TransientError, changed, http_time_s, refused, wait_asked
-from .store import Body, no_chunks
-from .urls import redact
 
 __all__ = ["Asked", "body_of", "request_headers"]
 

@@ -7,14 +7,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from .._flow.engine import Scope
-from ..errors import StoreError
-from ..types import Buffer
-from .failures import changed
-from .hedging import Hedges
+from ..._flow.engine import Scope
+from ...errors import StoreError
+from ...types import Buffer
+from ..failures import changed
+from ..network.hedging import Hedges
+from ..store import Body, Store, clip
+from ..urls import redact
 from .lookahead import Part, Shard
-from .store import Body, Store, clip
-from .urls import redact
 
 __all__ = ["Fetch"]
 

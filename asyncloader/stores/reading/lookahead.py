@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .._flow.channel import Channel
-from ..types import Buffer
-from .store import Body
+from ..._flow.channel import Channel
+from ...types import Buffer
+from ..store import Body
 
 __all__ = ["FIRST_PART_BYTES", "PART_BYTES", "Lookahead", "Part", "Shard"]
 

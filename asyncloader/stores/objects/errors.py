@@ -16,9 +16,9 @@ from obstore.exceptions import (
     UnauthenticatedError,
 )
 
-from ..errors import StoreError
-from .failures import TransientError, changed, refused
-from .urls import redact
+from ...errors import StoreError
+from ..failures import TransientError, changed, refused
+from ..urls import redact
 
 __all__ = ["CLIENT_ERRORS", "store_error"]
 

@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
-from .._flow.clock import Alarm
-from ..types import Buffer
-from .failures import TransientError
+from ..._flow.clock import Alarm
+from ...types import Buffer
+from ..failures import TransientError
+from ..policy import NetworkPolicy
+from ..store import Body, Store
+from ..urls import redact
 from .hedging import Hedges
-from .policy import NetworkPolicy
-from .store import Body, Store
-from .urls import redact
 
 __all__ = ["TimedStore"]
 

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
-from .._flow.channel import Channel, EndOfChannel
-from .._flow.clock import Alarm
-from .._flow.engine import EngineStopped, Scope
-from ..types import Buffer
+from ..._flow.channel import Channel, EndOfChannel
+from ..._flow.clock import Alarm
+from ..._flow.engine import EngineStopped, Scope
+from ...types import Buffer
+from ..network.hedging import Hedges
+from ..store import Body, Store
 from .fetching import Fetch
-from .hedging import Hedges
 from .lookahead import Lookahead, Part, Shard
-from .store import Body, Store
 
 __all__ = ["Opener", "ShardChunks", "read_shards"]
 

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, over HTTPS; see ``hub_urls`` for their names.
+"""Data sets of the Hugging Face hub, over HTTPS; see ``urls`` for their names.
 
 The hub redirects to a content network with a URL signed for a while; each read begins at the hub again,
 so that none expires. The token goes to the hub's own origin, never to where it redirects.
@@ -14,14 +14,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..errors import StoreError
-from .failures import TransientError
-from .http import HttpStore
-from .hub_urls import Hub, hub_of, next_page, parse_hub_url, parse_tree
-from .naming import read_as
-from .policy import NetworkPolicy
-from .store import Body, Store
-from .urls import redact
+from ...errors import StoreError
+from ..failures import TransientError
+from ..http.client import HttpStore
+from ..naming import read_as
+from ..policy import NetworkPolicy
+from ..store import Body, Store
+from ..urls import redact
+from .urls import Hub, hub_of, next_page, parse_hub_url, parse_tree
 
 __all__ = ["HubStore", "list_hub"]
 

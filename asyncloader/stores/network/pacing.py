@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from ..progress import NetworkCounts
-from .failures import ThrottledError
+from ...progress import NetworkCounts
+from ..failures import ThrottledError
+from ..store import Body, Store
 from .hedging import Hedges
-from .store import Body, Store
 
 __all__ = ["Pace", "PacedStore", "Window"]
 

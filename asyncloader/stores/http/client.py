@@ -22,14 +22,14 @@ from aiohttp.abc import AbstractResolver
 from aiohttp.http_exceptions import HttpProcessingError
 from yarl import URL
 
-from ..errors import StoreError
-from ..types import Buffer
+from ...errors import StoreError
+from ...types import Buffer
+from ..failures import TransientError, refused, wait_asked
+from ..policy import NetworkPolicy
+from ..store import Body
+from ..urls import redact
 from .answers import Asked, body_of, request_headers
-from .failures import TransientError, refused, wait_asked
-from .policy import NetworkPolicy
 from .redirects import NotPublicError, PublicResolver, WatchingResolver, fault_of, next_url, origin_of
-from .store import Body
-from .urls import redact
 
 __all__ = ["HttpStore"]
 
@@ -75,7 +75,7 @@ class HttpStore:
 
         Args:
             connect_s: Seconds to connect: to find the address, and shake hands with it.
-            headers: Sent with each request to a shard's own origin; checked by ``http_options``.
+            headers: Sent with each request to a shard's own origin; checked by ``options``.
         """
         async with AsyncExitStack() as stack:
             watching = WatchingResolver(aiohttp.DefaultResolver())

@@ -1,4 +1,4 @@
-"""Looking up prefixes and globs, in the process that was started for it; see ``listing``."""
+"""Looking up prefixes and globs, in the process that was started for it; see ``asking``."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 
-from .._flow.clock import pause
-from ..errors import StoreError
-from ..progress import NetworkCounts
-from .access import Access
-from .failures import TransientError
-from .globs import KeyGlob, folder_before, has_special
-from .listing import Listed, Listing, Look, Order
-from .policy import NetworkPolicy
-from .retries import Attempts, RetryBudget
-from .router import Stores
-from .urls import MANIFEST_NAME, MOST_SHARDS, redact, scheme_of, split_key
+from ..._flow.clock import pause
+from ...errors import StoreError
+from ...progress import NetworkCounts
+from ..access import Access
+from ..failures import TransientError
+from ..globs import KeyGlob, folder_before, has_special
+from ..network.retries import Attempts, RetryBudget
+from ..policy import NetworkPolicy
+from ..router import Stores
+from ..urls import MANIFEST_NAME, MOST_SHARDS, redact, scheme_of, split_key
+from .asking import Listed, Listing, Look, Order
 
 __all__ = ["answer_order", "choose_shards"]
 
@@ -95,7 +95,7 @@ async def _sizes(root: str, folder: str, order: Order) -> dict[str, int]:
     """The size of every object below a folder, by key."""
     scheme = scheme_of(root)
     if scheme == "hf":
-        from .hub import list_hub
+        from ..hub.client import list_hub
 
         attempts = _attempts(order.network)
         while True:
@@ -106,7 +106,7 @@ async def _sizes(root: str, folder: str, order: Order) -> dict[str, int]:
             else:
                 return {split_key(url)[1]: size for url, size in found}
     # Imported where it is needed: a listing of the hub alone does without.
-    from .objects import ObjectStore
+    from ..objects.store import ObjectStore
 
     store = ObjectStore(scheme, split_key(root)[0].partition("://")[2].rstrip("/"), order.options)
     patience_s = order.network.connect_s + order.network.first_byte_s

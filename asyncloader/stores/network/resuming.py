@@ -8,15 +8,15 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
-from .._flow.clock import pause
-from ..errors import StoreError
-from ..progress import NetworkCounts
-from ..types import Buffer
-from .failures import TransientError, changed
-from .policy import NetworkPolicy
+from ..._flow.clock import pause
+from ...errors import StoreError
+from ...progress import NetworkCounts
+from ...types import Buffer
+from ..failures import TransientError, changed
+from ..policy import NetworkPolicy
+from ..store import Body, Store, clip
+from ..urls import redact
 from .retries import Attempts, RetryBudget
-from .store import Body, Store, clip
-from .urls import redact
 
 __all__ = ["ResumingStore"]
 

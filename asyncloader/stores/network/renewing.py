@@ -10,11 +10,11 @@ from weakref import WeakValueDictionary
 
 from yarl import URL
 
-from ..errors import StoreError
-from .access import Renew
-from .naming import read_as
-from .store import Body, Store
-from .urls import redact
+from ...errors import StoreError
+from ..access import Renew
+from ..naming import read_as
+from ..store import Body, Store
+from ..urls import redact
 
 __all__ = ["RenewingStore"]
 

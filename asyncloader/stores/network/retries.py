@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import random
 
-from ..errors import StoreError
-from .failures import TransientError
-from .policy import NetworkPolicy
+from ...errors import StoreError
+from ..failures import TransientError
+from ..policy import NetworkPolicy
 
 __all__ = ["Attempts", "RetryBudget"]
 

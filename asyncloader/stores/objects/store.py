@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 import obstore
 
-from ..errors import StoreError
-from ..types import Buffer
-from .failures import TransientError, changed
-from .object_client import Client, make_client, refuse_after_fork
-from .object_errors import CLIENT_ERRORS, store_error
-from .object_options import check_options
-from .store import Body, no_chunks
-from .urls import redact, split_key
+from ...errors import StoreError
+from ...types import Buffer
+from ..failures import TransientError, changed
+from ..store import Body, no_chunks
+from ..urls import redact, split_key
+from .client import Client, make_client, refuse_after_fork
+from .errors import CLIENT_ERRORS, store_error
+from .options import check_options
 
 if TYPE_CHECKING:
     from obstore import BytesStream, GetOptions, GetResult
@@ -48,7 +48,7 @@ class ObjectStore:
         scheme: ``s3``, ``gs`` or ``az``.
         bucket: Its name.
         options: ``endpoint``, ``region``, ``access_key_id``, ``secret_access_key``, ``anonymous`` and
-            others by obstore's names; see ``object_options``.
+            others by obstore's names; see ``options``.
 
     Raises:
         ValueError: An unknown option, or a bucket that cannot be one.

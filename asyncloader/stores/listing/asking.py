@@ -18,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .policy import NetworkPolicy
+from ..policy import NetworkPolicy
 
 __all__ = ["Listed", "Listing", "Look", "Order", "look"]
 
@@ -32,7 +32,7 @@ _GRACE_S = 10.0
 _PROGRAM = """
 import pickle, sys
 sys.path[:] = pickle.load(sys.stdin.buffer)
-from asyncloader.stores._listing_main import main
+from asyncloader.stores.listing._main import main
 main()
 """
 
