@@ -155,15 +155,20 @@ def _serve(asked: Mapping[str, Any]) -> None:
             finally:
                 os._exit(0)
         os.waitpid(child, 0)
-        print("end", flush=True)
+        _tell("end")
+
+
+def _tell(line: str) -> None:
+    # In one write: a process killed in ``print`` may leave half a line.
+    os.write(1, f"{line}\n".encode())
 
 
 def _read(asked: Mapping[str, Any]) -> None:
-    print(os.getpid(), flush=True)
+    _tell(str(os.getpid()))
     while True:
         with Epoch(CacheSetting(*asked["setting"]), asked["urls"], stall_s=asked["stall_s"]) as epoch:
             for _ in asked["urls"]:
-                print(hashlib.sha256(epoch.next_shard()).hexdigest(), flush=True)
+                _tell(hashlib.sha256(epoch.next_shard()).hexdigest())
         if not asked["forever"]:
             return
 
