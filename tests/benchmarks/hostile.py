@@ -6,6 +6,7 @@
 batch, beside those of the healthy run: both sides in turn within one run, medians of the rounds.
 ``capacity``: the server answers 503 to every request beyond a number that it does not tell. Given are the
 throughput beside that of a run in which no more requests than this are ever sent, and the share of 503s.
+The shards are small there: it takes some hundred answers to find out what a server can do.
 The fault server has a process of its own.
 """
 
@@ -25,8 +26,10 @@ from contextlib import contextmanager
 
 from _measure import machine
 
-SHARDS, SAMPLES, BATCH = 32, 300, 16
+BATCH = 16
 SAMPLE_BYTES = 50_000
+# Number of shards, and of samples in each.
+SHAPES = {"healthy": (32, 300), "stalls": (32, 300), "best": (640, 20), "capacity": (640, 20)}
 
 
 @contextmanager
@@ -44,16 +47,18 @@ def serve_until_closed(scenario: str, seed: int) -> None:
     """The server's process; tells at its end how many requests there were, and how many it refused."""
     from asyncloader import testing
 
+    kind, _, number = scenario.partition("=")
+    shards, samples = SHAPES[kind]
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        for index in range(SAMPLES):
+        for index in range(samples):
             member = tarfile.TarInfo(f"{index:06d}.jpg")
             member.size = SAMPLE_BYTES
             tar.addfile(member, io.BytesIO(os.urandom(SAMPLE_BYTES)))
-    objects = {f"{shard:03d}.tar": packed.getvalue() for shard in range(SHARDS)}
-    kind, _, number = scenario.partition("=")
+    objects = {f"{shard:03d}.tar": packed.getvalue() for shard in range(shards)}
     faults: dict[str, list[testing.Fault]] = {
         "healthy": [],
+        "best": [],
         "stalls": [testing.Delay(10, probability=0.01)],
         "capacity": [testing.Capacity(int(number or 1))],
     }
@@ -65,15 +70,17 @@ def serve_until_closed(scenario: str, seed: int) -> None:
         print(json.dumps({"requests": len(requests), "refused": refused}), flush=True)
 
 
-def one_run(scenario: str, seed: int, most_requests: int | None = None) -> dict[str, float]:
+def one_run(scenario: str, seed: int) -> dict[str, float]:
     """One epoch: percentiles of the time for a batch, throughput, and what the server counted."""
     import asyncloader as al
     from asyncloader.stores.network.pacing import Window
 
-    if most_requests is not None:  # the best that could be done, by somebody who knows
-        Window.start = Window.most = float(most_requests)
+    kind, _, number = scenario.partition("=")
+    shards, samples_each = SHAPES[kind]
+    if kind == "best":  # what could be done by somebody who knows
+        Window.start = Window.most = float(number)
     with far_server(scenario, seed) as (base, process):
-        dataset = al.from_urls(f"{base}/{{000..{SHARDS - 1:03d}}}.tar")
+        dataset = al.from_urls(f"{base}/{{000..{shards - 1:03d}}}.tar")
         loader = al.DataLoader(
             dataset, BATCH, collate_fn=lambda samples: [sample["jpg"] for sample in samples]
         )
@@ -83,7 +90,7 @@ def one_run(scenario: str, seed: int, most_requests: int | None = None) -> dict[
             times_s.append(now - before)
             samples += len(batch)
             before = now
-        assert samples == SHARDS * SAMPLES
+        assert samples == shards * samples_each
         assert process.stdin is not None and process.stdout is not None
         process.stdin.close()
         counted = json.loads(process.stdout.read())
@@ -97,8 +104,8 @@ def one_run(scenario: str, seed: int, most_requests: int | None = None) -> dict[
     }
 
 
-def fresh(scenario: str, seed: int, most_requests: int = 0) -> dict[str, float]:
-    command = [sys.executable, __file__, "--measure", scenario, str(seed), str(most_requests)]
+def fresh(scenario: str, seed: int) -> dict[str, float]:
+    command = [sys.executable, __file__, "--measure", scenario, str(seed)]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=300).stdout
     found: dict[str, float] = json.loads(printed.splitlines()[-1])
     return found
@@ -125,7 +132,7 @@ def compare_capacity(rounds: int) -> None:
     print("|---|---|---|---|---|")
     for capacity in (6, 12, 24):
         pairs = [
-            (fresh("healthy", seed, capacity), fresh(f"capacity={capacity}", seed)) for seed in range(rounds)
+            (fresh(f"best={capacity}", seed), fresh(f"capacity={capacity}", seed)) for seed in range(rounds)
         ]
         best, found = (median([pair[side] for pair in pairs], "samples_s") for side in (0, 1))
         refused = sum(pair[1]["refused"] for pair in pairs) / sum(pair[1]["requests"] for pair in pairs)
@@ -138,12 +145,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", nargs="*", default=["stalls", "capacity"])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--measure", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--serve", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
-        scenario, seed, most = options.measure
-        print(json.dumps(one_run(scenario, int(seed), int(most) or None)))
+        scenario, seed = options.measure
+        print(json.dumps(one_run(scenario, int(seed))))
     elif options.serve:
         serve_until_closed(options.serve[0], int(options.serve[1]))
     else:
