@@ -15,6 +15,12 @@ from asyncloader.workers import ForkServer
 UNEQUAL = (3, 0, 13, 1, 7, 5, 2)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let the tests go first in which torch forks: a fork is quick and safe while a process is small and has
+    no threads, and object stores have not been used in it."""
+    items.sort(key=lambda item: item.path.parent.name != "torch_kind")
+
+
 @pytest.fixture(scope="session")
 def make_corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Corpus]:
     """Write shards of the given numbers of samples once in a session: ``make_corpus("tar.gz", sizes)``."""

@@ -282,6 +282,7 @@ def cases(draw: Any, datasets: Any, wrong: Any = _MAYBE_WRONG) -> Case:
     )
 
 
+@pytest.mark.timeout(180)
 def test_without_workers_everything_is_as_in_torch(
     record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -318,6 +319,7 @@ _WITH_WORKERS = st.fixed_dictionaries(
 
 # torch's own iterator, when it was refused: its __del__ misses what its constructor had not come to.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.timeout(180)
 def test_with_workers_everything_is_as_in_torch(
     record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
