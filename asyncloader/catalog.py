@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .formats import check_format, format_of
+from .formats import check_format, format_of, has_format
 from .manifest.entries import Expected, is_manifest
 from .manifest.lookup import expectations, find_local_manifests, look_up, read_local_manifest
 from .stores.globs import folder_before
@@ -75,7 +75,7 @@ def make_catalog(
     patterns = [name for name in names if is_remote_pattern(name)]
     far = [where] if where is not None and scheme_of(where) != "file" else []
     seen = look(patterns, options, is_shard, network=network, manifests=where is None, fetch=far)
-    shards = _splice(names, seen.listings)
+    shards = seen.in_place(names)
     formats = tuple(format or format_of(suffix_path(url)) for url in shards)
     if where is None:
         return Catalog(shards, formats, _found_beside(shards, seen.listings))
@@ -86,24 +86,11 @@ def make_catalog(
 
 
 def _has_format(url: str) -> bool:
-    try:
-        format_of(suffix_path(url))
-    except ValueError:
-        return False
-    return True
+    return has_format(suffix_path(url))
 
 
 def _is_any(url: str) -> bool:
     return True
-
-
-def _splice(names: Sequence[str], listings: Sequence[Listing]) -> tuple[str, ...]:
-    """The names, with what was listed in the place of each pattern."""
-    answers = iter(listings)
-    shards: list[str] = []
-    for name in names:
-        shards += [shard.url for shard in next(answers).shards] if is_remote_pattern(name) else [name]
-    return tuple(shards)
 
 
 def _found_beside(shards: Sequence[str], listings: Sequence[Listing]) -> tuple[Expected | None, ...]:

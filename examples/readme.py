@@ -10,7 +10,7 @@ def decode(sample):
 
 
 dataset = (
-    al.from_urls("s3://corpus/train-{00000..01023}.tar")  # http(s)://, gs://, az://, paths, globs, lists
+    al.from_urls("s3://corpus/train-{00000..01023}.tar")  # http(s)://, gs://, az://, hf://, paths, globs
     .shuffle(10_000, seed=0)
     .map(decode, concurrency=16)  # def or async def
 )

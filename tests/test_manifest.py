@@ -17,6 +17,7 @@ import pytest
 from end_to_end.harness import python, subprocess_environment
 from hypothesis import given
 from hypothesis import strategies as st
+from servers import run_moto
 
 import asyncloader as al
 from asyncloader import testing
@@ -404,6 +405,30 @@ def test_the_command_reads_shards_of_a_server(tmp_path: Path) -> None:
     names = parse_manifest((tmp_path / "made.json").read_bytes()).shards
     assert list(names) == [f"{server.url}/s-{number}.tar" for number in range(3)]
     assert list(names.values()) == list(entries_of(tmp_path / "shards").values())
+
+
+def test_the_command_reads_the_shards_below_a_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shards").mkdir()
+    write_shards(tmp_path / "shards", "tar")
+    with run_moto() as s3:
+        client = s3.client()
+        client.create_bucket(Bucket="corpus")
+        for path in (tmp_path / "shards").iterdir():
+            client.upload_file(str(path), "corpus", f"train/{path.name}")
+        client.close()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", s3.endpoint)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.access_key_id)
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.secret_access_key)
+        monkeypatch.setenv("AWS_REGION", s3.region)
+        made = command("s3://corpus/train/", "-o", tmp_path / "made.json")
+        assert made.returncode == 0, made.stderr
+        checked = command("--check", "s3://corpus/*/s-?.tar", "-o", "s3://corpus/train/manifest.json")
+        missing = command("s3://corpus/elsewhere/", "-o", tmp_path / "none.json")
+    assert checked.returncode == 0, checked.stderr
+    names = parse_manifest((tmp_path / "made.json").read_bytes()).shards
+    assert list(names) == [f"s3://corpus/train/s-{number}.tar" for number in range(3)]
+    assert list(names.values()) == list(entries_of(tmp_path / "shards").values())
+    assert missing.returncode == 2 and "there is no object at all" in missing.stderr
 
 
 def test_a_bad_shard_fails_the_command_and_nothing_is_written(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "compression_suffixes",
     "format_of",
     "formats",
+    "has_format",
     "open_decoder",
     "split_suffix",
 ]
@@ -66,6 +67,15 @@ def format_of(path: str) -> str:
         ValueError: No known suffix; the message lists them.
     """
     return split_suffix(path)[0]
+
+
+def has_format(path: str) -> bool:
+    """Whether a URL's or path's suffix names a format."""
+    try:
+        format_of(path)
+    except ValueError:
+        return False
+    return True
 
 
 def split_suffix(path: str) -> tuple[str, str | None]:

@@ -9,11 +9,12 @@ from collections.abc import Iterator, Sequence
 
 from .._flow.engine import Engine
 from ..errors import FormatError, StoreError
-from ..formats import check_format, format_of
+from ..formats import check_format, format_of, has_format
 from ..progress import NetworkCounts
 from ..stores.access import Access
+from ..stores.listing.asking import look
 from ..stores.router import Stores
-from ..stores.urls import expand_urls, local_path, redact, scheme_of
+from ..stores.urls import expand_urls, is_remote_pattern, local_path, redact, scheme_of, suffix_path
 from .entries import Expected
 from .folder import update_manifest
 from .lookup import MANIFEST_NAME, look_up
@@ -25,12 +26,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     asked = parser.parse_args(arguments)
     try:
-        urls = expand_urls(asked.urls)
         if asked.format is not None:
             check_format(asked.format)
-        formats = [asked.format or format_of(url) for url in urls]
+        urls = _shards(asked.urls, asked.format)
+        formats = [asked.format or format_of(suffix_path(url)) for url in urls]
         manifest = asked.output or _manifest_beside(urls)
         names = [] if asked.check else _names(urls, manifest)
+    except StoreError as error:
+        _say(f"cannot look for the shards: {error}")
+        return 1
     except ValueError as error:
         parser.error(str(error))
     with Engine() as engine:
@@ -60,6 +64,17 @@ def _parser() -> argparse.ArgumentParser:
         help="write nothing; hold the shards against the manifest (a path or URL) and list what is wrong",
     )
     return parser
+
+
+def _shards(names: Sequence[str], format_name: str | None) -> tuple[str, ...]:
+    """The shards that are meant; servers are asked about prefixes and globs."""
+
+    def is_shard(url: str) -> bool:
+        return format_name is not None or has_format(suffix_path(url))
+
+    expanded = expand_urls(names, is_shard)
+    # Neither options nor a manifest: it is this command that makes it.
+    return look([name for name in expanded if is_remote_pattern(name)], {}, is_shard).in_place(expanded)
 
 
 def _make(

@@ -17,8 +17,8 @@ class NetworkPolicy:
 
     Args:
         connect_s: Seconds to connect, TLS included.
-        first_byte_s: Seconds from the request to the first byte of its answer. 30, since stores under load
-            answer in tens of seconds rather than not at all.
+        first_byte_s: Seconds, after those to connect, to the first byte of the answer. 30, since stores
+            under load answer in tens of seconds rather than not at all.
         stall_s: Seconds in which at least ``stall_bytes`` must come once a body has begun. Only time spent
             waiting for the server counts, so a slow consumer is no stall.
         stall_bytes: Fewer than this in ``stall_s`` is no progress: a body that drips is as dead as one that

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from servers import run_moto
 
 import asyncloader as al
 
@@ -19,10 +20,20 @@ BUCKET = "s3://corpus/train-{00000..01023}.tar"
 
 SAYS = {
     "async_http.py": r"200 answers of 50 ms each in \d\.\d s, in order",
-    "object_storage.py": r"100 samples from 4 shards of the bucket",
+    "credentials.py": r"100 samples with \{'Bearer secret'\}\n100 samples from URLs that had expired",
+    "disk_cache.py": (
+        r"epoch 0: 100 samples, 4 requests\nepoch 1: 100 samples, 0 requests\n"
+        r"next run: 100 samples, 4 requests\n1 of 4 shards were damaged\nafter that: 100 samples"
+    ),
+    "hostile_network.py": (
+        r"retries=[1-9]\d*, throttled=2, hedges=\d+\)\n2000 samples, each once\n.*gave up after 3 attempts"
+    ),
     "own_source.py": r"a class: True\na function: True\nrefused: Careless should yield only its part",
     "padded_text.py": r"epoch 2: 600 texts, (9[5-9]|100)% right, \d+ positions of padding",
     "resume.py": r"25 batches before, 55 after, together the same as 80 without a stop\n(.*\n)+.*'seed': 1",
+    "stream_object_store.py": (
+        r"100 samples, [\d,]+ samples/s, [\d,.]+ MB/s\nNetworkCounts\(requests=4, retries=0, throttled=0"
+    ),
     "tutorial.py": r"epoch 2: loss 0\.\d\d\n(.*\n)*5 batches before the break, 4 after it",
     "write_shards.py": r"clip-00000 .*float32 0 \{'speaker'.*\n250 texts",
 }
@@ -76,6 +87,33 @@ def test_quickstart_prints_a_receipt_that_adds_up() -> None:
 def test_example_runs_and_says_what_it_found(example: str) -> None:
     printed = run(str(EXAMPLES / example))
     assert re.search(SAYS[example], printed), printed
+
+
+@pytest.mark.timeout(120)
+def test_stream_object_store_takes_a_bucket_by_its_url(tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    _write_texts(shards, count=40)
+    with run_moto() as s3:
+        client = s3.client()
+        client.create_bucket(Bucket="mine")
+        for path in shards.iterdir():
+            where = f"some/where/{path.name}"
+            client.upload_file(str(path), "mine", where, ExtraArgs={"ACL": "public-read"})
+        client.close()
+        # The second run asks of each shard in the cache whether it is still the same.
+        for _ in range(2):
+            printed = run(
+                str(EXAMPLES / "stream_object_store.py"), "s3://mine/some/where/", "--workers", "2",
+                "--endpoint", s3.endpoint, "--anonymous", "--cache-dir", str(tmp_path / "cache"),
+            )  # fmt: skip
+            assert re.search(r"^40 samples, .*\nNetworkCounts\(requests=8,", printed, re.MULTILINE), printed
+
+
+@pytest.mark.timeout(120)
+def test_the_tests_of_a_pipeline_pass() -> None:
+    printed = run("-m", "pytest", "-p", "no:cacheprovider", str(EXAMPLES / "test_pipeline.py"))
+    assert "3 passed" in printed
 
 
 @pytest.mark.timeout(250)
