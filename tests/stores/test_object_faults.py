@@ -16,8 +16,12 @@ from moto_s3 import serve_s3
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
+from asyncloader.progress import NetworkCounts
 from asyncloader.stores.failures import ThrottledError, TransientError
+from asyncloader.stores.network.hedging import Hedges
+from asyncloader.stores.network.timed import TimedStore
 from asyncloader.stores.objects.store import ObjectStore
+from asyncloader.stores.policy import NetworkPolicy
 from asyncloader.stores.store import Body
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
@@ -29,8 +33,12 @@ CONTENT = random.Random(0).randbytes(3 * MiB)
 pytestmark = pytest.mark.usefixtures("no_environment")
 
 
-def faulty(server: testing.Server, **options: Any) -> ObjectStore:
-    return ObjectStore("s3", "corpus", {"endpoint": server.url, "anonymous": True, **options})
+def faulty(server: testing.Server) -> ObjectStore:
+    return ObjectStore("s3", "corpus", {"endpoint": server.url, "anonymous": True})
+
+
+def impatient(server: testing.Server) -> TimedStore:
+    return TimedStore(faulty(server), NetworkPolicy(stall_s=0.1), Hedges(NetworkCounts(), False))
 
 
 @pytest.mark.parametrize("fault", [testing.CutAt(MiB), testing.Reset(MiB)], ids=["cut", "reset"])
@@ -111,14 +119,14 @@ async def test_missing_credentials_are_told(serve: Serve, fetch: Fetch) -> None:
 
 async def test_a_stalled_body_is_an_error(serve: Serve, fetch: Fetch) -> None:
     server = serve({"corpus/x": CONTENT}, [testing.Stall(MiB, 5)])
-    with pytest.raises(TransientError, match="in time") as caught:
-        await fetch(faulty(server, read_timeout="100ms"), "s3://corpus/x", 0, 3 * MiB)
+    with pytest.raises(TransientError, match=r"bytes came in 0\.1 s") as caught:
+        await fetch(impatient(server), "s3://corpus/x", 0, 3 * MiB)
     assert caught.value.offset is not None
     assert caught.value.offset <= MiB
 
 
 async def test_a_slow_consumer_is_no_fault(serve: Serve) -> None:
-    store = faulty(serve({"corpus/x": bytes(30 * MiB)}), read_timeout="100ms")
+    store = impatient(serve({"corpus/x": bytes(30 * MiB)}))
     total = 0
     async with store.read("s3://corpus/x", 0, 30 * MiB) as body:
         async for chunk in body.chunks:

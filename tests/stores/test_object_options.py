@@ -12,8 +12,6 @@ _PARSED = {
     "encryption_key": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
     "server_side_encryption": "sse-c",
     "sse_customer_key_base64": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
-    "connect_timeout": "1s",
-    "read_timeout": "1s",
     "proxy_url": "http://127.0.0.1:1",
 }
 _BOOLS = {

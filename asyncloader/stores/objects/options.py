@@ -65,14 +65,13 @@ _NAMES = {
 }
 
 # Of obstore's ClientConfig. Not among them: switching certificate checks off. A private authority goes
-# into ``root_certificate``; a plain http:// endpoint needs no option.
+# into ``root_certificate``; a plain http:// endpoint needs no option. Nor its time-outs: how long a server is
+# waited for is said once, by the NetworkPolicy.
 _CLIENT_NAMES = frozenset(
     {
-        "connect_timeout",
         "proxy_ca_certificate",
         "proxy_excludes",
         "proxy_url",
-        "read_timeout",
         "root_certificate",
     }
 )
@@ -93,14 +92,8 @@ _KEYS = ("access_key_id", "secret_access_key", "session_token")
 
 _EXCLUSIVE = ("access_key_id", "account_key", "credential_provider", "profile", "sas_key")
 
-_CLIENT_DEFAULTS = {
-    # As for HTTP servers: not connecting, or not a byte for a minute, is a fault. obstore's clock too only
-    # runs while a byte is waited for, so a slow consumer is none.
-    "connect_timeout": "30s",
-    "read_timeout": "60s",
-    # obstore cuts whole requests after 30 s by default and has no word for never.
-    "timeout": "365 days",
-}
+# obstore has no word for never.
+_CLIENT_DEFAULTS = {name: "365 days" for name in ("connect_timeout", "read_timeout", "timeout")}
 
 
 def check_options(scheme: str, options: Mapping[str, Any]) -> None:
