@@ -93,7 +93,12 @@ class Shards:
         stores = Stores(engine.resources, self.access, lane.network)
         if self.access.cache is None:
             return stores
-        return CachedStores(stores, self.access, self.access.cache, engine.resources, engine.submit)
+        sha256s = {
+            url: check.sha256
+            for url, check in zip(self.urls, self.checks, strict=False)
+            if check is not None and check.sha256 is not None
+        }
+        return CachedStores(stores, self.access, self.access.cache, engine.resources, engine.submit, sha256s)
 
     def _decode(self, shard: int, start: Position, chunks: ShardChunks) -> Blocks:
         """The samples of one shard; closes its channel, which stops its requests."""

@@ -47,6 +47,7 @@ class Wanted:
         remote: The store.
         opens: Whether this is its reader's first read of it.
         loads: Whether it should be downloaded if it is not there.
+        sha256: What a manifest promises of it, if there is one.
     """
 
     url: str
@@ -54,6 +55,7 @@ class Wanted:
     remote: Store
     opens: bool
     loads: bool
+    sha256: bytes | None
 
 
 class Bringing:
@@ -125,7 +127,7 @@ class Bringing:
     async def _bring_kept(self, wanted: Wanted, loading: Loading) -> bool:
         """Serve a complete file, once it is known to be right."""
         bad: list[str] = []
-        found = await self._root.acquire(self._folder.find, wanted.identity, bad)
+        found = await self._root.acquire(self._folder.find, wanted.identity, bad, wanted.sha256)
         for name in bad:
             self._complaints.bad_file(wanted.url, name)
         if found is None or found.header is None:

@@ -103,7 +103,7 @@ class Cache:
 
     def _open_trusted(self, wanted: Wanted, bad: list[str]) -> Found | None:
         """The complete file, if this run has verified it before; in a thread."""
-        found = self._folder.find(wanted.identity, bad)
+        found = self._folder.find(wanted.identity, bad, wanted.sha256)
         if found is None or found.header is None:
             return None
         try:

@@ -108,8 +108,14 @@ class Folder:
 
     # --- complete files ---
 
-    def find(self, identity: Identity, bad: list[str]) -> Found | None:
-        """The complete file of a shard; what has its name and is none goes to quarantine and into ``bad``."""
+    def find(self, identity: Identity, bad: list[str], sha256: bytes | None = None) -> Found | None:
+        """The complete file of a shard; what has its name and is none goes to quarantine and into ``bad``.
+
+        Args:
+            identity: The shard's.
+            bad: Gets the new names of bad files.
+            sha256: The shard's, if a manifest tells: damaged on its way here, a file is whole and wrong.
+        """
         for path in self.versions(identity):
             try:
                 number = os.open(path, FILE_FLAGS, dir_fd=self.number)
@@ -119,7 +125,11 @@ class Folder:
                 bad.append(self.quarantine(path))
                 continue
             header = _sound_header(number)
-            if header is not None and path.endswith(identity.version_name(header.etag, header.size)):
+            if (
+                header is not None
+                and path.endswith(identity.version_name(header.etag, header.size))
+                and (sha256 is None or header.sha256 == sha256)
+            ):
                 return Found(number, header, path)
             bad.append(self.quarantine(path, number))
             os.close(number)

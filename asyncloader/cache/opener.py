@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from contextlib import AsyncExitStack
 
 from ..stores.access import Access, CacheSetting
@@ -25,16 +26,24 @@ class CachedStores:
         setting: Of the cache.
         resources: The engine's; it closes the cache before the clients that it reads from.
         start: ``Engine.submit``.
+        sha256s: What a manifest promises of shards, by URL.
     """
 
     def __init__(
-        self, remote: Opener, access: Access, setting: CacheSetting, resources: AsyncExitStack, start: Start
+        self,
+        remote: Opener,
+        access: Access,
+        setting: CacheSetting,
+        resources: AsyncExitStack,
+        start: Start,
+        sha256s: Mapping[str, bytes],
     ) -> None:
         self._remote = remote
         self._access = access
         self._setting = setting
         self._resources = resources
         self._start = start
+        self._sha256s = sha256s
         self._cache: Cache | None = None
         self._opening = asyncio.Lock()
 
@@ -47,7 +56,7 @@ class CachedStores:
             if self._cache is None:
                 opened = Cache.open(self._setting, self._start, self._access.network)
                 self._cache = await self._resources.enter_async_context(opened)
-        return CachedStore(store, self._cache, self._access.options)
+        return CachedStore(store, self._cache, self._access.options, self._sha256s)
 
     def hedges_of(self, url: str) -> Hedges | None:
         """None: what is read from disk has nobody to race against."""

@@ -6,6 +6,7 @@ import copy as copying
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from types import MappingProxyType
 from typing import Any
 
 from ..errors import StoreError
@@ -37,18 +38,33 @@ class CachedStore:
         remote: Answers what the cache cannot; its reads retry and resume.
         cache: Shared by all stores of an engine.
         options: The storage options of ``remote``: an endpoint among them is part of a shard's name.
+        sha256s: What a manifest promises of shards, by URL. A file that differs is not used.
     """
 
-    def __init__(self, remote: Store, cache: Cache, options: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        remote: Store,
+        cache: Cache,
+        options: Mapping[str, Any],
+        sha256s: Mapping[str, bytes] = MappingProxyType({}),
+    ) -> None:
         self._remote = remote
         self._cache = cache
         self._options = options
+        self._sha256s = sha256s
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
         identity = identity_of(url, self._options, os.environ)
         copy = await self._cache.copy_of(
-            Wanted(url, identity, self._remote, opens=etag is None, loads=etag is None and start == 0)
+            Wanted(
+                url,
+                identity,
+                self._remote,
+                opens=etag is None,
+                loads=etag is None and start == 0,
+                sha256=self._sha256s.get(url),
+            )
         )
         if copy is not None and ((etag is not None and copy.etag != etag) or start >= copy.size):
             copy.close()  # another version; or an offset whose refusal is the server's to word

@@ -23,6 +23,8 @@ from .scenario import LatencyLike, Scenario
 
 __all__ = ["Server", "serve"]
 
+_BACKLOG = 1024
+
 
 class Server:
     """A running server, as :func:`serve` gives it. All of it may be used from any thread.
@@ -65,6 +67,7 @@ def serve(
     *,
     latency_s: LatencyLike = 0.0,
     rate_bytes_s: float | None = None,
+    opens_after_s: float = 0.0,
     seed: int = 0,
 ) -> Iterator[Server]:
     """Serve objects over HTTP, with faults, until the block ends.
@@ -79,15 +82,16 @@ def serve(
         latency_s: Seconds before the first byte of each response, or a function that draws them from
             a ``random.Random``, such as :class:`Latency`.
         rate_bytes_s: The most bytes per second of each connection; None for as fast as it goes.
+        opens_after_s: Seconds in which connections are refused, as by a server that is just starting.
         seed: Of every draw. What happens to a request depends on the seed, the request and its
             attempt number; only ``after``, ``times`` and ``Capacity`` go by order of arrival.
 
     Yields:
-        The server; it accepts connections at once.
+        The server; it accepts connections at once, if it is not told to wait.
 
     Raises:
-        ValueError: ``rate_bytes_s`` is not positive, ``latency_s`` is negative, or the path given is not
-            a directory.
+        ValueError: ``rate_bytes_s`` is not positive, ``latency_s`` or ``opens_after_s`` is negative, or the
+            path given is not a directory.
         Exception: When the block ends, what a callable of yours (content, latency) raised while the
             server ran; every connection was closed at that moment.
     """
@@ -95,12 +99,14 @@ def serve(
         raise ValueError(f"rate_bytes_s must be more than 0, not {rate_bytes_s}")
     if not callable(latency_s) and latency_s < 0:
         raise ValueError(f"latency_s must be at least 0, not {latency_s}")
+    if opens_after_s < 0:
+        raise ValueError(f"opens_after_s must be at least 0, not {opens_after_s}")
     if isinstance(objects, Path) and not objects.is_dir():
         raise ValueError(f"objects must be a mapping or a directory, not the path {objects}")
     shelf = Objects(objects)
     shelf.warm()
     log = Log()
-    life = _Life(Scenario(shelf, faults, latency_s, seed), log, rate_bytes_s)
+    life = _Life(Scenario(shelf, faults, latency_s, seed), log, rate_bytes_s, opens_after_s)
     life.start()
     try:
         yield Server(life.url, log)
@@ -115,18 +121,24 @@ class _Stopped(Exception):
 class _Life:
     """The listening socket, the thread and its loop: all open at ``start``, all gone after ``stop``."""
 
-    def __init__(self, scenario: Scenario, log: Log, rate_bytes_s: float | None) -> None:
+    def __init__(
+        self, scenario: Scenario, log: Log, rate_bytes_s: float | None, opens_after_s: float
+    ) -> None:
         self._scenario = scenario
         self._log = log
         self._rate_bytes_s = rate_bytes_s
+        self._opens_after_s = opens_after_s
         self._failure: BaseException | None = None
         self._stop = asyncio.Event()
         self.url = ""
 
     def start(self) -> None:
-        # Listening before the thread runs: clients queue in the kernel, and nobody waits for readiness.
-        self._listener = socket.create_server(("127.0.0.1", 0), backlog=1024)
+        self._listener = socket.socket()
+        self._listener.bind(("127.0.0.1", 0))
         self._listener.setblocking(False)
+        if not self._opens_after_s:
+            # Before the thread runs: clients queue in the kernel, and nobody waits for readiness.
+            self._listener.listen(_BACKLOG)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self._opened_s = time.monotonic()
         self._loop = asyncio.SelectorEventLoop()
@@ -154,7 +166,7 @@ class _Life:
     async def _serve(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                self._loop.add_reader(self._listener, self._accept, group)
+                self._loop.call_later(self._opens_after_s, self._open, group)
                 try:
                     await self._stop.wait()
                 finally:
@@ -163,6 +175,11 @@ class _Life:
                 raise _Stopped
         except* _Stopped:
             pass
+
+    def _open(self, group: asyncio.TaskGroup) -> None:
+        if self._opens_after_s:
+            self._listener.listen(_BACKLOG)
+        self._loop.add_reader(self._listener, self._accept, group)
 
     def _accept(self, group: asyncio.TaskGroup) -> None:
         try:

@@ -160,7 +160,8 @@ class Worker:
             except BlockingIOError:
                 message, descriptors = b"", []
             except ConnectionError:
-                message, descriptors, self._silent = b"", [], True
+                # Told once, before what is queued: the worker ended with a grant unread.
+                continue
             else:
                 self._silent = not message
             if message:

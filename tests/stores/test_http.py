@@ -53,6 +53,23 @@ async def test_an_empty_object_is_an_empty_body(serve: Serve, http: HttpStore, f
     assert (body.start, body.stop, body.total, content) == (0, 0, 0, b"")
 
 
+@pytest.mark.parametrize("content", [b"", CONTENT])
+async def test_a_range_refused_without_a_length_is_asked_for_without_a_range(
+    content: bytes, serve: Serve, http: HttpStore, fetch: Fetch
+) -> None:
+    server = serve({"x": content}, [testing.Status(416, times=1)])
+    body, found = await fetch(http, server.url_of("x"), 0, 10)
+    assert (body.start, body.stop, body.total, found) == (0, len(content), len(content), content)
+    assert [request.range for request in server.requests] == ["bytes=0-9", None]
+
+
+async def test_a_shard_that_is_refused_with_and_without_a_range_is_no_empty_one(
+    serve: Serve, http: HttpStore, fetch: Fetch
+) -> None:
+    with pytest.raises(StoreError, match="416"):
+        await fetch(http, serve({"x": CONTENT}, [testing.Status(416)]).url_of("x"), 0, 10)
+
+
 async def test_a_range_behind_the_end_is_an_error(serve: Serve, http: HttpStore, fetch: Fetch) -> None:
     with pytest.raises(StoreError, match="shorter") as caught:
         await fetch(http, serve({"x": CONTENT}).url_of("x"), 5000, 6000)

@@ -53,6 +53,16 @@ async def test_a_cut_is_told_with_the_first_missing_byte(serve: Serve, fault: te
     assert CONTENT[500:].startswith(got)
 
 
+async def test_a_refused_range_is_an_empty_object_only_if_its_length_says_so(
+    serve: Serve, fetch: Fetch
+) -> None:
+    store = faulty(serve({"corpus/x": CONTENT, "corpus/empty": b""}, [testing.Status(416, method="GET")]))
+    with pytest.raises(StoreError, match="416"):
+        await fetch(store, "s3://corpus/x")
+    body, _ = await fetch(store, "s3://corpus/empty")
+    assert body.total == 0
+
+
 @pytest.mark.parametrize(
     ("fault", "kind", "message"),
     [

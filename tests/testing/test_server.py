@@ -264,6 +264,28 @@ def test_the_slower_of_two_rates_rules() -> None:
         assert 0.085 <= time.monotonic() - begun < 1.5
 
 
+def test_a_server_that_opens_later_refuses_connections_until_then() -> None:
+    begun = time.monotonic()
+    with serve({"a": CONTENT}, opens_after_s=0.3) as server:
+        refused = 0
+        while not refused or time.monotonic() - begun < 5:
+            try:
+                answer = get(server, "a")
+                break
+            except ConnectionRefusedError:
+                refused += 1
+                time.sleep(0.02)
+        assert answer.body == CONTENT
+    assert refused and time.monotonic() - begun >= 0.3
+    with check_leaks(), serve({}, opens_after_s=1e9) as server, pytest.raises(ConnectionRefusedError):
+        get(server, "a")
+    with (
+        pytest.raises(ValueError, match="opens_after_s must be at least 0, not -1"),
+        serve({}, opens_after_s=-1),
+    ):
+        pass
+
+
 @pytest.mark.parametrize("from_files", [False, True])
 def test_throughput_is_not_the_bottleneck(from_files: bool, tmp_path: Path) -> None:
     content = os.urandom(1 << 20) * 32

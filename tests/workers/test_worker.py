@@ -22,6 +22,7 @@ from asyncloader._flow.channel import ChannelClosed, EndOfChannel
 from asyncloader.errors import FormatError, WorkerDiedError
 from asyncloader.testing import check_leaks
 from asyncloader.workers import Worker, WorkerPool
+from asyncloader.workers.forkserver import wait_ended
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -364,6 +365,26 @@ def test_batches_sent_before_the_death_are_delivered(tmp_path: Path) -> None:
         assert all((tensor == number).all() for tensor, number in kept)
         _, error = prefix_until(pool.workers[0], WorkerDiedError)
     assert error.exitcode == 7 and "exit status 7" in str(error)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_an_end_is_told_though_the_worker_left_grants_unread(fails: bool, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+
+    def job() -> Iterator[tuple[int, int]]:
+        yield 0, 0
+        gate.read_bytes()
+        if fails:
+            raise KeyError("ours")
+
+    with one_worker(job) as pool:
+        with gate.open("wb"):  # the worker looks for grants no more
+            assert pool.receive(0) == (0, 0)
+        wait_ended([pool.workers[0].lifeline], 5)
+        for _ in range(2):
+            with pytest.raises(KeyError if fails else EndOfChannel):
+                pool.receive(0, 5)
 
 
 def test_a_blocked_receiver_is_woken_by_the_death() -> None:

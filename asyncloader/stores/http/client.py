@@ -88,7 +88,14 @@ class HttpStore:
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
         asked = Asked(url, start, stop, etag)
-        response = await self._request(url, start, request_headers(asked))
+        headers = request_headers(asked)
+        response = await self._request(url, start, headers)
+        if response.status == 416 and start == 0 and "Content-Range" not in response.headers:
+            # Only an empty object has no byte 0, but a refusal that gives no length may have another reason,
+            # and would lose the shard. Asked for without a range, it shows its length.
+            response.release()
+            del headers["Range"]
+            response = await self._request(url, start, headers)
         async with response:
             body = body_of(asked, response.status, response.headers, time.time())
             if body.stop != 0:

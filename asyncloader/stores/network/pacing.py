@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 
 from ...progress import NetworkCounts
 from ..failures import ThrottledError
+from ..policy import NetworkPolicy
 from ..store import Body, Store
 from .hedging import Hedges
 
@@ -51,9 +52,15 @@ class Window:
 
 
 class Pace:
-    """The requests of this process to one origin, in the order they came."""
+    """The requests of this process to one origin, in the order they came.
 
-    def __init__(self) -> None:
+    Args:
+        longest_rest_s: A server that asks for a longer rest is not heard here. Whoever was refused gives up
+            for it, and those who stood in line would wait without end for a pass that has failed.
+    """
+
+    def __init__(self, longest_rest_s: float = NetworkPolicy().deadline_s) -> None:
+        self._longest_rest_s = longest_rest_s
         self._loop = asyncio.get_running_loop()
         self._window = Window()
         self._in_use = 0
@@ -86,7 +93,7 @@ class Pace:
         if slot.halvings == self._halvings:  # else it was sent before the limit was last halved
             self._halvings += 1
             self._window.throttled(self._in_use)
-        if retry_after_s:
+        if retry_after_s and retry_after_s <= self._longest_rest_s:
             self._resume_s = max(self._resume_s, self._loop.time() + retry_after_s)
             self._loop.call_at(self._resume_s, self._rested, self._resume_s)
 

@@ -81,7 +81,8 @@ class ObjectStore:
         except CLIENT_ERRORS as error:
             failure = store_error(error, url, start, etag, was_answered=self._answered)
         if failure is not None:
-            if failure.status == 416 and start == 0:  # only an empty object has no byte 0
+            # Only an empty object has no byte 0, but a refusal may have another reason, and lose the shard.
+            if failure.status == 416 and start == 0 and await self._size(client, key, url) == 0:
                 yield Body(0, 0, 0, None, no_chunks())
                 return
             raise failure
@@ -118,6 +119,13 @@ class ObjectStore:
             else:
                 yield [(found["path"], found["size"]) for found in page]
         failure.offset = None  # a listing has none
+        raise failure
+
+    async def _size(self, client: Client, key: str, url: str) -> int:
+        try:
+            return (await obstore.head_async(client, key))["size"]
+        except CLIENT_ERRORS as error:
+            failure = store_error(error, url, 0, was_answered=self._answered)
         raise failure
 
     def _open_client(self) -> Client:

@@ -1,0 +1,125 @@
+"""What a row of the table of faults is, and the table as docs/reference/faults.md shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import asyncloader as al
+from asyncloader.testing import Fault
+
+from .shards import Shards
+
+__all__ = [
+    "BIG",
+    "DAMAGED",
+    "DELIVERED",
+    "GAVE_UP",
+    "IMPATIENT",
+    "IMPATIENT_THRICE",
+    "QUICK",
+    "SIZES",
+    "THRICE",
+    "Faults",
+    "Row",
+    "bound_s",
+    "render",
+]
+
+# Name, samples, bytes of a sample. The big one takes three requests.
+SIZES = (
+    ("small", 6, 1000),
+    ("tail", 5, 1000),
+    ("big", 40, 64 << 10),
+    ("empty", 0, 0),
+    ("great", 12, 64 << 10),
+)
+BIG = "big.*"
+
+DELIVERED = "delivered"
+DAMAGED = "delivered, with the bit flipped"
+
+# In which something happens that is seen within a second.
+QUICK = al.NetworkPolicy(connect_s=2, first_byte_s=3, stall_s=3, attempts=6, deadline_s=20, backoff_s=0.02)
+IMPATIENT = replace(QUICK, connect_s=0.2, first_byte_s=0.2, stall_s=0.3)
+THRICE = replace(QUICK, attempts=3)
+IMPATIENT_THRICE = replace(IMPATIENT, attempts=3)
+
+GAVE_UP = "; gave up after 3 attempts"
+
+Faults = Callable[[Shards], Sequence[Fault]]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One fault.
+
+    Attributes:
+        name: In the words of the documentation.
+        faults: What the server does, given what it serves.
+        tar: What the user sees of tar: ``DELIVERED``, ``DAMAGED``, or what the one error says.
+        jsonl: The same of JSONL; as ``tar`` if left out.
+        error: Type of the error.
+        jsonl_error: The same of JSONL, if that is another one.
+        shard: The one that the error is about.
+        network: How patient the reading is.
+        server: More options of the server.
+        query: That the URLs have.
+        renewed: The query that a callback renews it to; none without a callback.
+        manifest: Whether there is a manifest.
+        cache: What is wrong with the cache that it is read through: ``damaged`` or ``small``. None is used
+            if left out.
+    """
+
+    name: str
+    faults: Faults
+    tar: str
+    jsonl: str = ""
+    error: type[Exception] = al.StoreError
+    jsonl_error: type[Exception] | None = None
+    shard: str = "big"
+    network: al.NetworkPolicy = QUICK
+    server: Mapping[str, Any] = field(default_factory=dict)
+    query: str = ""
+    renewed: str = ""
+    manifest: bool = False
+    cache: str = ""
+
+    def says(self, kind: str) -> str:
+        return self.jsonl if kind == "jsonl" and self.jsonl else self.tar
+
+    def error_of(self, kind: str) -> Any:
+        return self.jsonl_error if kind == "jsonl" and self.jsonl_error else self.error
+
+
+def bound_s(network: al.NetworkPolicy) -> float:
+    """The longest that a pass may take over one part that fails, and a few seconds for a busy machine."""
+    attempt_s = network.connect_s + network.first_byte_s + network.stall_s
+    return 6 + min(network.attempts * attempt_s, network.deadline_s + attempt_s)
+
+
+def render(sections: Mapping[str, Sequence[Row]]) -> str:
+    """The tables of the documentation."""
+    return "\n".join(f"## {title}\n\n{_table(rows)}" for title, rows in sections.items())
+
+
+def _table(rows: Sequence[Row]) -> str:
+    lines = [
+        "| fault | tar, 0 workers | tar, 2 | JSONL, 0 | JSONL, 2 | the error says |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = [row.name, *(_outcome(row, kind) for kind in ("tar", "tar", "jsonl", "jsonl")), _message(row)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _outcome(row: Row, kind: str) -> str:
+    says = row.says(kind)
+    return says if says in (DELIVERED, DAMAGED) else f"`{row.error_of(kind).__name__}`"
+
+
+def _message(row: Row) -> str:
+    says = dict.fromkeys(row.says(kind).strip(" ;") for kind in ("tar", "jsonl"))
+    return "; ".join(text for text in says if text not in (DELIVERED, DAMAGED))

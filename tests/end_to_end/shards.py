@@ -1,0 +1,102 @@
+"""Shards in memory whose every sample is known, and what a loader makes of them."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncloader as al
+from asyncloader.manifest.entries import Expected
+from asyncloader.manifest.folder import update_manifest
+
+__all__ = ["Sample", "Shards", "loader_of", "make_shards", "sample_of", "samples_of"]
+
+# The least that a loader takes: with two lanes, parts are of 1 MiB.
+_MEMORY = 16 << 20
+
+Sample = tuple[str, bytes]
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Shards of one format.
+
+    Attributes:
+        kind: Their suffix, such as ``tar`` or ``jsonl.gz``.
+        folder: Where they and their ``manifest.json`` are.
+        contents: By name, in order.
+        samples: Key and text of each sample, as they were written.
+    """
+
+    kind: str
+    folder: Path
+    contents: dict[str, bytes]
+    samples: list[Sample]
+
+    @property
+    def paths(self) -> list[str]:
+        return [str(self.folder / name) for name in self.contents]
+
+    def in_order(self, **arguments: Any) -> list[Sample]:
+        """The samples as a healthy pass of such a loader delivers them."""
+        found = samples_of(loader_of(al.from_urls(self.paths), **arguments))
+        assert Counter(found) == Counter(self.samples), "the data set itself is read wrongly"
+        return found
+
+
+def make_shards(kind: str, sizes: Sequence[tuple[str, int, int]], folder: Path, seed: int = 0) -> Shards:
+    """Write shards, and a manifest of all of them.
+
+    Args:
+        kind: Their suffix.
+        sizes: Name, number of samples and bytes of a sample of each.
+        folder: Where to; made if it is not there.
+        seed: Of the texts.
+    """
+    source = random.Random(seed)
+    folder.mkdir(parents=True, exist_ok=True)
+    contents, samples = {}, []
+    for name, count, sample_bytes in sizes:
+        path = folder / f"{name}.{kind}"
+        if count == 0:
+            _write_empty(path)
+        else:
+            with al.ShardWriter(path) as writer:
+                for index in range(count):
+                    # As text, so that both formats can hold it.
+                    key, text = f"{name}-{index:03d}", source.randbytes(sample_bytes // 2).hex()
+                    writer.write({"__key__": key, "txt": text})
+                    samples.append((key, text.encode()))
+        contents[path.name] = path.read_bytes()
+    return Shards(kind, folder, contents, samples)
+
+
+def _write_empty(path: Path) -> None:
+    content = bytes(1024) if ".tar" in path.name else b""
+    if path.suffix == ".gz":
+        content = gzip.compress(content)
+    path.write_bytes(content)
+    entry = Expected(len(content), 0, hashlib.sha256(content).digest())
+    update_manifest(str(path.parent / "manifest.json"), {path.name: entry})
+
+
+def loader_of(recipe: al.Dataset, workers: int = 0, **arguments: Any) -> al.DataLoader[Any]:
+    """Batches are lists of samples as they were read, in one order for any number of workers."""
+    defaults: dict[str, Any] = {"batch_size": 4, "lanes": 2, "memory_limit": _MEMORY}
+    return al.DataLoader(recipe, num_workers=workers, collate_fn=list, **(defaults | arguments))
+
+
+def samples_of(batches: Iterable[list[dict[str, Any]]]) -> list[Sample]:
+    """Key and text of every sample, in order."""
+    return [sample_of(sample) for batch in batches for sample in batch]
+
+
+def sample_of(sample: dict[str, Any]) -> Sample:
+    text = sample["txt"]
+    return sample["__key__"], text.encode() if isinstance(text, str) else bytes(text)
