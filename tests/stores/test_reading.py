@@ -110,6 +110,19 @@ def test_a_body_in_chunks_is_all_there_is(reading: Any) -> None:
         assert [len(shard) for shard in run.all_shards()] == [2 * MiB, 2 * MiB - 5]
 
 
+def test_the_length_of_a_shard_is_told_with_its_first_bytes_or_not_known_at_all(
+    serve: Serve, reading: Any
+) -> None:
+    in_chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    server = serve({"x": b"abc"})
+    with _answering(in_chunks) as url, reading([server.url_of("x"), url]) as run:
+        for total in (3, None):
+            chunks = run.out.receive()
+            assert (chunks.receive(), chunks.total) == (b"abc", total)
+            with pytest.raises(EndOfChannel):
+                chunks.receive()
+
+
 def test_a_server_that_ignores_later_ranges_gives_no_byte_twice(
     serve: Serve, reading: Any, objects: dict[str, bytes]
 ) -> None:

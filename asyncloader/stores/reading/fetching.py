@@ -132,9 +132,9 @@ def _check_promise(shard: Shard, part: Part, body: Body) -> None:
     """Hold what a body promises against what was asked; a store has already checked where it starts."""
     if body.etag is not None and shard.etag is not None and body.etag != shard.etag:
         raise changed(shard.url, part.start, shard.etag, body.etag)
-    if body.total is not None and body.total != shard.total:
+    if None not in (body.total, shard.length) and body.total != shard.length:
         raise StoreError(
-            f"the object was changed while it was being read: it had {shard.total} bytes, now {body.total}",
+            f"the object was changed while it was being read: it had {shard.length} bytes, now {body.total}",
             shard=redact(shard.url),
             offset=part.start,
         )
