@@ -87,7 +87,9 @@ class ResumingStore:
             # Nobody knows whether a body of unknown length was already at its end, and behind the end there
             # is nothing to ask for; with the byte before it there always is something.
             ask_from = offset if first.stop is not None else max(offset - 1, first.start)
-            body = await self._open(request, attempts, url, ask_from, stop, version)
+            # Of a range that was ignored more has come than was asked for, and the rest is wanted too.
+            ask_to = stop if ask_from < stop else _end(first)
+            body = await self._open(request, attempts, url, ask_from, ask_to, version)
             _check_same(first, body, url, offset)
 
 
@@ -108,9 +110,11 @@ def _check_same(first: Body, body: Body, url: str, offset: int) -> None:
     """Hold the answer that goes on against the one that began."""
     if first.etag is not None and body.etag is not None and first.etag != body.etag:
         raise changed(url, offset, first.etag, body.etag)
-    if None not in (first.total, body.total) and first.total != body.total:
-        raise StoreError(
-            f"the object was changed while it was being read: it had {first.total} bytes, now {body.total}",
-            shard=redact(url),
-            offset=offset,
-        )
+    if body.total is None or body.total == first.total or (first.total is None and body.total >= offset):
+        return
+    had = f"at least {offset}" if first.total is None else first.total
+    raise StoreError(
+        f"the object was changed while it was being read: it had {had} bytes, now {body.total}",
+        shard=redact(url),
+        offset=offset,
+    )
