@@ -75,7 +75,7 @@ class Stores:
         if self._access.renew is not None:
             client = RenewingStore(client, self._access.renew)
         timed = TimedStore(client, network, hedges)
-        paced = PacedStore(timed, Pace(), hedges, self._counts)
+        paced = PacedStore(timed, Pace(network.deadline_s), hedges, self._counts)
         return _Origin(ResumingStore(paced, network, self._budget, self._counts), hedges)
 
     async def _client(self, scheme: str, place: str) -> Store:

@@ -117,6 +117,14 @@ async def test_nobody_is_let_in_while_the_origin_asks_for_rest() -> None:
     assert loop.time() - began >= 0.09
 
 
+async def test_a_rest_of_hours_keeps_nobody_waiting_longer_than_attempts_may_go_on() -> None:
+    pace = Pace(longest_rest_s=0.1)
+    slot = await pace.enter()
+    pace.throttled(slot, 3600.0)
+    slot.leave()
+    (await asyncio.wait_for(pace.enter(), 5)).leave()
+
+
 async def test_a_body_that_ignores_the_range_holds_no_place(
     serve: Callable[..., testing.Server], http: HttpStore
 ) -> None:

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 
 from ...progress import NetworkCounts
 from ..failures import ThrottledError
+from ..policy import NetworkPolicy
 from ..store import Body, Store
 from .hedging import Hedges
 
@@ -51,9 +52,15 @@ class Window:
 
 
 class Pace:
-    """The requests of this process to one origin, in the order they came."""
+    """The requests of this process to one origin, in the order they came.
 
-    def __init__(self) -> None:
+    Args:
+        longest_rest_s: Seconds that a refusal keeps the others waiting at most, whatever it asks for: as long
+            as their attempts may go on. They then hear themselves how things are.
+    """
+
+    def __init__(self, longest_rest_s: float = NetworkPolicy().deadline_s) -> None:
+        self._longest_rest_s = longest_rest_s
         self._loop = asyncio.get_running_loop()
         self._window = Window()
         self._in_use = 0
@@ -87,7 +94,8 @@ class Pace:
             self._halvings += 1
             self._window.throttled(self._in_use)
         if retry_after_s:
-            self._resume_s = max(self._resume_s, self._loop.time() + retry_after_s)
+            rest_s = min(retry_after_s, self._longest_rest_s)
+            self._resume_s = max(self._resume_s, self._loop.time() + rest_s)
             self._loop.call_at(self._resume_s, self._rested, self._resume_s)
 
     def _rested(self, until_s: float) -> None:
