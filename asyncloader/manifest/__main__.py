@@ -13,10 +13,10 @@ from ..formats import check_format, format_of
 from ..progress import NetworkCounts
 from ..stores.access import Access
 from ..stores.router import Stores
-from ..stores.urls import expand_urls, local_path, redact, scheme_of
+from ..stores.urls import MANIFEST_NAME, expand_urls, local_path, redact, scheme_of
 from .entries import Expected
 from .folder import update_manifest
-from .lookup import MANIFEST_NAME, look_up
+from .lookup import look_up
 from .survey import Survey, differences
 
 
