@@ -9,10 +9,9 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
 from ..._flow.clock import pause
-from ...errors import StoreError
 from ...progress import NetworkCounts
 from ...types import Buffer
-from ..failures import TransientError, changed
+from ..failures import TransientError, check_same
 from ..policy import NetworkPolicy
 from ..store import Body, Store, clip
 from ..urls import redact
@@ -90,7 +89,7 @@ class ResumingStore:
             # Of a range that was ignored more has come than was asked for, and the rest is wanted too.
             ask_to = stop if ask_from < stop else _end(first)
             body = await self._open(request, attempts, url, ask_from, ask_to, version)
-            _check_same(first, body, url, offset)
+            check_same(body, url, offset, first.etag, first.total)
 
 
 def _end(first: Body) -> int:
@@ -104,17 +103,3 @@ def _check_whole(body: Body, at: int, url: str) -> None:
             shard=redact(url),
             offset=at,
         )
-
-
-def _check_same(first: Body, body: Body, url: str, offset: int) -> None:
-    """Hold the answer that goes on against the one that began."""
-    if first.etag is not None and body.etag is not None and first.etag != body.etag:
-        raise changed(url, offset, first.etag, body.etag)
-    if body.total is None or body.total == first.total or (first.total is None and body.total >= offset):
-        return
-    had = f"at least {offset}" if first.total is None else first.total
-    raise StoreError(
-        f"the object was changed while it was being read: it had {had} bytes, now {body.total}",
-        shard=redact(url),
-        offset=offset,
-    )

@@ -10,7 +10,7 @@ from functools import partial
 from ..._flow.engine import Scope
 from ...errors import StoreError
 from ...types import Buffer
-from ..failures import changed
+from ..failures import check_same
 from ..network.hedging import Hedges
 from ..store import Body, Store, clip
 from ..urls import redact
@@ -130,14 +130,7 @@ class Fetch:
 
 def _check_promise(shard: Shard, part: Part, body: Body) -> None:
     """Hold what a body promises against what was asked; a store has already checked where it starts."""
-    if body.etag is not None and shard.etag is not None and body.etag != shard.etag:
-        raise changed(shard.url, part.start, shard.etag, body.etag)
-    if None not in (body.total, shard.length) and body.total != shard.length:
-        raise StoreError(
-            f"the object was changed while it was being read: it had {shard.length} bytes, now {body.total}",
-            shard=redact(shard.url),
-            offset=part.start,
-        )
+    check_same(body, shard.url, part.start, shard.etag, shard.length)
     if body.stop is not None and body.total is not None and body.stop < min(part.stop, body.total):
         raise StoreError(
             f"asked for the bytes up to {min(part.stop, body.total)}, "
