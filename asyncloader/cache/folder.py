@@ -121,8 +121,10 @@ class Folder:
             header = _sound_header(number)
             if header is not None and path.endswith(identity.version_name(header.etag, header.size)):
                 return Found(number, header, path)
-            bad.append(self.quarantine(path, number))
-            os.close(number)
+            try:
+                bad.append(self.quarantine(path, number))
+            finally:
+                os.close(number)
         return None
 
     def open_kept(self, path: str) -> Found | None:
