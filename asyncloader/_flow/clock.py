@@ -12,7 +12,12 @@ async def pause(seconds: float) -> None:
     """Wait for a time that was computed, such as before another attempt; never in order to look again."""
     loop = asyncio.get_running_loop()
     over: asyncio.Future[None] = loop.create_future()
-    timer = loop.call_later(seconds, over.set_result, None)
+
+    def end() -> None:
+        if not over.done():  # the pause may be cancelled in the very moment that it is over
+            over.set_result(None)
+
+    timer = loop.call_later(seconds, end)
     try:
         await over
     finally:

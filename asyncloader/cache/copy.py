@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping
 
 from ..errors import StoreError
 from .header import HEADER_BYTES, Header, State
@@ -22,14 +21,12 @@ class Copy:
     Args:
         file: Where it is; the copy is one of its holders.
         header: What it holds; as found when it was opened.
-        digests: Promised by the store, and not compared with anything yet.
     """
 
-    def __init__(self, file: Descriptor, header: Header, digests: Mapping[str, bytes] | None = None) -> None:
+    def __init__(self, file: Descriptor, header: Header) -> None:
         self.file = file
         self.etag = header.etag
         self.size = header.size
-        self.digests = digests or {}
         self.filled = header.size if header.state is State.COMPLETE else 0
         self.error: StoreError | None = None
         self._growing = header.state is State.FILLING

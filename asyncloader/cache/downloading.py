@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from functools import partial
 
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Scope
+from ..digest import Verifier
 from ..errors import StoreError
 from ..stores.failures import changed
 from ..stores.reading.reader import ShardChunks, read_shards
@@ -18,7 +20,6 @@ from ..stores.store import Body, Store
 from ..stores.urls import redact
 from ..types import Buffer
 from .copy import Copy
-from .digests import Hashers
 from .filling import publish, withdraw
 from .folder import Folder, Found
 from .header import ABANDONED, HEADER_BYTES, Header, State
@@ -98,7 +99,8 @@ class Download:
         self._opened = opened
         self._admitting = asyncio.Lock()
         self._copy: Copy | None = None
-        self._hashers = Hashers({})
+        self._sha256 = hashlib.sha256()
+        self._verifier = Verifier({})
 
     async def run(self) -> None:
         """Read the shard and write it, until it is whole and has its final name.
@@ -113,11 +115,9 @@ class Download:
             await self._fill()
             assert self._copy is not None, "a shard that ends has begun"
             etag, size = self._copy.etag, self._copy.size
-            broken = self._hashers.broken_promise()
-            if broken is not None:
-                last_word = Header(State.REJECTED, etag, size)
-                raise StoreError(f"the object is not what its store says: {broken}", shard=redact(self._url))
-            whole = Header(State.COMPLETE, etag, size, self._hashers.sha256)
+            last_word = Header(State.REJECTED, etag, size)  # unless the digest is right
+            self._verifier.check(redact(self._url))
+            whole = Header(State.COMPLETE, etag, size, self._sha256.digest())
             last_word = None  # from here on the thread sees to it, also if nobody waits for it
             await self._file.run(self._target.publish, whole)
             self._copy.end(whole=True)
@@ -164,7 +164,8 @@ class Download:
 
     def _store_piece(self, number: int, piece: Sequence[Buffer], offset: int) -> None:
         for chunk in piece:
-            self._hashers.update(chunk)
+            self._sha256.update(chunk)
+            self._verifier.update(chunk)
             rest = memoryview(chunk)
             while rest:
                 written = os.pwrite(number, rest, offset)
@@ -203,6 +204,6 @@ class Download:
         await self._file.run(os.pwrite, self._file.number, header.encode(), 0)
         if not await self._has_room():
             raise NotKeptError("there is no room for it")
-        self._hashers = Hashers(body.digests)
-        self._copy = Copy(self._file.share(), header, self._hashers.unknown)
+        self._verifier = Verifier(body.digests)
+        self._copy = Copy(self._file.share(), header)
         self._opened(self._copy)

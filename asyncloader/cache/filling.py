@@ -41,14 +41,15 @@ def _of_another(folder: Folder, path: str) -> Found | None:
     except OSError:  # a link or a folder
         folder.remove(path)
         return None
-    if not _lock(number):
-        return Found(number, None, path)
+    alive = False
     try:
-        if folder.is_named(path, number):
+        alive = not _lock(number)
+        if not alive and folder.is_named(path, number):
             folder.remove(path)  # under its lock, and not used again: others may be reading it
     finally:
-        os.close(number)
-    return None
+        if not alive:
+            os.close(number)
+    return Found(number, None, path) if alive else None
 
 
 def _new(folder: Folder, path: str) -> Found | None:

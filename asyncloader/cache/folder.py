@@ -131,8 +131,10 @@ class Folder:
                 and (sha256 is None or header.sha256 == sha256)
             ):
                 return Found(number, header, path)
-            bad.append(self.quarantine(path, number))
-            os.close(number)
+            try:
+                bad.append(self.quarantine(path, number))
+            finally:
+                os.close(number)
         return None
 
     def open_kept(self, path: str) -> Found | None:

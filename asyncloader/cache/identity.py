@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..stores.objects.options import ENDPOINT_VARIABLES, plain_options
 from ..stores.urls import scheme_of
 
 __all__ = ["Identity", "identity_of"]
@@ -45,17 +46,19 @@ _SIGNATURES: tuple[tuple[frozenset[str], frozenset[str]], ...] = (
     ),
 )
 
-# Where an object store finds its endpoint, and Azure its account, when no option names it.
-_ENDPOINTS = {
-    "s3": (
-        ("endpoint", "endpoint_url", "endpoint_url_s3"),
-        ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
+# What says on which server a bucket is: options by their plain names, and the variables that count where no
+# option is given.
+_SERVERS: Mapping[str, tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]] = {
+    # A profile may have an endpoint of its own.
+    "s3": ((("endpoint",), ENDPOINT_VARIABLES["s3"]), (("profile",), ("AWS_PROFILE",))),
+    "gs": ((("endpoint", "base_url"), ENDPOINT_VARIABLES["gs"]),),
+    "az": (
+        (("endpoint",), ENDPOINT_VARIABLES["az"]),
+        (("account_name",), ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT")),
+        (("use_emulator",), ("AZURE_STORAGE_USE_EMULATOR",)),
     ),
-    "gs": (("endpoint", "base_url"), ("GOOGLE_BASE_URL",)),
-    "az": (("endpoint",), ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")),
+    "hf": ((("endpoint",), ("HF_ENDPOINT",)),),
 }
-_ACCOUNTS = (("account_name",), ("AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT"))
-_PREFIXES = {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +89,16 @@ def identity_of(url: str, options: Mapping[str, Any], environ: Mapping[str, str]
     Args:
         url: As the store takes it.
         options: The stores' options; an ``endpoint`` among them is another server.
-        environ: Where an object store looks when the options name no endpoint.
+        environ: Where an object store looks when the options do not say.
     """
     scheme = scheme_of(url)
     if scheme in _DEFAULT_PORTS:
         return _identity_on_web(url)
-    bucket_and_key = url.partition("://")[2]
-    if scheme not in _ENDPOINTS:
-        return Identity(scheme, bucket_and_key)
-    endpoint = _setting(scheme, *_ENDPOINTS[scheme], options, environ).rstrip("/")
-    if scheme == "az":  # containers belong to an account
-        endpoint += "#" + _setting(scheme, *_ACCOUNTS, options, environ)
-    return Identity(f"{scheme}+{endpoint}", bucket_and_key)
+    plain = options if scheme == "hf" else plain_options(scheme, options)
+    settings = [_setting(plain, environ, *places).rstrip("/") for places in _SERVERS[scheme]]
+    if scheme == "s3" and settings[0]:
+        settings = settings[:1]  # the profile's own does not count then
+    return Identity("\n".join([scheme, *settings]), url.partition("://")[2])
 
 
 def _identity_on_web(url: str) -> Identity:
@@ -127,19 +128,10 @@ def _is_in(name: str, patterns: frozenset[str]) -> bool:
 
 
 def _setting(
-    scheme: str,
-    names: tuple[str, ...],
-    variables: tuple[str, ...],
-    options: Mapping[str, Any],
-    environ: Mapping[str, str],
+    options: Mapping[str, Any], environ: Mapping[str, str], names: tuple[str, ...], variables: tuple[str, ...]
 ) -> str:
-    for name, value in options.items():
-        plain = name.lower()
-        for prefix in _PREFIXES[scheme]:
-            plain = plain.removeprefix(prefix)
-        if plain in names:
-            return str(value)
-    return next((environ[variable] for variable in variables if environ.get(variable)), "")
+    given = next((str(options[name]) for name in names if options.get(name)), "")
+    return given or next((environ[variable] for variable in variables if environ.get(variable)), "")
 
 
 def _digest(*parts: str) -> str:

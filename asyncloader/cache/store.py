@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..errors import StoreError
-from ..stores.store import Body, Store
+from ..stores.store import Body, Store, clip
 from ..types import Buffer
 from .bringing import Wanted
 from .cache import Cache
@@ -76,7 +76,7 @@ class CachedStore:
         try:
             end = min(stop, copy.size)
             async with aclosing(self._chunks(copy, url, start, end)) as chunks:
-                yield Body(start, end, copy.size, copy.etag, chunks, copy.digests)
+                yield Body(start, end, copy.size, copy.etag, chunks)
         finally:
             copy.close()
 
@@ -99,7 +99,7 @@ class CachedStore:
         async with self._remote.read(url, offset, end, etag=copy.etag) as body:
             at = body.start  # 0 if the server ignores ranges
             async for chunk in body.chunks:
-                wanted = memoryview(chunk)[max(offset - at, 0) : max(end - at, 0)]
+                wanted = clip(chunk, offset - at, end - at)
                 at += len(chunk)
                 if wanted:
                     yield wanted

@@ -14,10 +14,18 @@ from ..progress import NetworkCounts
 from ..stores.access import Access
 from ..stores.listing.asking import look
 from ..stores.router import Stores
-from ..stores.urls import expand_urls, is_remote_pattern, local_path, redact, scheme_of, suffix_path
+from ..stores.urls import (
+    MANIFEST_NAME,
+    expand_urls,
+    is_remote_pattern,
+    local_path,
+    redact,
+    scheme_of,
+    suffix_path,
+)
 from .entries import Expected
 from .folder import update_manifest
-from .lookup import MANIFEST_NAME, look_up
+from .lookup import look_up
 from .survey import Survey, differences
 
 

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 from ..errors import FormatError, StoreError
-from ..stores.urls import local_path, redact, scheme_of
+from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
 from .entries import MAX_MANIFEST_BYTES, Expected, is_manifest, parse_manifest
 
-__all__ = ["MANIFEST_NAME", "expectations", "find_local_manifests", "look_up", "read_local_manifest"]
-
-MANIFEST_NAME = "manifest.json"
+__all__ = ["expectations", "find_local_manifests", "look_up", "read_local_manifest"]
 
 
 def expectations(urls: Sequence[str], manifest_url: str, manifest_bytes: bytes) -> tuple[Expected, ...]:

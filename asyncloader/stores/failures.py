@@ -13,6 +13,7 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 
 from ..errors import StoreError
+from .store import Body
 from .urls import redact
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "ThrottledError",
     "TransientError",
     "changed",
+    "check_same",
     "http_time_s",
     "refused",
     "wait_asked",
@@ -111,6 +113,31 @@ def changed(
         f"the object was changed while it was being read: its {name} was {was}, now {now or 'another'}",
         shard=redact(url),
         status=status,
+        offset=offset,
+    )
+
+
+def check_same(body: Body, url: str, offset: int, etag: str | None, total: int | None) -> None:
+    """Hold an answer against what is known of the object from those before.
+
+    Args:
+        body: The answer.
+        url: Of the shard.
+        offset: First byte that is wanted of it.
+        etag: The version so far; None if no answer named one.
+        total: The length so far, likewise; then the object has at least ``offset`` bytes.
+
+    Raises:
+        StoreError: The object was changed.
+    """
+    if None not in (etag, body.etag) and body.etag != etag:
+        raise changed(url, offset, etag, body.etag)
+    if body.total is None or body.total == total or (total is None and body.total >= offset):
+        return
+    had = f"at least {offset}" if total is None else total
+    raise StoreError(
+        f"the object was changed while it was being read: it had {had} bytes, now {body.total}",
+        shard=redact(url),
         offset=offset,
     )
 

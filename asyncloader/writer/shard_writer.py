@@ -26,7 +26,7 @@ from ..formats import split_suffix
 from ..formats.encode import encode_jsonl_sample, encode_tar_sample, tar_end
 from ..manifest.entries import Expected
 from ..manifest.folder import update_manifest
-from ..manifest.lookup import MANIFEST_NAME
+from ..stores.urls import MANIFEST_NAME
 from .open_shard import OpenShard
 
 __all__ = ["ShardWriter", "WrittenShard"]

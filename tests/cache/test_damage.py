@@ -183,3 +183,16 @@ def test_the_program_prints_what_is_bad(serve: Serve, new_run: Any, kept: Any, t
     assert (tmp_path / "cache" / printed.strip()).exists()
     assert verify(str(tmp_path / "none"))[0] == 2
     assert verify()[0] == 2
+
+
+def test_a_damaged_file_that_cannot_be_put_aside_is_closed(serve: Serve, new_run: Any, kept: Any) -> None:
+    server = serve({"x": CONTENT})
+    url = server.url_of("x")
+    read_epoch(new_run(), [url])
+    (path,) = kept("shards")
+    truncate(path)
+    quarantine = path.parents[2] / "quarantine"
+    quarantine.rmdir()
+    quarantine.touch()
+    with testing.check_leaks(), pytest.warns(RuntimeWarning, match="without the disk cache where it fails"):
+        assert read_epoch(new_run(), [url]) == [CONTENT]

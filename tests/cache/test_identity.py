@@ -34,6 +34,12 @@ def test_objects_that_may_differ_have_names_that_differ() -> None:
         name("az://a/000.tar", {"azure_storage_account_name": "two"}),
         name("s3://a/000.tar", {"endpoint": "http://minio:9000"}),
         name("s3://a/000.tar", {"endpoint": "http://minio:9001"}),
+        name("s3://a/000.tar", {"profile": "one"}),
+        name("s3://a/000.tar", {}, {"AWS_PROFILE": "two"}),
+        name("az://a/000.tar", {"account_name": "one", "use_emulator": True}),
+        name("hf://datasets/a/b/000.tar"),
+        name("hf://datasets/a/b/000.tar", {"endpoint": "https://hub.one"}),
+        name("hf://datasets/a/b/000.tar", {}, {"HF_ENDPOINT": "https://hub.two"}),
         name("s3://a/000.tar?x"),
         name("s3://a/b/000.tar"),
         name("s3://a/b%2F000.tar"),
@@ -47,6 +53,7 @@ def test_the_same_endpoint_given_in_another_way_is_the_same_object() -> None:
     assert given == name(S3, {"endpoint": "http://minio:9000"})
     assert given == name(S3, {}, {"AWS_ENDPOINT_URL_S3": "http://minio:9000"})
     assert given == name(S3, {"endpoint": "http://minio:9000"}, {"AWS_ENDPOINT_URL": "http://else"})
+    assert given == name(S3, {"endpoint": "http://minio:9000", "profile": "any"})
     assert name("http://HOST:80/x") == name("http://host/x")
     assert name("http://alice:old@host/x") == name("http://alice:new@host/x")
 

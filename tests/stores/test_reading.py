@@ -20,6 +20,7 @@ from asyncloader._flow.engine import Engine, EngineStopped
 from asyncloader.errors import StoreError
 from asyncloader.progress import NetworkCounts
 from asyncloader.stores.access import Access
+from asyncloader.stores.policy import NetworkPolicy
 from asyncloader.stores.reading.lookahead import FIRST_PART_BYTES, PART_BYTES
 from asyncloader.stores.reading.reader import read_shards
 from asyncloader.stores.router import Stores
@@ -110,6 +111,19 @@ def test_a_body_in_chunks_is_all_there_is(reading: Any) -> None:
         assert [len(shard) for shard in run.all_shards()] == [2 * MiB, 2 * MiB - 5]
 
 
+def test_the_length_of_a_shard_is_told_with_its_first_bytes_or_not_known_at_all(
+    serve: Serve, reading: Any
+) -> None:
+    in_chunks = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+    server = serve({"x": b"abc"})
+    with _answering(in_chunks) as url, reading([server.url_of("x"), url]) as run:
+        for total in (3, None):
+            chunks = run.out.receive()
+            assert (chunks.receive(), chunks.total) == (b"abc", total)
+            with pytest.raises(EndOfChannel):
+                chunks.receive()
+
+
 def test_a_server_that_ignores_later_ranges_gives_no_byte_twice(
     serve: Serve, reading: Any, objects: dict[str, bytes]
 ) -> None:
@@ -176,6 +190,18 @@ def test_the_error_of_a_later_shard_comes_in_its_turn(serve: Serve, reading: Any
             run.out.receive()
         with pytest.raises(EndOfChannel):
             run.out.receive()
+
+
+def test_a_shard_that_may_not_be_had_for_an_hour_holds_up_none_before_it(serve: Serve, reading: Any) -> None:
+    faults = [testing.CutAt(100, key="0", times=1), testing.Status(503, retry_after=3600, key="1")]
+    server = serve({"0": bytes(MiB), "1": b"one"}, faults)
+    network = NetworkPolicy(backoff_s=0.5, deadline_s=1.0)
+    with reading([server.url_of(key) for key in "01"], network=network) as run:
+        assert run.out.receive(5).receive(5)
+        began = time.monotonic()
+        with pytest.raises(StoreError, match="asks for 3600 s of rest"):
+            run.all_shards()
+        assert time.monotonic() - began < 10
 
 
 def test_a_cut_shard_gives_its_bytes_before_the_error(serve: Serve, reading: Any) -> None:

@@ -92,6 +92,33 @@ async def test_a_server_that_ignores_the_range_of_a_retry_gives_no_byte_twice(
     assert content == CONTENT[100_000:290_000]
 
 
+async def test_more_than_was_asked_for_is_resumed_to_its_end(serve: Any, resuming: Any, fetch: Any) -> None:
+    server = serve({"x": CONTENT}, [testing.IgnoreRange(times=1), testing.CutAt(150_000, times=1)])
+    _, content = await fetch(resuming, server.url_of("x"), 0, 100_000)
+    assert content == CONTENT
+    assert [request.range for request in server.requests] == ["bytes=0-99999", "bytes=150000-299999"]
+
+
+async def test_a_body_of_unknown_length_is_not_whole_because_the_object_has_shrunk(
+    resuming: Any, fetch: Any
+) -> None:
+    """The server names no version, so that only the length can tell."""
+    responses = [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nabcdef\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc",
+    ]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(responses.pop(0))
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(StoreError, match="had at least 6 bytes, now 3"):
+            await fetch(resuming, f"http://127.0.0.1:{port}/x")
+
+
 async def test_an_object_that_changes_before_a_retry_is_told_as_changed(
     serve: Any, resuming: Any, fetch: Any
 ) -> None:

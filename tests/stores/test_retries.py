@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 
 import pytest
 from hypothesis import given
@@ -96,3 +97,11 @@ def test_an_empty_budget_delays_and_does_not_forbid() -> None:
     assert granted[:100] == [0.0] * 100
     assert granted[100:] == [count / 2 for count in range(1, 11)]
     assert budget.take(1000.0) == 0  # full again
+
+
+def test_attempts_that_are_given_up_leave_the_budget_to_others() -> None:
+    budget, policy = RetryBudget(), NetworkPolicy()
+    for _ in range(1000):  # a server goes down, and all that it was asked for at once
+        with suppress(StoreError):
+            Attempts(policy, budget, random.Random(0)).pause_s(CUT, 0.0)
+    assert Attempts(policy, budget, random.Random(0)).pause_s(CUT, policy.deadline_s) < 1

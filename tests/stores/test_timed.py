@@ -13,6 +13,7 @@ from asyncloader.progress import NetworkCounts
 from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.network.hedging import Hedges
+from asyncloader.stores.network.renewing import RenewingStore
 from asyncloader.stores.network.timed import TimedStore
 from asyncloader.stores.policy import NetworkPolicy
 
@@ -81,3 +82,15 @@ async def test_time_outs_of_the_caller_stay_the_callers(serve: Any, timed: Any) 
     with pytest.raises(TimeoutError, match="mine"):
         async with timed.read(server.url_of("x"), 0, 3):
             raise TimeoutError("mine")
+
+
+async def test_a_time_out_of_the_users_callback_is_not_taken_for_the_servers(
+    serve: Any, http: HttpStore, fetch: Any
+) -> None:
+    async def renew(url: str) -> str:
+        raise TimeoutError("mine")
+
+    server = serve({"x": b"abc"}, [testing.Status(403)])
+    timed = TimedStore(RenewingStore(http, renew), IMPATIENT, Hedges(NetworkCounts(), True))
+    with pytest.raises(TimeoutError, match="mine"):
+        await fetch(timed, server.url_of("x"))

@@ -25,8 +25,6 @@ __all__ = ["answer_order", "choose_shards"]
 # A manifest of a million shards, or three times that.
 _MOST_FETCHED_BYTES = 64 << 20
 
-_LONGEST_PAUSE_S = 15.0
-
 
 async def answer_order(order: Order) -> Look:
     """List and fetch what was ordered.

@@ -9,10 +9,9 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
 from ..._flow.clock import pause
-from ...errors import StoreError
 from ...progress import NetworkCounts
 from ...types import Buffer
-from ..failures import TransientError, changed
+from ..failures import TransientError, check_same
 from ..policy import NetworkPolicy
 from ..store import Body, Store, clip
 from ..urls import redact
@@ -87,8 +86,10 @@ class ResumingStore:
             # Nobody knows whether a body of unknown length was already at its end, and behind the end there
             # is nothing to ask for; with the byte before it there always is something.
             ask_from = offset if first.stop is not None else max(offset - 1, first.start)
-            body = await self._open(request, attempts, url, ask_from, stop, version)
-            _check_same(first, body, url, offset)
+            # Of a range that was ignored more has come than was asked for, and the rest is wanted too.
+            ask_to = stop if ask_from < stop else _end(first)
+            body = await self._open(request, attempts, url, ask_from, ask_to, version)
+            check_same(body, url, offset, first.etag, first.total)
 
 
 def _end(first: Body) -> int:
@@ -101,16 +102,4 @@ def _check_whole(body: Body, at: int, url: str) -> None:
             f"the body ended at byte {at}, before byte {body.stop} that the server promised",
             shard=redact(url),
             offset=at,
-        )
-
-
-def _check_same(first: Body, body: Body, url: str, offset: int) -> None:
-    """Hold the answer that goes on against the one that began."""
-    if first.etag is not None and body.etag is not None and first.etag != body.etag:
-        raise changed(url, offset, first.etag, body.etag)
-    if None not in (first.total, body.total) and first.total != body.total:
-        raise StoreError(
-            f"the object was changed while it was being read: it had {first.total} bytes, now {body.total}",
-            shard=redact(url),
-            offset=offset,
         )

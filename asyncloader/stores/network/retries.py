@@ -51,6 +51,10 @@ class RetryBudget:
         self._tokens -= 1
         return max(0.0, -self._tokens / self.trickle_per_s)
 
+    def give_back(self) -> None:
+        """The retry will not be made."""
+        self._tokens += 1
+
 
 class Attempts:
     """The attempts at one range.
@@ -90,6 +94,7 @@ class Attempts:
             raise self._given_up(error, now_s, "")
         wait_s = max(self._jitter_s(), self._budget.take(now_s), error.retry_after_s or 0.0)
         if now_s + wait_s > self._failed_first_s + self._policy.deadline_s:
+            self._budget.give_back()
             asked = error.retry_after_s is not None and error.retry_after_s >= wait_s
             reason = f", as the server asks for {error.retry_after_s:g} s of rest" if asked else ""
             raise self._given_up(error, now_s, reason)

@@ -37,11 +37,14 @@ class TimedStore:
         clock = asyncio.get_running_loop().time
         limit_s = self._policy.connect_s + self._policy.first_byte_s
         began_s = clock()
+        deadline = asyncio.timeout(limit_s)
         async with AsyncExitStack() as stack:
             try:
-                async with asyncio.timeout(limit_s):
+                async with deadline:
                     body = await stack.enter_async_context(self._inner.read(url, start, stop, etag=etag))
             except TimeoutError:
+                if not deadline.expired():  # it is the user's own, of a callback that renews URLs
+                    raise
                 raise TransientError(
                     f"the server did not answer within {limit_s:g} s", shard=redact(url), offset=start
                 ) from None

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from .profiles import Chosen
 
-__all__ = ["check_options", "client_arguments", "plain_options"]
+__all__ = ["ENDPOINT_VARIABLES", "check_options", "client_arguments", "plain_options"]
 
 _COMMON = frozenset({"anonymous", "credential_provider", "endpoint", "skip_signature"})
 
@@ -76,8 +76,9 @@ _CLIENT_NAMES = frozenset(
     }
 )
 
-# obstore does not tell which endpoint it took from the environment, and refuses http:// unless told.
-_ENDPOINT_VARIABLES = {
+#: Where obstore finds its endpoint, the first that is set. It does not tell which one it took, and refuses
+#: http:// unless told.
+ENDPOINT_VARIABLES = {
     "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
     "gs": ("GOOGLE_BASE_URL",),
     "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
@@ -154,7 +155,7 @@ def client_arguments(
         else:
             config[name] = value
     given = config.get(_ENDPOINT_NAME[scheme])
-    endpoints = [given] if given else [environ.get(name, "") for name in _ENDPOINT_VARIABLES[scheme]]
+    endpoints = [given] if given else [environ.get(name, "") for name in ENDPOINT_VARIABLES[scheme]]
     for endpoint in filter(None, endpoints):
         _check_endpoint(endpoint)
     client["allow_http"] = any(endpoint.lower().startswith("http://") for endpoint in endpoints)

@@ -10,7 +10,7 @@ from functools import partial
 from ..._flow.engine import Scope
 from ...errors import StoreError
 from ...types import Buffer
-from ..failures import changed
+from ..failures import check_same
 from ..network.hedging import Hedges
 from ..store import Body, Store, clip
 from ..urls import redact
@@ -39,7 +39,9 @@ class Fetch:
         self._part = part
         self._opened = opened
         self._scope = Scope()
-        self._requests: dict[int, Callable[[], object]] = {}  # how to cancel each that is under way
+        # How to cancel each that may still bring something: one that was cancelled is not there any more.
+        self._requests: dict[int, Callable[[], object]] = {}
+        self._started = 0
         self._ahead: int | None = None
         self._clock = asyncio.get_running_loop().time
         self._moved_s = self._clock()
@@ -51,7 +53,7 @@ class Fetch:
             StoreError: They cannot be had.
         """
         async with self._scope:
-            self._start(0)
+            self._start()
 
     @property
     def late_s(self) -> float | None:
@@ -70,20 +72,22 @@ class Fetch:
         """
         if len(self._requests) == 1 and self._hedges is not None and self._hedges.take():
             with suppress(RuntimeError):  # the part is just being let go
-                self._start(max(self._requests) + 1)
+                self._start()
 
-    def _start(self, request: int) -> None:
+    def _start(self) -> None:
+        request = self._started
+        self._started += 1
         self._requests[request] = self._scope.start(partial(self._bring, request))
 
     async def _bring(self, request: int) -> None:
         try:
             await self._ask(request, self._part.received_to)
         except StoreError:
-            if len(self._requests) == 1:
+            if self._requests.keys() == {request}:
                 raise
             # The other one goes on, and its error will be the part's.
         finally:
-            del self._requests[request]
+            self._requests.pop(request, None)
 
     async def _ask(self, request: int, begin: int) -> None:
         shard, part = self._shard, self._part
@@ -111,9 +115,10 @@ class Fetch:
         if self._ahead != request and self._part.received_to != begin:
             return False
         self._ahead = request
-        for other, cancel in self._requests.items():
-            if other != request:
-                cancel()
+        for other in self._requests.keys() - {request}:
+            # Taken out at once, though it takes a moment to go: should this one fail before, nobody is left.
+            cancel = self._requests.pop(other)
+            cancel()
         return True
 
     async def _hand_on(self, chunk: Buffer) -> None:
@@ -125,14 +130,7 @@ class Fetch:
 
 def _check_promise(shard: Shard, part: Part, body: Body) -> None:
     """Hold what a body promises against what was asked; a store has already checked where it starts."""
-    if body.etag is not None and shard.etag is not None and body.etag != shard.etag:
-        raise changed(shard.url, part.start, shard.etag, body.etag)
-    if body.total is not None and body.total != shard.total:
-        raise StoreError(
-            f"the object was changed while it was being read: it had {shard.total} bytes, now {body.total}",
-            shard=redact(shard.url),
-            offset=part.start,
-        )
+    check_same(body, shard.url, part.start, shard.etag, shard.length)
     if body.stop is not None and body.total is not None and body.stop < min(part.stop, body.total):
         raise StoreError(
             f"asked for the bytes up to {min(part.stop, body.total)}, "

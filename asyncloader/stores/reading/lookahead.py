@@ -51,7 +51,11 @@ class Part:
 
 @dataclass(slots=True, eq=False)
 class Shard:
-    """A shard, read from ``start`` on; its length, version and digests are told by the first answer."""
+    """A shard, read from ``start`` on; its end, version and digests are told by the first answer.
+
+    Attributes:
+        total: Offset to plan its parts up to: its length, or no byte's offset if its server tells none.
+    """
 
     url: str
     start: int
@@ -60,6 +64,11 @@ class Shard:
     etag: str | None = None
     digests: Mapping[str, bytes] = field(default_factory=dict)
     parts: deque[Part] = field(default_factory=deque)
+
+    @property
+    def length(self) -> int | None:
+        """In bytes; None if it is not known, or not yet."""
+        return None if self.total == _NO_END else self.total
 
     @property
     def wants_part(self) -> bool:

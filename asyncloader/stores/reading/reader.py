@@ -41,7 +41,8 @@ class ShardChunks(Channel[Buffer]):
     """The bytes of one shard.
 
     Attributes:
-        total: Length of the whole shard; set before the first chunk comes.
+        total: Length of the whole shard, None if the server does not tell it; set before the first chunk
+            comes.
         digests: What the store promises of the whole shard; likewise. See ``Body``.
     """
 
@@ -116,12 +117,12 @@ class _Reader:
             try:
                 while True:
                     chunk = await self._next_chunk(part)
-                    chunks.total, chunks.digests = shard.total, shard.digests
+                    chunks.total, chunks.digests = shard.length, shard.digests
                     await chunks.send_async(chunk, len(chunk))
                     self._lookahead.release(part, len(chunk))
                     self._top_up()
             except EndOfChannel:
-                chunks.total, chunks.digests = shard.total, shard.digests
+                chunks.total, chunks.digests = shard.length, shard.digests
                 self._lookahead.release(part, part.reserved)
                 shard.parts.popleft()
                 self._top_up()

@@ -1,0 +1,69 @@
+"""Two requests that race for one part, step by step: what either of them does, no byte is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+
+import pytest
+
+from asyncloader._flow.engine import Scope
+from asyncloader.errors import StoreError
+from asyncloader.progress import NetworkCounts
+from asyncloader.stores.http.client import HttpStore
+from asyncloader.stores.network.hedging import Hedges
+from asyncloader.stores.reading.fetching import Fetch
+from asyncloader.stores.reading.lookahead import Lookahead, Part, Shard
+
+MiB = 1 << 20
+
+
+@asynccontextmanager
+async def held_server() -> AsyncIterator[tuple[str, asyncio.Queue[Callable[[bytes], None]]]]:
+    """A server that hands over how to answer each request; it answers nothing by itself."""
+    held: asyncio.Queue[Callable[[bytes], None]] = asyncio.Queue()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            held.put_nowait(writer.write)
+            await reader.read()  # until the client leaves
+        finally:
+            writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x", held
+
+
+async def test_the_error_of_a_request_that_leads_is_heard_though_the_other_has_not_gone_yet(
+    http: HttpStore,
+) -> None:
+    hedges = Hedges(NetworkCounts(), True)
+    for _ in range(20):
+        hedges.answered(0.1)
+    async with held_server() as (url, held), asyncio.timeout(10):
+        lookahead = Lookahead([(url, 0)], 8 * MiB)
+        shard, part = _first(lookahead)
+        fetch = Fetch(http, hedges, shard, part, partial(lookahead.opened, shard, part))
+        async with Scope() as scope:
+            scope.start(fetch.run, part.chunks)
+            first = await held.get()
+            fetch.hedge()
+            await held.get()  # the second one, which is never answered
+            # Three bytes of ten in one piece, and the end of the body: all of it is there to be read at once.
+            first(
+                b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-9/10\r\n"
+                b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+            )
+            assert await part.chunks.receive_async() == b"abc"
+            with pytest.raises(StoreError, match="ended at byte 3"):
+                await part.chunks.receive_async()
+
+
+def _first(lookahead: Lookahead) -> tuple[Shard, Part]:
+    request = lookahead.next_part()
+    assert request is not None
+    return request
