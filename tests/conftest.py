@@ -7,9 +7,12 @@ from contextlib import suppress
 
 import pytest
 from corpus import Corpus, write_corpus
+from sentinel import Watch, no_file_is_named_after_a_secret
 
 from asyncloader import testing
 from asyncloader.workers import ForkServer
+
+__all__ = ["no_file_is_named_after_a_secret"]  # a fixture
 
 # One sample, none, and more than a few batches; the short ones stand between the long ones.
 UNEQUAL = (3, 0, 13, 1, 7, 5, 2)
@@ -19,6 +22,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let the tests go first in which torch forks: a fork is quick and safe while a process is small and has
     no threads, and object stores have not been used in it."""
     items.sort(key=lambda item: item.path.parent.name != "torch_kind")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Watch(), "sentinel")
 
 
 @pytest.fixture(scope="session")

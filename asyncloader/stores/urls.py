@@ -36,6 +36,8 @@ MANIFEST_NAME = "manifest.json"
 _LISTABLE = ("s3", "gs", "az", "hf")
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+# No shard is a file of such a name, but a URL with its signature may be mistyped so, and would be shown.
+_MISTYPED = re.compile(r"\s*(https?|s3|gs|az|hf|file)\s*:", re.IGNORECASE)
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
 
 
@@ -61,11 +63,12 @@ def expand_urls(
     if isinstance(urls, str | os.PathLike):
         urls = [urls]
     if not isinstance(urls, Iterable):
-        raise TypeError(f"urls should be strings or paths, but got {type(urls).__name__}: {urls!r}")
+        raise TypeError(f"urls should be strings or paths, but got {type(urls).__name__}")
     shards: list[str] = []
     for url in urls:
         if not isinstance(url, str | os.PathLike):
-            raise TypeError(f"urls should be strings or paths, but got {type(url).__name__}: {url!r}")
+            # Not what it is: it may be a URL all the same, as bytes, with a signature.
+            raise TypeError(f"urls should be strings or paths, but got {type(url).__name__}")
         for name in _expand_braces(os.fspath(url)):
             shards.extend(_expand_local(name, is_shard) if scheme_of(name) == "file" else [name])
             if len(shards) > MOST_SHARDS:
@@ -79,10 +82,13 @@ def scheme_of(url: str) -> str:
     """The scheme, ``file`` for a plain path.
 
     Raises:
-        ValueError: A scheme that no store serves.
+        ValueError: A scheme that no store serves, or one that is not written as such.
     """
     match = _SCHEME.match(url)
     if match is None:
+        mistyped = _MISTYPED.match(url)
+        if mistyped is not None:
+            raise ValueError(f"a URL should begin with {mistyped[1]}://, but one begins with {mistyped[0]!r}")
         return "file"
     scheme = match[1].lower()
     if scheme not in SCHEMES:
@@ -99,7 +105,9 @@ def local_path(url: str) -> str:
     # Not urlsplit: files have no query, and a ``?`` is a glob's.
     host, slash, path = url[match.end() :].partition("/")
     if host not in ("", "localhost"):
-        raise ValueError(f"a file:// URL should have no host, but got {url!r}; write file:///path")
+        raise ValueError(
+            f"a file:// URL should have no host, but got {host.rpartition('@')[2]!r}; write file:///path"
+        )
     return unquote(slash + path)
 
 

@@ -105,7 +105,7 @@ def test_a_damaged_file_is_put_aside_and_fetched_again(
     damage: Callable[[Path], None], serve: Serve, new_run: Any, kept: Any
 ) -> None:
     server = serve({"x": CONTENT})
-    url = server.url_of("x") + "?token=sentinel"
+    url = server.url_of("x") + "?token=SENTINEL"
     read_epoch(new_run(), [url])
     (path,) = kept("shards")
     damage(path)
@@ -113,7 +113,7 @@ def test_a_damaged_file_is_put_aside_and_fetched_again(
     with testing.check_leaks(), pytest.warns(RuntimeWarning, match="damaged copy") as told:
         assert read_epoch(second, [url]) == [CONTENT]
     (message,) = [str(warning.message) for warning in told]
-    assert server.url_of("x") in message and "sentinel" not in message
+    assert server.url_of("x") in message and "SENTINEL" not in message
     assert path.stat().st_size == HEADER_BYTES + len(CONTENT) and not path.is_symlink()
     assert len(list(path.parents[2].joinpath("quarantine").iterdir())) == 1
     before = server.counters.requests

@@ -218,7 +218,7 @@ def test_stopping_in_the_middle_leaves_nothing(serve: Serve, new_run: Any, kept:
 
 def test_no_url_and_no_secret_is_in_a_name(serve: Serve, new_run: Any, tmp_path: Path) -> None:
     server = serve({"secret-key": b"x"})
-    read_epoch(new_run(), [server.url_of("secret-key") + "?token=sentinel"])
+    read_epoch(new_run(), [server.url_of("secret-key") + "?token=SENTINEL"])
     for path in tmp_path.rglob("*"):
-        assert "secret" not in str(path.relative_to(tmp_path)) and "sentinel" not in str(path)
-        assert path.is_dir() or (b"sentinel" not in path.read_bytes() and b"secret" not in path.read_bytes())
+        assert "secret" not in str(path.relative_to(tmp_path)) and "SENTINEL" not in str(path)
+        assert path.is_dir() or (b"SENTINEL" not in path.read_bytes() and b"secret" not in path.read_bytes())

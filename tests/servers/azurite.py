@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +20,8 @@ __all__ = ["AzureServer", "run_azurite"]
 
 _ROOT = Path(__file__).parents[2]
 
-# Azurite's own account, which its documentation gives to everybody.
-_ACCOUNT = "devstoreaccount1"
-_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+# Keys are 64 bytes in base64, which this is.
+_ACCOUNT, _KEY = "devstoreaccount1", 10 * "SENTINEL" + "KEYKEA=="
 
 
 @dataclass(frozen=True)
@@ -78,5 +78,6 @@ def run_azurite() -> Iterator[AzureServer]:
         command = [program, "--blobHost", "127.0.0.1", "--blobPort", str(port), "--inMemoryPersistence"]
         # Clients are newer than what Azurite knows of the protocol, but use nothing of it that is newer.
         command += ["--silent", "--disableTelemetry", "--skipApiVersionCheck"]
-        with run_server(command, port, Path(folder)):
+        environ = os.environ | {"AZURITE_ACCOUNTS": f"{_ACCOUNT}:{_KEY}"}
+        with run_server(command, port, Path(folder), environ=environ):
             yield AzureServer(f"http://127.0.0.1:{port}/{_ACCOUNT}", _ACCOUNT, _KEY)

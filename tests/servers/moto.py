@@ -23,4 +23,4 @@ def run_moto() -> Iterator[S3Server]:
     with tempfile.TemporaryDirectory(prefix="moto-") as folder, reserve_port() as port:
         command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
         with run_server(command, port, Path(folder)):
-            yield S3Server(f"http://127.0.0.1:{port}", "testing", "testing-secret")
+            yield S3Server(f"http://127.0.0.1:{port}", "testing", "SENTINEL")

@@ -16,7 +16,7 @@ from .s3 import S3Server
 
 __all__ = ["run_swift"]
 
-_ACCESS_KEY, _SECRET_KEY = "test:tester", "testing-secret"
+_ACCESS_KEY, _SECRET_KEY = "test:tester", "SENTINEL"
 
 # One process each: with workers, Swift ends its whole process group when it ends, and so the tests.
 _SERVER = """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-KEYS = {"access_key_id": "AKIASECRETID", "secret_access_key": "SECRETKEY", "region": "us-east-1"}
+KEYS = {"access_key_id": "AKIASENTINEL", "secret_access_key": "SENTINEL", "region": "us-east-1"}
 
 
 class S3:

@@ -47,7 +47,7 @@ async def main() -> None:
         store = await stack.enter_async_context(HttpStore.open())
         targets = ["127.0.0.1", "[::ffff:127.0.0.1]", "inside.test", "other.test", PUBLIC]
         for port, target in enumerate(targets, _PORT + 1):
-            location = f"Location: http://{target}:{_PORT}/x?sig=SECRET"
+            location = f"Location: http://{target}:{_PORT}/x?sig=SENTINEL"
             moved = f"HTTP/1.1 302 Found\r\nContent-Length: 0\r\n{location}\r\n\r\n".encode()
             for host in (PUBLIC, "127.0.0.1"):
                 await stack.enter_async_context(await serve(host, port, moved))

@@ -13,7 +13,7 @@ from asyncloader.stores.failures import ThrottledError, TransientError
 from asyncloader.stores.http.answers import Asked, body_of, request_headers
 from asyncloader.stores.store import Body
 
-URL = "https://me:SECRET@h/x?sig=SECRET"
+URL = "https://me:SENTINEL@h/x?sig=SENTINEL"
 OLD, NEW = "Wed, 21 Oct 2015 07:28:00 GMT", "Wed, 21 Oct 2015 07:28:01 GMT"
 
 

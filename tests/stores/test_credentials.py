@@ -80,11 +80,8 @@ class Cloud:
         if path.startswith("/latest/") and self.metadata_status != 200:
             return self.metadata_status, b"", {}
         if (method, path) == ("PUT", "/latest/api/token"):
-            return 200, b"session-token", {}
-        if (
-            path.startswith("/latest/meta-data/")
-            and headers.get("x-aws-ec2-metadata-token") != "session-token"
-        ):
+            return 200, b"SENTINEL", {}
+        if path.startswith("/latest/meta-data/") and headers.get("x-aws-ec2-metadata-token") != "SENTINEL":
             return 401, b"", {}
         if path == "/latest/meta-data/iam/security-credentials/":
             return (200, b"my-role", {}) if self.role else (404, b"", {})
@@ -119,15 +116,20 @@ def cloud() -> Iterator[Cloud]:
 
 def keys_for(seconds: float, name: str) -> dict[str, Any]:
     expires_at = datetime.now(UTC) + timedelta(seconds=seconds)
-    return {"access_key_id": name, "secret_access_key": "SECRET", "token": "TOKEN", "expires_at": expires_at}
+    return {
+        "access_key_id": name,
+        "secret_access_key": "SENTINEL",
+        "token": "SENTINEL",
+        "expires_at": expires_at,
+    }
 
 
 def role_for(seconds: float, name: str) -> dict[str, Any]:
     now = datetime.now(UTC)
     return {
         "AccessKeyId": name,
-        "SecretAccessKey": "SECRET",
-        "Token": "TOKEN",
+        "SecretAccessKey": "SENTINEL",
+        "Token": "SENTINEL",
         "Code": "Success",
         "LastUpdated": now.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "Expiration": (now + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ"),
@@ -158,15 +160,15 @@ async def test_a_provider_is_asked_again_when_its_keys_expire(
     for _ in range(4):
         await read(fetch, store)
     assert cloud.signers == ["KEY0", "KEY1", "KEY2", "KEY2"]
-    assert cloud.seen[0][2]["x-amz-security-token"] == "TOKEN"
+    assert cloud.seen[0][2]["x-amz-security-token"] == "SENTINEL"
 
 
 @pytest.mark.parametrize(
     ("scheme", "credential", "signed"),
     [
-        ("gs", {"token": "T"}, "Bearer T"),
-        ("az", {"token": "T"}, "Bearer T"),
-        ("az", {"sas_token": "sig=T"}, "/corpus/x?sig=T"),
+        ("gs", {"token": "SENTINEL"}, "Bearer SENTINEL"),
+        ("az", {"token": "SENTINEL"}, "Bearer SENTINEL"),
+        ("az", {"sas_token": "sig=SENTINEL"}, "/corpus/x?sig=SENTINEL"),
     ],
 )
 async def test_other_clouds_take_providers_too(
@@ -198,12 +200,12 @@ async def test_a_provider_that_raises_is_told_without_its_text(
     cloud: Cloud, fetch: Fetch, shown: Shown
 ) -> None:
     def provide() -> dict[str, Any]:
-        raise LookupError("SECRET")
+        raise LookupError("SENTINEL")
 
     store = ObjectStore("s3", "corpus", {"endpoint": cloud.url, "credential_provider": provide})
     with pytest.raises(StoreError, match="their provider raised LookupError") as caught:
         await read(fetch, store)
-    assert "SECRET" not in shown(caught.value)
+    assert "SENTINEL" not in shown(caught.value)
     assert cloud.seen == []
 
 
@@ -212,14 +214,14 @@ def test_credentials_of_two_kinds_are_refused() -> None:
     with pytest.raises(ValueError, match="access_key_id and profile"):
         check_options("s3", {"aws_access_key_id": "x", "profile": "y"})
     with pytest.raises(TypeError, match="credential_provider should be callable, not str"):
-        check_options("gs", {"credential_provider": "SECRET"})
+        check_options("gs", {"credential_provider": "SENTINEL"})
 
 
 async def test_given_keys_are_not_joined_by_a_token_of_the_environment(
     cloud: Cloud, fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_SESSION_TOKEN", "of others")
-    options = {"endpoint": cloud.url, "access_key_id": "MINE", "secret_access_key": "SECRET"}
+    options = {"endpoint": cloud.url, "access_key_id": "MINE", "secret_access_key": "SENTINEL"}
     await read(fetch, ObjectStore("s3", "corpus", options))
     assert cloud.signers == ["MINE"]
     assert "x-amz-security-token" not in cloud.seen[0][2]
@@ -228,7 +230,7 @@ async def test_given_keys_are_not_joined_by_a_token_of_the_environment(
 async def test_a_profile_signs_with_its_keys_region_and_endpoint(
     cloud: Cloud, fetch: Fetch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "c").write_text("[work]\naws_access_key_id=WORK\naws_secret_access_key=SECRET\n")
+    (tmp_path / "c").write_text("[work]\naws_access_key_id=WORK\naws_secret_access_key=SENTINEL\n")
     (tmp_path / "f").write_text(f"[profile work]\nregion=eu-west-9\nendpoint_url={cloud.url}\n")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "c"))
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "f"))
@@ -253,7 +255,7 @@ async def test_a_credential_process_signs_through_boto3(
     cloud: Cloud, fetch: Fetch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     program = tmp_path / "program.py"
-    keys = {"Version": 1, "AccessKeyId": "FROM_PROCESS", "SecretAccessKey": "SECRET"}
+    keys = {"Version": 1, "AccessKeyId": "FROM_PROCESS", "SecretAccessKey": "SENTINEL"}
     program.write_text(f"print('''{json.dumps(keys)}''')")
     (tmp_path / "f").write_text(f"[profile process]\ncredential_process = {sys.executable} {program}\n")
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "f"))
@@ -306,7 +308,7 @@ async def test_a_metadata_service_that_goes_away_in_the_middle_may_come_back(
 
 
 async def test_a_container_is_told_its_role(cloud: Cloud, fetch: Fetch, tmp_path: Path) -> None:
-    (tmp_path / "token").write_text("container-token")
+    (tmp_path / "token").write_text("SENTINEL")
     cloud.role = role_for(3600, "CONTAINER")
     options = {
         "endpoint": cloud.url,
@@ -315,7 +317,7 @@ async def test_a_container_is_told_its_role(cloud: Cloud, fetch: Fetch, tmp_path
     }
     await read(fetch, ObjectStore("s3", "corpus", options))
     assert cloud.signers == ["CONTAINER"]
-    assert cloud.seen[0][2]["authorization"] == "container-token"
+    assert cloud.seen[0][2]["authorization"] == "SENTINEL"
 
 
 async def test_a_certificate_of_a_stranger_is_final(cloud: Cloud, fetch: Fetch, tmp_path: Path) -> None:

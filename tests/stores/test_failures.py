@@ -23,7 +23,7 @@ from asyncloader.stores.failures import (
     ],
 )
 def test_a_status_tells_whether_asking_again_may_help(status: int, kind: type[StoreError]) -> None:
-    error = refused("https://h/x?sig=SECRET", 7, status, retry_after_s=3.0)
+    error = refused("https://h/x?sig=SENTINEL", 7, status, retry_after_s=3.0)
     assert type(error) is kind
     assert (error.shard, error.status, error.offset) == ("https://h/x", status, 7)
     assert getattr(error, "retry_after_s", "none") == ("none" if kind is StoreError else 3.0)

@@ -82,10 +82,10 @@ async def test_a_refusal_tells_status_shard_and_offset(
 ) -> None:
     server = serve({"x": CONTENT}, [testing.Status(status)])
     with pytest.raises(StoreError, match=str(status)) as caught:
-        await fetch(http, server.url_of("x") + "?sig=SECRET", 7, 9)
+        await fetch(http, server.url_of("x") + "?sig=SENTINEL", 7, 9)
     error = caught.value
     assert (error.shard, error.status, error.offset) == (server.url_of("x"), status, 7)
-    assert "SECRET" not in all_told(error)
+    assert "SENTINEL" not in all_told(error)
 
 
 async def test_a_body_in_chunks_has_no_length_but_an_end(
@@ -165,7 +165,7 @@ async def test_a_server_that_hangs_up_is_an_error(serve: Serve, http: HttpStore,
 
 async def test_no_server_is_an_error(http: HttpStore, fetch: Fetch, unused_tcp_port: int) -> None:
     with pytest.raises(TransientError, match="connection failed"):
-        await fetch(http, f"http://127.0.0.1:{unused_tcp_port}/x?sig=SECRET")
+        await fetch(http, f"http://127.0.0.1:{unused_tcp_port}/x?sig=SENTINEL")
 
 
 async def test_no_connection_in_time_is_an_error(fetch: Fetch) -> None:
@@ -253,21 +253,22 @@ async def test_a_redirect_is_followed_with_the_range(serve: Serve, http: HttpSto
 async def test_a_circle_of_redirects_is_an_error_without_its_secrets(
     serve: Serve, http: HttpStore, fetch: Fetch
 ) -> None:
-    server = serve({"x": CONTENT}, [testing.Redirect("/x?sig=SECRET")])
+    server = serve({"x": CONTENT}, [testing.Redirect("/x?sig=SENTINEL")])
     with pytest.raises(StoreError, match="redirects more than") as caught:
         await fetch(http, server.url_of("x"))
-    assert "SECRET" not in all_told(caught.value)
+    assert "SENTINEL" not in all_told(caught.value)
 
 
 @pytest.mark.parametrize(
-    "url", ["http://", "http://[bad/x", "http://h:99999/x", "http://me:SECRET@/x?SECRET", "http://h:port/x"]
+    "url",
+    ["http://", "http://[bad/x", "http://h:99999/x", "http://me:SENTINEL@/x?SENTINEL", "http://h:port/x"],
 )
 async def test_an_invalid_url_is_an_error_without_its_secrets(
     http: HttpStore, fetch: Fetch, url: str
 ) -> None:
     with pytest.raises(StoreError, match="not a valid URL") as caught:
         await fetch(http, url)
-    assert "SECRET" not in all_told(caught.value)
+    assert "SENTINEL" not in all_told(caught.value)
 
 
 @pytest.mark.parametrize("path", ["/a%2Cb%7Ec%27d/x", "/x?sig=a%2Fb%2B%3D+~'&d=%7e"])
@@ -320,9 +321,9 @@ async def test_a_certificate_that_nobody_vouches_for_is_an_error_for_good(
     async with await asyncio.start_server(_say_nothing, "127.0.0.1", 0, ssl=_self_signed(tmp_path)) as server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(StoreError, match="certificate cannot be trusted") as caught:
-            await fetch(http, f"https://127.0.0.1:{port}/x?sig=SECRET")
+            await fetch(http, f"https://127.0.0.1:{port}/x?sig=SENTINEL")
     assert type(caught.value) is StoreError
-    assert "SECRET" not in all_told(caught.value)
+    assert "SENTINEL" not in all_told(caught.value)
 
 
 async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -428,21 +429,21 @@ def test_headers_of_the_user_are_options() -> None:
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
-        ({"header": {"a": "SECRET"}}, ValueError),
-        ({"headers": "Authorization: SECRET"}, TypeError),
-        ({"headers": {"A": b"SECRET"}}, TypeError),
+        ({"header": {"a": "SENTINEL"}}, ValueError),
+        ({"headers": "Authorization: SENTINEL"}, TypeError),
+        ({"headers": {"A": b"SENTINEL"}}, TypeError),
         ({"headers": {"A": None}}, TypeError),
-        ({"headers": {1: "SECRET"}}, TypeError),
-        ({"headers": {"A": "SECRET\r\nRange: bytes=0-1"}}, ValueError),
-        ({"headers": {"A": "SECRET\x00"}}, ValueError),
-        ({"headers": {"A: SECRET": "x"}}, ValueError),
-        ({"headers": {"A\n": "SECRET"}}, ValueError),
-        ({"headers": {"": "SECRET"}}, ValueError),
-        ({"headers": {"Range": "SECRET"}}, ValueError),
-        ({"headers": {"if-match": "SECRET"}}, ValueError),
-        ({"headers": {"Accept-encoding": "SECRET"}}, ValueError),
-        ({"headers": {"HOST": "SECRET"}}, ValueError),
-        ({"headers": {"a": "SECRET", "A": "SECRET"}}, ValueError),
+        ({"headers": {1: "SENTINEL"}}, TypeError),
+        ({"headers": {"A": "SENTINEL\r\nRange: bytes=0-1"}}, ValueError),
+        ({"headers": {"A": "SENTINEL\x00"}}, ValueError),
+        ({"headers": {"A: SENTINEL": "x"}}, ValueError),
+        ({"headers": {"A\n": "SENTINEL"}}, ValueError),
+        ({"headers": {"": "SENTINEL"}}, ValueError),
+        ({"headers": {"Range": "SENTINEL"}}, ValueError),
+        ({"headers": {"if-match": "SENTINEL"}}, ValueError),
+        ({"headers": {"Accept-encoding": "SENTINEL"}}, ValueError),
+        ({"headers": {"HOST": "SENTINEL"}}, ValueError),
+        ({"headers": {"a": "SENTINEL", "A": "SENTINEL"}}, ValueError),
     ],
 )
 def test_wrong_options_are_refused_without_their_values(
@@ -450,7 +451,7 @@ def test_wrong_options_are_refused_without_their_values(
 ) -> None:
     with pytest.raises(kind) as caught:
         check_http_options(options)
-    assert "SECRET" not in str(caught.value)
+    assert "SENTINEL" not in str(caught.value)
 
 
 FAILURES: dict[str, list[testing.Fault]] = {

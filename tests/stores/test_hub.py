@@ -112,15 +112,15 @@ def test_a_token_is_found_in_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "kind"),
     [
-        ({"tokens": "SECRET"}, ValueError),
+        ({"tokens": "SENTINEL"}, ValueError),
         ({"token": 7}, TypeError),
         ({"token": True}, TypeError),
-        ({"token": "SECRET\r\nX: y"}, ValueError),
+        ({"token": "SENTINEL\r\nX: y"}, ValueError),
         ({"token": ""}, ValueError),
-        ({"endpoint": "s3://SECRET"}, ValueError),
-        ({"endpoint": "https://me:SECRET@h"}, ValueError),
-        ({"endpoint": "https://h?SECRET"}, ValueError),
-        ({"endpoint": "https://[SECRET"}, ValueError),
+        ({"endpoint": "s3://SENTINEL"}, ValueError),
+        ({"endpoint": "https://me:SENTINEL@h"}, ValueError),
+        ({"endpoint": "https://h?SENTINEL"}, ValueError),
+        ({"endpoint": "https://[SENTINEL"}, ValueError),
     ],
 )
 def test_wrong_options_are_refused_without_their_values(
@@ -128,15 +128,15 @@ def test_wrong_options_are_refused_without_their_values(
 ) -> None:
     with pytest.raises(kind) as caught:
         check_hub_options(options)
-    assert "SECRET" not in str(caught.value)
+    assert "SENTINEL" not in str(caught.value)
 
 
 def test_a_wrong_environment_is_refused_without_its_values() -> None:
-    for environ in ({"HF_ENDPOINT": "SECRET"}, {"HF_TOKEN": "SECRET \u00e4"}):
+    for environ in ({"HF_ENDPOINT": "SENTINEL"}, {"HF_TOKEN": "SENTINEL \u00e4"}):
         with pytest.raises(ValueError) as caught:
             hub_of({}, environ)
-        assert "SECRET" not in str(caught.value)
-    assert "SECRET" not in repr(Hub("https://h", "SECRET"))
+        assert "SENTINEL" not in str(caught.value)
+    assert "SENTINEL" not in repr(Hub("https://h", "SENTINEL"))
 
 
 CONTENT = bytes(range(256)) * 4
@@ -144,14 +144,14 @@ CONTENT = bytes(range(256)) * 4
 
 async def test_a_file_is_read_and_the_token_stays_with_the_hub(serve: Serve, fetch: Fetch) -> None:
     network = serve({"blob": CONTENT})
-    redirect = testing.Redirect(network.url_of("blob") + "?sig=SECRET")
+    redirect = testing.Redirect(network.url_of("blob") + "?sig=SENTINEL")
     hub = serve({}, [redirect])
-    async with HubStore.open(Hub(hub.url, "TOKEN")) as store:
+    async with HubStore.open(Hub(hub.url, "SENTINEL")) as store:
         for start in (0, 100):
             body, content = await fetch(store, "hf://datasets/me/set/a b.tar", start, start + 10)
             assert (body.start, body.total, content) == (start, 1024, CONTENT[start : start + 10])
     assert {entry.path for entry in hub.requests} == {"/datasets/me/set/resolve/main/a b.tar"}
-    assert [entry.headers["authorization"] for entry in hub.requests] == ["Bearer TOKEN"] * 2
+    assert [entry.headers["authorization"] for entry in hub.requests] == ["Bearer SENTINEL"] * 2
     assert not any("authorization" in entry.headers for entry in network.requests)
 
 
@@ -161,11 +161,11 @@ async def test_errors_name_the_shard_as_it_was_listed(
 ) -> None:
     url = "hf://datasets/me/set@dev/x.tar"
     hub = serve({"datasets/me/set/resolve/dev/x.tar": CONTENT}, [fault])
-    async with HubStore.open(Hub(hub.url, "TOKEN")) as store:
+    async with HubStore.open(Hub(hub.url, "SENTINEL")) as store:
         with pytest.raises(StoreError) as caught:
             await fetch(store, url)
     assert caught.value.shard == url
-    assert "TOKEN" not in all_told(caught.value)
+    assert "SENTINEL" not in all_told(caught.value)
 
 
 def test_a_tree_is_files_and_folders() -> None:
@@ -233,10 +233,10 @@ def paged(serve: Serve, *faults: testing.Fault) -> testing.Server:
 
 async def test_a_folder_is_listed_page_by_page(serve: Serve) -> None:
     server = paged(serve)
-    listed = await list_hub("hf://datasets/me/set@v1/train", {"endpoint": server.url, "token": "TOKEN"})
+    listed = await list_hub("hf://datasets/me/set@v1/train", {"endpoint": server.url, "token": "SENTINEL"})
     base = "hf://datasets/me/set@v1/train"
     assert listed == [(f"{base}/0 a", 0), (f"{base}/1", 1), (f"{base}/2", 2)]
-    assert all(entry.headers["authorization"] == "Bearer TOKEN" for entry in server.requests)
+    assert all(entry.headers["authorization"] == "Bearer SENTINEL" for entry in server.requests)
     assert await list_hub(f"{base}/", {"endpoint": server.url}) == listed
 
 
@@ -261,9 +261,9 @@ async def test_a_listing_that_cannot_be_had_is_an_error_of_the_folder(
 ) -> None:
     url = "hf://datasets/me/set@v1/train"
     with pytest.raises(StoreError, match=message) as caught:
-        await list_hub(url, {"endpoint": paged(serve, fault).url, "token": "TOKEN"})
+        await list_hub(url, {"endpoint": paged(serve, fault).url, "token": "SENTINEL"})
     assert caught.value.shard == url
-    assert "TOKEN" not in all_told(caught.value)
+    assert "SENTINEL" not in all_told(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"<html>", b"{}", b"\xff", b""])

@@ -122,13 +122,13 @@ def test_many_pages_are_listed(s3: S3) -> None:
             "d/*.zip",
             r"no object matches for s3://shelf/d/\*.zip; there are 5 other objects below s3://shelf/d/",
         ),
-        ("d/x?sig=SECRET", r"no object matches for s3://shelf/d/x\.\.\.;"),
+        ("d/x?sig=SENTINEL", r"no object matches for s3://shelf/d/x\.\.\.;"),
     ],
 )
 def test_a_pattern_without_a_shard_is_refused(s3: S3, pattern: str, message: str) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         look([f"s3://shelf/{pattern}"], s3.options, is_tar)
-    assert "SECRET" not in str(caught.value)
+    assert "SENTINEL" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -145,13 +145,13 @@ def test_a_listing_that_goes_on_failing_is_an_error_without_secrets(
     serve: Serve, shown: Callable[[BaseException], str]
 ) -> None:
     server = serve({}, [testing.Status(500)])
-    options = {"endpoint": server.url, "account_name": "me", "sas_key": "sv=1&sig=SECRET"}
+    options = {"endpoint": server.url, "account_name": "me", "sas_key": "sv=1&sig=SENTINEL"}
     network = NetworkPolicy(attempts=2)
     with pytest.raises(StoreError, match="500 Internal Server Error") as caught:
         look(["az://corpus/x/"], options, is_tar, network=network)
     assert len(server.requests) == 2
     assert (caught.value.shard, caught.value.offset) == ("az://corpus/x/", None)
-    assert "SECRET" not in shown(caught.value)
+    assert "SENTINEL" not in shown(caught.value)
 
 
 def test_a_listing_that_hangs_ends_at_its_deadline(serve: Serve) -> None:
@@ -179,16 +179,16 @@ def test_no_secret_is_on_the_command_line_or_in_the_environment_of_the_child(s3:
     found = {item.partition(b"=")[0].decode() for item in (tmp_path / "environ").read_bytes().split(b"\0")}
     # readline sets these two behind Python's back.
     assert found - {"", "LINES", "COLUMNS"} <= set(mine)
-    assert b"SECRET" not in (tmp_path / "environ").read_bytes()
+    assert b"SENTINEL" not in (tmp_path / "environ").read_bytes()
 
 
 def test_an_error_of_the_predicate_and_wrong_options_come_back(s3: S3) -> None:
     def broken(url: str) -> bool:
-        raise KeyError("SECRET")
+        raise KeyError("SENTINEL")
 
     with pytest.raises(RuntimeError, match=r"listing failed with KeyError at test_listing.py:\d+") as caught:
         look(["s3://shelf/d/"], s3.options, broken)
-    assert "SECRET" not in str(caught.value)
+    assert "SENTINEL" not in str(caught.value)
     with pytest.raises(ValueError, match="unknown option 'nonsense'"):
         look(["s3://shelf/d/"], {"nonsense": 1}, is_tar)
 

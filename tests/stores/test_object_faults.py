@@ -188,7 +188,7 @@ async def read():
     async with ObjectStore("s3", "corpus", options).read("s3://corpus/x/a.tar", 0, 10) as body:
         return b"".join([bytes(chunk) async for chunk in body.chunks])
 
-options = json.loads(sys.argv[1])
+options = json.load(sys.stdin)
 found = look(["s3://corpus/x/"], options, lambda url: url.endswith(".tar"))
 assert found.listings[0].shards[0].url == "s3://corpus/x/a.tar", found
 assert "obstore" not in sys.modules and "torch" not in sys.modules
@@ -203,8 +203,10 @@ print(asyncio.run(read()).decode())
 def test_a_fork_after_listing_reads() -> None:
     with serve_s3() as s3:
         s3.put("x/a.tar", b"content")
-        command = [sys.executable, "-W", "error", "-c", _LISTED_THEN_FORKED, json.dumps(s3.options)]
-        found = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        command = [sys.executable, "-W", "error", "-c", _LISTED_THEN_FORKED]
+        found = subprocess.run(
+            command, input=json.dumps(s3.options), capture_output=True, text=True, timeout=30
+        )
     assert (found.stdout, found.stderr) == ("content\ncontent\n", "")
 
 

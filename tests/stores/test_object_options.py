@@ -60,8 +60,8 @@ def test_an_option_of_another_scheme_is_unknown() -> None:
 
 def test_a_wrong_value_is_refused_without_being_shown() -> None:
     with pytest.raises(TypeError, match=r"option 'secret_access_key' should be .*, not list") as caught:
-        check_options("s3", {"secret_access_key": ["SECRET"]})
-    assert "SECRET" not in str(caught.value)
+        check_options("s3", {"secret_access_key": ["SENTINEL"]})
+    assert "SENTINEL" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

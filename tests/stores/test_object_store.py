@@ -56,10 +56,10 @@ async def test_a_range_behind_the_end_is_an_error(s3: S3, fetch: Fetch) -> None:
 async def test_a_missing_key_and_a_missing_bucket_are_told_apart(s3: S3, fetch: Fetch, shown: Shown) -> None:
     for bucket, code in (("corpus", "NoSuchKey"), ("nowhere", "NoSuchBucket")):
         with pytest.raises(StoreError, match=code) as caught:
-            await fetch(ObjectStore("s3", bucket, s3.options), f"s3://{bucket}/none?sig=SECRET", 5)
+            await fetch(ObjectStore("s3", bucket, s3.options), f"s3://{bucket}/none?sig=SENTINEL", 5)
         assert (caught.value.status, caught.value.offset) == (404, 5)
         assert caught.value.shard == f"s3://{bucket}/none"
-        assert "SECRET" not in shown(caught.value)
+        assert "SENTINEL" not in shown(caught.value)
 
 
 async def test_a_changed_object_is_an_error(s3: S3, fetch: Fetch) -> None:
@@ -84,7 +84,7 @@ async def test_wrong_credentials_are_an_error_that_does_not_show_them(
     finally:
         s3.check_signatures("inf")
     assert caught.value.status == 403
-    assert "SECRET" not in shown(caught.value)
+    assert "SENTINEL" not in shown(caught.value)
 
 
 async def test_public_objects_are_read_anonymously(s3: S3, fetch: Fetch) -> None:
@@ -129,18 +129,18 @@ async def test_what_is_given_wins_over_the_environment(
     assert content == CONTENT[:10]
 
 
-@pytest.mark.parametrize("bucket", ["", "me:SECRET@corpus"])
+@pytest.mark.parametrize("bucket", ["", "me:SENTINEL@corpus"])
 def test_a_name_that_is_no_bucket_is_refused(bucket: str) -> None:
     with pytest.raises(ValueError, match="s3://bucket/key") as caught:
         ObjectStore("s3", bucket, {})
-    assert "SECRET" not in str(caught.value)
+    assert "SENTINEL" not in str(caught.value)
 
 
 async def test_options_that_the_client_refuses_are_told_without_secrets(fetch: Fetch, shown: Shown) -> None:
-    store = ObjectStore("s3", "corpus", {"proxy_url": "http://[SECRET"})
+    store = ObjectStore("s3", "corpus", {"proxy_url": "http://[SENTINEL"})
     with pytest.raises(ValueError, match=r"s3://corpus with the options given \(proxy_url\)") as caught:
         await fetch(store, "s3://corpus/x")
-    assert "SECRET" not in shown(caught.value)
+    assert "SENTINEL" not in shown(caught.value)
     with pytest.raises(ValueError, match=r"az://corpus with the options given \(none\): .*[Aa]ccount"):
         await fetch(ObjectStore("az", "corpus", {}), "az://corpus/x")
 
@@ -167,10 +167,10 @@ async def test_a_shared_access_signature_is_sent_and_never_shown(
     serve: Serve, fetch: Fetch, shown: Shown
 ) -> None:
     server = serve({}, [testing.Status(500)])
-    options = {"endpoint": server.url, "account_name": "me", "sas_key": "sv=1&sig=SECRET"}
+    options = {"endpoint": server.url, "account_name": "me", "sas_key": "sv=1&sig=SENTINEL"}
     with pytest.raises(StoreError, match="500") as caught:
         await fetch(ObjectStore("az", "corpus", options), "az://corpus/x")
-    assert "SECRET" not in shown(caught.value)
+    assert "SENTINEL" not in shown(caught.value)
 
 
 def test_shards_are_read_through_the_router(s3: S3, reading: Any) -> None:

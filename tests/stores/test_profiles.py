@@ -12,16 +12,16 @@ CREDENTIALS = """
 # a comment
 [default]
 aws_access_key_id = DEFAULT
-aws_secret_access_key = SECRET
+aws_secret_access_key = SENTINEL
 
 [work]
 aws_access_key_id=WORK
-aws_secret_access_key=SECRET
-aws_session_token=TOKEN
+aws_secret_access_key=SENTINEL
+aws_session_token=SENTINEL
 
 [both]
 aws_access_key_id = IN_CREDENTIALS
-aws_secret_access_key = SECRET
+aws_secret_access_key = SENTINEL
 """
 
 CONFIG = """
@@ -39,10 +39,10 @@ dynamodb =
   endpoint_url = https://dynamodb.example
 [profile both]
 aws_access_key_id = IN_CONFIG
-aws_secret_access_key = SECRET
+aws_secret_access_key = SENTINEL
 [profile "in config"]
 aws_access_key_id = IN_CONFIG
-aws_secret_access_key = SECRET
+aws_secret_access_key = SENTINEL
 [profile process]
 credential_process = /bin/false
 [profile role]
@@ -57,7 +57,7 @@ region = eu-north-1
 """
 
 FILES = SharedFiles(CREDENTIALS, CONFIG)
-ENVIRONMENT_KEYS = {"AWS_ACCESS_KEY_ID": "ENV", "AWS_SECRET_ACCESS_KEY": "SECRET"}
+ENVIRONMENT_KEYS = {"AWS_ACCESS_KEY_ID": "ENV", "AWS_SECRET_ACCESS_KEY": "SENTINEL"}
 WEB = {"AWS_WEB_IDENTITY_TOKEN_FILE": "/token", "AWS_ROLE_ARN": "arn"}
 
 
@@ -108,8 +108,8 @@ def test_a_session_token_comes_with_its_keys() -> None:
     assert provider is not None
     assert provider() == {
         "access_key_id": "WORK",
-        "secret_access_key": "SECRET",
-        "token": "TOKEN",
+        "secret_access_key": "SENTINEL",
+        "token": "SENTINEL",
         "expires_at": None,
     }
 
@@ -165,8 +165,8 @@ def test_a_broken_file_is_told_without_its_lines() -> None:
 def test_nothing_secret_is_shown() -> None:
     chosen = choose({"profile": "work"}, {}, FILES)
     for shown in (repr(chosen), repr(chosen.provider), repr(FILES)):
-        assert "SECRET" not in shown
-        assert "TOKEN" not in shown
+        assert "SENTINEL" not in shown
+        assert "SENTINEL" not in shown
 
 
 def test_the_files_that_the_environment_names_are_read(tmp_path: Path) -> None:

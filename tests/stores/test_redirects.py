@@ -183,7 +183,7 @@ def test_a_public_server_cannot_send_anybody_to_a_private_address(tmp_path: Path
             assert "private, loopback or link-local" in found, case
         else:
             assert found == "read", case
-        assert "SECRET" not in found
+        assert "SENTINEL" not in found
     assert len(outcomes) == 20
 
 
@@ -230,7 +230,7 @@ async def test_five_redirects_are_followed_and_no_more(serve: Serve, http: HttpS
 
 
 @pytest.mark.parametrize(
-    "location", ["ftp://h/x?SECRET", "https://?SECRET", "http://h:port/?SECRET", "http://[h/"]
+    "location", ["ftp://h/x?SENTINEL", "https://?SENTINEL", "http://h:port/?SENTINEL", "http://[h/"]
 )
 async def test_a_redirect_to_what_is_no_url_is_an_error_without_its_secrets(
     serve: Serve, http: HttpStore, fetch: Fetch, location: str
@@ -238,7 +238,7 @@ async def test_a_redirect_to_what_is_no_url_is_an_error_without_its_secrets(
     server = serve({"x": b""}, [testing.Redirect(location)])
     with pytest.raises(StoreError, match="no http") as caught:
         await fetch(http, server.url_of("x"))
-    assert "SECRET" not in all_told(caught.value)
+    assert "SENTINEL" not in all_told(caught.value)
     assert type(caught.value) is StoreError
 
 
@@ -252,14 +252,14 @@ async def test_credentials_stay_with_their_origin(serve: Serve, fetch: Fetch) ->
     back = serve({"x": b"abc", "kept": b"abc"}, [testing.Redirect("/kept", key="own")])
     elsewhere = serve({}, [testing.Redirect(back.url_of("x"))])
     first = serve({"x": b"abc"}, [testing.Redirect(elsewhere.url_of("x"), key="x")])
-    async with HttpStore.open(headers={"Authorization": "Bearer SECRET", "X-Token": "SECRET"}) as http:
+    async with HttpStore.open(headers={"Authorization": "Bearer SENTINEL", "X-Token": "SENTINEL"}) as http:
         assert (await fetch(http, first.url_of("x")))[1] == b"abc"
-        assert first.requests[0].headers["authorization"] == "Bearer SECRET"
-        assert first.requests[0].headers["x-token"] == "SECRET"
+        assert first.requests[0].headers["authorization"] == "Bearer SENTINEL"
+        assert first.requests[0].headers["x-token"] == "SENTINEL"
         for entry in (elsewhere.requests[0], back.requests[0]):
-            assert "SECRET" not in str(entry.headers)
+            assert "SENTINEL" not in str(entry.headers)
         await fetch(http, back.url_of("own"))
-        assert [entry.headers["x-token"] for entry in back.requests[1:]] == ["SECRET"] * 2
+        assert [entry.headers["x-token"] for entry in back.requests[1:]] == ["SENTINEL"] * 2
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ async def test_credentials_are_not_sent_again_after_another_origin(serve: Serve,
     away = serve({}, [RedirectLater(end)])
     home = serve({"end": b"abc"}, [testing.Redirect(away.url_of("x"), key="x")])
     end.append(home.url_of("end"))
-    async with HttpStore.open(headers={"X-Token": "SECRET"}) as http:
+    async with HttpStore.open(headers={"X-Token": "SENTINEL"}) as http:
         assert (await fetch(http, home.url_of("x")))[1] == b"abc"
     assert ["x-token" in entry.headers for entry in home.requests] == [True, False]
 
@@ -304,7 +304,7 @@ async def test_a_refusal_behind_a_redirect_is_the_shards_and_each_read_starts_an
     serve: Serve, http: HttpStore, fetch: Fetch, status: int
 ) -> None:
     content = serve({"x": b"abc"}, [testing.Status(status, times=1)])
-    first = serve({}, [testing.Redirect(content.url_of("x") + "?sig=SECRET")])
+    first = serve({}, [testing.Redirect(content.url_of("x") + "?sig=SENTINEL")])
     with pytest.raises(StoreError) as caught:
         await fetch(http, first.url_of("x"))
     assert (caught.value.shard, caught.value.status) == (first.url_of("x"), status)

@@ -30,7 +30,7 @@ class Signer:
 
     def __call__(self, url: str) -> str:
         self.asked.append(url)
-        return f"{url.partition('?')[0]}?sig=SECRET-{len(self.asked)}."
+        return f"{url.partition('?')[0]}?sig=SENTINEL-{len(self.asked)}."
 
 
 @pytest.fixture
@@ -42,8 +42,8 @@ def signer() -> Signer:
 async def test_a_refused_url_is_renewed_and_used_until_it_is_refused_again(
     serve: Serve, http: HttpStore, fetch: Fetch, signer: Signer, status: int
 ) -> None:
-    expires = testing.Status(status, query="*SECRET-1.*", after=2)
-    server = serve({"x": CONTENT}, [testing.RequireQuery("SECRET-", code=status), expires])
+    expires = testing.Status(status, query="*SENTINEL-1.*", after=2)
+    server = serve({"x": CONTENT}, [testing.RequireQuery("SENTINEL-", code=status), expires])
     store = RenewingStore(http, signer)
     listed = server.url_of("x") + "?sig=old"
     for start in range(0, 50, 10):
@@ -52,8 +52,8 @@ async def test_a_refused_url_is_renewed_and_used_until_it_is_refused_again(
     assert signer.asked == [listed] * 2
     assert [entry.query.removeprefix("sig=") for entry in server.requests] == [
         "old",
-        *["SECRET-1."] * 3,
-        *["SECRET-2."] * 3,
+        *["SENTINEL-1."] * 3,
+        *["SENTINEL-2."] * 3,
     ]
 
 
@@ -78,7 +78,7 @@ async def test_other_failures_pass_as_they_are(
 async def test_many_parts_refused_at_once_renew_once(
     serve: Serve, http: HttpStore, fetch: Fetch, signer: Signer
 ) -> None:
-    server = serve({"x": CONTENT, "y": CONTENT}, [testing.RequireQuery("SECRET-")], latency_s=0.05)
+    server = serve({"x": CONTENT, "y": CONTENT}, [testing.RequireQuery("SENTINEL-")], latency_s=0.05)
 
     async def renew(url: str) -> str:
         await asyncio.sleep(0.05)
@@ -96,7 +96,7 @@ async def test_a_part_refused_late_takes_the_url_that_others_had_renewed(
     serve: Serve, http: HttpStore, fetch: Fetch, signer: Signer
 ) -> None:
     late = testing.Delay(0.3, query="", times=1)
-    server = serve({"x": CONTENT}, [testing.RequireQuery("SECRET-"), late])
+    server = serve({"x": CONTENT}, [testing.RequireQuery("SENTINEL-"), late])
     store = RenewingStore(http, signer)
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         group.create_task(fetch(store, server.url_of("x"), 0, 1))
@@ -112,25 +112,25 @@ async def test_a_renewed_url_that_is_refused_too_is_the_error(
 ) -> None:
     server = serve({"x": CONTENT}, [testing.Status(403)])
     with pytest.raises(StoreError, match="renew gave for it too") as caught:
-        await fetch(RenewingStore(http, signer), server.url_of("x") + "?sig=SECRET", 5, 9)
+        await fetch(RenewingStore(http, signer), server.url_of("x") + "?sig=SENTINEL", 5, 9)
     error = caught.value
     assert (error.shard, error.status, error.offset) == (server.url_of("x"), 403, 5)
-    assert "SECRET" not in all_told(error)
+    assert "SENTINEL" not in all_told(error)
     assert len(server.requests) == 2
 
 
 async def test_errors_name_the_listed_shard_wherever_the_fresh_url_leads(
     serve: Serve, http: HttpStore, fetch: Fetch
 ) -> None:
-    listed = serve({}, [testing.Status(403)]).url_of("listed") + "?sig=SECRET"
+    listed = serve({}, [testing.Status(403)]).url_of("listed") + "?sig=SENTINEL"
     faults = [testing.CutAt(10, times=1), testing.Status(500, times=1, after=1)]
     elsewhere = serve({"else": CONTENT}, faults)
-    store = RenewingStore(http, lambda url: elsewhere.url_of("else") + "?sig=SECRET")
+    store = RenewingStore(http, lambda url: elsewhere.url_of("else") + "?sig=SENTINEL")
     for offset in (10, 0):
         with pytest.raises(TransientError) as caught:
             await fetch(store, listed)
         assert (caught.value.shard, caught.value.offset) == (listed.partition("?")[0], offset)
-        assert "SECRET" not in all_told(caught.value)
+        assert "SENTINEL" not in all_told(caught.value)
     assert (await fetch(store, listed))[1] == CONTENT
 
 
@@ -142,7 +142,7 @@ async def test_the_users_error_keeps_its_type_and_tells_the_shard(
 
     server = serve({"x": CONTENT}, [testing.Status(403)])
     with pytest.raises(LookupError, match="mine") as caught:
-        await fetch(RenewingStore(http, renew), server.url_of("x") + "?sig=SECRET")
+        await fetch(RenewingStore(http, renew), server.url_of("x") + "?sig=SENTINEL")
     assert caught.value.__notes__ == [f"raised while the URL of shard {server.url_of('x')} was renewed"]
     assert caught.value.__context__ is None
 
@@ -151,15 +151,15 @@ async def test_the_users_error_keeps_its_type_and_tells_the_shard(
     ("given", "kind"),
     [
         (None, TypeError),
-        (b"http://h/SECRET", TypeError),
+        (b"http://h/SENTINEL", TypeError),
         ("", ValueError),
-        ("/path?SECRET", ValueError),
-        ("s3://b/SECRET", ValueError),
-        ("file:///SECRET", ValueError),
+        ("/path?SENTINEL", ValueError),
+        ("s3://b/SENTINEL", ValueError),
+        ("file:///SENTINEL", ValueError),
         ("http://", ValueError),
-        ("http://?SECRET", ValueError),
-        ("http://[h/SECRET", ValueError),
-        ("http://h:port/SECRET", ValueError),
+        ("http://?SENTINEL", ValueError),
+        ("http://[h/SENTINEL", ValueError),
+        ("http://h:port/SENTINEL", ValueError),
     ],
 )
 async def test_what_is_no_url_of_the_shards_kind_is_refused_without_its_secrets(
@@ -168,7 +168,7 @@ async def test_what_is_no_url_of_the_shards_kind_is_refused_without_its_secrets(
     server = serve({"x": CONTENT}, [testing.Status(403)])
     with pytest.raises(kind, match="renew should return") as caught:
         await fetch(RenewingStore(http, lambda url: given), server.url_of("x"))  # type: ignore[arg-type, return-value]
-    assert "SECRET" not in all_told(caught.value)
+    assert "SENTINEL" not in all_told(caught.value)
     assert server.url_of("x") in caught.value.__notes__[0]
 
 
@@ -185,7 +185,7 @@ async def test_plain_functions_run_in_a_thread_and_coroutine_functions_on_the_lo
         threads.append(threading.current_thread())
         return signer(url) + mark
 
-    server = serve({"x": CONTENT}, [testing.RequireQuery("SECRET-")])
+    server = serve({"x": CONTENT}, [testing.RequireQuery("SENTINEL-")])
     for renew in (plain, partial(asynchronous, "mark")):
         assert (await fetch(RenewingStore(http, renew), server.url_of("x")))[1] == CONTENT
     assert threads[0] is not threading.main_thread() and threads[1] is threading.main_thread()
@@ -203,7 +203,7 @@ async def test_a_cancelled_read_leaves_the_renewing_to_the_next(
             await asyncio.Event().wait()
         return signer(url)
 
-    server = serve({"x": CONTENT}, [testing.RequireQuery("SECRET-")])
+    server = serve({"x": CONTENT}, [testing.RequireQuery("SENTINEL-")])
     store = RenewingStore(http, renew)
     stuck = asyncio.create_task(fetch(store, server.url_of("x")))
     async with asyncio.timeout(10):
@@ -217,7 +217,7 @@ async def test_only_the_latest_urls_are_kept(
     serve: Serve, http: HttpStore, fetch: Fetch, signer: Signer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(renewing, "_MOST_KEPT", 2)
-    server = serve({key: CONTENT for key in "xyz"}, [testing.RequireQuery("SECRET-")])
+    server = serve({key: CONTENT for key in "xyz"}, [testing.RequireQuery("SENTINEL-")])
     store = RenewingStore(http, signer)
     for key in "xyzzyx":
         assert (await fetch(store, server.url_of(key)))[1] == CONTENT
@@ -225,7 +225,7 @@ async def test_only_the_latest_urls_are_kept(
 
 
 async def test_an_error_of_the_caller_passes_as_it_is(serve: Serve, http: HttpStore, signer: Signer) -> None:
-    server = serve({"x": CONTENT}, [testing.RequireQuery("SECRET-")])
+    server = serve({"x": CONTENT}, [testing.RequireQuery("SENTINEL-")])
     mine = StoreError("mine", status=403)
     with pytest.raises(StoreError) as caught:
         async with RenewingStore(http, signer).read(server.url_of("x"), 0, 10):

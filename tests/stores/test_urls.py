@@ -76,10 +76,26 @@ def test_what_is_no_name_is_refused(wrong: object) -> None:
         expand_urls(wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "name", ["http:/h/x", "https:h/x", "S3 ://b/x", " gs://b/x", "file:x", "http:://h/x"]
+)
+def test_a_mistyped_url_is_not_taken_for_a_file(name: str) -> None:
+    with pytest.raises(ValueError, match=r"should begin with .*://") as caught:
+        expand_urls(name + "?sig=SENTINEL")
+    assert "SENTINEL" not in str(caught.value)
+
+
+def test_what_is_no_name_is_refused_without_its_secrets() -> None:
+    for wrong in ([b"http://h/x?sig=SENTINEL"], "file://me:SENTINEL@h/x"):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            expand_urls(wrong)  # type: ignore[arg-type]
+        assert "SENTINEL" not in str(caught.value)
+
+
 def test_an_unknown_scheme_is_refused_without_its_secrets() -> None:
     with pytest.raises(ValueError, match="unknown scheme ftp://") as caught:
-        expand_urls("ftp://me:SECRET@h/x?sig=SECRET")
-    assert "SECRET" not in str(caught.value)
+        expand_urls("ftp://me:SENTINEL@h/x?sig=SENTINEL")
+    assert "SENTINEL" not in str(caught.value)
 
 
 def test_globs_are_sorted(tmp_path: Path) -> None:
@@ -152,8 +168,8 @@ _WORDS = st.text(
 def test_redacted_urls_show_neither_query_nor_user(
     scheme: str, user: str, host: str, path: str, query: str
 ) -> None:
-    shown = redact(f"{scheme}://{user}SECRET:SECRET@{host}/{path}?{query}SECRET=SECRET#SECRET")
-    assert "SECRET" not in shown
+    shown = redact(f"{scheme}://{user}SENTINEL:SENTINEL@{host}/{path}?{query}SENTINEL=SENTINEL#SENTINEL")
+    assert "SENTINEL" not in shown
     assert shown.startswith(f"{scheme.lower()}://") or "not a valid URL" in shown
 
 

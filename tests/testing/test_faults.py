@@ -278,11 +278,11 @@ def test_faults_pick_by_the_query_as_it_was_sent() -> None:
 
 
 def test_a_query_without_the_signature_is_refused_and_not_shown() -> None:
-    with serve({"a": b"a"}, [RequireQuery("sig=SECRET")]) as server:
-        statuses = [get(server, target).status for target in ("a", "a?sig=old", "a?x=1&sig=SECRET")]
+    with serve({"a": b"a"}, [RequireQuery("sig=SENTINEL")]) as server:
+        statuses = [get(server, target).status for target in ("a", "a?sig=old", "a?x=1&sig=SENTINEL")]
         assert statuses == [403, 403, 200]
         assert server.requests[2].headers["host"] == "test"
-        assert "SECRET" not in repr(server.requests) + repr(RequireQuery("sig=SECRET"))
+        assert "SENTINEL" not in repr(server.requests) + repr(RequireQuery("sig=SENTINEL"))
 
 
 def test_headers_are_replaced_added_and_left_out() -> None:
