@@ -33,6 +33,16 @@ class Progress:
     filled: int
     alive: bool
 
+    @property
+    def state(self) -> State | None:
+        """What the header says; None as long as there is none."""
+        return None if self.header is None else self.header.state
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return not self.alive or self.state not in (None, State.FILLING)
+
 
 def look(number: int) -> Progress:
     """How far an open file is now."""
@@ -74,17 +84,13 @@ async def follow(
             while True:
                 changed.clear()
                 progress = await file.run(look, file.number)
-                header = progress.header
-                if copy is None and header is not None and header.state in (State.FILLING, State.COMPLETE):
-                    copy = Copy(file.share(), header)
+                if copy is None and progress.state in (State.FILLING, State.COMPLETE):
+                    assert progress.header is not None, "a state comes from a header"
+                    copy = Copy(file.share(), progress.header)
                     opened(copy)
                 if copy is not None:
-                    copy.grow(progress.filled)
-                    if header is not None and header.state is State.COMPLETE:
-                        copy.end(whole=True)
-                    if header is not None and header.state is State.REJECTED:
-                        copy.end(error=_rejected(url))
-                if not progress.alive or (header is not None and header.state is not State.FILLING):
+                    _tell(copy, progress, url)
+                if progress.ended:
                     return True
                 grown = progress != seen
                 seen = progress
@@ -101,8 +107,11 @@ async def follow(
                 copy.close()
 
 
-def _rejected(url: str) -> StoreError:
-    return StoreError(
-        "another process on this machine has downloaded the object, and its digest was not the promised one",
-        shard=redact(url),
-    )
+def _tell(copy: Copy, progress: Progress, url: str) -> None:
+    """Let the readers of the copy know how far it is."""
+    copy.grow(progress.filled)
+    if progress.state is State.COMPLETE:
+        copy.end(whole=True)
+    if progress.state is State.REJECTED:
+        what = "another process has just downloaded the object, and its digest was not the promised one"
+        copy.end(error=StoreError(what, shard=redact(url)))

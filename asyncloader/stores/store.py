@@ -7,7 +7,7 @@ of them as stores that wrap another.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -30,6 +30,8 @@ class Body:
             that made it can close it: one left to the garbage collector is closed by a task without owner.
         digests: Of the whole object, as the store promises them, by algorithm as hashlib spells it, or
             ``crc32`` and ``crc32c`` (big-endian).
+        give_way: Call it before reading at another pace than the bytes come: the body then no longer counts
+            among the requests that its server is given at a time.
     """
 
     start: int
@@ -38,6 +40,7 @@ class Body:
     etag: str | None
     chunks: AsyncGenerator[Buffer, None]
     digests: Mapping[str, bytes] = field(default_factory=dict)
+    give_way: Callable[[], None] = field(default=lambda: None, repr=False)
 
 
 class Store(Protocol):

@@ -57,8 +57,8 @@ def expand_urls(
 
     Raises:
         TypeError: Something else than strings or paths.
-        ValueError: No shard at all, an unknown scheme, a bad range, or a glob or folder
-            without a match.
+        ValueError: No shard at all, an unknown scheme, a bad range, a web URL without a host or with a port
+            that is none, or a glob or folder without a match.
     """
     if isinstance(urls, str | os.PathLike):
         urls = [urls]
@@ -70,7 +70,10 @@ def expand_urls(
             # Not what it is: it may be a URL all the same, as bytes, with a signature.
             raise TypeError(f"urls should be strings or paths, but got {type(url).__name__}")
         for name in _expand_braces(os.fspath(url)):
-            shards.extend(_expand_local(name, is_shard) if scheme_of(name) == "file" else [name])
+            scheme = scheme_of(name)
+            if scheme in ("http", "https"):
+                _check_web_url(name)
+            shards.extend(_expand_local(name, is_shard) if scheme == "file" else [name])
             if len(shards) > MOST_SHARDS:
                 raise ValueError(f"{redact(os.fspath(url))} names more than {MOST_SHARDS} shards")
     if not shards:
@@ -146,6 +149,16 @@ def redact(url: str) -> str:
     except ValueError:  # such as brackets that hold no address; an error message must not fail for it
         return f"{match[1]}://(not a valid URL)"
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def _check_web_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        good = bool(parts.hostname) and parts.port != 0  # looking at the port raises, too
+    except ValueError:
+        good = False
+    if not good:
+        raise ValueError(f"a URL should be http(s)://host[:port]/path, but got {redact(url)!r}")
 
 
 def _expand_braces(pattern: str) -> Iterator[str]:

@@ -18,6 +18,9 @@ from asyncloader.stores.failures import ThrottledError
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.network.hedging import Hedges
 from asyncloader.stores.network.pacing import Pace, PacedStore, Window
+from asyncloader.stores.network.resuming import ResumingStore
+from asyncloader.stores.network.retries import RetryBudget
+from asyncloader.stores.policy import NetworkPolicy
 
 
 def simulate(capacity: int, rounds: int, seed: int) -> tuple[float, float]:
@@ -125,16 +128,22 @@ async def test_a_rest_that_nobody_will_wait_for_stops_nobody() -> None:
     (await asyncio.wait_for(pace.enter(), 5)).leave()
 
 
+@pytest.mark.parametrize("times", [None, 1], ids=["always", "the first time"])
 async def test_a_body_that_ignores_the_range_holds_no_place(
-    serve: Callable[..., testing.Server], http: HttpStore
+    serve: Callable[..., testing.Server], http: HttpStore, times: int | None
 ) -> None:
-    server = serve({"x": bytes(2 << 20)}, [testing.IgnoreRange()])
+    faults = [testing.IgnoreRange(times=times), testing.CutAt(1 << 20, times=1)]
+    server = serve({"x": bytes(2 << 20)}, faults)
     counts, pace = NetworkCounts(), Pace()
-    store = PacedStore(http, pace, Hedges(counts, False), counts)
+    paced = PacedStore(http, pace, Hedges(counts, False), counts)
+    store = ResumingStore(paced, NetworkPolicy(backoff_s=0.01), RetryBudget(), counts)
+    got = 0
     async with store.read(server.url_of("x"), 0, 100) as body:
         assert body.stop == 2 << 20
-        assert pace._in_use == 0
-    assert counts == NetworkCounts(requests=1)
+        async for chunk in body.chunks:
+            got += len(chunk)
+            assert pace._in_use == 0
+    assert (got, counts) == (2 << 20, NetworkCounts(requests=2, retries=1))
 
 
 async def test_refusals_are_counted_and_free_their_place(serve: Any, http: HttpStore) -> None:

@@ -92,11 +92,14 @@ async def test_a_server_that_ignores_the_range_of_a_retry_gives_no_byte_twice(
     assert content == CONTENT[100_000:290_000]
 
 
-async def test_more_than_was_asked_for_is_resumed_to_its_end(serve: Any, resuming: Any, fetch: Any) -> None:
-    server = serve({"x": CONTENT}, [testing.IgnoreRange(times=1), testing.CutAt(150_000, times=1)])
+@pytest.mark.parametrize("cut", [50_000, 100_000, 150_000])
+async def test_more_than_was_asked_for_is_resumed_to_its_end(
+    serve: Any, resuming: Any, fetch: Any, cut: int
+) -> None:
+    server = serve({"x": CONTENT}, [testing.IgnoreRange(times=1), testing.CutAt(cut, times=1)])
     _, content = await fetch(resuming, server.url_of("x"), 0, 100_000)
     assert content == CONTENT
-    assert [request.range for request in server.requests] == ["bytes=0-99999", "bytes=150000-299999"]
+    assert [request.range for request in server.requests] == ["bytes=0-99999", f"bytes={cut}-299999"]
 
 
 async def test_a_body_of_unknown_length_is_not_whole_because_the_object_has_shrunk(

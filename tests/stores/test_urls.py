@@ -177,3 +177,11 @@ def test_redacted_urls_show_neither_query_nor_user(
 def test_redacting_never_fails(text: str) -> None:
     redact(text)
     redact(f"https://{text}")
+
+
+@pytest.mark.parametrize("host", ["h:port", "h:99999", "h:0", "[::1", "", ":80", "user:SECRET@"])
+@pytest.mark.parametrize("scheme", ["http", "HTTPS"])
+def test_a_web_url_that_names_no_server_is_refused_before_any_reading(scheme: str, host: str) -> None:
+    with pytest.raises(ValueError, match=r"should be http\(s\)://host\[:port\]/path") as caught:
+        expand_urls(["http://good/x", f"{scheme}://{host}/x?sig=SECRET"])
+    assert "SECRET" not in str(caught.value)

@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 from ...progress import NetworkCounts
 from ..failures import ThrottledError
@@ -154,11 +155,7 @@ class PacedStore:
             self._counts.requests += 1
             async with self._inner.read(url, start, stop, etag=etag) as body:
                 self._pace.answered()
-                if body.stop is None or body.stop > stop:
-                    # The range was ignored. A body that goes on into other parts waits for its consumer, and
-                    # holding its place meanwhile could keep out the request that the consumer waits for.
-                    slot.leave()
-                yield body
+                yield replace(body, give_way=slot.leave)
         except ThrottledError as error:
             self._counts.throttled += 1
             self._hedges.throttled()

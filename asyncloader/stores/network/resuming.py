@@ -63,10 +63,15 @@ class ResumingStore:
         await pause(wait_s)
 
     async def _chunks(
-        self, request: AsyncExitStack, attempts: Attempts, url: str, stop: int, first: Body, etag: str | None
+        self, request: AsyncExitStack, attempts: Attempts, url: str, asked: int, first: Body, etag: str | None
     ) -> AsyncGenerator[Buffer, None]:
         body, offset, version = first, first.start, first.etag or etag
+        stop = max(asked, _end(first))
         while True:
+            if stop > asked:
+                # The range was ignored. A body that goes on into other parts waits for its consumer, and to
+                # count it meanwhile could keep out the request that the consumer waits for.
+                body.give_way()
             try:
                 at = body.start
                 async for chunk in body.chunks:
@@ -86,9 +91,7 @@ class ResumingStore:
             # Nobody knows whether a body of unknown length was already at its end, and behind the end there
             # is nothing to ask for; with the byte before it there always is something.
             ask_from = offset if first.stop is not None else max(offset - 1, first.start)
-            # Of a range that was ignored more has come than was asked for, and the rest is wanted too.
-            ask_to = stop if ask_from < stop else _end(first)
-            body = await self._open(request, attempts, url, ask_from, ask_to, version)
+            body = await self._open(request, attempts, url, ask_from, stop, version)
             check_same(body, url, offset, first.etag, first.total)
 
 
