@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from ...progress import NetworkCounts
 from ..failures import ThrottledError
 from ..policy import NetworkPolicy
-from ..store import Body, Store
+from ..store import NO_END, Body, Store
 from .hedging import Hedges
 
 __all__ = ["Pace", "PacedStore", "Window"]
@@ -154,9 +154,9 @@ class PacedStore:
             self._counts.requests += 1
             async with self._inner.read(url, start, stop, etag=etag) as body:
                 self._pace.answered()
-                if body.stop is None or body.stop > stop:
-                    # The range was ignored. A body that goes on into other parts waits for its consumer, and
-                    # holding its place meanwhile could keep out the request that the consumer waits for.
+                if body.stop is None or body.stop > stop or stop == NO_END:
+                    # The range was ignored, now or before. A body that goes on into other parts waits for its
+                    # consumer, and holding its place could keep out the request that the consumer waits for.
                     slot.leave()
                 yield body
         except ThrottledError as error:

@@ -13,7 +13,7 @@ from ...progress import NetworkCounts
 from ...types import Buffer
 from ..failures import TransientError, check_same
 from ..policy import NetworkPolicy
-from ..store import Body, Store, clip
+from ..store import NO_END, Body, Store, clip
 from ..urls import redact
 from .retries import Attempts, RetryBudget
 
@@ -66,6 +66,8 @@ class ResumingStore:
         self, request: AsyncExitStack, attempts: Attempts, url: str, stop: int, first: Body, etag: str | None
     ) -> AsyncGenerator[Buffer, None]:
         body, offset, version = first, first.start, first.etag or etag
+        if first.stop is None or first.stop > stop:
+            stop = NO_END  # the range was ignored: what goes on with the body is of all of the object too
         while True:
             try:
                 at = body.start
@@ -86,14 +88,12 @@ class ResumingStore:
             # Nobody knows whether a body of unknown length was already at its end, and behind the end there
             # is nothing to ask for; with the byte before it there always is something.
             ask_from = offset if first.stop is not None else max(offset - 1, first.start)
-            # Of a range that was ignored more has come than was asked for, and the rest is wanted too.
-            ask_to = stop if ask_from < stop else _end(first)
-            body = await self._open(request, attempts, url, ask_from, ask_to, version)
+            body = await self._open(request, attempts, url, ask_from, stop, version)
             check_same(body, url, offset, first.etag, first.total)
 
 
 def _end(first: Body) -> int:
-    return 1 << 62 if first.stop is None else first.stop
+    return NO_END if first.stop is None else first.stop
 
 
 def _check_whole(body: Body, at: int, url: str) -> None:
