@@ -14,7 +14,10 @@ from typing import Protocol
 
 from ..types import Buffer
 
-__all__ = ["Body", "Store", "clip", "no_chunks"]
+__all__ = ["NO_END", "Body", "Store", "clip", "no_chunks"]
+
+# As the stop of a read: all that there is. Servers count in signed integers of 64 bits.
+NO_END = 1 << 62
 
 
 @dataclass(slots=True)

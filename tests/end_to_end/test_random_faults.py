@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import warnings
 from collections import Counter
@@ -147,7 +148,7 @@ class Reading:
                 except al.StoreError as error:
                     if self._scenario.passing:
                         raise
-                    self._tally.errors[error.args[0].partition(":")[0][:60]] += 1
+                    self._tally.errors[re.sub(r"\d+", "N", error.args[0])[:50]] += 1
                 self._state = json.loads(json.dumps(loader.state_dict()))
                 self._tally.network.add(loader.statistics.network)
 

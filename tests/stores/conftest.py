@@ -54,16 +54,19 @@ def fetch() -> Callable[..., Awaitable[tuple[Body, bytes]]]:
 
 
 @pytest.fixture
-def raw_server() -> Callable[[bytes], Any]:
-    """A server that answers every request with the same bytes and hangs up; gives URL and heads seen."""
+def raw_server() -> Callable[..., Any]:
+    """A server that answers requests with these bytes in turn, the last ones ever after, and hangs up.
+
+    Gives its URL and the heads seen.
+    """
 
     @asynccontextmanager
-    async def raw_server(response: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
+    async def raw_server(*responses: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
         heads: list[bytes] = []
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             heads.append(await reader.readuntil(b"\r\n\r\n"))
-            writer.write(response)
+            writer.write(responses[min(len(heads), len(responses)) - 1])
             await writer.drain()
             writer.close()
             await writer.wait_closed()

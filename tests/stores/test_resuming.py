@@ -92,7 +92,7 @@ async def test_a_server_that_ignores_the_range_of_a_retry_gives_no_byte_twice(
     assert content == CONTENT[100_000:290_000]
 
 
-@pytest.mark.parametrize("cut", [50_000, 100_000, 150_000])
+@pytest.mark.parametrize("cut", [700, 50_000, 100_000, 150_000])
 async def test_more_than_was_asked_for_is_resumed_to_its_end(
     serve: Any, resuming: Any, fetch: Any, cut: int
 ) -> None:
@@ -100,6 +100,16 @@ async def test_more_than_was_asked_for_is_resumed_to_its_end(
     _, content = await fetch(resuming, server.url_of("x"), 0, 100_000)
     assert content == CONTENT
     assert [request.range for request in server.requests] == ["bytes=0-99999", f"bytes={cut}-299999"]
+
+
+async def test_a_body_of_unknown_length_is_resumed_to_its_end_too(
+    resuming: Any, fetch: Any, raw_server: Any
+) -> None:
+    cut = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n6\r\nabcdef\r\n"
+    rest = b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 5-11/12\r\nContent-Length: 7\r\n\r\nfghijkl"
+    async with raw_server(cut, rest) as (url, _):
+        _, content = await fetch(resuming, url, 0, 8)
+    assert content == b"abcdefghijkl"
 
 
 async def test_a_body_of_unknown_length_is_not_whole_because_the_object_has_shrunk(

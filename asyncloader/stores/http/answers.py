@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ...errors import StoreError
 from ..failures import LAST_MODIFIED, TransientError, changed, http_time_s, refused, wait_asked
-from ..store import Body, no_chunks
+from ..store import NO_END, Body, no_chunks
 from ..urls import redact
 from .digests import digests_of
 
@@ -34,7 +34,7 @@ class Asked:
 
 def request_headers(asked: Asked) -> dict[str, str]:
     """The headers that ask for it."""
-    headers = {"Range": f"bytes={asked.start}-{asked.stop - 1}"}
+    headers = {"Range": f"bytes={asked.start}-{'' if asked.stop == NO_END else asked.stop - 1}"}
     if asked.etag is None:
         return headers
     if asked.etag.startswith(LAST_MODIFIED):

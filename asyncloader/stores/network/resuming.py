@@ -13,7 +13,7 @@ from ...progress import NetworkCounts
 from ...types import Buffer
 from ..failures import TransientError, check_same
 from ..policy import NetworkPolicy
-from ..store import Body, Store, clip
+from ..store import NO_END, Body, Store, clip
 from ..urls import redact
 from .retries import Attempts, RetryBudget
 
@@ -96,7 +96,7 @@ class ResumingStore:
 
 
 def _end(first: Body) -> int:
-    return 1 << 62 if first.stop is None else first.stop
+    return NO_END if first.stop is None else first.stop
 
 
 def _check_whole(body: Body, at: int, url: str) -> None:

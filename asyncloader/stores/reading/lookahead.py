@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from ..._flow.channel import Channel
 from ...types import Buffer
-from ..store import Body
+from ..store import NO_END, Body
 
 __all__ = ["FIRST_PART_BYTES", "PART_BYTES", "Lookahead", "Part", "Shard"]
 
@@ -24,9 +24,6 @@ PART_BYTES = 8 << 20
 
 # Requests for shards whose turn is far off only take connections from those that are needed next.
 _MOST_SHARDS_AHEAD = 16
-
-# Offset of no byte.
-_NO_END = 1 << 62
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +65,7 @@ class Shard:
     @property
     def length(self) -> int | None:
         """In bytes; None if it is not known, or not yet."""
-        return None if self.total == _NO_END else self.total
+        return None if self.total == NO_END else self.total
 
     @property
     def wants_part(self) -> bool:
@@ -116,7 +113,7 @@ class Lookahead:
         shard.digests = body.digests
         if body.stop is None or body.stop > part.stop:
             # The range was ignored: this answer holds everything, and ends where it ends.
-            part.stop = _NO_END if body.stop is None else body.stop
+            part.stop = NO_END if body.stop is None else body.stop
         shard.total = part.stop if body.total is None else body.total
         shard.requested_to = min(part.stop, shard.total)
 
