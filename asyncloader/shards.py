@@ -83,12 +83,12 @@ class Shards:
 
     def _stores(self, lane: Lane) -> Opener:
         """One set of clients for all lanes of an engine."""
-        stores: Opener | None = lane.shared.get(id(self.access))
+        stores: Stores | CachedStores | None = lane.shared.get(id(self.access))
         if stores is None:
             stores = lane.shared[id(self.access)] = self._open_stores(lane)
-        return stores
+        return stores.for_lane(lane.topology.lane) if isinstance(stores, CachedStores) else stores
 
-    def _open_stores(self, lane: Lane) -> Opener:
+    def _open_stores(self, lane: Lane) -> Stores | CachedStores:
         engine = lane.engine
         stores = Stores(engine.resources, self.access, lane.network)
         if self.access.cache is None:

@@ -21,6 +21,7 @@ from .inotify import Inotify
 from .loading import Loading
 from .space import make_room
 from .threads import Descriptor
+from .turns import Turns
 from .verifying import Check, is_marked, mark, touch
 
 __all__ = ["Bringing", "Wanted"]
@@ -48,6 +49,7 @@ class Wanted:
         opens: Whether this is its reader's first read of it.
         loads: Whether it should be downloaded if it is not there.
         sha256: What a manifest promises of it, if there is one.
+        lane: Whose it is.
     """
 
     url: str
@@ -56,10 +58,11 @@ class Wanted:
     opens: bool
     loads: bool
     sha256: bytes | None
+    lane: int
 
 
 class Bringing:
-    """Brings shards, at most four at once, first come first served.
+    """Brings shards, at most four at once.
 
     Args:
         setting: How much may be kept, and for which run.
@@ -83,7 +86,7 @@ class Bringing:
         self._folder = folder
         self._root = root
         self._complaints = complaints
-        self._turns = asyncio.Semaphore(_MOST_DOWNLOADS)
+        self._turns = Turns(_MOST_DOWNLOADS)
         # One at a time: of two that count at once, each could find that there is no room for both.
         self._admitting = asyncio.Lock()
         self._inotify: Inotify | None = None
@@ -102,7 +105,7 @@ class Bringing:
             StoreError: Its server does not give it.
             OSError: The disk fails.
         """
-        async with self._turns:
+        async with self._turns.take(wanted.lane):
             # Its readers may have gone while it stood in line.
             if not loading.is_wanted or await self._bring_kept(wanted, loading) or not wanted.loads:
                 return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from ..stores.access import Access, CacheSetting
 from ..stores.network.hedging import Hedges
@@ -18,7 +19,7 @@ __all__ = ["CachedStores"]
 
 
 class CachedStores:
-    """Gives stores that keep what they read; an ``Opener`` around an ``Opener``.
+    """Gives stores that keep what they read, to all lanes of an engine.
 
     Args:
         remote: The stores themselves; local files are left as they are.
@@ -47,7 +48,11 @@ class CachedStores:
         self._cache: Cache | None = None
         self._opening = asyncio.Lock()
 
-    async def of(self, url: str) -> Store:
+    def for_lane(self, lane: int) -> Opener:
+        """These stores, as one lane reads from them."""
+        return _LaneStores(self, lane)
+
+    async def of(self, url: str, lane: int) -> Store:
         """The store that serves ``url``."""
         store = await self._remote.of(url)
         if scheme_of(url) == "file":
@@ -56,7 +61,16 @@ class CachedStores:
             if self._cache is None:
                 opened = Cache.open(self._setting, self._start, self._access.network)
                 self._cache = await self._resources.enter_async_context(opened)
-        return CachedStore(store, self._cache, self._access.options, self._sha256s)
+        return CachedStore(store, self._cache, self._access.options, self._sha256s, lane)
+
+
+@dataclass(frozen=True)
+class _LaneStores:
+    stores: CachedStores
+    lane: int
+
+    async def of(self, url: str) -> Store:
+        return await self.stores.of(url, self.lane)
 
     def hedges_of(self, url: str) -> Hedges | None:
         """None: what is read from disk has nobody to race against."""

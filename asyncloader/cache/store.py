@@ -39,6 +39,7 @@ class CachedStore:
         cache: Shared by all stores of an engine.
         options: The storage options of ``remote``: an endpoint among them is part of a shard's name.
         sha256s: What a manifest promises of shards, by URL. A file that differs is not used.
+        lane: Who reads: lanes take turns where shards have to be waited for.
     """
 
     def __init__(
@@ -47,11 +48,13 @@ class CachedStore:
         cache: Cache,
         options: Mapping[str, Any],
         sha256s: Mapping[str, bytes] = MappingProxyType({}),
+        lane: int = 0,
     ) -> None:
         self._remote = remote
         self._cache = cache
         self._options = options
         self._sha256s = sha256s
+        self._lane = lane
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
@@ -64,6 +67,7 @@ class CachedStore:
                 opens=etag is None,
                 loads=etag is None and start == 0,
                 sha256=self._sha256s.get(url),
+                lane=self._lane,
             )
         )
         if copy is not None and ((etag is not None and copy.etag != etag) or start >= copy.size):
