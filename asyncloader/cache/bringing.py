@@ -26,13 +26,13 @@ from .verifying import Check, is_marked, mark, touch
 
 __all__ = ["Bringing", "Wanted"]
 
-# Each streams a shard with many requests, so that few are enough to fill a line; and a small number keeps
-# the shards that are needed first ahead of those that are needed later.
-_MOST_DOWNLOADS = 4
-
-# Shared by the downloads: what is requested and not yet written. Four parts of 4 MiB for each download bring
-# some 100 MB/s at 50 ms and 40 MB/s a connection.
+# Shared by the downloads: what is requested and not yet written.
 _BUDGET_BYTES = 64 << 20
+
+# The share of each. Large shards come with many requests each, so that four at once fill a line (four parts
+# of 4 MiB bring some 100 MB/s at 50 ms and 40 MB/s a connection), and those that are needed first stay ahead
+# of those that are needed later. Small ones have little to request: of these many are needed at once.
+_MOST_SHARE, _LEAST_SHARE = 16 << 20, 4 << 20
 
 # More than can be stopped at once; beyond it, the next reader finds out anew.
 _MOST_STOPPED = 1024
@@ -62,7 +62,7 @@ class Wanted:
 
 
 class Bringing:
-    """Brings shards, at most four at once.
+    """Brings shards, at most sixteen at once, and four large ones.
 
     Args:
         setting: How much may be kept, and for which run.
@@ -86,7 +86,10 @@ class Bringing:
         self._folder = folder
         self._root = root
         self._complaints = complaints
-        self._turns = Turns(_MOST_DOWNLOADS)
+        self._turns = Turns(_BUDGET_BYTES)
+        # Of the latest shard. Those of one dataset are much alike, and how long one is, is only known once
+        # its server has answered.
+        self._usual_bytes = _MOST_SHARE
         # One at a time: of two that count at once, each could find that there is no room for both.
         self._admitting = asyncio.Lock()
         self._inotify: Inotify | None = None
@@ -105,7 +108,8 @@ class Bringing:
             StoreError: Its server does not give it.
             OSError: The disk fails.
         """
-        async with self._turns.take(wanted.lane):
+        share = min(max(self._usual_bytes, _LEAST_SHARE), _MOST_SHARE)
+        async with self._turns.take(wanted.lane, share):
             # Its readers may have gone while it stood in line.
             if not loading.is_wanted or await self._bring_kept(wanted, loading) or not wanted.loads:
                 return
@@ -115,7 +119,7 @@ class Bringing:
             file = Descriptor(found.number, self._root)
             if found.locked:
                 try:
-                    await self._download(wanted, loading, found, file)
+                    await self._download(wanted, loading, found, file, share)
                 finally:
                     file.close()
                 return
@@ -135,6 +139,7 @@ class Bringing:
             self._complaints.bad_file(wanted.url, name)
         if found is None or found.header is None:
             return False
+        self._usual_bytes = found.header.size
         copy = Copy(Descriptor(found.number, self._root), found.header)
         try:
             if not await copy.file.run(is_marked, found.number, found.header, self._setting.run):
@@ -164,7 +169,9 @@ class Bringing:
 
     # --- what is not ---
 
-    async def _download(self, wanted: Wanted, loading: Loading, found: Found, file: Descriptor) -> None:
+    async def _download(
+        self, wanted: Wanted, loading: Loading, found: Found, file: Descriptor, budget_bytes: int
+    ) -> None:
         target = Target(self._folder, wanted.identity, found, file, self._setting.run)
         try:
             # Before we had the lock, another process may have had it and finished.
@@ -175,9 +182,12 @@ class Bringing:
         if done:
             await file.run(target.withdraw, ABANDONED)
             return
-        budget = _BUDGET_BYTES // _MOST_DOWNLOADS
-        download = Download(wanted.url, wanted.remote, budget, target, self._has_room, loading.opened)
-        await download.run()
+
+        def opened(copy: Copy) -> None:
+            self._usual_bytes = copy.size
+            loading.opened(copy)
+
+        await Download(wanted.url, wanted.remote, budget_bytes, target, self._has_room, opened).run()
 
     async def _has_room(self) -> bool:
         async with self._admitting:
