@@ -63,6 +63,27 @@ async def test_the_error_of_a_request_that_leads_is_heard_though_the_other_has_n
                 await part.chunks.receive_async()
 
 
+async def test_a_server_that_ignores_ranges_is_not_asked_for_all_of_it_a_second_time(http: HttpStore) -> None:
+    counts = NetworkCounts(requests=100)
+    hedges = Hedges(counts, True)
+    for _ in range(20):
+        hedges.answered(0.1)
+    async with held_server() as (url, held), asyncio.timeout(10):
+        lookahead = Lookahead([(url, 0)], 8 * MiB)
+        shard, part = _first(lookahead)
+        fetch = Fetch(http, hedges, shard, part, partial(lookahead.opened, shard, part))
+        async with Scope() as scope:
+            scope.start(fetch.run, part.chunks)
+            first = await held.get()
+            first(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\nabc" % (2 * MiB))
+            received = len(await part.chunks.receive_async())
+            fetch.hedge()
+            assert counts.hedges == 0
+            first(bytes(2 * MiB - 3))
+            while received < 2 * MiB:
+                received += len(await part.chunks.receive_async())
+
+
 def _first(lookahead: Lookahead) -> tuple[Shard, Part]:
     request = lookahead.next_part()
     assert request is not None

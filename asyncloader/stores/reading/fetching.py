@@ -70,6 +70,8 @@ class Fetch:
 
         Whichever request brings the next byte goes on alone.
         """
+        if not self._part.ranged:
+            return  # it would begin with the first byte, and hold a place at the server for the whole object
         if len(self._requests) == 1 and self._hedges is not None and self._hedges.take():
             with suppress(RuntimeError):  # the part is just being let go
                 self._start()

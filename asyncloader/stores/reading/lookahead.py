@@ -34,6 +34,7 @@ class Part:
         reserved: How much of the budget it holds.
         chunks: Its bytes, as they come.
         received_to: Offset behind the last byte that was put there.
+        ranged: Whether its server keeps to ranges. One that does not sends everything from the first byte on.
     """
 
     start: int
@@ -41,6 +42,7 @@ class Part:
     reserved: int
     chunks: Channel[Buffer]
     received_to: int = field(init=False)
+    ranged: bool = True
 
     def __post_init__(self) -> None:
         self.received_to = self.start
@@ -114,6 +116,7 @@ class Lookahead:
         if body.stop is None or body.stop > part.stop:
             # The range was ignored: this answer holds everything, and ends where it ends.
             part.stop = NO_END if body.stop is None else body.stop
+            part.ranged = False
         shard.total = part.stop if body.total is None else body.total
         shard.requested_to = min(part.stop, shard.total)
 
