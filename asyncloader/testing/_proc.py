@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import shorten
 
 __all__ = ["ProcessId", "descendants", "marked", "open_files", "shared_entries", "shared_mappings"]
 
@@ -30,13 +31,13 @@ class ProcessId:
     started: int
 
     def describe(self) -> str:
-        """``child process PID (STATE): COMMAND``; a zombie has ended but was not waited for."""
+        """``child process PID (STATE): BEGINNING OF COMMAND``; a zombie has ended but was not waited for."""
         folder = _PROC / str(self.pid)
         # A zombie has no command line any more, but still a name.
         command = _read(folder / "cmdline").replace("\0", " ").strip() or _read(folder / "comm").strip()
         fields = _stat_fields(self.pid)
         state = "zombie" if fields and fields[0] == "Z" else "running"
-        return f"child process {self.pid} ({state}): {command}"
+        return f"child process {self.pid} ({state}): {shorten(command, 120, placeholder=' ...')}"
 
 
 def descendants(pid: int) -> set[ProcessId]:
