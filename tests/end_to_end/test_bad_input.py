@@ -203,7 +203,8 @@ def test_a_folder_instead_of_a_file_is_named(tmp_path: Path) -> None:
 def test_a_server_that_is_not_there_is_named() -> None:
     with testing.serve({}) as server:
         url = server.url_of("a.tar")
-    error = error_of(al.DataLoader(al.from_urls(url)), al.StoreError)
+    once_more = al.NetworkPolicy(attempts=2)
+    error = error_of(al.DataLoader(al.from_urls(url, network=once_more)), al.StoreError)
     assert error.shard == url and re.search("connection|connect", str(error))
 
 
