@@ -64,13 +64,18 @@ _SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 
 def refused(
-    url: str, offset: int, status: int, reason: str | None = None, *, retry_after_s: float | None = None
+    url: str,
+    offset: int | None,
+    status: int,
+    reason: str | None = None,
+    *,
+    retry_after_s: float | None = None,
 ) -> StoreError:
     """The server answered with a status other than success.
 
     Args:
         url: Of the shard.
-        offset: First byte that was asked for.
+        offset: First byte that was asked for; None if it was no range.
         status: Decides whether asking again may help.
         reason: The usual phrase of the status if None. The server's own may quote the URL.
         retry_after_s: From ``wait_asked``.
@@ -90,7 +95,7 @@ def refused(
 
 def changed(
     url: str,
-    offset: int,
+    offset: int | None,
     old: str | None,
     new: str | None,
     *,

@@ -20,7 +20,7 @@ from ...errors import StoreError
 from ..failures import TransientError, changed, refused
 from ..urls import redact
 
-__all__ = ["CLIENT_ERRORS", "store_error"]
+__all__ = ["CLIENT_ERRORS", "is_of_provider", "store_error"]
 
 CLIENT_ERRORS = (BaseError, OSError, ValueError)
 
@@ -61,15 +61,20 @@ _UNPACKED = (
 )
 
 
+def is_of_provider(error: Exception) -> bool:
+    """Whether the function that gives credentials raised, or gave what obstore cannot use."""
+    return isinstance(error, UnauthenticatedError) and _PROVIDER.search(str(error)) is not None
+
+
 def store_error(
-    error: Exception, url: str, offset: int, etag: str | None = None, *, was_answered: bool = False
+    error: Exception, url: str, offset: int | None, etag: str | None = None, *, was_answered: bool = False
 ) -> StoreError:
     """The error to raise for a client's.
 
     Args:
         error: The client's; raise the result outside its ``except``, or its text stays in the context.
         url: What was asked for.
-        offset: From where on.
+        offset: From where on; None for a listing.
         etag: The version asked for.
         was_answered: Whether this client has had an answer before, and so found credentials.
     """
@@ -80,7 +85,7 @@ def store_error(
         return _no_credentials(status, url, offset, was_answered)
     if isinstance(error, UnauthenticatedError) and (provider := _PROVIDER.search(text)) is not None:
         return StoreError(
-            f"credentials could not be had: their provider raised {provider[1]}",
+            f"credentials could not be had, or cannot be used: {provider[1]}",
             shard=redact(url),
             offset=offset,
         )
@@ -96,7 +101,7 @@ def store_error(
     return _unanswered(error, text, url, offset)
 
 
-def _unanswered(error: Exception, text: str, url: str, offset: int) -> StoreError:
+def _unanswered(error: Exception, text: str, url: str, offset: int | None) -> StoreError:
     """The error where the server gave no status other than success."""
     what = next((say for sign, say in _FINAL if sign in text), None)
     if what is None and "Received non-partial response" in text and "Generic GCS" in text:
@@ -113,7 +118,7 @@ def _unanswered(error: Exception, text: str, url: str, offset: int) -> StoreErro
     return StoreError(what, shard=redact(url), offset=offset)
 
 
-def _no_credentials(status: int | None, url: str, offset: int, was_answered: bool) -> StoreError:
+def _no_credentials(status: int | None, url: str, offset: int | None, was_answered: bool) -> StoreError:
     if (status is None and was_answered) or (status is not None and (status == 429 or status >= 500)):
         what = "the machine's metadata service, which gives the credentials, could not be asked"
         return TransientError(what, shard=redact(url), offset=offset)
