@@ -49,7 +49,7 @@ _ADVICE = {
     400: "; check the URL, and its signature if it has one",
     401: "; pass credentials",
     403: "; check credentials, and that the object exists (stores hide that from strangers)",
-    404: "; check the URL and the range in its braces",
+    404: "; check the URL, and what its braces stand for if it has any",
     416: ": the object is shorter than the offset to read it from; was it changed?",
 }
 
@@ -70,6 +70,7 @@ def refused(
     reason: str | None = None,
     *,
     retry_after_s: float | None = None,
+    advice: str = "",
 ) -> StoreError:
     """The server answered with a status other than success.
 
@@ -79,11 +80,12 @@ def refused(
         status: Decides whether asking again may help.
         reason: The usual phrase of the status if None. The server's own may quote the URL.
         retry_after_s: From ``wait_asked``.
+        advice: What else to do, where the caller knows.
     """
     reason = _phrase(status) if reason is None else reason
     kind = _kind_of(status)
     error = kind(
-        f"the server answered {status} {reason}".rstrip() + _ADVICE.get(status, ""),
+        f"the server answered {status} {reason}".rstrip() + _ADVICE.get(status, "") + advice,
         shard=redact(url),
         status=status,
         offset=offset,
