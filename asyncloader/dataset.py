@@ -27,6 +27,7 @@ from .ops.shuffle import Shuffle
 from .ops.take import Take
 from .shards import Shards
 from .stores.access import Access, Renew
+from .stores.options import check_buckets
 from .stores.policy import NetworkPolicy
 from .types import Position
 
@@ -247,6 +248,7 @@ def from_urls(
     cache = cache_setting(cache_dir, cache_limit)
     access = Access(dict(storage_options or {}), network or NetworkPolicy(), renew, cache)
     catalog = make_catalog(urls, format, manifest, access.options, access.network)
+    check_buckets(catalog.urls, access.options)
     return Dataset(Shards(catalog.urls, catalog.formats, access, catalog.checks))
 
 

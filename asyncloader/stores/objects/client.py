@@ -61,7 +61,7 @@ def make_client(
     chosen = Chosen(provider=provider)
     if scheme == "s3":
         chosen = choose(plain, os.environ, read_shared_files(os.environ))
-    config, client_options = client_arguments(scheme, options, os.environ, chosen)
+    config, client_options = client_arguments(scheme, options, os.environ, chosen, bucket)
     make: Any = _CLIENTS[scheme]
     try:
         client: Client = make(
