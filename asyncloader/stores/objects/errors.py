@@ -33,6 +33,14 @@ _LAST_RESORT = re.compile(
 )
 _PROVIDER = re.compile(r"credential provider: (\w{1,64})")
 
+# obstore leaves the URL out where that is signed.
+_SERVER = re.compile(r"Error performing \w+ (https?://[^\s/?#]+)")
+
+# The words of glibc, musl and macOS for a name that nobody knows; a failure to ask has others, and may pass.
+_UNKNOWN_HOST = re.compile(
+    r"failed to lookup address information: (Name or service not known|Name does not resolve|nodename nor)"
+)
+
 # What obstore's text holds, and what to say then; the first that is found counts.
 _FINAL = (
     ("redirect without LOCATION", "the bucket is in another region; pass the option region"),
@@ -47,7 +55,6 @@ _TRANSIENT = (
     ("UnexpectedRange", "the server sent another range than the one asked for"),
     ("ParseContentRange", "the server sent a Content-Range that cannot be read"),
     ("kind: Timeout", "no byte came in time"),
-    ("kind: Connect,", "the connection failed: no server could be reached"),
     ("kind: Interrupted", "the connection was cut before the promised length"),
     ("kind: Decode", "the connection was cut before the promised length"),
     ("kind: Request", "the connection was closed without an answer"),
@@ -67,7 +74,13 @@ def is_of_provider(error: Exception) -> bool:
 
 
 def store_error(
-    error: Exception, url: str, offset: int | None, etag: str | None = None, *, was_answered: bool = False
+    error: Exception,
+    url: str,
+    offset: int | None,
+    etag: str | None = None,
+    *,
+    was_answered: bool = False,
+    endpoint: str = "",
 ) -> StoreError:
     """The error to raise for a client's.
 
@@ -77,6 +90,7 @@ def store_error(
         offset: From where on; None for a listing.
         etag: The version asked for.
         was_answered: Whether this client has had an answer before, and so found credentials.
+        endpoint: As given, for where the client does not say whom it asked.
     """
     text = str(error)
     found = _STATUS.search(text)
@@ -98,16 +112,18 @@ def store_error(
     if status is not None:
         code = _CODE.search(text)
         return refused(url, offset, status, code[1] if code else None)
-    return _unanswered(error, text, url, offset)
+    return _unanswered(error, text, url, offset, endpoint)
 
 
-def _unanswered(error: Exception, text: str, url: str, offset: int | None) -> StoreError:
+def _unanswered(error: Exception, text: str, url: str, offset: int | None, endpoint: str) -> StoreError:
     """The error where the server gave no status other than success."""
     what = next((say for sign, say in _FINAL if sign in text), None)
     if what is None and "Received non-partial response" in text and "Generic GCS" in text:
         what = _UNPACKED
     if what is not None:
         return StoreError(what, shard=redact(url), offset=offset)
+    if "kind: Connect," in text:
+        return _unreached(text, url, offset, endpoint)
     what = next((say for sign, say in _TRANSIENT if sign in text), None)
     if isinstance(error, TimeoutError):
         what = "no answer came in time"
@@ -116,6 +132,20 @@ def _unanswered(error: Exception, text: str, url: str, offset: int | None) -> St
         return TransientError(what, shard=redact(url), offset=offset)
     what = f"the object store's client failed: {type(error).__name__}"
     return StoreError(what, shard=redact(url), offset=offset)
+
+
+def _unreached(text: str, url: str, offset: int | None, endpoint: str) -> StoreError:
+    """No connection came about. Which server was asked for is no secret, unlike what else its URL holds."""
+    asked = _SERVER.search(text) or _SERVER.search(f"Error performing GET {endpoint}")
+    server = "" if asked is None else redact(asked[1])
+    if _UNKNOWN_HOST.search(text):
+        what = (
+            f"there is no host of this name{server and f': {server}'}; "
+            "check endpoint, region or account_name, and the proxy if one is used"
+        )
+        return StoreError(what, shard=redact(url), offset=offset)
+    what = f"the connection failed: no server could be reached{server and f' at {server}'}"
+    return TransientError(what, shard=redact(url), offset=offset)
 
 
 def _no_credentials(status: int | None, url: str, offset: int | None, was_answered: bool) -> StoreError:
