@@ -27,10 +27,16 @@ from .ops.shuffle import Shuffle
 from .ops.take import Take
 from .shards import Shards
 from .stores.access import Access, Renew
+from .stores.options import check_buckets
 from .stores.policy import NetworkPolicy
+from .stores.urls import scheme_of
 from .types import Position
 
 __all__ = ["AsyncIterableDataset", "Dataset", "from_iterable", "from_urls"]
+
+
+# Whose URLs may be signed for a time, or lead to such.
+_RENEWED = ("http", "https", "hf")
 
 
 @dataclass(frozen=True)
@@ -226,7 +232,7 @@ def from_urls(
         network: Time-outs, retries and hedging; the default suits stores near and far.
         renew: For presigned URLs that expire: called with a shard's URL when the server refuses it (400,
             401, 403), and gives one that is signed anew. Plain functions run on a thread, coroutine
-            functions on the loader's loop.
+            functions on the loader's loop. Not called for a presigned ``manifest``, which is read now.
         manifest: Where the shards' ``manifest.json`` is, against which each of them is checked. Beside
             local shards, and in folders that are looked into anyway, it is found by itself.
         cache_dir: Keep shards of servers in this folder, whole, for later epochs and runs and for all
@@ -236,17 +242,24 @@ def from_urls(
     Raises:
         TypeError: ``urls`` holds something else than strings and paths, or an option is of a wrong type.
         ValueError: No shard, an unknown scheme, format or storage option, a glob or prefix without a
-            match, a manifest that does not know a shard, or a folder that cannot hold a cache.
+            match, a manifest that does not know a shard, a folder that cannot hold a cache, or ``renew``
+            where no shard is behind http(s).
         StoreError: A server cannot be asked for a listing, or a manifest not be read.
         FormatError: The manifest is not sound.
     """
     if network is not None and not isinstance(network, NetworkPolicy):
         raise TypeError(f"network should be a NetworkPolicy, but got {type(network).__name__}")
-    if renew is not None:
-        _check_callable("renew", renew)
+    if renew is not None and not callable(renew):
+        raise TypeError(f"renew should be a function of a URL, but got {type(renew).__name__}")
     cache = cache_setting(cache_dir, cache_limit)
     access = Access(dict(storage_options or {}), network or NetworkPolicy(), renew, cache)
     catalog = make_catalog(urls, format, manifest, access.options, access.network)
+    check_buckets(catalog.urls, access.options)
+    if renew is not None and all(scheme_of(url) not in _RENEWED for url in catalog.urls):
+        raise ValueError(
+            "renew is for presigned http(s):// URLs, which expire, but none of the shards has one; keys of "
+            "an object store that expire are given by storage_options={'credential_provider': function}"
+        )
     return Dataset(Shards(catalog.urls, catalog.formats, access, catalog.checks))
 
 

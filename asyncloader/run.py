@@ -30,6 +30,7 @@ from .plan.checkpoint import Cursor
 from .plan.lanes import worker_lanes
 from .progress import NetworkCounts, Statistics
 from .seeding import seed_worker
+from .shards import Shards
 from .stream import Batches, Lanes, MergedLanes, Note, read_lanes
 from .torch_kind.worker_info import enter_worker
 from .workers import WorkerPool
@@ -113,7 +114,12 @@ def stream_in_workers(
 
 def _note_unpicklable(lanes: Lanes, setting: WorkerSetting, error: Exception) -> None:
     """Say at ``error`` which part of the recipe cannot be sent to a worker, if that is what it is about."""
-    parts: list[tuple[str, object]] = [("the source", lanes.recipe.source)]
+    source = lanes.recipe.source
+    parts: list[tuple[str, object]] = [("the source", source)]
+    if isinstance(source, Shards):  # whose URLs and numbers always pickle
+        options = source.access.options.items()
+        parts = [(f"storage_options[{name!r}]", value) for name, value in options]
+        parts.append(("renew", source.access.renew))
     parts += [(f".{op.describe()['op']}({op.describe().get('fn', '...')})", op) for op in lanes.recipe.ops]
     parts += [("collate_fn", lanes.collate_fn), ("worker_init_fn", setting.init_fn)]
     for name, part in parts:

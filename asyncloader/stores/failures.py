@@ -49,7 +49,7 @@ _ADVICE = {
     400: "; check the URL, and its signature if it has one",
     401: "; pass credentials",
     403: "; check credentials, and that the object exists (stores hide that from strangers)",
-    404: "; check the URL and the range in its braces",
+    404: "; check the URL, and what its braces stand for if it has any",
     416: ": the object is shorter than the offset to read it from; was it changed?",
 }
 
@@ -64,21 +64,28 @@ _SECONDS = re.compile(r"\d{1,9}(\.\d{1,9})?")
 
 
 def refused(
-    url: str, offset: int, status: int, reason: str | None = None, *, retry_after_s: float | None = None
+    url: str,
+    offset: int | None,
+    status: int,
+    reason: str | None = None,
+    *,
+    retry_after_s: float | None = None,
+    advice: str = "",
 ) -> StoreError:
     """The server answered with a status other than success.
 
     Args:
         url: Of the shard.
-        offset: First byte that was asked for.
+        offset: First byte that was asked for; None if it was no range.
         status: Decides whether asking again may help.
         reason: The usual phrase of the status if None. The server's own may quote the URL.
         retry_after_s: From ``wait_asked``.
+        advice: What else to do, where the caller knows.
     """
     reason = _phrase(status) if reason is None else reason
     kind = _kind_of(status)
     error = kind(
-        f"the server answered {status} {reason}".rstrip() + _ADVICE.get(status, ""),
+        f"the server answered {status} {reason}".rstrip() + _ADVICE.get(status, "") + advice,
         shard=redact(url),
         status=status,
         offset=offset,
@@ -90,7 +97,7 @@ def refused(
 
 def changed(
     url: str,
-    offset: int,
+    offset: int | None,
     old: str | None,
     new: str | None,
     *,

@@ -185,6 +185,29 @@ def test_what_cannot_be_sent_to_workers_is_named(fork_server: ForkServer) -> Non
     assert any(".map(" in note and "lock" in note for note in caught.value.__notes__)
 
 
+def test_a_renew_or_a_provider_that_holds_a_client_is_named(fork_server: ForkServer) -> None:
+    client = threading.Lock()  # as a client of boto3 holds one
+
+    def sign(url: str) -> str:
+        return url if client else ""
+
+    def provide() -> dict[str, str]:
+        return {"client": str(client)}
+
+    options = {"endpoint": "http://127.0.0.1:9", "credential_provider": provide}
+    for recipe, named in (
+        (al.from_urls("http://127.0.0.1:9/x.jsonl", renew=sign), "renew cannot"),
+        (al.from_urls("s3://b/x.jsonl", storage_options=options), "storage_options['credential_provider']"),
+    ):
+        with pytest.raises(TypeError, match="pickle") as caught:
+            iter(al.DataLoader(recipe, 2, num_workers=1))
+        assert any(note.startswith(named) for note in caught.value.__notes__)
+        assert not any("the source" in note for note in caught.value.__notes__)
+    with pytest.raises(TypeError, match="pickle") as caught:
+        al.from_urls("s3://b/prefix/", storage_options=options)
+    assert any("storage_options['credential_provider']" in note for note in caught.value.__notes__)
+
+
 def test_a_whole_checkpoint_in_the_place_of_a_state_is_told_apart() -> None:
     loader = al.DataLoader(numbers(4), 2)
     with pytest.raises(ValueError, match="did you mean the one under 'loader'"):

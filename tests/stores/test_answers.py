@@ -203,3 +203,18 @@ def test_the_digest_of_a_body_is_one_of_the_object_if_the_body_is_all_of_it(
 def test_a_digest_that_cannot_be_read_may_be_readable_next_time() -> None:
     with pytest.raises(TransientError, match="content-md5"):
         answered(200, {"Content-Length": "3", "Content-MD5": "?"})
+
+
+@pytest.mark.parametrize("status", [400, 401, 403])
+def test_a_refused_url_that_may_have_been_signed_is_told_to_be_signed_anew(status: int) -> None:
+    with pytest.raises(StoreError, match=r"signed for a time, that may be over.*renew=") as caught:
+        answered(status, {})
+    assert "SENTINEL" not in str(caught.value)
+    with pytest.raises(StoreError) as caught:
+        body_of(Asked("https://h/x", 0, 10, None), status, CIMultiDict(), now_s=0.0)
+    assert "renew" not in str(caught.value)
+
+
+def test_a_missing_object_is_told_in_words_that_fit_a_url_without_braces() -> None:
+    with pytest.raises(StoreError, match=r"404 Not Found; check the URL, and .* braces .* if it has any"):
+        answered(404, {})

@@ -196,16 +196,83 @@ async def test_a_provider_travels_by_cloudpickle(cloud: Cloud, fetch: Fetch) -> 
     assert cloud.signers == ["MINE"]
 
 
-async def test_a_provider_that_raises_is_told_without_its_text(
-    cloud: Cloud, fetch: Fetch, shown: Shown
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+async def test_what_a_provider_raises_is_raised_with_its_own_frames(
+    cloud: Cloud, fetch: Fetch, shown: Shown, scheme: str, is_async: bool
 ) -> None:
-    def provide() -> dict[str, Any]:
-        raise LookupError("SENTINEL")
+    def ask_my_vault() -> dict[str, Any]:
+        raise LookupError("no such role in the vault")
 
-    store = ObjectStore("s3", "corpus", {"endpoint": cloud.url, "credential_provider": provide})
-    with pytest.raises(StoreError, match="their provider raised LookupError") as caught:
-        await read(fetch, store)
-    assert "SENTINEL" not in shown(caught.value)
+    async def ask_my_vault_later() -> dict[str, Any]:
+        return ask_my_vault()
+
+    options = {"endpoint": cloud.url, "credential_provider": ask_my_vault_later if is_async else ask_my_vault}
+    store = ObjectStore(scheme, "corpus", options | ({"account_name": "me"} if scheme == "az" else {}))
+    for _ in range(2):
+        with pytest.raises(LookupError, match="no such role in the vault") as caught:
+            await read(fetch, store, scheme)
+        assert "ask_my_vault" in [frame.name for frame in caught.traceback]
+        assert caught.value.__notes__ == ["raised while credentials were asked of credential_provider"]
+        assert "External" not in shown(caught.value)  # obstore's text
+    with pytest.raises(LookupError, match="no such role in the vault"):
+        await anext(store.pages("", 10))
+    assert cloud.seen == []
+
+
+class VaultError(Exception):
+    """What a user's own function raises."""
+
+
+class TwoPartError(Exception):
+    """One that does not pickle."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def test_what_a_provider_raises_while_shards_are_looked_up_keeps_its_type(cloud: Cloud) -> None:
+    def ask_my_vault() -> dict[str, Any]:
+        raise VaultError("no such role in the vault")
+
+    with pytest.raises(VaultError, match="no such role in the vault") as caught:
+        look(["s3://corpus/x/"], {"endpoint": cloud.url, "credential_provider": ask_my_vault}, len)
+    assert "in ask_my_vault" in "\n".join(caught.value.__notes__)
+
+    def ask_two_vaults() -> dict[str, Any]:
+        raise TwoPartError("no", "role")
+
+    with pytest.raises(RuntimeError, match=r"in ask_two_vaults(?s:.*)TwoPartError: no role"):
+        look(["s3://corpus/x/"], {"endpoint": cloud.url, "credential_provider": ask_two_vaults}, len)
+
+
+_LATER = datetime(2100, 1, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "given", "kind", "message"),
+    [
+        ("s3", {"access_key_id": "SENTINEL", "secret_acess_key": "SENTINEL"}, ValueError,
+         "a dict with 'access_key_id', 'secret_access_key' and 'expires_at' .a datetime with a time zone, "
+         "or None., but it has 'access_key_id', 'secret_acess_key'"),
+        ("s3", {"access_key_id": "SENTINEL", "secret_access_key": "SENTINEL"}, ValueError, "'expires_at'"),
+        ("s3", ("SENTINEL", "SENTINEL"), TypeError, "should return a dict with .*, not tuple"),
+        ("s3", None, TypeError, "should return a dict with .*, not NoneType"),
+        ("s3", {"access_key_id": "SENTINEL", "secret_access_key": 5, "expires_at": None}, TypeError,
+         "'secret_access_key' of credential_provider should be a string, not int"),
+        ("gs", {"token": "SENTINEL", "expires_at": "tomorrow"}, TypeError, "a datetime .*, not str"),
+        ("gs", {"token": "SENTINEL", "expires_at": datetime(2100, 1, 1)}, ValueError, "a time zone"),
+        ("az", {"expires_at": _LATER}, ValueError, "one of 'token', 'sas_token', 'access_key' and 'expires"),
+    ],
+)  # fmt: skip
+async def test_what_a_provider_returns_is_checked(
+    cloud: Cloud, fetch: Fetch, shown: Shown, scheme: str, given: object, kind: type[Exception], message: str
+) -> None:
+    options = {"endpoint": cloud.url, "credential_provider": lambda: given}
+    store = ObjectStore(scheme, "corpus", options | ({"account_name": "me"} if scheme == "az" else {}))
+    with pytest.raises(kind, match=message) as caught:
+        await read(fetch, store, scheme)
+    assert "SENTINEL" not in str(caught.value)
     assert cloud.seen == []
 
 

@@ -111,12 +111,33 @@ async def test_an_object_that_google_unpacks_is_an_error_that_says_why(serve: Se
     assert not isinstance(caught.value, TransientError)
 
 
-async def test_no_server_is_an_error(fetch: Fetch, unused_tcp_port: int) -> None:
-    store = ObjectStore(
-        "s3", "corpus", {"endpoint": f"http://127.0.0.1:{unused_tcp_port}", "anonymous": True}
-    )
-    with pytest.raises(TransientError, match="no server could be reached"):
-        await fetch(store, "s3://corpus/x")
+_ACCOUNTS: dict[str, dict[str, Any]] = {
+    "s3": {"anonymous": True},
+    "gs": {"anonymous": True},
+    "az": {"account_name": "me", "sas_key": "sig=SENTINEL"},
+}
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+async def test_a_server_that_cannot_be_reached_is_named(
+    fetch: Fetch, unused_tcp_port: int, scheme: str
+) -> None:
+    place = f"127.0.0.1:{unused_tcp_port}"
+    options = {"endpoint": f"http://me:SENTINEL@{place}/path", **_ACCOUNTS[scheme]}
+    with pytest.raises(TransientError) as caught:
+        await fetch(ObjectStore(scheme, "corpus", options), f"{scheme}://corpus/x")
+    assert caught.value.args == (f"the connection failed: no server could be reached at http://{place}",)
+
+
+@pytest.mark.parametrize("scheme", ["s3", "gs", "az"])
+async def test_a_host_that_does_not_exist_is_named_and_not_asked_again(fetch: Fetch, scheme: str) -> None:
+    host = f"{'x' * 64}.invalid"  # a label too long to be looked up
+    options = {"endpoint": f"http://me:SENTINEL@{host}:9/path", **_ACCOUNTS[scheme]}
+    with pytest.raises(StoreError) as caught:
+        await fetch(ObjectStore(scheme, "corpus", options), f"{scheme}://corpus/x")
+    assert f"there is no host of this name: http://{host}:9; check endpoint" in str(caught.value)
+    assert "SENTINEL" not in str(caught.value)
+    assert not isinstance(caught.value, TransientError)
 
 
 async def test_missing_credentials_are_told(serve: Serve, fetch: Fetch) -> None:

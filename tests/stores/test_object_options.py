@@ -4,6 +4,7 @@ import pytest
 from obstore.exceptions import UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, S3Store
 
+import asyncloader as al
 from asyncloader.stores.objects.options import _CLIENT_NAMES, _NAMES, check_options, client_arguments
 
 # What obstore wants to see for the names that it parses.
@@ -25,6 +26,7 @@ _BOOLS = {
     "use_fabric_endpoint",
     "virtual_hosted_style_request",
 }
+KEYS = {"access_key_id": "SENTINEL", "secret_access_key": "SENTINEL"}
 _CLIENTS = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 
 
@@ -36,6 +38,8 @@ def test_obstore_knows_every_option(scheme: str, monkeypatch: pytest.MonkeyPatch
         value = True if name in _BOOLS else _PARSED.get(name, "http://x")
         options = {"account_name": "me"} if scheme == "az" else {}
         options |= {name: value}
+        if name in ("access_key_id", "secret_access_key"):
+            options |= {"access_key_id": "me", "secret_access_key": "secret"}
         check_options(scheme, options)
         config, client = client_arguments(scheme, options, {})
         try:
@@ -62,6 +66,51 @@ def test_a_wrong_value_is_refused_without_being_shown() -> None:
     with pytest.raises(TypeError, match=r"option 'secret_access_key' should be .*, not list") as caught:
         check_options("s3", {"secret_access_key": ["SENTINEL"]})
     assert "SENTINEL" not in str(caught.value)
+
+
+def test_a_misspelt_option_is_told_what_was_meant() -> None:
+    with pytest.raises(ValueError, match="'endpont' for s3://, did you mean 'endpoint'"):
+        check_options("s3", {"endpont": "x"})
+    with pytest.raises(TypeError, match="names of options should be strings, not int"):
+        check_options("s3", {5: "x"})  # type: ignore[dict-item]  # what is tested
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"region": 5}, TypeError, "option 'region' should be a string, not int"),
+        ({"region": True}, TypeError, "option 'region' should be a string, not bool"),
+        ({"anonymous": "yes"}, TypeError, "option 'anonymous' should be True or False, not str"),
+        ({"aws_request_payer": 1}, TypeError, "option 'aws_request_payer' should be True or False, not int"),
+        ({"anonymous": True, **KEYS}, ValueError, "one kind of credentials, but got access_key_id and anon"),
+        ({"anonymous": True, "profile": "SENTINEL"}, ValueError, "but got anonymous and profile"),
+        ({"access_key_id": "SENTINEL"}, ValueError, "go together, but only access_key_id was given"),
+        ({"aws_secret_access_key": "SENTINEL"}, ValueError, "go together, but only secret_access_key was"),
+        ({"endpoint": "SENTINEL:9000"}, ValueError, "endpoint should be http://host"),
+        ({"endpoint": ""}, ValueError, "endpoint should be http://host"),
+    ],
+)
+def test_a_recipe_refuses_what_no_store_can_use(
+    options: dict[str, object], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message) as caught:
+        al.from_urls("s3://corpus/x.tar", storage_options=options)
+    assert "SENTINEL" not in str(caught.value)
+
+
+def test_signing_may_be_said_not_to_be_left_out() -> None:
+    check_options("s3", {"anonymous": False, **KEYS})
+
+
+@pytest.mark.parametrize("endpoint", ["http://h/corpus", "https://h:9000/s3/corpus/"])
+def test_an_endpoint_that_ends_in_the_bucket_is_refused(endpoint: str) -> None:
+    with pytest.raises(ValueError, match="endpoint should be the server's alone"):
+        al.from_urls("s3://corpus/x.tar", storage_options={"endpoint": endpoint})
+    with pytest.raises(ValueError, match="endpoint should be the server's alone"):
+        client_arguments("s3", {}, {"AWS_ENDPOINT_URL": endpoint}, bucket="corpus")
+    # As services have it that keep their S3 below a path, and Azure's emulator its account.
+    al.from_urls("s3://corpus/x.tar", storage_options={"endpoint": "https://h/storage/v1/s3"})
+    al.from_urls("az://corpus/x.tar", storage_options={"endpoint": endpoint, "account_name": "corpus"})
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,12 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 from telling import all_told
 
+import asyncloader as al
 from asyncloader import testing
 from asyncloader.errors import StoreError
 from asyncloader.stores.failures import TransientError
@@ -232,3 +234,13 @@ async def test_an_error_of_the_caller_passes_as_it_is(serve: Serve, http: HttpSt
             raise mine
     assert caught.value is mine and mine.shard is None
     assert len(signer.asked) == 1
+
+
+def test_renew_is_refused_where_no_shard_has_a_url_that_expires(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    for urls in ("s3://corpus/x.jsonl", str(tmp_path / "x.jsonl")):
+        with pytest.raises(ValueError, match="renew is for presigned http"):
+            al.from_urls(urls, renew=str.upper)
+    al.from_urls([str(tmp_path / "x.jsonl"), "https://h/x.jsonl?sig=1"], renew=str.upper)
+    with pytest.raises(TypeError, match="renew should be a function of a URL, but got str"):
+        al.from_urls("https://h/x.jsonl", renew="SENTINEL")  # type: ignore[arg-type]  # what is tested

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from ...errors import StoreError
 from ..failures import LAST_MODIFIED, TransientError, changed, http_time_s, refused, wait_asked
@@ -67,7 +68,7 @@ def body_of(asked: Asked, status: int, headers: Mapping[str, str], now_s: float)
         raise changed(asked.url, asked.start, asked.etag, version, status=412)
     if status not in (200, 206):
         wait_s = wait_asked(headers.get("Retry-After"), headers.get("Date"), now_s)
-        raise refused(asked.url, asked.start, status, retry_after_s=wait_s)
+        raise refused(asked.url, asked.start, status, retry_after_s=wait_s, advice=_advice(asked.url, status))
     _check_encoding(asked, headers)
     _check_version(asked, version)
     start, stop, total = _whole_span(asked, headers) if status == 200 else _part_span(asked, headers)
@@ -76,6 +77,13 @@ def body_of(asked: Asked, status: int, headers: Mapping[str, str], now_s: float)
     except ValueError as error:
         raise _broken(asked, str(error)) from None
     return Body(start, stop, total, version, no_chunks(), digests)
+
+
+def _advice(url: str, status: int) -> str:
+    """What else to do about a refusal; where there is a ``renew``, it is used instead."""
+    if status not in (400, 401, 403) or not urlsplit(url).query:
+        return ""
+    return ". If the URL was signed for a time, that may be over: sign it anew; renew= does so for shards"
 
 
 def _whole_span(asked: Asked, headers: Mapping[str, str]) -> tuple[int, int | None, int | None]:

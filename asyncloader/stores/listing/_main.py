@@ -11,7 +11,10 @@ import threading
 import traceback
 from pathlib import PurePath
 
+import cloudpickle
+
 from ...errors import StoreError
+from ..objects.provider import PROVIDER_NOTE
 from .answering import answer_order
 from .asking import Order
 
@@ -29,7 +32,8 @@ def main() -> None:
     assert isinstance(order, Order)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     with open(answers, "wb") as out:
-        pickle.dump(_answer(order), out)
+        # An exception of the user's main module has no other way to travel.
+        cloudpickle.dump(_answer(order), out)
         out.flush()
     # obstore's threads and the one above have nothing left to do that anybody waits for.
     os._exit(0)
@@ -38,9 +42,11 @@ def main() -> None:
 def _answer(order: Order) -> object:
     try:
         return asyncio.run(answer_order(order))
-    except (StoreError, ValueError, TypeError) as error:
-        return _bare(error)
     except Exception as error:
+        if PROVIDER_NOTE in getattr(error, "__notes__", ()):
+            return _of_user(error)
+        if isinstance(error, StoreError | ValueError | TypeError):
+            return _bare(error)
         # Its text may be a client library's, and so hold a secret.
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{PurePath(frame.filename).name}:{frame.lineno}"
@@ -52,6 +58,17 @@ def _bare(error: StoreError | ValueError | TypeError) -> Exception:
     if isinstance(error, StoreError):
         return error
     return (ValueError if isinstance(error, ValueError) else TypeError)(*error.args[:1])
+
+
+def _of_user(error: Exception) -> Exception:
+    """What the user's own function raised, with its frames, which stay behind, as a note."""
+    text = "".join(traceback.format_exception(error)).rstrip()
+    error.add_note(f"in the process that looks up shards:\n{text}")
+    try:
+        pickle.loads(cloudpickle.dumps(error))
+    except Exception:  # such as one whose arguments are not those of its constructor
+        return RuntimeError(text)
+    return error
 
 
 def _end_with_parent() -> None:

@@ -143,14 +143,12 @@ def look(
 
 
 def _ask_child(order: Order) -> object:
-    import cloudpickle  # options and predicates may be functions of the main module
-
     if not sys.executable:
         raise RuntimeError(
             "listing needs sys.executable, which this embedded Python has not; name the shards"
         )
     path = [entry for entry in sys.path if isinstance(entry, str)]
-    orders = pickle.dumps(path) + cloudpickle.dumps(order)
+    orders = pickle.dumps(path) + _pickled(order)
     # -P: without it the current directory comes first until the path is read.
     command = [sys.executable, "-P", "-c", _PROGRAM]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
@@ -169,6 +167,22 @@ def _ask_child(order: Order) -> object:
             f"the process that lists object stores ended with status {child.returncode} and no answer"
         )
     return pickle.loads(answer)
+
+
+def _pickled(order: Order) -> bytes:
+    import cloudpickle  # options and predicates may be functions of the main module
+
+    try:
+        order_bytes: bytes = cloudpickle.dumps(order)
+    except Exception as error:
+        # All else in an order is strings and numbers, and a function of the library.
+        error.add_note(
+            "storage_options['credential_provider'] cannot be sent to the process that looks up shards: it "
+            "holds something that does not pickle, such as a lock, an open file or a client. Make that in "
+            "the function, where it is first needed"
+        )
+        raise
+    return order_bytes
 
 
 def _converse(child: subprocess.Popen[bytes], orders: bytes) -> bytes:

@@ -10,7 +10,7 @@ from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 from .options import client_arguments, plain_options
-from .profiles import Chosen, choose, read_shared_files
+from .profiles import Chosen, Provider, choose, read_shared_files
 
 __all__ = ["Client", "make_client", "refuse_after_fork"]
 
@@ -41,22 +41,27 @@ def refuse_after_fork() -> None:
         )
 
 
-def make_client(scheme: str, bucket: str, options: Mapping[str, Any]) -> Client:
+def make_client(
+    scheme: str, bucket: str, options: Mapping[str, Any], provider: Provider | None = None
+) -> Client:
     """A client of one bucket, with obstore's own retries off.
 
     Args:
         scheme: ``s3``, ``gs`` or ``az``.
         bucket: Its name.
         options: Checked ones.
+        provider: In place of the ``credential_provider`` among them.
 
     Raises:
         ValueError: obstore takes no such values, or there is no such profile.
     """
     plain = plain_options(scheme, options)
-    chosen = Chosen(provider=plain.get("credential_provider"))
+    if provider is not None:
+        plain["credential_provider"] = provider
+    chosen = Chosen(provider=provider)
     if scheme == "s3":
         chosen = choose(plain, os.environ, read_shared_files(os.environ))
-    config, client_options = client_arguments(scheme, options, os.environ, chosen)
+    config, client_options = client_arguments(scheme, options, os.environ, chosen, bucket)
     make: Any = _CLIENTS[scheme]
     try:
         client: Client = make(

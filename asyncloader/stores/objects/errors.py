@@ -20,7 +20,7 @@ from ...errors import StoreError
 from ..failures import TransientError, changed, refused
 from ..urls import redact
 
-__all__ = ["CLIENT_ERRORS", "store_error"]
+__all__ = ["CLIENT_ERRORS", "is_of_provider", "store_error"]
 
 CLIENT_ERRORS = (BaseError, OSError, ValueError)
 
@@ -32,6 +32,14 @@ _LAST_RESORT = re.compile(
     r"Error performing \w+ http://\S+/(latest/api/token|latest/meta-data|metadata/identity|computeMetadata)"
 )
 _PROVIDER = re.compile(r"credential provider: (\w{1,64})")
+
+# obstore leaves the URL out where that is signed.
+_SERVER = re.compile(r"Error performing \w+ (https?://[^\s/?#]+)")
+
+# The words of glibc, musl and macOS for a name that nobody knows; a failure to ask has others, and may pass.
+_UNKNOWN_HOST = re.compile(
+    r"failed to lookup address information: (Name or service not known|Name does not resolve|nodename nor)"
+)
 
 # What obstore's text holds, and what to say then; the first that is found counts.
 _FINAL = (
@@ -47,7 +55,6 @@ _TRANSIENT = (
     ("UnexpectedRange", "the server sent another range than the one asked for"),
     ("ParseContentRange", "the server sent a Content-Range that cannot be read"),
     ("kind: Timeout", "no byte came in time"),
-    ("kind: Connect,", "the connection failed: no server could be reached"),
     ("kind: Interrupted", "the connection was cut before the promised length"),
     ("kind: Decode", "the connection was cut before the promised length"),
     ("kind: Request", "the connection was closed without an answer"),
@@ -61,17 +68,29 @@ _UNPACKED = (
 )
 
 
+def is_of_provider(error: Exception) -> bool:
+    """Whether the function that gives credentials raised, or gave what obstore cannot use."""
+    return isinstance(error, UnauthenticatedError) and _PROVIDER.search(str(error)) is not None
+
+
 def store_error(
-    error: Exception, url: str, offset: int, etag: str | None = None, *, was_answered: bool = False
+    error: Exception,
+    url: str,
+    offset: int | None,
+    etag: str | None = None,
+    *,
+    was_answered: bool = False,
+    endpoint: str = "",
 ) -> StoreError:
     """The error to raise for a client's.
 
     Args:
         error: The client's; raise the result outside its ``except``, or its text stays in the context.
         url: What was asked for.
-        offset: From where on.
+        offset: From where on; None for a listing.
         etag: The version asked for.
         was_answered: Whether this client has had an answer before, and so found credentials.
+        endpoint: As given, for where the client does not say whom it asked.
     """
     text = str(error)
     found = _STATUS.search(text)
@@ -80,7 +99,7 @@ def store_error(
         return _no_credentials(status, url, offset, was_answered)
     if isinstance(error, UnauthenticatedError) and (provider := _PROVIDER.search(text)) is not None:
         return StoreError(
-            f"credentials could not be had: their provider raised {provider[1]}",
+            f"credentials could not be had, or cannot be used: {provider[1]}",
             shard=redact(url),
             offset=offset,
         )
@@ -93,16 +112,18 @@ def store_error(
     if status is not None:
         code = _CODE.search(text)
         return refused(url, offset, status, code[1] if code else None)
-    return _unanswered(error, text, url, offset)
+    return _unanswered(error, text, url, offset, endpoint)
 
 
-def _unanswered(error: Exception, text: str, url: str, offset: int) -> StoreError:
+def _unanswered(error: Exception, text: str, url: str, offset: int | None, endpoint: str) -> StoreError:
     """The error where the server gave no status other than success."""
     what = next((say for sign, say in _FINAL if sign in text), None)
     if what is None and "Received non-partial response" in text and "Generic GCS" in text:
         what = _UNPACKED
     if what is not None:
         return StoreError(what, shard=redact(url), offset=offset)
+    if "kind: Connect," in text:
+        return _unreached(text, url, offset, endpoint)
     what = next((say for sign, say in _TRANSIENT if sign in text), None)
     if isinstance(error, TimeoutError):
         what = "no answer came in time"
@@ -113,7 +134,21 @@ def _unanswered(error: Exception, text: str, url: str, offset: int) -> StoreErro
     return StoreError(what, shard=redact(url), offset=offset)
 
 
-def _no_credentials(status: int | None, url: str, offset: int, was_answered: bool) -> StoreError:
+def _unreached(text: str, url: str, offset: int | None, endpoint: str) -> StoreError:
+    """No connection came about. Which server was asked for is no secret, unlike what else its URL holds."""
+    asked = _SERVER.search(text) or _SERVER.search(f"Error performing GET {endpoint}")
+    server = "" if asked is None else redact(asked[1])
+    if _UNKNOWN_HOST.search(text):
+        what = (
+            f"there is no host of this name{server and f': {server}'}; "
+            "check endpoint, region or account_name, and the proxy if one is used"
+        )
+        return StoreError(what, shard=redact(url), offset=offset)
+    what = f"the connection failed: no server could be reached{server and f' at {server}'}"
+    return TransientError(what, shard=redact(url), offset=offset)
+
+
+def _no_credentials(status: int | None, url: str, offset: int | None, was_answered: bool) -> StoreError:
     if (status is None and was_answered) or (status is not None and (status == 429 or status >= 500)):
         what = "the machine's metadata service, which gives the credentials, could not be asked"
         return TransientError(what, shard=redact(url), offset=offset)

@@ -7,12 +7,13 @@ names are a table, so that a slip is found where the options are given.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
 from .profiles import Chosen
 
-__all__ = ["ENDPOINT_VARIABLES", "check_options", "client_arguments", "plain_options"]
+__all__ = ["ENDPOINT_VARIABLES", "check_bucket", "check_options", "client_arguments", "plain_options"]
 
 _COMMON = frozenset({"anonymous", "credential_provider", "endpoint", "skip_signature"})
 
@@ -91,7 +92,35 @@ _ENDPOINT_NAME = {"s3": "aws_endpoint_url_s3", "gs": "base_url", "az": "endpoint
 # Superseded where a provider signs.
 _KEYS = ("access_key_id", "secret_access_key", "session_token")
 
-_EXCLUSIVE = ("access_key_id", "account_key", "credential_provider", "profile", "sas_key")
+_EXCLUSIVE = (
+    "access_key_id",
+    "account_key",
+    "anonymous",
+    "application_credentials",
+    "bearer_token",
+    "client_secret",
+    "credential_provider",
+    "profile",
+    "sas_key",
+    "service_account",
+    "service_account_key",
+    "skip_signature",
+    "token",
+)
+
+_FLAGS = frozenset(
+    {
+        "anonymous",
+        "imdsv1_fallback",
+        "request_payer",
+        "s3_express",
+        "skip_signature",
+        "use_azure_cli",
+        "use_emulator",
+        "use_fabric_endpoint",
+        "virtual_hosted_style_request",
+    }
+)
 
 # obstore has no word for never.
 _CLIENT_DEFAULTS = {name: "365 days" for name in ("connect_timeout", "read_timeout", "timeout")}
@@ -101,22 +130,45 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
     """Refuse options that the stores of ``scheme`` do not have.
 
     Raises:
-        ValueError: An unknown name, or two that tell of different credentials.
-        TypeError: A value that is no string, number or bool, or a ``credential_provider`` that cannot be
-            called. The message does not show the value.
+        ValueError: An unknown name, credentials of two kinds or half of one, or an endpoint that is no URL
+            of a server. No message shows a value.
+        TypeError: A value of a wrong type.
     """
     known = _NAMES[scheme] | _CLIENT_NAMES
     for name, value in options.items():
-        if _plain_name(scheme, name) not in known:
-            raise ValueError(f"unknown option {name!r} for {scheme}://; known are {', '.join(sorted(known))}")
-        if _plain_name(scheme, name) == "credential_provider":
-            if not callable(value):
-                raise TypeError(f"credential_provider should be callable, not {type(value).__name__}")
-        elif not isinstance(value, str | int):
-            raise TypeError(f"option {name!r} should be a string, number or bool, not {type(value).__name__}")
-    given = [name for name in _EXCLUSIVE if name in plain_options(scheme, options)]
+        if not isinstance(name, str):
+            raise TypeError(f"names of options should be strings, not {type(name).__name__}")
+        plain_name = _plain_name(scheme, name)
+        if plain_name not in known:
+            close = get_close_matches(plain_name, sorted(known), 1)
+            meant = f", did you mean {close[0]!r}?" if close else ";"
+            raise ValueError(
+                f"unknown option {name!r} for {scheme}://{meant} known are {', '.join(sorted(known))}"
+            )
+        _check_type(name, plain_name, value)
+    plain = plain_options(scheme, options)
+    given = [name for name in _EXCLUSIVE if plain.get(name, False) is not False]
     if len(given) > 1:
         raise ValueError(f"options should name one kind of credentials, but got {' and '.join(given)}")
+    halves = [name for name in ("access_key_id", "secret_access_key") if name in plain]
+    if len(halves) == 1:
+        raise ValueError(f"access_key_id and secret_access_key go together, but only {halves[0]} was given")
+    for name in ("endpoint", "base_url"):
+        if name in plain:
+            _check_endpoint(plain[name])
+
+
+def _check_type(name: str, plain_name: str, value: object) -> None:
+    kind = type(value).__name__
+    if plain_name == "credential_provider":
+        if not callable(value):
+            raise TypeError(f"credential_provider should be callable, not {kind}")
+    elif plain_name in _FLAGS:
+        # Not text that means one: obstore takes "yes" for true, and fails at other words when it reads.
+        if not isinstance(value, bool):
+            raise TypeError(f"option {name!r} should be True or False, not {kind}")
+    elif not isinstance(value, str):
+        raise TypeError(f"option {name!r} should be a string, not {kind}")
 
 
 def plain_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -124,8 +176,27 @@ def plain_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
     return {_plain_name(scheme, name): value for name, value in options.items()}
 
 
+def check_bucket(bucket: str, endpoint: str) -> None:
+    """Refuse an endpoint of S3 that ends in the bucket, as consoles show it: it would be named twice.
+
+    Other paths are let through: some services have their S3 below one.
+
+    Raises:
+        ValueError: It does.
+    """
+    if urlsplit(endpoint).path.rstrip("/").rpartition("/")[2] == bucket:
+        raise ValueError(
+            f"endpoint should be the server's alone, but it ends in the bucket, which s3://{bucket}/ names "
+            "already; leave it out there"
+        )
+
+
 def client_arguments(
-    scheme: str, options: Mapping[str, Any], environ: Mapping[str, str], chosen: Chosen | None = None
+    scheme: str,
+    options: Mapping[str, Any],
+    environ: Mapping[str, str],
+    chosen: Chosen | None = None,
+    bucket: str = "",
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The ``config`` and ``client_options`` of an obstore client; credentials that are called apart.
 
@@ -134,9 +205,10 @@ def client_arguments(
         options: Checked ones; what they leave open obstore takes from the environment.
         environ: Only looked at for an ``http://`` endpoint.
         chosen: What the shared files of AWS add.
+        bucket: Its name, which an endpoint should not hold; empty if it is not known.
 
     Raises:
-        ValueError: An endpoint that is no URL of a server.
+        ValueError: An endpoint that is no URL of a server, or of the bucket.
     """
     chosen = chosen or Chosen()
     config: dict[str, Any] = {}
@@ -158,6 +230,8 @@ def client_arguments(
     endpoints = [given] if given else [environ.get(name, "") for name in ENDPOINT_VARIABLES[scheme]]
     for endpoint in filter(None, endpoints):
         _check_endpoint(endpoint)
+        if scheme == "s3" and bucket:
+            check_bucket(bucket, endpoint)
     client["allow_http"] = any(endpoint.lower().startswith("http://") for endpoint in endpoints)
     return config, client
 

@@ -26,7 +26,7 @@ from datetime import timedelta
 from importlib.util import find_spec
 from typing import Any, TypeAlias
 
-__all__ = ["Boto3Keys", "Chosen", "SharedFiles", "StaticKeys", "choose", "read_shared_files"]
+__all__ = ["Boto3Keys", "Chosen", "Provider", "SharedFiles", "StaticKeys", "choose", "read_shared_files"]
 
 Provider: TypeAlias = Callable[[], Any]
 

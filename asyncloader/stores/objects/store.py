@@ -22,8 +22,9 @@ from ..failures import TransientError, changed
 from ..store import Body, no_chunks
 from ..urls import redact, split_key
 from .client import Client, make_client, refuse_after_fork
-from .errors import CLIENT_ERRORS, store_error
-from .options import check_options
+from .errors import CLIENT_ERRORS, is_of_provider, store_error
+from .options import check_options, plain_options
+from .provider import UserProvider
 
 if TYPE_CHECKING:
     from obstore import BytesStream, GetOptions, GetResult
@@ -64,6 +65,10 @@ class ObjectStore:
         self._scheme = scheme
         self._bucket = bucket
         self._options = dict(options)
+        self._provider: UserProvider | None = None
+        provide = plain_options(scheme, options).get("credential_provider")
+        if provide is not None:
+            self._provider = UserProvider(scheme, provide)
         self._client: Client | None = None
         self._answered = False
 
@@ -75,14 +80,15 @@ class ObjectStore:
         # A weak ETag never satisfies If-Match (RFC 9110, 13.1.1); for it the answer's own is compared.
         if etag is not None and not etag.startswith("W/"):
             asked["if_match"] = etag
-        failure: StoreError | None = None
+        failure: Exception | None = None
         try:
             result = await obstore.get_async(client, key, options=asked)
         except CLIENT_ERRORS as error:
-            failure = store_error(error, url, start, etag, was_answered=self._answered)
+            failure = self._failure(error, url, start, etag)
         if failure is not None:
             # Only an empty object has no byte 0, but a refusal may have another reason, and lose the shard.
-            if failure.status == 416 and start == 0 and await self._size(client, key, url) == 0:
+            was_refused = isinstance(failure, StoreError) and failure.status == 416
+            if was_refused and start == 0 and await self._size(client, key, url) == 0:
                 yield Body(0, 0, 0, None, no_chunks())
                 return
             raise failure
@@ -107,7 +113,7 @@ class ObjectStore:
         """
         place = f"{self._scheme}://{self._bucket}/{prefix}"
         stream = obstore.list(self._open_client(), prefix or None, offset=after, chunk_size=_PAGE_KEYS)
-        failure: StoreError | None = None
+        failure: Exception | None = None
         while failure is None:
             try:
                 async with asyncio.timeout(patience_s):
@@ -115,23 +121,29 @@ class ObjectStore:
             except StopAsyncIteration:
                 return
             except CLIENT_ERRORS as error:
-                failure = store_error(error, place, 0)
+                failure = self._failure(error, place, None)
             else:
                 yield [(found["path"], found["size"]) for found in page]
-        failure.offset = None  # a listing has none
         raise failure
 
     async def _size(self, client: Client, key: str, url: str) -> int:
         try:
             return (await obstore.head_async(client, key))["size"]
         except CLIENT_ERRORS as error:
-            failure = store_error(error, url, 0, was_answered=self._answered)
+            failure = self._failure(error, url, 0)
         raise failure
+
+    def _failure(self, error: Exception, url: str, offset: int | None, etag: str | None = None) -> Exception:
+        """What to raise for the client's error, outside its ``except``; the user's own keeps its type."""
+        if self._provider is not None and self._provider.failure is not None and is_of_provider(error):
+            return self._provider.failure
+        endpoint = plain_options(self._scheme, self._options).get("endpoint", "")
+        return store_error(error, url, offset, etag, was_answered=self._answered, endpoint=endpoint)
 
     def _open_client(self) -> Client:
         refuse_after_fork()
         if self._client is None:
-            self._client = make_client(self._scheme, self._bucket, self._options)
+            self._client = make_client(self._scheme, self._bucket, self._options, self._provider)
         return self._client
 
 
