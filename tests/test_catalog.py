@@ -91,6 +91,19 @@ def test_with_a_format_every_object_below_a_prefix_is_a_shard(bucket: S3Server) 
     assert set(found.formats) == {"text"}
 
 
+def test_a_prefix_of_several_formats_is_refused_and_the_glob_it_names_works(bucket: S3Server) -> None:
+    client = bucket.client()
+    client.create_bucket(Bucket="mixed")
+    for key in ("0.tar", "a/1.tar", "README.txt"):
+        client.put_object(Bucket="mixed", Key=key, Body=b"x")
+    client.close()
+    with pytest.raises(
+        ValueError, match=r"2 tar .*0\.tar.*1 text .*README\.txt.* s3://mixed/\*\*/\*\.tar, or"
+    ):
+        catalog("s3://mixed/", options=bucket.options)
+    assert catalog("s3://mixed/**/*.tar", options=bucket.options).formats == ("tar", "tar")
+
+
 def test_a_prefix_without_a_shard_is_an_error_that_says_what_is_there(bucket: S3Server) -> None:
     with pytest.raises(ValueError, match=r"no object .* s3://corpus/nothing/"):
         catalog("s3://corpus/nothing/", options=bucket.options)
