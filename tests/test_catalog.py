@@ -59,6 +59,22 @@ def test_without_a_manifest_nothing_is_expected(tmp_path: Path) -> None:
     assert catalog(f"{tmp_path}/*.tar").checks == ()
 
 
+def double(sample: Any) -> Any:
+    return sample
+
+
+def test_a_recipe_shows_what_was_matched_and_what_is_done_to_it(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    recipe = al.from_urls(f"{tmp_path}/*.tar").shuffle(100, seed=3).map(double, concurrency=4).take(7)
+    assert repr(recipe) == (
+        f"Dataset(Shards(3 tar, first='{paths[0]}', in_manifest=3), "
+        "shuffle(window=100, seed=3), map(double), take(count=7))"
+    )
+    mixed = al.from_urls(["https://me:SENTINEL@h/a.txt?sig=SENTINEL", "s3://b/x.tar", "s3://b/y.tar"])
+    assert repr(mixed) == "Dataset(Shards(2 tar + 1 text, first='https://h/a.txt'))"
+    assert repr(al.from_iterable([1, 2]).repeat()) == "Dataset(Iterables(list), repeat(times=None))"
+
+
 def test_a_prefix_is_listed_once_and_spliced_in_at_its_place(bucket: S3Server, tmp_path: Path) -> None:
     (local,) = write(tmp_path, 1)
     (tmp_path / "manifest.json").unlink()
