@@ -9,8 +9,14 @@ from functools import partial
 from typing import Any
 
 from .formats import check_format
-from .manifest.entries import Expected, is_manifest
-from .manifest.lookup import expectations, find_local_manifests, look_up, read_local_manifest
+from .manifest.entries import Expected
+from .manifest.lookup import (
+    expectations,
+    find_local_manifests,
+    is_found_manifest,
+    look_up,
+    read_local_manifest,
+)
 from .shard_names import check_names, check_prefix, formats_of, is_shard_name
 from .stores.globs import folder_before
 from .stores.listing.asking import Listing, look
@@ -94,8 +100,9 @@ def _found_beside(shards: Sequence[str], listings: Sequence[Listing]) -> tuple[E
     """What manifests expect that lie where shards were looked for: local folders, and folders listed."""
     found = dict(zip(shards, find_local_manifests(shards), strict=False))
     for listing in listings:
-        if listing.manifest is not None and is_manifest(listing.manifest):
+        if listing.manifest is not None:
             root, key = split_key(listing.pattern)
             place = root + folder_before(key) + MANIFEST_NAME
-            found.update(zip(listing.urls, look_up(listing.urls, place, listing.manifest), strict=True))
+            if is_found_manifest(place, listing.manifest):
+                found.update(zip(listing.urls, look_up(listing.urls, place, listing.manifest), strict=True))
     return tuple(found.get(url) for url in shards) if any(found.values()) else ()

@@ -145,6 +145,16 @@ def test_the_manifest_of_a_listed_folder_is_used(bucket: S3Server, tmp_path: Pat
     assert len([sample for sample in al.DataLoader(recipe, None)]) == 6
 
 
+def test_the_broken_manifest_of_a_listed_folder_is_warned_of(bucket: S3Server) -> None:
+    client = bucket.client()
+    client.create_bucket(Bucket="cut")
+    for key in ("x/0.tar", "x/manifest.json"):
+        client.put_object(Bucket="cut", Key=key, Body=b"")
+    client.close()
+    with pytest.warns(RuntimeWarning, match=r"s3://cut/x/manifest\.json is empty"):
+        assert catalog("s3://cut/x/*.tar", options=bucket.options).checks == ()
+
+
 @pytest.mark.parametrize("far", [False, True], ids=["local", "served"])
 def test_a_named_manifest_is_read_from_wherever_it_is(far: bool, tmp_path: Path) -> None:
     paths = write(tmp_path)
