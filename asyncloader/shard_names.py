@@ -62,11 +62,13 @@ def check_prefix(pattern: str, shards: Sequence[str], *, format: str | None) -> 
         found.setdefault(name, []).append(shard)
     if len(found) < 2:
         return
-    most = max(found, key=lambda name: len(found[name]))
+    # Where two are as many, in the order of the table: a text is the likelier to be a note.
+    ranked = sorted(found, key=lambda name: (-len(found[name]), list(formats).index(name)))
     counts = ", ".join(
-        f"{len(urls)} {name} (such as {suffix_path(urls[0]).rpartition('/')[2]})"
-        for name, urls in sorted(found.items(), key=lambda item: -len(item[1]))
+        f"{len(found[name])} {name} (such as {suffix_path(found[name][0]).rpartition('/')[2]})"
+        for name in ranked
     )
+    most = ranked[0]
     raise ValueError(
         f"below {redact(pattern)} are files of several formats: {counts}; name those that are meant by a "
         f"glob, such as {redact(pattern)}**/*{_suffix(found[most][0], most)}, or, if all are of one format, "
