@@ -5,11 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from .formats import check_format, format_of, has_format
-from .manifest.entries import Expected, is_manifest
-from .manifest.lookup import expectations, find_local_manifests, look_up, read_local_manifest
+from .formats import check_format
+from .manifest.entries import Expected
+from .manifest.lookup import (
+    expectations,
+    find_local_manifests,
+    is_found_manifest,
+    look_up,
+    read_local_manifest,
+)
+from .shard_names import check_names, check_prefix, formats_of, is_shard_name
 from .stores.globs import folder_before
 from .stores.listing.asking import Listing, look
 from .stores.options import check_storage_options
@@ -21,7 +29,6 @@ from .stores.urls import (
     local_path,
     scheme_of,
     split_key,
-    suffix_path,
 )
 
 __all__ = ["Catalog", "make_catalog"]
@@ -69,14 +76,18 @@ def make_catalog(
     if manifest is not None and not isinstance(manifest, str | os.PathLike):
         raise TypeError(f"manifest should be a URL or path, but got {type(manifest).__name__}")
     where = None if manifest is None else os.fspath(manifest)
-    is_shard = _has_format if format is None else _is_any
-    names = expand_urls(urls, is_shard)
+    is_shard, check_folder = partial(is_shard_name, format=format), partial(check_prefix, format=format)
+    names = expand_urls(urls, is_shard, check_folder)
+    check_names(names)
     check_storage_options({scheme_of(name) for name in (*names, *([where] if where else []))}, options)
     patterns = [name for name in names if is_remote_pattern(name)]
     far = [where] if where is not None and scheme_of(where) != "file" else []
     seen = look(patterns, options, is_shard, network=network, manifests=where is None, fetch=far)
+    for listing in seen.listings:
+        if listing.pattern.endswith("/"):
+            check_folder(listing.pattern, listing.urls)
     shards = seen.in_place(names)
-    formats = tuple(format or format_of(suffix_path(url)) for url in shards)
+    formats = formats_of(shards, format)
     if where is None:
         return Catalog(shards, formats, _found_beside(shards, seen.listings))
     content = seen.fetched[0] if far else read_local_manifest(local_path(where))
@@ -85,21 +96,13 @@ def make_catalog(
     return Catalog(shards, formats, expectations(shards, where, content))
 
 
-def _has_format(url: str) -> bool:
-    return has_format(suffix_path(url))
-
-
-def _is_any(url: str) -> bool:
-    return True
-
-
 def _found_beside(shards: Sequence[str], listings: Sequence[Listing]) -> tuple[Expected | None, ...]:
     """What manifests expect that lie where shards were looked for: local folders, and folders listed."""
     found = dict(zip(shards, find_local_manifests(shards), strict=False))
     for listing in listings:
-        if listing.manifest is not None and is_manifest(listing.manifest):
+        if listing.manifest is not None:
             root, key = split_key(listing.pattern)
-            urls = [shard.url for shard in listing.shards]
             place = root + folder_before(key) + MANIFEST_NAME
-            found.update(zip(urls, look_up(urls, place, listing.manifest), strict=True))
+            if is_found_manifest(place, listing.manifest):
+                found.update(zip(listing.urls, look_up(listing.urls, place, listing.manifest), strict=True))
     return tuple(found.get(url) for url in shards) if any(found.values()) else ()

@@ -50,6 +50,9 @@ class Dataset:
     source: Source
     ops: tuple[Op, ...] = field(default=())
 
+    def __repr__(self) -> str:
+        return f"Dataset({', '.join([repr(self.source), *map(_shown, self.ops)])})"
+
     def map(self, fn: Callable[[Any], Any], *, concurrency: int = 1) -> Dataset:
         """Replace each sample by ``fn(sample)``, keeping the order.
 
@@ -285,6 +288,15 @@ def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:
             f"but got {type(make).__name__}"
         )
     return Dataset(Iterables(make))
+
+
+def _shown(op: Op) -> str:
+    """An operator as it is called, its function by name only."""
+    described = dict(op.describe())
+    name = described.pop("op")
+    parameters = [str(described.pop("fn"))] if "fn" in described else []
+    parameters += [f"{parameter}={value!r}" for parameter, value in described.items()]
+    return f"{name}({', '.join(parameters)})"
 
 
 def _is_async(fn: Callable[..., Any]) -> bool:

@@ -48,6 +48,9 @@ class Iterables:
 
     make: Make | Iterable[Any] | AsyncIterable[Any]
 
+    def __repr__(self) -> str:
+        return f"Iterables({self.describe()['iterable']})"  # not the samples, which may be in there
+
     def open(self, start: Position, lane: Lane) -> Blocks:
         """The iterable's samples; a position counts them, and resuming runs through those before."""
         skip: int = start.get("sample", 0)

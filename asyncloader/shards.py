@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,10 +37,17 @@ class Shards:
         checks: What a manifest expects of each, None for a shard that it does not know; empty without one.
     """
 
-    urls: tuple[str, ...] = field(repr=False)
-    formats: tuple[str, ...] = field(repr=False)
-    access: Access = field(default_factory=Access, repr=False)
-    checks: tuple[Expected | None, ...] = field(default=(), repr=False)
+    urls: tuple[str, ...]
+    formats: tuple[str, ...]
+    access: Access = field(default_factory=Access)
+    checks: tuple[Expected | None, ...] = ()
+
+    def __repr__(self) -> str:
+        shown = [" + ".join(f"{count} {name}" for name, count in Counter(self.formats).most_common())]
+        shown += [f"first={redact(url)!r}" for url in self.urls[:1]]
+        if known := sum(check is not None for check in self.checks):
+            shown.append(f"in_manifest={known}")
+        return f"Shards({', '.join(shown)})"
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         """The samples of the lane's shards; a position is ``{"shard", "from": position in it}``."""

@@ -9,6 +9,8 @@ and a web server made for an example has another port in each run.
 """
 
 import argparse
+import os
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,8 @@ parser = argparse.ArgumentParser(description="Train under torchrun.")
 parser.add_argument("--folder", type=Path, help="where shards and checkpoint lie; temporary by default")
 parser.add_argument("--stop-after", type=int, help="number of steps")
 arguments = parser.parse_args()
+if "RANK" not in os.environ:
+    parser.error(f"run it with torchrun: torchrun --nproc-per-node 2 {' '.join(sys.argv)}")
 
 dist.init_process_group("gloo")
 with tempfile.TemporaryDirectory() as temporary:

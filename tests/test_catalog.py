@@ -59,6 +59,22 @@ def test_without_a_manifest_nothing_is_expected(tmp_path: Path) -> None:
     assert catalog(f"{tmp_path}/*.tar").checks == ()
 
 
+def double(sample: Any) -> Any:
+    return sample
+
+
+def test_a_recipe_shows_what_was_matched_and_what_is_done_to_it(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    recipe = al.from_urls(f"{tmp_path}/*.tar").shuffle(100, seed=3).map(double, concurrency=4).take(7)
+    assert repr(recipe) == (
+        f"Dataset(Shards(3 tar, first='{paths[0]}', in_manifest=3), "
+        "shuffle(window=100, seed=3), map(double), take(count=7))"
+    )
+    mixed = al.from_urls(["https://me:SENTINEL@h/a.txt?sig=SENTINEL", "s3://b/x.tar", "s3://b/y.tar"])
+    assert repr(mixed) == "Dataset(Shards(2 tar + 1 text, first='https://h/a.txt'))"
+    assert repr(al.from_iterable([1, 2]).repeat()) == "Dataset(Iterables(list), repeat(times=None))"
+
+
 def test_a_prefix_is_listed_once_and_spliced_in_at_its_place(bucket: S3Server, tmp_path: Path) -> None:
     (local,) = write(tmp_path, 1)
     (tmp_path / "manifest.json").unlink()
@@ -91,6 +107,19 @@ def test_with_a_format_every_object_below_a_prefix_is_a_shard(bucket: S3Server) 
     assert set(found.formats) == {"text"}
 
 
+def test_a_prefix_of_several_formats_is_refused_and_the_glob_it_names_works(bucket: S3Server) -> None:
+    client = bucket.client()
+    client.create_bucket(Bucket="mixed")
+    for key in ("0.tar", "a/1.tar", "README.txt"):
+        client.put_object(Bucket="mixed", Key=key, Body=b"x")
+    client.close()
+    with pytest.raises(
+        ValueError, match=r"2 tar .*0\.tar.*1 text .*README\.txt.* s3://mixed/\*\*/\*\.tar, or"
+    ):
+        catalog("s3://mixed/", options=bucket.options)
+    assert catalog("s3://mixed/**/*.tar", options=bucket.options).formats == ("tar", "tar")
+
+
 def test_a_prefix_without_a_shard_is_an_error_that_says_what_is_there(bucket: S3Server) -> None:
     with pytest.raises(ValueError, match=r"no object .* s3://corpus/nothing/"):
         catalog("s3://corpus/nothing/", options=bucket.options)
@@ -114,6 +143,16 @@ def test_the_manifest_of_a_listed_folder_is_used(bucket: S3Server, tmp_path: Pat
     assert [check.samples for check in found.checks if check] == [2, 2, 2]
     recipe = al.from_urls("s3://corpus/whole/", storage_options=bucket.options)
     assert len([sample for sample in al.DataLoader(recipe, None)]) == 6
+
+
+def test_the_broken_manifest_of_a_listed_folder_is_warned_of(bucket: S3Server) -> None:
+    client = bucket.client()
+    client.create_bucket(Bucket="cut")
+    for key in ("x/0.tar", "x/manifest.json"):
+        client.put_object(Bucket="cut", Key=key, Body=b"")
+    client.close()
+    with pytest.warns(RuntimeWarning, match=r"s3://cut/x/manifest\.json is empty"):
+        assert catalog("s3://cut/x/*.tar", options=bucket.options).checks == ()
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["local", "served"])

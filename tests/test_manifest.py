@@ -197,6 +197,23 @@ def test_a_manifest_of_ours_that_is_broken_is_no_foreign_file(tmp_path: Path) ->
     assert caught.value.shard == f"{tmp_path}/manifest.json"
 
 
+@pytest.mark.parametrize("content", [b"", b"\n", b"{", b"\0" * 5000, b"<html>", b"\xff\xfe"])
+def test_a_found_manifest_that_is_nobodys_is_warned_of(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_bytes(content)
+    with pytest.warns(
+        RuntimeWarning, match=rf"{tmp_path}/manifest\.json is .* python -m asyncloader\.manifest"
+    ):
+        assert find_local_manifests([f"{tmp_path}/a.tar"]) == ()
+
+
+@pytest.mark.parametrize(
+    "content", [b"[1]", b"null", b'\xef\xbb\xbf{"a": 1}', b"[" * 100_000, b"x" * (2 << 20)]
+)
+def test_a_found_manifest_that_may_be_somebody_elses_is_left_alone(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "manifest.json").write_bytes(content)
+    assert find_local_manifests([f"{tmp_path}/a.tar"]) == ()
+
+
 # --- holding a reading against its entry ---
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -241,6 +242,24 @@ def test_values_without_an_encoding_are_refused(tmp_path: Path, field: Any, valu
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize(
+    ("field", "message"), [("image", r"'image\.npy': numpy\.asarray"), ("npy", r"numpy\.asarray makes one")]
+)
+def test_a_tensor_is_refused_with_how_to_write_it(tmp_path: Path, field: str, message: str) -> None:
+    tensor = torch.arange(3)
+    writer = ShardWriter(tmp_path / "s.tar")
+    with pytest.raises(TypeError, match=message):
+        writer.write({"__key__": "a", field: tensor})
+    writer.write({"__key__": "a", "image.npy": numpy.asarray(tensor)})
+    writer.close()
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="there is no such folder") as caught:
+        ShardWriter(tmp_path / "none" / "s.tar").write({"__key__": "a", "txt": "b"})
+    assert caught.value.filename == str(tmp_path / "none")
+
+
 def test_jsonl_takes_dicts_of_json_values_only(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path / "s.jsonl")
     for wrong in ([1], {"a": b"bytes"}):
@@ -255,7 +274,8 @@ def test_jsonl_takes_dicts_of_json_values_only(tmp_path: Path) -> None:
         ("a.parquet", {}, "cannot tell the format"), ("a.txt", {}, "not written"),
         ("a.tar", {"max_samples": 3}, "needs a number"), ("a-%d.tar", {"max_samples": 0}, "at least 1"),
         ("a-%d.tar", {"max_bytes": 0}, "at least 1"), ("a-%d-%d.tar", {}, "expected one number"),
-        ("a-{}-{}.tar", {}, "expected one number"), ("a-{name}.tar", {}, "expected one number"),
+        ("a-{}-{}.tar", {}, "expected one number"),
+        ("a-{name}.tar", {}, r"expected one number .* such as \{:05d\}:"),
     ],
 )  # fmt: skip
 def test_wrong_calls_are_refused_before_anything_is_opened(
@@ -264,6 +284,14 @@ def test_wrong_calls_are_refused_before_anything_is_opened(
     with pytest.raises(ValueError, match=message):
         ShardWriter(tmp_path / pattern, **options)  # type: ignore[arg-type]
     assert os.listdir(tmp_path) == []
+
+
+def test_a_url_is_refused_since_shards_are_local_files() -> None:
+    with pytest.raises(
+        ValueError, match=r"local files, not to 's3://b/a-\{:05d\}\.tar': .* upload"
+    ) as caught:
+        ShardWriter("s3://me:SENTINEL@b/a-{:05d}.tar")
+    assert "SENTINEL" not in str(caught.value)
 
 
 # --- the manifest ---

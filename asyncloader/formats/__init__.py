@@ -23,6 +23,7 @@ __all__ = [
     "format_of",
     "formats",
     "has_format",
+    "known_suffixes",
     "open_decoder",
     "split_suffix",
 ]
@@ -86,7 +87,6 @@ def split_suffix(path: str) -> tuple[str, str | None]:
     """
     name = (urlsplit(path).path if "://" in path else path).lower()
     endings = {"": None, **compression_suffixes}
-    known = []
     for format_name, row in formats.items():
         for suffix in row.suffixes:
             for ending, compression in endings.items():
@@ -95,13 +95,17 @@ def split_suffix(path: str) -> tuple[str, str | None]:
         for suffix, compression in row.short_suffixes.items():
             if name.endswith(suffix):
                 return format_name, compression
-        known += [*row.suffixes, *row.short_suffixes]
     # Only the last part of the path: what comes before it may hold secrets.
     raise ValueError(
-        f"cannot tell the format of {name.rpartition('/')[2]!r}: expected a name that ends with one of "
-        f"{', '.join(known)}, alone or with {', '.join(compression_suffixes)} after it; "
-        "or name the format"
+        f"cannot tell the format of {name.rpartition('/')[2]!r}: expected a name that ends with "
+        f"{known_suffixes()}; or name the format"
     )
+
+
+def known_suffixes() -> str:
+    """The endings that name a format, for messages."""
+    known = [suffix for row in formats.values() for suffix in (*row.suffixes, *row.short_suffixes)]
+    return f"one of {', '.join(known)}, alone or with {', '.join(compression_suffixes)} after it"
 
 
 def check_format(name: str) -> None:

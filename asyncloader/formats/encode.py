@@ -89,6 +89,11 @@ def _encode_field(field: str, value: Any) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     encode = encoders.get(field.rpartition(".")[2])
+    if encode is None and hasattr(value, "__array__"):
+        raise TypeError(
+            f"field {field!r} must be bytes, not {type(value).__name__}; write it as a NumPy array "
+            f"in a field whose name ends with .npy: {{'{field}.npy': numpy.asarray(...)}}"
+        )
     if encode is None:
         raise TypeError(
             f"field {field!r} must be bytes, not {type(value).__name__}; values are encoded in fields "
@@ -119,7 +124,7 @@ def _encode_npy(value: Any) -> bytes:
     import numpy
 
     if not isinstance(value, numpy.ndarray):
-        raise TypeError(f"expected an ndarray, found {type(value).__name__}")
+        raise TypeError(f"expected a NumPy array, found {type(value).__name__}; numpy.asarray makes one")
     if value.dtype.hasobject:
         raise TypeError("an array of Python objects would be pickled, and pickles are not read")
     file = io.BytesIO()

@@ -6,11 +6,13 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from .._flow.engine import Engine
 from ..errors import FormatError, StoreError
-from ..formats import check_format, format_of, has_format
+from ..formats import check_format
 from ..progress import NetworkCounts
+from ..shard_names import check_names, check_prefix, formats_of, is_shard_name
 from ..stores.access import Access
 from ..stores.listing.asking import look
 from ..stores.router import Stores
@@ -21,7 +23,6 @@ from ..stores.urls import (
     local_path,
     redact,
     scheme_of,
-    suffix_path,
 )
 from .entries import Expected
 from .folder import update_manifest
@@ -37,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if asked.format is not None:
             check_format(asked.format)
         urls = _shards(asked.urls, asked.format)
-        formats = [asked.format or format_of(suffix_path(url)) for url in urls]
+        formats = formats_of(urls, asked.format)
         manifest = asked.output or _manifest_beside(urls)
         names = [] if asked.check else _names(urls, manifest)
     except StoreError as error:
@@ -76,13 +77,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _shards(names: Sequence[str], format_name: str | None) -> tuple[str, ...]:
     """The shards that are meant; servers are asked about prefixes and globs."""
-
-    def is_shard(url: str) -> bool:
-        return format_name is not None or has_format(suffix_path(url))
-
-    expanded = expand_urls(names, is_shard)
+    is_shard, check_folder = (
+        partial(is_shard_name, format=format_name),
+        partial(check_prefix, format=format_name),
+    )
+    expanded = expand_urls(names, is_shard, check_folder)
+    check_names(expanded)
     # Neither options nor a manifest: it is this command that makes it.
-    return look([name for name in expanded if is_remote_pattern(name)], {}, is_shard).in_place(expanded)
+    seen = look([name for name in expanded if is_remote_pattern(name)], {}, is_shard)
+    for listing in seen.listings:
+        if listing.pattern.endswith("/"):
+            check_folder(listing.pattern, listing.urls)
+    return seen.in_place(expanded)
 
 
 def _make(

@@ -13,7 +13,15 @@ from typing import Any, NoReturn
 
 from ..errors import FormatError
 
-__all__ = ["MAX_MANIFEST_BYTES", "Expected", "Manifest", "format_manifest", "is_manifest", "parse_manifest"]
+__all__ = [
+    "MAX_MANIFEST_BYTES",
+    "Expected",
+    "Manifest",
+    "format_manifest",
+    "is_broken",
+    "is_manifest",
+    "parse_manifest",
+]
 
 # The key of the version says whose file this is too: many programs have a manifest.json.
 _VERSION_KEY = "asyncloader_manifest"
@@ -21,6 +29,7 @@ _VERSION = 1
 
 # An entry takes some 170 bytes, so that this is a million shards.
 MAX_MANIFEST_BYTES = 256 << 20
+_MAX_FOREIGN_BYTES = 1 << 20  # of a file of somebody else's, parsed to see whether it is anything at all
 _MAX_NAME_CHARACTERS = 4096  # keys of object stores have at most 1024 bytes, paths 4096
 _MAX_NUMBER = (1 << 63) - 1
 _DIGEST_BYTES = {"sha256": 32, "crc32c": 4}
@@ -62,6 +71,21 @@ class Manifest:
 def is_manifest(content: bytes) -> bool:
     """Whether a file looks like a manifest of ours, sound or not; others have files of that name too."""
     return f'"{_VERSION_KEY}"'.encode() in content[:4096]
+
+
+def is_broken(content: bytes) -> bool:
+    """Whether a file that is no manifest of ours is nobody else's either: it is empty, or no JSON."""
+    if not content[:4096].strip(b"\0 \t\r\n"):  # zeros are what a power cut may leave
+        return True
+    if len(content) > _MAX_FOREIGN_BYTES:
+        return False
+    try:
+        json.loads(content)
+    except ValueError:
+        return True
+    except RecursionError:
+        return False
+    return False
 
 
 def parse_manifest(content: bytes) -> Manifest:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from urllib.parse import unquote, urlsplit
 
 from ..errors import FormatError, StoreError
 from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
-from .entries import MAX_MANIFEST_BYTES, Expected, is_manifest, parse_manifest
+from .entries import MAX_MANIFEST_BYTES, Expected, is_broken, is_manifest, parse_manifest
 
-__all__ = ["expectations", "find_local_manifests", "look_up", "read_local_manifest"]
+__all__ = ["expectations", "find_local_manifests", "is_found_manifest", "look_up", "read_local_manifest"]
 
 
 def expectations(urls: Sequence[str], manifest_url: str, manifest_bytes: bytes) -> tuple[Expected, ...]:
@@ -58,11 +59,30 @@ def find_local_manifests(urls: Sequence[str]) -> tuple[Expected | None, ...]:
     for folder, numbers in folders.items():
         path = os.path.join(folder, MANIFEST_NAME)
         content = read_local_manifest(path)
-        if content is not None and is_manifest(content):
+        if content is not None and is_found_manifest(path, content):
             entries = look_up([urls[number] for number in numbers], path, content)
             for number, expected in zip(numbers, entries, strict=True):
                 found[number] = expected
     return tuple(found) if any(found) else ()
+
+
+def is_found_manifest(place: str, content: bytes) -> bool:
+    """Whether a ``manifest.json`` that nobody has named is ours; warns of one that can be nobody's.
+
+    Args:
+        place: Its URL or path.
+        content: The file, or at least its beginning.
+    """
+    if is_manifest(content):
+        return True
+    if is_broken(content):
+        warnings.warn(
+            f"{redact(place)} is {'no JSON' if content else 'empty'}, so the shards beside it are read "
+            "unchecked; delete it, and python -m asyncloader.manifest makes it anew",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return False
 
 
 def read_local_manifest(path: str) -> bytes | None:

@@ -89,9 +89,12 @@ def load_cursor(
     saved = {"world_size": state["world_size"], "rank": state["rank"], **state["recipe"]}
     mine = {"world_size": world.size, "rank": world.rank, **recipe}
     differences = [
-        f"{name}: saved {saved.get(name)!r}, now {mine.get(name)!r}"
+        _difference(name, saved, mine)
         for name in {**saved, **mine}
-        if saved.get(name) != mine.get(name) and not (name in _OPTIONAL and name not in saved)
+        if saved.get(name) != mine.get(name)
+        and not (name in _OPTIONAL and name not in saved)
+        # Other shards differ in number and contents too: that is said once.
+        and not (name in ("shards", "contents_sha256") and name in mine and _are_other_shards(saved, mine))
     ]
     if differences:
         raise ValueError(
@@ -106,6 +109,24 @@ def load_cursor(
     if not fits:
         raise ValueError("the state's turn or positions do not fit its own lanes; was it edited?")
     return Cursor(state["epoch"], lanes, state["turn"], positions)
+
+
+def _difference(name: str, saved: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
+    """One entry of the recipe that is not as it was; digests in words, since nobody can compare them."""
+    if name == "contents_sha256":
+        if name not in mine:
+            return "manifest: the shards' manifest was known then and is not now; name it with manifest="
+        return "manifest: it tells of other contents of the shards than then; were they written anew?"
+    if name == "urls_sha256" and _are_other_shards(saved, mine):
+        then, now = saved["shards"], mine["shards"]
+        how = ", of other names or in another order" if then == now else ""
+        return f"other shards: {then} then, {now} now{how}"
+    return f"{name}: saved {saved.get(name)!r}, now {mine.get(name)!r}"
+
+
+def _are_other_shards(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
+    """Whether both are of shards, and not of the same."""
+    return "shards" in saved and "shards" in mine and saved.get("urls_sha256") != mine.get("urls_sha256")
 
 
 def _to_table(positions: Mapping[int, Position]) -> dict[str, Any]:

@@ -44,6 +44,7 @@ _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
 def expand_urls(
     urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     is_shard: Callable[[str], bool] = lambda name: True,
+    check_folder: Callable[[str, Sequence[str]], None] = lambda folder, shards: None,
 ) -> tuple[str, ...]:
     """Every shard that ``urls`` names, in order; patterns of object stores stay patterns.
 
@@ -54,6 +55,7 @@ def expand_urls(
     Args:
         urls: As given by the user.
         is_shard: Which of the files below a folder count, by their names.
+        check_folder: Called with each local folder that was named, and the shards below it.
 
     Raises:
         TypeError: Something else than strings or paths.
@@ -73,7 +75,10 @@ def expand_urls(
             scheme = scheme_of(name)
             if scheme in ("http", "https"):
                 _check_web_url(name)
-            shards.extend(_expand_local(name, is_shard) if scheme == "file" else [name])
+            found = _expand_local(name, is_shard) if scheme == "file" else [name]
+            if name.endswith("/") and found != [name]:
+                check_folder(name, found)
+            shards.extend(found)
             if len(shards) > MOST_SHARDS:
                 raise ValueError(f"{redact(os.fspath(url))} names more than {MOST_SHARDS} shards")
     if not shards:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import lzma
 import os
@@ -27,7 +28,12 @@ class OpenShard:
         self.size_bytes = 0
         folder, name = os.path.split(path)
         self._temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
-        self._file: IO[bytes] = open(self._temporary, "xb")  # noqa: SIM115 - finish or discard close it
+        try:
+            self._file: IO[bytes] = open(self._temporary, "xb")  # noqa: SIM115 - finish or discard close it
+        except FileNotFoundError:  # would name the temporary file, which nobody knows
+            raise FileNotFoundError(
+                errno.ENOENT, "there is no such folder to write shards to; make it first", folder
+            ) from None
         self._stored = _StoredBytes(self._file)
         self._stream: Any = self._stored
         try:

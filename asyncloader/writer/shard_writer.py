@@ -26,7 +26,7 @@ from ..formats import split_suffix
 from ..formats.encode import encode_jsonl_sample, encode_tar_sample, tar_end
 from ..manifest.entries import Expected
 from ..manifest.folder import update_manifest
-from ..stores.urls import MANIFEST_NAME
+from ..stores.urls import MANIFEST_NAME, redact
 from .open_shard import OpenShard
 
 __all__ = ["ShardWriter", "WrittenShard"]
@@ -79,7 +79,7 @@ class ShardWriter:
             small enough to give each of many workers several shards. Ignored for a single shard.
 
     Raises:
-        ValueError: A suffix that cannot be written, a limit below 1, a pattern that is none, or
+        ValueError: A URL, a suffix that cannot be written, a limit below 1, a pattern that is none, or
             ``max_samples`` for a single shard.
     """
 
@@ -87,6 +87,11 @@ class ShardWriter:
         self, pattern: str | os.PathLike[str], *, max_samples: int | None = None, max_bytes: int = 1 << 30
     ) -> None:
         path = os.fspath(pattern)
+        if "://" in path:
+            raise ValueError(
+                f"shards are written to local files, not to {redact(path)!r}: give a path, and upload the "
+                "folder with its manifest.json afterwards"
+            )
         if "." not in os.path.basename(path):
             path = os.path.join(path, "shard-%05d.tar")
         if max_bytes < 1 or (max_samples is not None and max_samples < 1):
@@ -96,7 +101,7 @@ class ShardWriter:
             raise ValueError(f"shards of format {self._format!r} are not written, only tar and jsonl")
         self._numbered = _FIELD.search(os.path.basename(path)) is not None
         if max_samples is not None and not self._numbered:
-            raise ValueError(f"max_samples needs a number in the name, such as %05d, not {path!r}")
+            raise ValueError(f"max_samples needs a number in the name, such as {{:05d}}, not {path!r}")
         self._pattern = path
         self._path(0)  # raises for a pattern that cannot be filled in
         self._max_samples = max_samples
@@ -118,6 +123,7 @@ class ShardWriter:
             TypeError: A value that has no encoding.
             RuntimeError: The writer is closed.
             FileExistsError: There is a shard of this name; nothing of the sample was written.
+            FileNotFoundError: There is no such folder.
             OSError: The shard cannot be written; it is discarded and the writer closed.
         """
         if self._closed:
@@ -214,5 +220,5 @@ class ShardWriter:
         try:
             name = name % number if "%" in name else name.format(number)
         except (ValueError, TypeError, LookupError) as error:
-            raise ValueError(f"expected one number in {name!r}, such as %05d or {{:05d}}: {error}") from error
+            raise ValueError(f"expected one number in {name!r}, such as {{:05d}}: {error}") from error
         return os.path.join(folder, name)

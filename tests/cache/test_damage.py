@@ -178,13 +178,23 @@ def test_the_program_prints_what_is_bad(serve: Serve, new_run: Any, kept: Any, t
         run = subprocess.run(command, capture_output=True, text=True, env=environment)
         return run.returncode, run.stdout, run.stderr
 
-    assert verify(str(tmp_path / "cache")) == (0, "", "")
+    assert verify(str(tmp_path / "cache")) == (0, "1 shard, 5 MB: all sound\n", "")
     flip(kept("shards")[0])
     status, printed, _ = verify(str(tmp_path / "cache"))
-    assert (status, printed.count("\n")) == (1, 1)
-    assert (tmp_path / "cache" / printed.strip()).exists()
+    first, last = printed.splitlines()
+    assert (status, last.partition(":")[0]) == (1, "1 shard, 1 of them damaged")
+    assert Path(first.removeprefix("damaged, put aside as ")).exists()
     assert verify(str(tmp_path / "none"))[0] == 2
     assert verify()[0] == 2
+    status, printed, _ = verify("--help")
+    assert status == 0 and "CACHE_DIR" in printed
+
+
+def test_a_folder_without_a_cache_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(FileNotFoundError, match=r"there is no cache in .*'asyncloader-v1'"):
+        verify_cache(tmp_path)
+    assert os.listdir(tmp_path) == ["notes.txt"]
 
 
 def test_a_damaged_file_that_cannot_be_put_aside_is_closed(serve: Serve, new_run: Any, kept: Any) -> None:

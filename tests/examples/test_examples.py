@@ -131,6 +131,16 @@ def test_torchrun_goes_on_from_the_checkpoint_without_losing_or_repeating_a_samp
 
 
 @pytest.mark.timeout(120)
+def test_the_program_for_torchrun_says_so_when_run_alone() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "RANK"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, str(EXAMPLES / "train_torchrun.py")]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S)
+    assert ran.returncode == 2 and "run it with torchrun: torchrun --nproc-per-node 2" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.timeout(120)
 def test_readme_streams_every_sample_of_its_shards(tmp_path: Path) -> None:
     keys = _write_texts(tmp_path, count=300)
     source = (EXAMPLES / "readme.py").read_text()

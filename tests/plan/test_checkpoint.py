@@ -84,6 +84,17 @@ def test_each_difference_is_named_with_both_values() -> None:
     ]
 
 
+def test_other_shards_and_a_manifest_that_is_gone_are_told_in_words() -> None:
+    saved = {**RECIPE, "shards": 8, "contents_sha256": "ef"}
+    state = save_cursor(Cursor(0, LANES), saved, WORLD)
+    with pytest.raises(ValueError) as caught:
+        load_cursor(state, {**RECIPE, "shards": 7, "urls_sha256": "cd"}, WORLD, LANES)
+    assert str(caught.value).splitlines()[1:] == [
+        "  other shards: 8 then, 7 now",
+        "  manifest: the shards' manifest was known then and is not now; name it with manifest=",
+    ]
+
+
 def test_a_thousand_lanes_take_less_than_fifty_bytes_each() -> None:
     deep = {"window": 123, "emitted": 45, "from": {"shard": 6789, "from": {"sample": 9999, "byte": 1 << 33}}}
     lanes = range(1000)

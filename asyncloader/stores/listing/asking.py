@@ -67,6 +67,11 @@ class Listing:
     has_manifest: bool = False
     manifest: bytes | None = field(default=None, repr=False)
 
+    @property
+    def urls(self) -> list[str]:
+        """The shards' URLs."""
+        return [shard.url for shard in self.shards]
+
 
 @dataclass(frozen=True)
 class Look:
