@@ -25,6 +25,7 @@ import cloudpickle
 from ._flow.channel import EndOfChannel, Receiver
 from ._flow.engine import Engine
 from ._flow.producer import Producer
+from .errors import drop_frames
 from .memory import keep_freed_pages
 from .plan.checkpoint import Cursor
 from .plan.lanes import worker_lanes
@@ -183,6 +184,7 @@ class Run:
             waited_s = time.perf_counter() - began
             if not isinstance(error, TimeoutError) or waited_s < (self._timeout_s or math.inf):
                 self._end(error)
+            drop_frames(error)
             raise
         return self._deliver(batch, note, began)
 
@@ -198,6 +200,7 @@ class Run:
             self._check_open()
             if not isinstance(error, TimeoutError) or not deadline.expired():
                 self._end(error)
+            drop_frames(error)
             raise
         return self._deliver(batch, note, began)
 
