@@ -15,7 +15,7 @@ class NetworkCounts:
     """Requests of one process, or of all workers together.
 
     Attributes:
-        requests: Sent, of whatever kind.
+        requests: Sent, of whatever kind, also anew with a renewed URL; without redirects.
         retries: Of them those that asked again, after an error or a broken body.
         throttled: Answered with 429 or 503.
         hedges: Sent beside a slow one, for the same bytes.
