@@ -447,8 +447,9 @@ class StreamLoader(DataLoader[T]):
             # Half for bytes on their way to a decoder, a quarter each for batches made and for those pinned.
             read_bytes=self.memory_limit // 2,
         )
-        statistics = Statistics()
+        statistics = Statistics(bar=ProgressBar(f"epoch {cursor.epoch}") if self.progress else None)
         with ExitStack() as stack:
+            stack.callback(statistics.end)
             if self.num_workers == 0:
                 source = stream_in_thread(lanes, self.memory_limit // 4, statistics.network, stack)
             else:
@@ -465,13 +466,11 @@ class StreamLoader(DataLoader[T]):
                 budget_bytes=self.memory_limit // 4,
             )
             stack.callback(source.close)
-            if self.progress:
-                statistics.bar = ProgressBar(f"epoch {cursor.epoch}")
-                stack.callback(statistics.bar.close)
             run = Run(source, cursor, statistics, stack.pop_all(), self.timeout or None)
         self._run = run
         self._next_counts = False
         self._next = self._new_cursor(cursor.epoch + 1)
+        statistics.waited(statistics.started_s)  # for the workers, which a loop's first step has to start
         return run
 
     def _check_world(self) -> None:

@@ -15,7 +15,7 @@ class NetworkCounts:
     """Requests of one process, or of all workers together.
 
     Attributes:
-        requests: Sent, of whatever kind.
+        requests: Sent, of whatever kind, also anew with a renewed URL; without redirects.
         retries: Of them those that asked again, after an error or a broken body.
         throttled: Answered with 429 or 503.
         hedges: Sent beside a slow one, for the same bytes.
@@ -38,7 +38,7 @@ class NetworkCounts:
             setattr(self, name, getattr(self, name) + getattr(more, name))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Statistics:
     """Counts of one pass, as delivered to the consumer.
 
@@ -46,9 +46,10 @@ class Statistics:
         batches: Delivered.
         samples: In those batches.
         size_bytes: Bytes of tensors, arrays and byte strings in them.
-        wait_s: Time the consumer has waited for batches.
+        wait_s: Time the consumer has waited: for the pass to start, for batches, and for the end.
         network: What it took to get them, of all processes together.
         started_s: When the pass began, by ``time.perf_counter()``.
+        ended_s: When it was over, likewise; None before.
     """
 
     batches: int = 0
@@ -57,30 +58,55 @@ class Statistics:
     wait_s: float = 0.0
     network: NetworkCounts = field(default_factory=NetworkCounts)
     started_s: float = field(default_factory=time.perf_counter)
-    bar: ProgressBar | None = field(default=None, repr=False)
+    ended_s: float | None = None
+    bar: ProgressBar | None = None
 
-    def count(self, samples: int, size_bytes: int, wait_s: float) -> None:
-        """A batch was delivered."""
+    def count(self, samples: int, size_bytes: int, since_s: float) -> None:
+        """A batch was delivered, which the consumer has waited for since then."""
         self.batches += 1
         self.samples += samples
         self.size_bytes += size_bytes
-        self.wait_s += wait_s
+        self.waited(since_s)
         if self.bar is not None:
             self.bar.show(self)
 
+    def waited(self, since_s: float) -> None:
+        """The consumer has waited since then, to this moment or to the end of the pass."""
+        self.wait_s += max(0.0, self._now_s() - since_s)
+
+    def end(self) -> None:
+        """The pass is over. Idempotent."""
+        if self.ended_s is None:
+            self.ended_s = time.perf_counter()
+            if self.bar is not None:
+                self.bar.close(self)
+
     @property
     def elapsed_s(self) -> float:
-        """Time since the pass began."""
-        return time.perf_counter() - self.started_s
+        """Time since the pass began, and until it ended."""
+        return self._now_s() - self.started_s
 
     @property
     def wait_share(self) -> float:
         """The part of the time, from 0 to 1, that the consumer has waited."""
         return self.wait_s / max(self.elapsed_s, 1e-9)
 
+    def _now_s(self) -> float:
+        return time.perf_counter() if self.ended_s is None else self.ended_s
+
+    def __repr__(self) -> str:
+        return (
+            f"Statistics(batches={self.batches}, samples={self.samples}, size_bytes={self.size_bytes}, "
+            f"elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, wait_share={self.wait_share:.3f}, "
+            f"network={self.network})"
+        )
+
 
 class ProgressBar:
-    """A tqdm bar of batches, with samples/s, MB/s and the share of time the consumer waited."""
+    """A tqdm bar of batches, with samples/s, MB/s and the share of time the consumer waited.
+
+    Make it when the pass begins: its clock starts here.
+    """
 
     def __init__(self, description: str) -> None:
         from tqdm.auto import tqdm
@@ -91,10 +117,21 @@ class ProgressBar:
 
         # Its own lock is a semaphore among processes, which stays; our workers have no bars.
         Bar.set_lock(threading.RLock())
-        self._bar: Any = Bar(desc=description, unit=" batches", miniters=1)
+        # Without smoothing, its rate is that of the whole pass, as the others are.
+        self._bar: Any = Bar(desc=description, unit=" batches", miniters=1, smoothing=0)
 
     def show(self, statistics: Statistics) -> None:
         """Move on by one batch; tqdm itself limits how often the screen is touched."""
+        self._say(statistics)
+        self._bar.update()
+
+    def close(self, statistics: Statistics) -> None:
+        """Leave the bar as the pass ended."""
+        if statistics.batches:
+            self._say(statistics)
+        self._bar.close()
+
+    def _say(self, statistics: Statistics) -> None:
         elapsed_s = max(statistics.elapsed_s, 1e-9)
         self._bar.set_postfix_str(
             f"{statistics.samples / elapsed_s:,.0f} samples/s, "
@@ -102,8 +139,3 @@ class ProgressBar:
             f"waited {statistics.wait_share:.0%}",
             refresh=False,
         )
-        self._bar.update()
-
-    def close(self) -> None:
-        """Leave the bar as it stands."""
-        self._bar.close()

@@ -25,6 +25,7 @@ import cloudpickle
 from ._flow.channel import EndOfChannel, Receiver
 from ._flow.engine import Engine
 from ._flow.producer import Producer
+from .errors import drop_frames
 from .memory import keep_freed_pages
 from .plan.checkpoint import Cursor
 from .plan.lanes import worker_lanes
@@ -184,11 +185,13 @@ class Run:
         try:
             batch, note = self._source.receive(self._timeout_s)
         except BaseException as error:
+            self.statistics.waited(began)
             self._check_open()
             # A TimeoutError that comes before the time is up is the user's own, or a store's.
             waited_s = time.perf_counter() - began
             if not isinstance(error, TimeoutError) or waited_s < (self._timeout_s or math.inf):
                 self._end(error)
+            drop_frames(error)
             raise
         return self._deliver(batch, note, began)
 
@@ -201,15 +204,18 @@ class Run:
             async with deadline:
                 batch, note = await self._source.receive_async()
         except BaseException as error:
+            self.statistics.waited(began)
             self._check_open()
             if not isinstance(error, TimeoutError) or not deadline.expired():
                 self._end(error)
+            drop_frames(error)
             raise
         return self._deliver(batch, note, began)
 
     def close(self) -> None:
         """Free everything. Idempotent, from any thread."""
         self._closed = True
+        self.statistics.end()
         self._stack.close()
 
     def _check_open(self) -> None:
@@ -231,7 +237,7 @@ class Run:
     def _deliver(self, batch: Any, note: Note, began: float) -> Any:
         assert note.position is not None
         self.cursor.delivered(note.lane, note.position)
-        self.statistics.count(note.samples, note.size_bytes, time.perf_counter() - began)
+        self.statistics.count(note.samples, note.size_bytes, began)
         return batch
 
     def _end(self, error: BaseException) -> None:

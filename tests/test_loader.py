@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -122,6 +123,64 @@ def test_the_wait_is_the_consumers_and_not_its_own_work() -> None:
     for _ in working:
         time.sleep(0.01)
     assert working.statistics.wait_share < 0.5
+
+
+class SlowToSend:
+    """What takes a quarter of a second on its way to each worker."""
+
+    def __call__(self, sample: Any) -> Any:
+        return sample
+
+    def __reduce__(self) -> Any:
+        time.sleep(0.25)
+        return SlowToSend, ()
+
+
+@pytest.mark.usefixtures("fork_server", "no_leaks")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loop_that_does_nothing_has_waited_all_the_time(workers: int) -> None:
+    loader = al.DataLoader(numbers().map(SlowToSend()), 4, num_workers=workers)
+    began_s = time.perf_counter()
+    for _ in loader:
+        pass
+    took_s = time.perf_counter() - began_s
+    statistics = loader.statistics
+    assert 0.8 < statistics.wait_share <= 1
+    assert statistics.elapsed_s <= took_s
+    assert statistics.wait_s > 0.5 or not workers
+    time.sleep(0.05)
+    assert statistics.elapsed_s <= took_s, "the time after the pass is not its own"
+
+
+def test_a_loop_that_is_left_has_statistics_that_stand_still() -> None:
+    loader = al.DataLoader(numbers(), 4)
+    for _ in loader:
+        break
+    elapsed_s = loader.statistics.elapsed_s
+    time.sleep(0.01)
+    assert loader.statistics.elapsed_s == elapsed_s
+
+
+def test_statistics_are_shown_with_what_one_wants_to_know() -> None:
+    loader = al.DataLoader(numbers(), 4)
+    list(loader)
+    shown = repr(loader.statistics)
+    assert shown.startswith("Statistics(batches=5, samples=20, size_bytes=160, elapsed_s=0."), shown
+    assert "wait_share=" in shown and "network=NetworkCounts(requests=0" in shown
+    assert "started_s" not in shown and "bar" not in shown
+
+
+@pytest.mark.usefixtures("fork_server")
+def test_the_rates_of_a_progress_bar_agree(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    with testing.check_leaks():
+        list(al.DataLoader(numbers(400).map(SlowToSend()), 2, num_workers=2, progress=True))
+    shown = capsys.readouterr().err.rpartition("\r")[2]
+    rates = re.search(r"200 batches \[.*?([\d.]+) batches/s, ([\d,]+) samples/s", shown)
+    assert rates is not None, shown
+    assert int(rates[2].replace(",", "")) == pytest.approx(2 * float(rates[1]), rel=0.3)
 
 
 def test_a_progress_bar_shows_batches_samples_bytes_and_the_wait(

@@ -73,7 +73,7 @@ class Stores:
         hedges = Hedges(self._counts, network.hedge)
         client = await self._client(scheme, place)
         if self._access.renew is not None:
-            client = RenewingStore(client, self._access.renew)
+            client = RenewingStore(client, self._access.renew, self._counts)
         timed = TimedStore(client, network, hedges)
         paced = PacedStore(timed, Pace(network.deadline_s), hedges, self._counts)
         return _Origin(ResumingStore(paced, network, self._budget, self._counts), hedges)

@@ -11,7 +11,14 @@ __all__ = ["describe_exit", "rebuild_error"]
 
 
 def rebuild_error(text: str, pickled: bytes | None, worker: int, pid: int | None) -> Exception:
-    """What a job raised, as its own type if that can be had here too, with where it happened as a note."""
+    """What a job raised, as its own type if that can be had here too, with where it happened as a note.
+
+    Args:
+        text: The worker's traceback; empty if it says no more than the error itself.
+        pickled: The error, if it can be pickled.
+        worker: Number of the worker.
+        pid: Its process id.
+    """
     error: Exception | None = None
     if pickled is not None:
         try:
@@ -20,7 +27,7 @@ def rebuild_error(text: str, pickled: bytes | None, worker: int, pid: int | None
             error = None  # e.g. its module is importable in the worker alone
     if not isinstance(error, Exception) or isinstance(error, EndOfChannel | ChannelClosed):
         error = RuntimeError(text.strip().rpartition("\n")[2])
-    error.add_note(f"in worker {worker} (pid {pid}):\n{text}")
+    error.add_note(f"in worker {worker} (pid {pid})" + (f":\n{text}" if text else ""))
     return error
 
 

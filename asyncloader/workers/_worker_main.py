@@ -24,6 +24,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+from ..errors import drop_frames
 from ._libc import die_with_parent, keep_freed_memory, name_process
 from ._wire import FROM_WORKER, FromWorker, Setting, decode_grant, receive_message, send_message, take_stored
 from .packing import Packed, pack
@@ -170,11 +171,14 @@ class _Outlet:
 
 
 def _report(error: BaseException, outlet: _Outlet) -> None:
+    bare, pickled = drop_frames(error), _pickled(error)
     try:
-        outlet.send_error(_text(error), _pickled(error))
+        outlet.send_error("" if bare and pickled else _text(error), pickled)
     except _LetGo:
-        # Nobody else will hear of it: it was raised while the job was being closed.
-        traceback.print_exception(error)
+        # Nobody else will hear of it: it was raised while the job was being closed. But that shards could
+        # not be read is no news then: the pass was mostly ended by another worker's word of the same.
+        if not bare:
+            traceback.print_exception(error)
 
 
 def _text(error: BaseException) -> str:

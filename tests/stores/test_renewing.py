@@ -12,6 +12,8 @@ from telling import all_told
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.errors import StoreError
+from asyncloader.progress import NetworkCounts
+from asyncloader.stores.access import Renew
 from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.network import renewing
@@ -35,6 +37,10 @@ class Signer:
         return f"{url.partition('?')[0]}?sig=SENTINEL-{len(self.asked)}."
 
 
+def store_of(http: HttpStore, renew: Renew) -> RenewingStore:
+    return RenewingStore(http, renew, NetworkCounts())
+
+
 @pytest.fixture
 def signer() -> Signer:
     return Signer()
@@ -46,7 +52,7 @@ async def test_a_refused_url_is_renewed_and_used_until_it_is_refused_again(
 ) -> None:
     expires = testing.Status(status, query="*SENTINEL-1.*", after=2)
     server = serve({"x": CONTENT}, [testing.RequireQuery("SENTINEL-", code=status), expires])
-    store = RenewingStore(http, signer)
+    store = store_of(http, signer)
     listed = server.url_of("x") + "?sig=old"
     for start in range(0, 50, 10):
         body, content = await fetch(store, listed, start, start + 10)
@@ -59,11 +65,21 @@ async def test_a_refused_url_is_renewed_and_used_until_it_is_refused_again(
     ]
 
 
+def test_the_request_that_is_sent_anew_is_counted_too(serve: Serve, signer: Signer) -> None:
+    server = serve({f"{n}.txt": b"line" for n in range(8)}, [testing.RequireQuery("SENTINEL-")])
+    recipe = al.from_urls([server.url_of(f"{n}.txt") + "?sig=old" for n in range(8)], renew=signer)
+    loader = al.DataLoader(recipe)
+    assert len(list(loader)) == 8
+    network = loader.statistics.network
+    assert (network.requests, network.retries) == (len(server.requests), 0)
+    assert len(server.requests) == 16
+
+
 async def test_a_url_that_is_taken_is_never_renewed(
     serve: Serve, http: HttpStore, fetch: Fetch, signer: Signer
 ) -> None:
     server = serve({"x": CONTENT})
-    assert (await fetch(RenewingStore(http, signer), server.url_of("x")))[1] == CONTENT
+    assert (await fetch(store_of(http, signer), server.url_of("x")))[1] == CONTENT
     assert signer.asked == []
 
 
@@ -73,7 +89,7 @@ async def test_other_failures_pass_as_they_are(
 ) -> None:
     server = serve({"x": CONTENT}, [testing.Status(status)])
     with pytest.raises(StoreError) as caught:
-        await fetch(RenewingStore(http, signer), server.url_of("x"))
+        await fetch(store_of(http, signer), server.url_of("x"))
     assert (caught.value.status, signer.asked) == (status, [])
 
 
@@ -86,7 +102,7 @@ async def test_many_parts_refused_at_once_renew_once(
         await asyncio.sleep(0.05)
         return signer(url)
 
-    store = RenewingStore(http, renew)
+    store = store_of(http, renew)
     reads = [fetch(store, server.url_of(key), n, n + 1) for n in range(20) for key in "xy"]
     async with asyncio.timeout(10):
         contents = [content for _, content in await asyncio.gather(*reads)]
@@ -99,7 +115,7 @@ async def test_a_part_refused_late_takes_the_url_that_others_had_renewed(
 ) -> None:
     late = testing.Delay(0.3, query="", times=1)
     server = serve({"x": CONTENT}, [testing.RequireQuery("SENTINEL-"), late])
-    store = RenewingStore(http, signer)
+    store = store_of(http, signer)
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         group.create_task(fetch(store, server.url_of("x"), 0, 1))
         while not server.requests:  # noqa: ASYNC110 - the server is in another thread
@@ -114,7 +130,7 @@ async def test_a_renewed_url_that_is_refused_too_is_the_error(
 ) -> None:
     server = serve({"x": CONTENT}, [testing.Status(403)])
     with pytest.raises(StoreError, match="renew gave for it too") as caught:
-        await fetch(RenewingStore(http, signer), server.url_of("x") + "?sig=SENTINEL", 5, 9)
+        await fetch(store_of(http, signer), server.url_of("x") + "?sig=SENTINEL", 5, 9)
     error = caught.value
     assert (error.shard, error.status, error.offset) == (server.url_of("x"), 403, 5)
     assert "SENTINEL" not in all_told(error)
@@ -127,7 +143,7 @@ async def test_errors_name_the_listed_shard_wherever_the_fresh_url_leads(
     listed = serve({}, [testing.Status(403)]).url_of("listed") + "?sig=SENTINEL"
     faults = [testing.CutAt(10, times=1), testing.Status(500, times=1, after=1)]
     elsewhere = serve({"else": CONTENT}, faults)
-    store = RenewingStore(http, lambda url: elsewhere.url_of("else") + "?sig=SENTINEL")
+    store = store_of(http, lambda url: elsewhere.url_of("else") + "?sig=SENTINEL")
     for offset in (10, 0):
         with pytest.raises(TransientError) as caught:
             await fetch(store, listed)
@@ -144,7 +160,7 @@ async def test_the_users_error_keeps_its_type_and_tells_the_shard(
 
     server = serve({"x": CONTENT}, [testing.Status(403)])
     with pytest.raises(LookupError, match="mine") as caught:
-        await fetch(RenewingStore(http, renew), server.url_of("x") + "?sig=SENTINEL")
+        await fetch(store_of(http, renew), server.url_of("x") + "?sig=SENTINEL")
     assert caught.value.__notes__ == [f"raised while the URL of shard {server.url_of('x')} was renewed"]
     assert caught.value.__context__ is None
 
@@ -169,7 +185,7 @@ async def test_what_is_no_url_of_the_shards_kind_is_refused_without_its_secrets(
 ) -> None:
     server = serve({"x": CONTENT}, [testing.Status(403)])
     with pytest.raises(kind, match="renew should return") as caught:
-        await fetch(RenewingStore(http, lambda url: given), server.url_of("x"))  # type: ignore[arg-type, return-value]
+        await fetch(store_of(http, lambda url: given), server.url_of("x"))  # type: ignore[arg-type, return-value]
     assert "SENTINEL" not in all_told(caught.value)
     assert server.url_of("x") in caught.value.__notes__[0]
 
@@ -189,7 +205,7 @@ async def test_plain_functions_run_in_a_thread_and_coroutine_functions_on_the_lo
 
     server = serve({"x": CONTENT}, [testing.RequireQuery("SENTINEL-")])
     for renew in (plain, partial(asynchronous, "mark")):
-        assert (await fetch(RenewingStore(http, renew), server.url_of("x")))[1] == CONTENT
+        assert (await fetch(store_of(http, renew), server.url_of("x")))[1] == CONTENT
     assert threads[0] is not threading.main_thread() and threads[1] is threading.main_thread()
     assert server.requests[-1].query.endswith("mark")
 
@@ -206,7 +222,7 @@ async def test_a_cancelled_read_leaves_the_renewing_to_the_next(
         return signer(url)
 
     server = serve({"x": CONTENT}, [testing.RequireQuery("SENTINEL-")])
-    store = RenewingStore(http, renew)
+    store = store_of(http, renew)
     stuck = asyncio.create_task(fetch(store, server.url_of("x")))
     async with asyncio.timeout(10):
         await begun.wait()
@@ -220,7 +236,7 @@ async def test_only_the_latest_urls_are_kept(
 ) -> None:
     monkeypatch.setattr(renewing, "_MOST_KEPT", 2)
     server = serve({key: CONTENT for key in "xyz"}, [testing.RequireQuery("SENTINEL-")])
-    store = RenewingStore(http, signer)
+    store = store_of(http, signer)
     for key in "xyzzyx":
         assert (await fetch(store, server.url_of(key)))[1] == CONTENT
     assert [url[-1] for url in signer.asked] == list("xyzx")
@@ -230,7 +246,7 @@ async def test_an_error_of_the_caller_passes_as_it_is(serve: Serve, http: HttpSt
     server = serve({"x": CONTENT}, [testing.RequireQuery("SENTINEL-")])
     mine = StoreError("mine", status=403)
     with pytest.raises(StoreError) as caught:
-        async with RenewingStore(http, signer).read(server.url_of("x"), 0, 10):
+        async with store_of(http, signer).read(server.url_of("x"), 0, 10):
             raise mine
     assert caught.value is mine and mine.shard is None
     assert len(signer.asked) == 1

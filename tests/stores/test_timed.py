@@ -91,6 +91,6 @@ async def test_a_time_out_of_the_users_callback_is_not_taken_for_the_servers(
         raise TimeoutError("mine")
 
     server = serve({"x": b"abc"}, [testing.Status(403)])
-    timed = TimedStore(RenewingStore(http, renew), IMPATIENT, Hedges(NetworkCounts(), True))
+    timed = TimedStore(RenewingStore(http, renew, NetworkCounts()), IMPATIENT, Hedges(NetworkCounts(), True))
     with pytest.raises(TimeoutError, match="mine"):
         await fetch(timed, server.url_of("x"))

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from yarl import URL
 
 from ...errors import StoreError
+from ...progress import NetworkCounts
 from ..access import Renew
 from ..naming import read_as
 from ..store import Body, Store
@@ -35,11 +36,13 @@ class RenewingStore:
     Args:
         inner: Serves the listed URLs and the fresh ones.
         renew: Gets the shard's URL as it was listed. A plain function runs in a thread.
+        counts: Told of each request that is sent anew.
     """
 
-    def __init__(self, inner: Store, renew: Renew) -> None:
+    def __init__(self, inner: Store, renew: Renew, counts: NetworkCounts) -> None:
         self._inner = inner
         self._renew = renew
+        self._counts = counts
         self._fresh: dict[str, str] = {}
         self._renewing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -63,6 +66,7 @@ class RenewingStore:
     async def _read_fresh(
         self, stack: AsyncExitStack, fresh: str, url: str, start: int, stop: int, etag: str | None
     ) -> Body:
+        self._counts.requests += 1  # the one that was refused was counted by whoever sent it here
         try:
             return await stack.enter_async_context(read_as(self._inner, fresh, url, start, stop, etag=etag))
         except StoreError as error:

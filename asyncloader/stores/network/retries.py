@@ -91,13 +91,13 @@ class Attempts:
         if self._failed == 1:
             self._failed_first_s = now_s
         if self._failed >= self._policy.attempts:
-            raise self._given_up(error, now_s, "")
+            raise self._given_up(error, now_s, "") from None  # whose message it repeats
         wait_s = max(self._jitter_s(), self._budget.take(now_s), error.retry_after_s or 0.0)
         if now_s + wait_s > self._failed_first_s + self._policy.deadline_s:
             self._budget.give_back()
             asked = error.retry_after_s is not None and error.retry_after_s >= wait_s
             reason = f", as the server asks for {error.retry_after_s:g} s of rest" if asked else ""
-            raise self._given_up(error, now_s, reason)
+            raise self._given_up(error, now_s, reason) from None  # whose message it repeats
         return wait_s
 
     def _jitter_s(self) -> float:

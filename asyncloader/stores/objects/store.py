@@ -10,9 +10,9 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
 
@@ -37,6 +37,13 @@ _PIECE_BYTES = 256 << 10
 
 # What S3, Google and Azure give in one answer, or a fifth of it.
 _PAGE_KEYS = 1000
+
+
+# A thread of obstore's that has seen that its future is not cancelled hands over the outcome at once, but
+# may have to wait for the interpreter in between: some of the 5 ms for which each thread has it.
+_HANDED_OVER_S = 0.02
+
+T = TypeVar("T")
 
 
 class ObjectStore:
@@ -82,7 +89,7 @@ class ObjectStore:
             asked["if_match"] = etag
         failure: Exception | None = None
         try:
-            result = await obstore.get_async(client, key, options=asked)
+            result = await _answer(obstore.get_async(client, key, options=asked))
         except CLIENT_ERRORS as error:
             failure = self._failure(error, url, start, etag)
         if failure is not None:
@@ -128,7 +135,7 @@ class ObjectStore:
 
     async def _size(self, client: Client, key: str, url: str) -> int:
         try:
-            return (await obstore.head_async(client, key))["size"]
+            return (await _answer(obstore.head_async(client, key)))["size"]
         except CLIENT_ERRORS as error:
             failure = self._failure(error, url, 0)
         raise failure
@@ -145,6 +152,18 @@ class ObjectStore:
         if self._client is None:
             self._client = make_client(self._scheme, self._bucket, self._options, self._provider)
         return self._client
+
+
+async def _answer(future: Awaitable[T]) -> T:
+    """What obstore answers. If cancelled, it leaves when obstore's thread no longer needs the loop.
+
+    Else that thread might find the loop closed, and print so to standard error.
+    """
+    try:
+        return await future
+    except asyncio.CancelledError:
+        await asyncio.sleep(_HANDED_OVER_S)  # there is nothing to wait for: obstore does not tell
+        raise
 
 
 def _body(result: GetResult, url: str, start: int, stop: int, etag: str | None) -> Body:
@@ -172,7 +191,7 @@ async def _chunks(stream: BytesStream, url: str, offset: int) -> AsyncGenerator[
     try:
         while failure is None:
             try:
-                chunk = await anext(stream)
+                chunk = await _answer(anext(stream))
             except StopAsyncIteration:
                 return
             except CLIENT_ERRORS as error:
