@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .cache.verifying import verify_cache
+    from .cache.audit import verify_cache
     from .collate import Pad, PadField, default_collate, default_convert
     from .dataset import AsyncIterableDataset, Dataset, from_iterable, from_urls
     from .errors import FormatError, StoreError, WorkerDiedError
@@ -70,7 +70,7 @@ _HOME = {
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",
     "split": "torch_kind.split",
-    "verify_cache": "cache.verifying",
+    "verify_cache": "cache.audit",
 }
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
+from asyncloader.cache.audit import verify_cache
 from asyncloader.cache.header import HEADER_BYTES, Header, State
-from asyncloader.cache.verifying import verify_cache
 
 from .epochs import Epoch, read_epoch
 

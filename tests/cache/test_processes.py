@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
+from asyncloader.cache.audit import verify_cache
 from asyncloader.cache.header import HEADER_BYTES
-from asyncloader.cache.verifying import verify_cache
 from asyncloader.stores.access import CacheSetting
 
 from .epochs import Epoch, read_epoch, start_program

@@ -21,8 +21,8 @@ import pytest
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.cache.audit import verify_cache
 from asyncloader.cache.header import HEADER_BYTES
-from asyncloader.cache.verifying import verify_cache
 
 from .cached_runs import CachedRun, Victims
 

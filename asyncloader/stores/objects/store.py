@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import obstore
 
+from ..._flow.clock import pause
 from ...errors import StoreError
 from ...types import Buffer
 from ..failures import TransientError, changed
@@ -162,7 +163,7 @@ async def _answer(future: Awaitable[T]) -> T:
     try:
         return await future
     except asyncio.CancelledError:
-        await asyncio.sleep(_HANDED_OVER_S)  # there is nothing to wait for: obstore does not tell
+        await pause(_HANDED_OVER_S)  # there is nothing to wait for: obstore does not tell
         raise
 
 
