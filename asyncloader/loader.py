@@ -52,9 +52,9 @@ TorchKind: TypeAlias = MapStyle | Iterable[Any] | AsyncIterable[Any]
 torch.utils.data.IterableDataset.register(Dataset)
 torch.utils.data.IterableDataset.register(AsyncIterableDataset)
 
-# Enough to keep 32 parts of 8 MiB in flight, which fills a link of 200 ms and 40 MB/s a connection, with as
-# much again for batches; small beside what a training process takes anyway.
-_MEMORY_LIMIT = 512 << 20
+# Three quarters of it are 96 parts of 8 MiB in flight: at 200 ms and 40 MB/s a connection nearly as much as
+# one process can decode (tests/benchmarks/far_away.py). Small beside what a training process takes anyway.
+_MEMORY_LIMIT = 1 << 30
 
 _STREAM_OPTIONS = ("device", "lanes", "memory_limit", "progress")
 
@@ -435,6 +435,7 @@ class StreamLoader(DataLoader[T]):
         self._check_world()
         cursor = self._next
         seed = draw_base_seed(self.generator)
+        pins = self.pin_memory or self.device is not None
         lanes = Lanes(
             recipe=self._recipe,
             turns=tuple(cursor.turns()),
@@ -444,8 +445,9 @@ class StreamLoader(DataLoader[T]):
             batch_size=self.batch_size,
             drop_last=self.drop_last,
             collate_fn=self.collate_fn,
-            # Half for bytes on their way to a decoder, a quarter each for batches made and for those pinned.
-            read_bytes=self.memory_limit // 2,
+            # A quarter each for batches made and for those pinned, if any are; the rest for bytes on their
+            # way to a decoder.
+            read_bytes=self.memory_limit // 4 * (2 if pins else 3),
         )
         statistics = Statistics(bar=ProgressBar(f"epoch {cursor.epoch}") if self.progress else None)
         with ExitStack() as stack:

@@ -23,7 +23,7 @@ FIRST_PART_BYTES = 1 << 20
 PART_BYTES = 8 << 20
 
 # Requests for shards whose turn is far off only take connections from those that are needed next.
-_MOST_SHARDS_AHEAD = 16
+_MOST_SHARDS_AHEAD = 32
 
 
 @dataclass(slots=True, eq=False)
