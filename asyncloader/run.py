@@ -25,7 +25,6 @@ import cloudpickle
 from ._flow.channel import EndOfChannel, Receiver
 from ._flow.engine import Engine
 from ._flow.producer import Producer
-from .errors import drop_frames
 from .memory import keep_freed_pages
 from .plan.checkpoint import Cursor
 from .plan.lanes import worker_lanes
@@ -34,6 +33,7 @@ from .seeding import seed_worker
 from .shards import Shards
 from .stream import Batches, Lanes, MergedLanes, Note, read_lanes
 from .torch_kind.worker_info import enter_worker
+from .tracebacks import drop_frames
 from .workers import WorkerPool
 
 __all__ = ["BatchIterator", "Run", "WorkerSetting", "stream_in_thread", "stream_in_workers"]

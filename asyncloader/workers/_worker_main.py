@@ -24,7 +24,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from ..errors import drop_frames
+from ..tracebacks import drop_frames
 from ._libc import die_with_parent, keep_freed_memory, name_process
 from ._wire import FROM_WORKER, FromWorker, Setting, decode_grant, receive_message, send_message, take_stored
 from .packing import Packed, pack

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,7 +54,7 @@ WRONG: dict[str, Callable[[Path], al.Dataset]] = {
 
 
 def shown_of(loader: Any) -> str:
-    with pytest.raises((al.StoreError, al.FormatError)) as caught:
+    with pytest.raises((al.StoreError, al.FormatError, al.WorkerDiedError)) as caught:
         for _ in loader:
             pass
     return "".join(traceback.format_exception(caught.value))
@@ -66,6 +68,15 @@ def test_a_missing_shard_is_told_in_a_few_lines(workers: int) -> None:
     assert len(shown.splitlines()) < MOST_LINES, shown
     assert "404 Not Found" in shown and f"lane 0 of {max(workers, 1)}" in shown
     assert ("in worker 0 (pid" in shown) is (workers > 0)
+
+
+def test_a_killed_worker_is_told_in_a_few_lines() -> None:
+    def die(number: int) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    shown = shown_of(al.DataLoader(al.from_iterable(list(range(4))).map(die), num_workers=1))
+    assert len(shown.splitlines()) < MOST_LINES, shown
+    assert "killed by signal SIGKILL" in shown
 
 
 @WORKERS
