@@ -93,13 +93,10 @@ def test_a_manifest_beside_the_shards_is_found_and_fetched(s3: S3, tmp_path: Pat
     found = look(
         patterns, s3.options, is_tar, manifests=True, fetch=["s3://shelf/top.tar", str(tmp_path / "x")]
     )
-    assert [(listing.has_manifest, listing.manifest) for listing in found.listings] == [
-        (True, b"{}"),
-        (False, None),
-    ]
+    assert [listing.manifest for listing in found.listings] == [b"{}", None]
     assert found.fetched == (b"top", b"local")
     (listing,) = look(patterns[:1], s3.options, lambda url: True).listings
-    assert (listing.has_manifest, listing.manifest) == (True, None)
+    assert listing.manifest is None, "it was not asked for"
     assert "s3://shelf/d/manifest.json" not in dict(listing.shards)
 
 

@@ -86,7 +86,7 @@ async def _list(pattern: str, order: Order, stores: Stores) -> Listing:
     shards = choose_shards(pattern, sizes, order.is_shard)
     name = folder_before(key) + MANIFEST_NAME
     manifest = await _fetch(stores, root + name) if order.manifests and name in sizes else None
-    return Listing(pattern, shards, name in sizes, manifest)
+    return Listing(pattern, shards, manifest)
 
 
 async def _sizes(root: str, folder: str, order: Order) -> dict[str, int]:

@@ -57,14 +57,12 @@ class Listing:
     Attributes:
         pattern: As it was given.
         shards: In order of their keys.
-        has_manifest: Whether a ``manifest.json`` lies directly in the folder that was listed: that of a
-            prefix, or the one before the first special character of a glob.
-        manifest: Its content, if that was asked for.
+        manifest: The ``manifest.json`` that lies directly in the folder that was listed (that of a prefix, or
+            the one before the first special character of a glob), if there is one and it was asked for.
     """
 
     pattern: str = field(repr=False)
     shards: tuple[Listed, ...] = field(repr=False)
-    has_manifest: bool = False
     manifest: bytes | None = field(default=None, repr=False)
 
     @property

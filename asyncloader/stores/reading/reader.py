@@ -40,14 +40,24 @@ class Opener(Protocol):
 class ShardChunks(Channel[Buffer]):
     """The bytes of one shard.
 
-    Attributes:
-        total: Length of the whole shard, None if the server does not tell it; set before the first chunk
-            comes.
-        digests: What the store promises of the whole shard; likewise. See ``Body``.
+    Args:
+        shard: Whose they are.
+        capacity: How many of them may wait here.
     """
 
-    total: int | None = None
-    digests: Mapping[str, bytes] = {}
+    def __init__(self, shard: Shard, capacity: int) -> None:
+        super().__init__(capacity)
+        self._shard = shard
+
+    @property
+    def total(self) -> int | None:
+        """Length of the whole shard, known by its first chunk; None if the server does not tell it."""
+        return self._shard.length
+
+    @property
+    def digests(self) -> Mapping[str, bytes]:
+        """What the store promises of the whole shard; likewise. See ``Body``."""
+        return self._shard.digests
 
 
 async def read_shards(
@@ -86,7 +96,7 @@ class _Reader:
         self._top_up()
         while self._lookahead.window:
             shard = self._lookahead.window[0]
-            chunks = ShardChunks(_HANDOVER_BYTES)
+            chunks = ShardChunks(shard, _HANDOVER_BYTES)
             await out.send_async(chunks)
             try:
                 await self._hand_on(shard, chunks)
@@ -117,12 +127,10 @@ class _Reader:
             try:
                 while True:
                     chunk = await self._next_chunk(part)
-                    chunks.total, chunks.digests = shard.length, shard.digests
                     await chunks.send_async(chunk, len(chunk))
                     self._lookahead.release(part, len(chunk))
                     self._top_up()
             except EndOfChannel:
-                chunks.total, chunks.digests = shard.length, shard.digests
                 self._lookahead.release(part, part.reserved)
                 shard.parts.popleft()
                 self._top_up()
