@@ -173,14 +173,14 @@ class Bringing:
         self, wanted: Wanted, loading: Loading, found: Found, file: Descriptor, budget_bytes: int
     ) -> None:
         target = Target(self._folder, wanted.identity, found, file, self._setting.run)
+        missing = False
         try:
             # Before we had the lock, another process may have had it and finished.
-            done = await self._bring_kept(wanted, loading)
-        except BaseException:
-            await file.run(target.withdraw, ABANDONED)
-            raise
-        if done:
-            await file.run(target.withdraw, ABANDONED)
+            missing = not await self._bring_kept(wanted, loading)
+        finally:
+            if not missing:
+                await file.run(target.withdraw, ABANDONED)
+        if not missing:
             return
 
         def opened(copy: Copy) -> None:

@@ -9,7 +9,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from asyncloader.stores.policy import NetworkPolicy
 from asyncloader.stores.reading.reader import read_shards
 from asyncloader.stores.store import Body, Store
 
-__all__ = ["Epoch", "read_epoch", "start_program"]
+__all__ = ["Epoch", "begin", "read_epoch", "start_program"]
 
 
 class Epoch:
@@ -142,6 +142,14 @@ def start_program(
         text=True,
         env=os.environ | {"PYTHONPATH": str(root)},
     )
+
+
+def begin(programs: Iterable[subprocess.Popen[str]]) -> None:
+    """Let each read an epoch."""
+    for program in programs:
+        assert program.stdin is not None
+        program.stdin.write("\n")
+        program.stdin.flush()
 
 
 def _serve(asked: Mapping[str, Any]) -> None:

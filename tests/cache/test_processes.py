@@ -20,7 +20,7 @@ from asyncloader.cache.audit import verify_cache
 from asyncloader.cache.header import HEADER_BYTES
 from asyncloader.stores.access import CacheSetting
 
-from .epochs import Epoch, read_epoch, start_program
+from .epochs import Epoch, begin, read_epoch, start_program
 
 MiB = 1 << 20
 Serve = Callable[..., testing.Server]
@@ -68,10 +68,7 @@ def test_processes_that_read_the_same_shards_at_once_download_each_once(
     # Each with shards of its own to begin with, so that both lead and both follow.
     orders = [list(shards), list(reversed(shards))]
     programs = [start_program(setting, [server.url_of(key) for key in order]) for order in orders]
-    for program in programs:
-        assert program.stdin is not None
-        program.stdin.write("\n")
-        program.stdin.flush()
+    begin(programs)
     for program, order in zip(programs, orders, strict=True):
         printed, complaints = program.communicate(timeout=40)
         assert printed.split()[1:] == [*(digest(shards[key]) for key in order), "end"]

@@ -20,7 +20,7 @@ from asyncloader import testing
 from asyncloader.cache.header import HEADER_BYTES
 from asyncloader.cache.setting import cache_setting
 
-from .epochs import read_epoch, start_program
+from .epochs import begin, read_epoch, start_program
 
 MiB = 1 << 20
 Serve = Callable[..., testing.Server]
@@ -94,10 +94,7 @@ def test_the_limit_holds_for_all_processes_together(serve: Serve, new_run: Any, 
     orders = [random.sample(sorted(objects), 16) * 3 for _ in range(3)]
     with Watch(tmp_path / "cache") as watch:
         programs = [start_program(new_run(limit), [server.url_of(key) for key in keys]) for keys in orders]
-        for program in programs:
-            assert program.stdin is not None
-            program.stdin.write("\n")
-            program.stdin.flush()
+        begin(programs)
         for program, keys in zip(programs, orders, strict=True):
             printed, _ = program.communicate(timeout=50)
             assert printed.split()[1:] == [*(sha256(objects[key]).hexdigest() for key in keys), "end"]

@@ -15,7 +15,7 @@ from asyncloader.progress import NetworkCounts
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.network.hedging import Hedges
 from asyncloader.stores.reading.fetching import Fetch
-from asyncloader.stores.reading.lookahead import Lookahead, Part, Shard
+from asyncloader.stores.reading.lookahead import Lookahead, Part
 
 MiB = 1 << 20
 
@@ -38,53 +38,50 @@ async def held_server() -> AsyncIterator[tuple[str, asyncio.Queue[Callable[[byte
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/x", held
 
 
-async def test_the_error_of_a_request_that_leads_is_heard_though_the_other_has_not_gone_yet(
-    http: HttpStore,
-) -> None:
-    hedges = Hedges(NetworkCounts(), True)
-    for _ in range(20):
-        hedges.answered(0.1)
-    async with held_server() as (url, held), asyncio.timeout(10):
-        lookahead = Lookahead([(url, 0)], 8 * MiB)
-        shard, part = _first(lookahead)
-        fetch = Fetch(http, hedges, shard, part, partial(lookahead.opened, shard, part))
-        async with Scope() as scope:
-            scope.start(fetch.run, part.chunks)
-            first = await held.get()
-            fetch.hedge()
-            await held.get()  # the second one, which is never answered
-            # Three bytes of ten in one piece, and the end of the body: all of it is there to be read at once.
-            first(
-                b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-9/10\r\n"
-                b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
-            )
-            assert await part.chunks.receive_async() == b"abc"
-            with pytest.raises(StoreError, match="ended at byte 3"):
-                await part.chunks.receive_async()
-
-
-async def test_a_server_that_ignores_ranges_is_not_asked_for_all_of_it_a_second_time(http: HttpStore) -> None:
-    counts = NetworkCounts(requests=100)
+@asynccontextmanager
+async def fetching(
+    http: HttpStore, counts: NetworkCounts
+) -> AsyncIterator[tuple[Fetch, Part, asyncio.Queue[Callable[[bytes], None]]]]:
+    """The first part of a shard on its way from such a server; it may be asked for twice."""
     hedges = Hedges(counts, True)
     for _ in range(20):
         hedges.answered(0.1)
     async with held_server() as (url, held), asyncio.timeout(10):
         lookahead = Lookahead([(url, 0)], 8 * MiB)
-        shard, part = _first(lookahead)
+        request = lookahead.next_part()
+        assert request is not None
+        shard, part = request
         fetch = Fetch(http, hedges, shard, part, partial(lookahead.opened, shard, part))
         async with Scope() as scope:
             scope.start(fetch.run, part.chunks)
-            first = await held.get()
-            first(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\nabc" % (2 * MiB))
-            received = len(await part.chunks.receive_async())
-            fetch.hedge()
-            assert counts.hedges == 0
-            first(bytes(2 * MiB - 3))
-            while received < 2 * MiB:
-                received += len(await part.chunks.receive_async())
+            yield fetch, part, held
 
 
-def _first(lookahead: Lookahead) -> tuple[Shard, Part]:
-    request = lookahead.next_part()
-    assert request is not None
-    return request
+async def test_the_error_of_a_request_that_leads_is_heard_though_the_other_has_not_gone_yet(
+    http: HttpStore,
+) -> None:
+    async with fetching(http, NetworkCounts()) as (fetch, part, held):
+        first = await held.get()
+        fetch.hedge()
+        await held.get()  # the second one, which is never answered
+        # Three bytes of ten in one piece, and the end of the body: all of it is there to be read at once.
+        first(
+            b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-9/10\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+        )
+        assert await part.chunks.receive_async() == b"abc"
+        with pytest.raises(StoreError, match="ended at byte 3"):
+            await part.chunks.receive_async()
+
+
+async def test_a_server_that_ignores_ranges_is_not_asked_for_all_of_it_a_second_time(http: HttpStore) -> None:
+    counts = NetworkCounts(requests=100)
+    async with fetching(http, counts) as (fetch, part, held):
+        first = await held.get()
+        first(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\nabc" % (2 * MiB))
+        received = len(await part.chunks.receive_async())
+        fetch.hedge()
+        assert counts.hedges == 0
+        first(bytes(2 * MiB - 3))
+        while received < 2 * MiB:
+            received += len(await part.chunks.receive_async())

@@ -5,7 +5,7 @@ from obstore.exceptions import UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 import asyncloader as al
-from asyncloader.stores.objects.options import _CLIENT_NAMES, _NAMES, check_options, client_arguments
+from asyncloader.stores.objects.options import _CLIENT_NAMES, _FLAGS, _NAMES, check_options, client_arguments
 
 # What obstore wants to see for the names that it parses.
 _PARSED = {
@@ -14,17 +14,6 @@ _PARSED = {
     "server_side_encryption": "sse-c",
     "sse_customer_key_base64": "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=",
     "proxy_url": "http://127.0.0.1:1",
-}
-_BOOLS = {
-    "anonymous",
-    "imdsv1_fallback",
-    "request_payer",
-    "s3_express",
-    "skip_signature",
-    "use_azure_cli",
-    "use_emulator",
-    "use_fabric_endpoint",
-    "virtual_hosted_style_request",
 }
 KEYS = {"access_key_id": "SENTINEL", "secret_access_key": "SENTINEL"}
 _CLIENTS = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
@@ -35,7 +24,7 @@ def test_obstore_knows_every_option(scheme: str, monkeypatch: pytest.MonkeyPatch
     certificates = {"root_certificate", "proxy_ca_certificate"}  # obstore would parse them
     ours = {"credential_provider", "profile"}
     for name in (_NAMES[scheme] - ours) | (_CLIENT_NAMES - certificates):
-        value = True if name in _BOOLS else _PARSED.get(name, "http://x")
+        value = True if name in _FLAGS else _PARSED.get(name, "http://x")
         options = {"account_name": "me"} if scheme == "az" else {}
         options |= {name: value}
         if name in ("access_key_id", "secret_access_key"):
