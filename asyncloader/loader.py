@@ -200,7 +200,7 @@ class DataLoader(_Loader[T]):
         persistent_workers: Keep the workers from epoch to epoch.
         pin_memory_device: Deprecated by torch; warns as there.
         in_order: False hands on batches as they are done.
-        rank: What workers are told of this process's rank; from ``torch.distributed`` or torchrun's
+        rank: What workers are told of this process's rank; from ``torch.distributed`` or the launcher's
             environment by default. It does not split a dataset of this kind: use a
             ``DistributedSampler``, or ``split``.
         world_size: The number of ranks; given together with ``rank``.
@@ -257,7 +257,7 @@ class StreamLoader(DataLoader[T]):
         device: Deliver batches on this device, copied on a side stream (implies page-locked memory).
         lanes: Streams that an epoch is dealt into; the same number gives the same batches for any number
             of workers. Ranks x max(workers, 1) by default, and what a loaded state says.
-        rank: This process's rank; from ``torch.distributed`` or torchrun's environment by default.
+        rank: This process's rank; from ``torch.distributed`` or the launcher's environment by default.
         world_size: The number of ranks; given together with ``rank``.
         memory_limit: Bound in bytes on what this rank holds in flight and ahead, all its processes
             together; shuffle windows and the batches in your hands come on top.
@@ -505,6 +505,10 @@ def _default_collate(batch_size: int | None) -> Callable[[Any], Any]:
 
 
 def _world_of_workers(rank: int | None, world_size: int | None) -> World:
-    # Only told to the workers here, so that an odd environment is no reason to refuse what torch takes.
-    environ = os.environ if {"RANK", "WORLD_SIZE"} <= os.environ.keys() else {}
-    return resolve_world(rank, world_size, lambda: process_group(sys.modules), environ)
+    try:
+        return resolve_world(rank, world_size, lambda: process_group(sys.modules), os.environ)
+    except ValueError:
+        if rank is not None or world_size is not None:
+            raise
+        # Only told to the workers here, so that an odd environment is no reason to refuse what torch takes.
+        return World(origin="alone")
