@@ -33,6 +33,8 @@ ROOMS = [
     {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows
     {"stream"},  # one run of a recipe: lanes in turn, as batches
     {"run"},  # one pass: threads or processes, and their end
+    {"kinds"},  # streams, and the datasets that torch's own loop reads, behind one protocol
+    {"interop"},  # what Lightning and accelerate probe a loader for
     {"loader"},  # the facade
 ]
 #: The checking tools share nothing with what they check, and nothing of the library needs them.
