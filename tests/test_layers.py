@@ -33,6 +33,8 @@ ROOMS = [
     {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows
     {"stream"},  # one run of a recipe: lanes in turn, as batches
     {"run"},  # one pass: threads or processes, and their end
+    {"kinds"},  # streams, and the datasets that torch's own loop reads, behind one protocol
+    {"interop"},  # what Lightning and accelerate probe a loader for
     {"loader"},  # the facade
     {"__main__"},  # the package as a program: the commands there are
 ]
