@@ -18,6 +18,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from ..descriptors import occupy_standard_descriptors
 from .channel import Channel
 
 __all__ = ["Engine", "EngineStopped", "Scope"]
@@ -119,6 +120,7 @@ class Engine:
             OSError: No loop could be made, such as for want of descriptors.
         """
         assert self._thread is None, "an engine starts once"
+        occupy_standard_descriptors()
         # A daemon: the interpreter must be able to exit while a consumer holds an unfinished
         # iterator; its finalizer stops the engine during exit.
         self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
