@@ -182,8 +182,8 @@ class Dataset:
     def open(self, start: Position, lane: Lane) -> Blocks:
         """Run the recipe for one lane from a position on; the loader's side of the recipe."""
         opener: Opener = self.source.open
-        for op in self.ops:
-            opener = partial(op.open, opener)
+        for number, op in enumerate(self.ops):
+            opener = partial(_open_op, op, number, opener)
         return opener(start, lane)
 
     @property
@@ -288,6 +288,10 @@ def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:
             f"but got {type(make).__name__}"
         )
     return Dataset(Iterables(make))
+
+
+def _open_op(op: Op, number: int, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+    return op.open(upstream, start, replace(lane, operator=number))
 
 
 def _shown(op: Op) -> str:

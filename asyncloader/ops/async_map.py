@@ -17,6 +17,7 @@ from typing import Any
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Scope
 from ..types import Block, PickedTrail, Position
+from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
 
 __all__ = ["AsyncMap"]
@@ -40,7 +41,7 @@ class AsyncMap:
         # Both ways unbounded but for the count kept below: the loop never waits to hand back a result.
         most = 2 * self.concurrency + PIECE_SAMPLES
         inbox, outbox = Channel[Block](most), Channel[Block](most)
-        lane.engine.submit(partial(_map_blocks, self.fn, self.concurrency, inbox, outbox), outbox)
+        lane.engine.submit(partial(_map_blocks, self.fn, self.concurrency, lane, inbox, outbox), outbox)
         outstanding = 0
         try:
             with closing(upstream(start, lane)) as blocks:
@@ -103,14 +104,16 @@ class _Cursor:
         return self.open, index
 
 
-async def _map_blocks(fn: AsyncFn, concurrency: int, inbox: Channel[Block], outbox: Channel[Block]) -> None:
+async def _map_blocks(
+    fn: AsyncFn, concurrency: int, lane: Lane, inbox: Channel[Block], outbox: Channel[Block]
+) -> None:
     cursor = _Cursor(inbox)
     async with Scope() as scope:
         for _ in range(concurrency):
-            scope.start(partial(_run, fn, cursor, outbox))
+            scope.start(partial(_run, fn, lane, cursor, outbox))
 
 
-async def _run(fn: AsyncFn, cursor: _Cursor, outbox: Channel[Block]) -> None:
+async def _run(fn: AsyncFn, lane: Lane, cursor: _Cursor, outbox: Channel[Block]) -> None:
     """One runner: take a sample, map it, hand on the blocks that are done."""
     while not cursor.failed:
         try:
@@ -119,7 +122,8 @@ async def _run(fn: AsyncFn, cursor: _Cursor, outbox: Channel[Block]) -> None:
             return
         sample = pending.block.samples[index]
         try:
-            pending.results[index] = await _call(fn, sample)
+            with Calls(lane, pending.block.trail, range(index)):
+                pending.results[index] = await _call(fn, sample)
         except Exception as error:
             if pending.failed is None or index < pending.failed[0]:
                 note_sample(error, f"map({name_of(fn)})", sample)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..types import Block, Position
+from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
 
 __all__ = ["Map"]
@@ -36,20 +37,20 @@ class Map:
             if self.concurrency == 1:
                 for block in blocks:
                     for piece in block.pieces(PIECE_SAMPLES):
-                        yield from self._apply(piece).hand_on()
+                        yield from self._apply(piece, lane).hand_on()
             else:
-                yield from self._open_threads(blocks)
+                yield from self._open_threads(blocks, lane)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}
 
-    def _open_threads(self, blocks: Iterator[Block]) -> Blocks:
+    def _open_threads(self, blocks: Iterator[Block], lane: Lane) -> Blocks:
         running: deque[Future[_Applied]] = deque()
         pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="asyncloader-map")
         try:
             for block in blocks:
                 for piece in block.pieces(_THREAD_PIECE_SAMPLES):
-                    running.append(pool.submit(self._apply, piece))
+                    running.append(pool.submit(self._apply, piece, lane))
                     # Twice as many as run, so that none idles while this thread is elsewhere.
                     while running and (running[0].done() or len(running) > 2 * self.concurrency):
                         yield from running.popleft().result().hand_on()
@@ -58,11 +59,12 @@ class Map:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _apply(self, block: Block) -> _Applied:
+    def _apply(self, block: Block, lane: Lane) -> _Applied:
         mapped: list[Any] = []
         try:
-            for sample in block.samples:
-                mapped.append(self.fn(sample))
+            with Calls(lane, block.trail, mapped):
+                for sample in block.samples:
+                    mapped.append(self.fn(sample))
         except Exception as error:
             note_sample(error, f"map({name_of(self.fn)})", block.samples[len(mapped)])
             return _Applied(Block(mapped, block.trail), error)

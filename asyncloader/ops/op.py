@@ -36,6 +36,7 @@ class Lane:
         repetition: Which repetition of the data within the epoch this is, from 0.
         network: Counts the requests of this process.
         shared: Clients shared by the lanes of one engine, made by the source that needs them.
+        operator: Which of the recipe's operators is being opened, from 0.
     """
 
     topology: Topology
@@ -45,6 +46,7 @@ class Lane:
     repetition: int = 0
     network: NetworkCounts = field(default_factory=NetworkCounts, compare=False)
     shared: dict[Any, Any] = field(default_factory=dict, compare=False)
+    operator: int = 0
 
     def repeated(self, repetition: int) -> Lane:
         """This lane in another repetition; shuffles draw anew in each."""

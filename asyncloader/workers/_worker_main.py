@@ -19,13 +19,14 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
-import cloudpickle
 import torch
 
 from ..tracebacks import drop_frames
 from ._libc import die_with_parent, keep_freed_memory, name_process
+from ._raised import Dumped, dump_error
 from ._wire import FROM_WORKER, FromWorker, Setting, decode_grant, receive_message, send_message, take_stored
 from .packing import Packed, pack
 from .slots import OutboundSlots
@@ -55,7 +56,7 @@ def work(connection: socket.socket, stored_job: int, server: int) -> None:
     except _LetGo:
         pass
     except BaseException as error:
-        _report(error, outlet)
+        _report(error, outlet, setting.number)
     sys.stdout.flush()
     sys.stderr.flush()
 
@@ -99,6 +100,8 @@ class _Outlet:
     """The sending end: counts credits and bytes, packs batches into slots, and announces them."""
 
     def __init__(self, connection: socket.socket, prefetch: int, prefetch_bytes: int) -> None:
+        #: Whether the parent wants no more.
+        self.is_let_go = False
         self._connection = connection
         self._credits = prefetch
         self._most_bytes = prefetch_bytes
@@ -118,9 +121,9 @@ class _Outlet:
             except BlockingIOError:
                 break
             except ConnectionError:
-                raise _LetGo from None
+                message = b""
             if not message:
-                raise _LetGo
+                self._let_go()
             credits, freed = decode_grant(message)
             self._credits += credits
             for _ in range(credits):  # one for each batch received
@@ -145,8 +148,8 @@ class _Outlet:
         self._unreceived.append(packed.size_bytes)
         self._send_packed(FromWorker.BATCH, packed)
 
-    def send_error(self, text: str, pickled: bytes | None) -> None:
-        self._send_packed(FromWorker.ERROR, pack((text, pickled)))
+    def send_error(self, dumped: Dumped) -> None:
+        self._send_packed(FromWorker.ERROR, pack(dumped))
 
     def end(self) -> None:
         self._tell(FromWorker.END, 0)
@@ -167,32 +170,19 @@ class _Outlet:
         try:
             send_message(self._connection, FROM_WORKER.pack(kind, slot), descriptors)
         except ConnectionError:
-            raise _LetGo from None
+            self._let_go()
+
+    def _let_go(self) -> NoReturn:
+        self.is_let_go = True
+        raise _LetGo from None
 
 
-def _report(error: BaseException, outlet: _Outlet) -> None:
-    bare, pickled = drop_frames(error), _pickled(error)
-    try:
-        outlet.send_error("" if bare and pickled else _text(error), pickled)
-    except _LetGo:
-        # Nobody else will hear of it: it was raised while the job was being closed. But that shards could
-        # not be read is no news then: the pass was mostly ended by another worker's word of the same.
-        if not bare:
-            traceback.print_exception(error)
-
-
-def _text(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
-
-
-def _pickled(error: BaseException) -> bytes | None:
-    """The error, if it can be raised again in the parent as what it is."""
-    if not isinstance(error, Exception):
-        return None  # an exit or an interrupt of this process says nothing about the parent
-    if isinstance(error, StopIteration | StopAsyncIteration):
-        return None  # would be taken for an end
-    try:
-        pickled: bytes = cloudpickle.dumps(error)
-        return pickled if type(pickle.loads(pickled)) is type(error) else None
-    except Exception:
-        return None
+def _report(error: BaseException, outlet: _Outlet, worker: int) -> None:
+    bare = drop_frames(error)
+    if not outlet.is_let_go:
+        with suppress(_LetGo):  # the pass has ended meanwhile: by another worker's word of the same, mostly
+            outlet.send_error(dump_error(error, f"in worker {worker} (pid {os.getpid()})"))
+    elif not bare:
+        # Raised while the job was being closed, and nobody else will hear of it. But that shards could
+        # not be read is no news then.
+        traceback.print_exception(error)

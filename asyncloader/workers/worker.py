@@ -23,7 +23,9 @@ from typing import Any
 
 from .._flow.channel import ChannelClosed, EndOfChannel
 from ..errors import WorkerDiedError
-from ._endings import describe_exit, rebuild_error
+from ..tracebacks import raise_told
+from ._endings import describe_exit
+from ._raised import load_error
 from ._wire import FROM_WORKER, MOST_FREED, FromWorker, encode_grant, receive_message
 from .forkserver import Lifeline, wait_ended
 from .packing import unpack
@@ -85,8 +87,8 @@ class Worker:
 
         Raises:
             EndOfChannel: The job has ended, and every batch was received.
-            Exception: What the job raised, with its own type where that can be rebuilt and as a
-                RuntimeError otherwise, and a note with its traceback.
+            Exception: What the job raised, with its own type where that can be had here and as a
+                RuntimeError otherwise, with what it came from, and with its frames as a note.
             WorkerDiedError: The process ended without finishing the job.
             TimeoutError: No batch came in time.
             ChannelClosed: The worker was closed.
@@ -172,7 +174,7 @@ class Worker:
                 self._verdict = self._death
             else:
                 return None
-        raise self._verdict()
+        raise_told(self._verdict())
 
     def _understand(self, message: bytes, descriptors: Sequence[int]) -> int | None:
         kind, slot = FROM_WORKER.unpack(message)
@@ -185,8 +187,8 @@ class Worker:
         elif kind == FromWorker.END:
             self._verdict = EndOfChannel
         else:
-            text, pickled = unpack(self._slots.lend(slot))
-            self._verdict = lambda: rebuild_error(text, pickled, self.number, self.pid)
+            dumped = unpack(self._slots.lend(slot))
+            self._verdict = lambda: load_error(dumped)
         return None
 
     def _take(self, slot: int) -> tuple[Any, Any]:
