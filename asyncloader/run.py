@@ -14,7 +14,7 @@ import math
 import os
 import time
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -42,6 +42,10 @@ T = TypeVar("T", covariant=True)
 
 # Batches made ahead of the consumer without workers: one to hand over at once, one in the making.
 _BATCHES_AHEAD = 2
+
+# For a worker to leave the user's contexts, which may have something to flush or to sign off; as long as an
+# engine has for it. Without contexts nothing in a worker needs its clean-up to be whole.
+_CONTEXT_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -103,14 +107,20 @@ def stream_in_workers(
         share = replace(lanes, turns=turns, read_bytes=lanes.read_bytes // len(dealt))
         jobs.append(partial(_run_worker, share, worker, setting))
         receivers_of.update(dict.fromkeys(mine, worker))
-    pool = WorkerPool(jobs, prefetch=setting.prefetch, prefetch_bytes=batch_bytes // len(dealt))
+    pool = WorkerPool(
+        jobs,
+        prefetch=setting.prefetch,
+        prefetch_bytes=batch_bytes // len(dealt),
+        grace_s=_CONTEXT_GRACE_S if lanes.recipe.has_context else None,
+    )
     try:
         stack.enter_context(pool)
     except Exception as error:
         _note_unpicklable(lanes, setting, error)
         raise
     receivers = {lane: pool.workers[worker] for lane, worker in receivers_of.items()}
-    return MergedLanes([lane for lane, _ in lanes.turns], receivers, pool.close, network)
+    ends = pool.workers if lanes.recipe.has_context else []
+    return MergedLanes([lane for lane, _ in lanes.turns], receivers, pool.close, network, ends)
 
 
 def _note_unpicklable(lanes: Lanes, setting: WorkerSetting, error: Exception) -> None:
@@ -133,15 +143,43 @@ def _note_unpicklable(lanes: Lanes, setting: WorkerSetting, error: Exception) ->
             )
 
 
-def _run_worker(lanes: Lanes, worker: int, setting: WorkerSetting) -> Batches:
+def _run_worker(lanes: Lanes, worker: int, setting: WorkerSetting) -> Iterator[tuple[Any, Note]]:
     """A worker's job, in its own process."""
+    engine = Engine()
+    batches = _worker_batches(lanes, worker, setting, engine)
+    return _Interruptible(batches, engine.stop) if lanes.recipe.has_context else batches
+
+
+def _worker_batches(lanes: Lanes, worker: int, setting: WorkerSetting, engine: Engine) -> Batches:
     seed = seed_worker(worker, setting.base_seed)
     world = lanes.world
     enter_worker(worker, setting.num_workers, seed, lanes.recipe, world.rank, world.size)
     if setting.init_fn is not None:
         setting.init_fn(worker)
-    with Engine() as engine, closing(read_lanes(lanes, engine)) as items:
+    with engine, closing(read_lanes(lanes, engine)) as items:
         yield from items
+
+
+@dataclass(frozen=True)
+class _Interruptible:
+    """Batches which the worker need not wait for when the parent lets go: contexts want to be left in time.
+
+    Attributes:
+        batches: Made by a worker.
+        let_go: Ends a wait for the next one, from another thread.
+    """
+
+    batches: Batches
+    let_go: Callable[[], None]
+
+    def __iter__(self) -> Iterator[tuple[Any, Note]]:
+        return self
+
+    def __next__(self) -> tuple[Any, Note]:
+        return next(self.batches)
+
+    def close(self) -> None:
+        self.batches.close()
 
 
 class Run:
@@ -242,7 +280,13 @@ class Run:
 
     def _end(self, error: BaseException) -> None:
         self.exhausted = isinstance(error, EndOfChannel)
-        self.close()
+        try:
+            self.close()
+        except Exception as at_close:
+            if self.exhausted:
+                raise at_close from None
+            # The first one is what the user has to know.
+            error.add_note(f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
 
 
 class BatchIterator(Generic[T]):

@@ -6,8 +6,8 @@ plain generators from chunk to batch, which block only where bytes are waited fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -146,6 +146,8 @@ class MergedLanes:
         receivers: For each lane the stream that carries it; one stream may carry several lanes.
         close: Closes the streams.
         network: Told of all that they have asked of the network.
+        ends: Streams whose end is waited for after the last batch, since what they still have to do may
+            fail.
     """
 
     def __init__(
@@ -154,11 +156,13 @@ class MergedLanes:
         receivers: Mapping[int, NoteReceiver],
         close: Callable[[], None],
         network: NetworkCounts,
+        ends: Sequence[NoteReceiver] = (),
     ) -> None:
         self._rotation = Rotation(lanes)
         self._receivers = receivers
         self._close = close
         self._network = network
+        self._ends = ends
 
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
         """The next batch; see ``Receiver``."""
@@ -169,6 +173,9 @@ class MergedLanes:
                 raise _cut_short(lane) from None
             if self._take_turn(lane, note):
                 return batch, note
+        for stream in self._ends:
+            with suppress(EndOfChannel):
+                stream.receive(timeout_s)
         raise EndOfChannel
 
     async def receive_async(self) -> tuple[Any, Note]:
@@ -180,6 +187,9 @@ class MergedLanes:
                 raise _cut_short(lane) from None
             if self._take_turn(lane, note):
                 return batch, note
+        for stream in self._ends:
+            with suppress(EndOfChannel):
+                await stream.receive_async()
         raise EndOfChannel
 
     def close(self) -> None:
