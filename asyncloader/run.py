@@ -13,6 +13,7 @@ import asyncio
 import math
 import os
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
@@ -26,6 +27,7 @@ from ._flow.channel import EndOfChannel, Receiver
 from ._flow.engine import Engine
 from ._flow.producer import Producer
 from .memory import keep_freed_pages
+from .ops.take import describe_shortfalls
 from .plan.checkpoint import Cursor
 from .plan.lanes import worker_lanes
 from .progress import NetworkCounts, Statistics
@@ -33,7 +35,7 @@ from .seeding import seed_worker
 from .shards import Shards
 from .stream import Batches, Lanes, MergedLanes, Note, read_lanes
 from .torch_kind.worker_info import enter_worker
-from .tracebacks import drop_frames
+from .tracebacks import drop_frames, users_level
 from .workers import WorkerPool
 
 __all__ = ["BatchIterator", "Run", "WorkerSetting", "stream_in_thread", "stream_in_workers"]
@@ -90,7 +92,9 @@ def stream_in_thread(
     stack.callback(producer.close)
     producer.start()
     order = [lane for lane, _ in lanes.turns]
-    return MergedLanes(order, dict.fromkeys(order, producer), producer.close, network)
+    merged = MergedLanes(order, dict.fromkeys(order, producer), producer.close, network)
+    stack.callback(_warn_of_shortfalls, merged)
+    return merged
 
 
 def stream_in_workers(
@@ -120,7 +124,18 @@ def stream_in_workers(
         raise
     receivers = {lane: pool.workers[worker] for lane, worker in receivers_of.items()}
     ends = pool.workers if lanes.recipe.has_context else []
-    return MergedLanes([lane for lane, _ in lanes.turns], receivers, pool.close, network, ends)
+    merged = MergedLanes([lane for lane, _ in lanes.turns], receivers, pool.close, network, ends)
+    stack.callback(_warn_of_shortfalls, merged)
+    return merged
+
+
+def _warn_of_shortfalls(merged: MergedLanes) -> None:
+    """Say what ``take`` lacked when the pass is closed, which is in the consumer's own thread.
+
+    Where a lane ends nobody's line could be named: that is on a thread or in a worker.
+    """
+    for sentence in describe_shortfalls(merged.shortfalls):
+        warnings.warn(sentence, stacklevel=users_level())
 
 
 def _note_unpicklable(lanes: Lanes, setting: WorkerSetting, error: Exception) -> None:
