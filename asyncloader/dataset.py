@@ -272,7 +272,9 @@ def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:
     Args:
         make: A function of a ``Topology`` that gives the iterable of one lane, such as
             ``lambda topology: topology.split(range(1000))``; or an iterable object that asks
-            ``get_topology()`` when it is iterated.
+            ``get_topology()`` when it is iterated. While either is iterated, torch's worker info says
+            worker 0 of 1, so that a library below does not split a lane's part once more; an object that
+            asks for both is refused with a ``RuntimeError``, since its samples might come twice.
 
     Raises:
         TypeError: ``make`` is neither.
