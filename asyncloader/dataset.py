@@ -220,7 +220,7 @@ def from_urls(
     renew: Renew | None = None,
     manifest: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-    cache_limit: int | None = None,
+    cache_limit: int | str | None = None,
 ) -> Dataset:
     """A recipe that streams the samples of shards.
 
@@ -240,7 +240,7 @@ def from_urls(
             local shards, and in folders that are looked into anyway, it is found by itself.
         cache_dir: Keep shards of servers in this folder, whole, for later epochs and runs and for all
             processes of the machine. None, the default, keeps nothing: not every disk has room.
-        cache_limit: Most bytes kept there; 64 GiB by default.
+        cache_limit: Most bytes kept there, as an int or as ``"200GB"`` or ``"1 TiB"``; 64 GiB by default.
 
     Raises:
         TypeError: ``urls`` holds something else than strings and paths, or an option is of a wrong type.

@@ -18,7 +18,7 @@ import torch.utils.data
 
 from .dataset import AsyncIterableDataset, Dataset, from_iterable
 from .device import check_device, open_stage
-from .options import check_streaming
+from .options import check_streaming, memory_bytes
 from .plan.checkpoint import Cursor, load_cursor, save_cursor
 from .plan.lanes import check_shards, choose_lanes, rank_lanes
 from .plan.topology import World, process_group, resolve_world
@@ -259,8 +259,9 @@ class StreamLoader(DataLoader[T]):
             of workers. Ranks x max(workers, 1) by default, and what a loaded state says.
         rank: This process's rank; from ``torch.distributed`` or torchrun's environment by default.
         world_size: The number of ranks; given together with ``rank``.
-        memory_limit: Bound in bytes on what this rank holds in flight and ahead, all its processes
-            together; shuffle windows and the batches in your hands come on top.
+        memory_limit: Bound on what this rank holds in flight and ahead, all its processes together, in
+            bytes or as a text such as ``"2GB"`` and ``"512 MiB"``; shuffle windows and the batches in your
+            hands come on top.
         progress: Show a tqdm bar.
 
     Raises:
@@ -295,7 +296,7 @@ class StreamLoader(DataLoader[T]):
         lanes: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        memory_limit: int = _MEMORY_LIMIT,
+        memory_limit: int | str = _MEMORY_LIMIT,
         progress: bool = False,
     ) -> None:
         check_streaming(shuffle, multiprocessing_context, collate_fn, worker_init_fn, memory_limit)
@@ -322,7 +323,7 @@ class StreamLoader(DataLoader[T]):
         self._show(dataset)
         self.device = device
         self.lanes = lanes
-        self.memory_limit = memory_limit
+        self.memory_limit = memory_bytes(memory_limit)
         self.progress = progress
         self._recipe = dataset if isinstance(dataset, Dataset) else from_iterable(dataset)
         self._world = resolve_world(rank, world_size, lambda: process_group(sys.modules), os.environ)
