@@ -24,7 +24,7 @@ class Loader(torch.utils.data.DataLoader[T]):
     lanes: int | None
     rank: int | None
     world_size: int | None
-    memory_limit: int | None
+    memory_limit: int | str | None
     progress: bool
 
 

@@ -13,7 +13,7 @@ import torch.utils.data
 
 from ..dataset import AsyncIterableDataset, Dataset, from_iterable
 from ..device import check_device, open_stage
-from ..options import check_streaming
+from ..options import check_streaming, memory_bytes
 from ..plan.checkpoint import Cursor, load_cursor, save_cursor
 from ..plan.lanes import check_shards, choose_lanes, rank_lanes
 from ..plan.topology import World, process_group, resolve_world
@@ -218,4 +218,4 @@ class StreamKind:
 
 
 def _memory_bytes(loader: Loader[Any]) -> int:
-    return _MEMORY_LIMIT if loader.memory_limit is None else loader.memory_limit
+    return _MEMORY_LIMIT if loader.memory_limit is None else memory_bytes(loader.memory_limit)
