@@ -32,6 +32,10 @@ SAYS = {
     "padded_text.py": r"epoch 2: 600 texts, (9[5-9]|100)% right, \d+ positions of padding",
     "presigned_urls.py": r"100 samples with 0 workers\n100 samples with 2 workers\nwithout renew: 403",
     "resume.py": r"25 batches before, 55 after, together the same as 80 without a stop\n(.*\n)+.*'seed': 1",
+    "slow_step.py": (
+        r"waited \d+% of the time, NetworkCounts\(requests=\d+, .*\n"
+        r"shards alone +\d\.\d\d s\nwith decode +\d\.\d\d s\nwith batches +\d\.\d\d s"
+    ),
     "stream_object_store.py": (
         r"100 samples, [\d,]+ samples/s, [\d,.]+ MB/s\nNetworkCounts\(requests=4, retries=0, throttled=0"
     ),
