@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from .formats import check_format
@@ -12,14 +13,15 @@ from .manifest.entries import Expected
 from .manifest.lookup import (
     Entries,
     LocalManifests,
+    check_complete,
     expectations,
     find_local_manifests,
     is_found_manifest,
     read_local_manifest,
 )
-from .shard_names import formats_of
-from .shard_search import Found, find_shards
-from .stores.expanding import expand_home
+from .shard_names import formats_of, is_shard_name
+from .shard_search import Found, IsShard, find_shards
+from .stores.expanding import Match, expand_home
 from .stores.globs import folder_before
 from .stores.names import ShardNames
 from .stores.policy import NetworkPolicy
@@ -65,7 +67,8 @@ def make_catalog(
         TypeError: Something else than strings and paths, or an option of a wrong type.
         ValueError: No shard, or names, formats, options or a manifest that do not fit.
         FormatError: A manifest is not sound.
-        StoreError: A server cannot be asked, or a manifest not be read.
+        StoreError: A server cannot be asked, or a manifest not be read, or a folder, prefix or glob lacks
+            shards that its manifest lists.
     """
     if format is not None:
         check_format(format)
@@ -75,22 +78,29 @@ def make_catalog(
     far = [where] if where is not None and scheme_of(where) != "file" else []
     found = find_shards(urls, format, options, network, manifests=where is None, fetch=far)
     formats = formats_of(found.names, format)
+    is_shard = partial(is_shard_name, format=format)
     if where is None:
-        checks = _found_beside(found)
+        checks = _found_beside(found, is_shard)
     else:
         content = found.fetched[0] if far else read_local_manifest(local_path(where))
         if content is None:
             raise ValueError(f"there is no manifest {where!r}; python -m asyncloader.manifest makes one")
         entries = Entries(where, content)
         checks = expectations(found.names, entries)
+        for match in found.matches:
+            check_complete(entries, match, is_shard)
     return Catalog(found.names, formats, checks, found.schemes)
 
 
-def _found_beside(found: Found) -> tuple[Expected | None, ...]:
+def _found_beside(found: Found, is_shard: IsShard) -> tuple[Expected | None, ...]:
     """What manifests expect that lie where shards were looked for: local folders, and folders listed."""
     local = LocalManifests()
     expected = find_local_manifests(found.names, local) if "file" in found.schemes else ()
     known = dict(zip(found.names, expected, strict=False))
+    for match in found.matches:
+        for path in match.manifests:
+            if (entries := local.at(path)) is not None:
+                check_complete(entries, match, is_shard)
     for listing in found.listings:
         if listing.manifest is not None:
             root, key = split_key(listing.pattern)
@@ -98,4 +108,5 @@ def _found_beside(found: Found) -> tuple[Expected | None, ...]:
             if is_found_manifest(place, listing.manifest):
                 entries = Entries(place, listing.manifest)
                 known.update(zip(listing.urls, entries.of(listing.urls), strict=True))
+                check_complete(entries, Match(listing.pattern, listing.urls), is_shard)
     return tuple(map(known.get, found.names)) if any(known.values()) else ()

@@ -247,7 +247,8 @@ def from_urls(
         ValueError: No shard, an unknown scheme, format or storage option, a glob or prefix without a
             match, a manifest that does not know a shard, a folder that cannot hold a cache, or ``renew``
             where no shard is behind http(s).
-        StoreError: A server cannot be asked for a listing, or a manifest not be read.
+        StoreError: A server cannot be asked for a listing, or a manifest not be read; or a folder, glob or
+            prefix lacks shards that its manifest lists. Names, lists and braces are taken for a selection.
         FormatError: The manifest is not sound.
     """
     if network is not None and not isinstance(network, NetworkPolicy):

@@ -6,13 +6,14 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from .._flow.engine import Engine
 from ..errors import FormatError, StoreError
 from ..formats import check_format
 from ..progress import NetworkCounts
-from ..shard_names import formats_of
-from ..shard_search import find_shards
+from ..shard_names import formats_of, is_shard_name
+from ..shard_search import Found, IsShard, find_shards
 from ..stores.access import Access
 from ..stores.expanding import expand_home
 from ..stores.router import Stores
@@ -44,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The stores' options come from the environment.
         survey = Survey(engine, Stores(engine.resources, Access(), NetworkCounts()))
         if asked.check:
-            return _check(survey, urls, formats, manifest)
+            is_shard = partial(is_shard_name, format=asked.format)
+            return _check(survey, found, formats, manifest, is_shard)
         return _make(survey, urls, formats, names, manifest)
 
 
@@ -93,13 +95,19 @@ def _make(
     return 0
 
 
-def _check(survey: Survey, urls: Sequence[str], formats: Sequence[str], manifest: str) -> int:
+def _check(survey: Survey, found: Found, formats: Sequence[str], manifest: str, is_shard: IsShard) -> int:
     try:
         entries = Entries(manifest, survey.read(manifest))
     except (StoreError, FormatError) as error:
         _say(f"cannot use {redact(manifest)}: {error}")
         return 1
-    bad = 0
+    urls = found.names
+    missing = list(
+        dict.fromkeys(place for match in found.matches for place in entries.missing(match, is_shard))
+    )
+    for place in missing:
+        _say(f"BAD {place}: missing, and listed in the manifest")
+    bad = len(missing)
     for entry, (url, measured) in zip(entries.of(urls), _measured(survey, urls, formats), strict=True):
         if not isinstance(measured, Expected):
             wrong = [str(measured)]
@@ -107,7 +115,8 @@ def _check(survey: Survey, urls: Sequence[str], formats: Sequence[str], manifest
             wrong = ["no entry in the manifest"] if entry is None else differences(entry, measured)
         bad += bool(wrong)
         _say(f"BAD {redact(url)}: {'; '.join(wrong)}" if wrong else f"{redact(url)}: as the manifest says")
-    _say(f"{bad} of {len(urls)} shards are bad" if bad else f"{len(urls)} shards are as the manifest says")
+    shards = len(urls) + len(missing)
+    _say(f"{bad} of {shards} shards are bad" if bad else f"{shards} shards are as the manifest says")
     return 1 if bad else 0
 
 

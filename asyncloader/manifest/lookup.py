@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from urllib.parse import unquote, urlsplit
 
 from ..errors import FormatError, StoreError
 from ..stores.braces import Braces
+from ..stores.expanding import Match
+from ..stores.globs import KeyGlob, matcher
 from ..stores.names import ShardNames
-from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
+from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of, split_key
 from .entries import MAX_MANIFEST_BYTES, Expected, is_broken, is_manifest, parse_manifest
 
 __all__ = [
     "Entries",
     "LocalManifests",
+    "check_complete",
     "expectations",
     "find_local_manifests",
     "is_found_manifest",
     "read_local_manifest",
 ]
+
+# Shards that an error names; it says how many there are.
+_MOST_NAMED = 3
 
 
 class Entries:
@@ -51,6 +58,23 @@ class Entries:
     def of(self, urls: Iterable[str]) -> list[Expected | None]:
         """The entry of each shard, None for those that have none."""
         return [self._by_place.get(_place(url)) for url in urls]
+
+    def missing(self, match: Match, is_shard: Callable[[str], bool]) -> list[str]:
+        """The shards that are listed here and meant by a pattern, but were not found for it.
+
+        Args:
+            match: The pattern and what was found. Entries that it does not mean, such as those of other
+                folders, are not missed.
+            is_shard: Which of the files below a folder or prefix count, by their names.
+
+        Returns:
+            Their places, as they may be shown.
+        """
+        if [*match.urls[:2]] == [match.pattern]:  # an object of that very name, and so a name
+            return []
+        is_meant = _meaning(match.pattern, is_shard)
+        there = set(map(_place, match.urls))
+        return [place for place in self._by_place if place not in there and is_meant(place)]
 
 
 class LocalManifests:
@@ -89,6 +113,24 @@ def expectations(urls: Sequence[str], entries: Entries) -> tuple[Expected, ...]:
             "the manifest that is theirs"
         )
     return known
+
+
+def check_complete(entries: Entries, match: Match, is_shard: Callable[[str], bool]) -> None:
+    """Refuse a folder, prefix or glob that lacks shards which a manifest lists.
+
+    Raises:
+        StoreError: It does; see ``Entries.missing``.
+    """
+    missing = entries.missing(match, is_shard)
+    if not missing:
+        return
+    named = ", ".join(missing[:_MOST_NAMED]) + (", ..." if len(missing) > _MOST_NAMED else "")
+    raise StoreError(
+        f"{redact(match.pattern)} lacks {len(missing)} of the shards that the manifest {redact(entries.url)} "
+        f"lists: {named}. Restore them, or, if they were removed on purpose, delete the manifest and make it "
+        "anew with python -m asyncloader.manifest; to read a part of them, name it by braces or in a list",
+        shard=missing[0],
+    )
 
 
 def find_local_manifests(
@@ -180,6 +222,23 @@ def read_local_manifest(path: str) -> bytes | None:
         return None
     except OSError as error:
         raise StoreError(f"cannot read the manifest: {error.strerror}", shard=path) from error
+
+
+def _meaning(pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], bool]:
+    """Whether the shard at a place is meant by a folder, prefix or glob."""
+    if scheme_of(pattern) == "file":
+        path = local_path(pattern)
+        if not path.endswith("/"):
+            # Where it is looked from is no pattern, whatever its name.
+            return KeyGlob(os.path.normpath(os.path.join(glob.escape(os.getcwd()), path))).matches
+        start = os.path.join(os.path.abspath(path), "")
+        return lambda place: place.startswith(start) and is_shard(place)
+    root, key = split_key(_place(pattern))
+    is_meant = matcher(key)
+    prefix = not key or key.endswith("/")
+    return lambda place: (
+        place.startswith(root) and is_meant(place[len(root) :]) and (not prefix or is_shard(place))
+    )
 
 
 def _place(url: str) -> str:
