@@ -208,6 +208,17 @@ def test_a_named_manifest_is_read_from_wherever_it_is(far: bool, tmp_path: Path)
     assert [check.samples for check in found.checks if check] == [2, 2, 2]
 
 
+def test_a_tilde_in_the_name_of_a_manifest_or_a_cache_is_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = catalog("~/s-{0..2}.tar", manifest="~/manifest.json")
+    assert [check.samples for check in found.checks if check] == [2, 2, 2]
+    recipe = al.from_urls("s3://b/x.tar", cache_dir="~/cache")
+    assert recipe.source.access.cache.folder == f"{tmp_path}/cache"  # type: ignore[attr-defined]
+
+
 def test_a_named_manifest_must_be_there_and_know_every_shard(tmp_path: Path) -> None:
     paths = write(tmp_path)
     with pytest.raises(ValueError, match=r"there is no manifest .*python -m asyncloader.manifest"):
