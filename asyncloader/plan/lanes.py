@@ -9,9 +9,9 @@ same for every number of workers and every world size that divides ``L``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from .order import permutation
+from .order import draw_order
 from .topology import World
 
 __all__ = ["Rotation", "check_shards", "choose_lanes", "lane_shards", "rank_lanes", "worker_lanes"]
@@ -58,8 +58,9 @@ def lane_shards(count: int, lane: int, lanes: int, order_key: Sequence[int] | No
         lanes: Number of lanes.
         order_key: What draws the epoch's order, such as ``(seed, epoch)``; None keeps the given order.
     """
-    order = list(range(count)) if order_key is None else permutation(count, *order_key)
-    return order[lane::lanes]
+    if order_key is None:
+        return list(range(lane, count, lanes))
+    return cast("list[int]", draw_order(count, *order_key)[lane::lanes].tolist())
 
 
 def check_shards(count: int, world: World) -> None:
