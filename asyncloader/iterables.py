@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from ._flow.channel import Channel, EndOfChannel
 from ._flow.engine import Engine, Scope
 from .ops.op import Blocks, Lane, name_of
+from .plan.counts import Deal, UnknownCount
 from .plan.topology import Topology, enter_topology
 from .types import Block, OffsetTrail, Position
 
@@ -65,6 +66,9 @@ class Iterables:
                 f"from_iterable should get an iterable, or a function that makes one, but "
                 f"{name_of(self.make) if callable(self.make) else 'it'} gave {type(iterable).__name__}"
             )
+
+    def count_samples(self, deal: Deal) -> list[float]:
+        raise UnknownCount(f"{self.describe()['iterable']} does not say how many samples it gives each lane")
 
     def describe(self) -> Mapping[str, Any]:
         kind = name_of(self.make) if callable(self.make) else type(self.make).__qualname__

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from ..plan.counts import Counter, Deal
 from ..types import Block, Position
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
 
@@ -39,6 +40,9 @@ class Map:
                         yield from self._apply(piece).hand_on()
             else:
                 yield from self._open_threads(blocks)
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}

@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from ..plan.counts import Counter, Deal
 from ..plan.order import permutation
 from ..types import Block, Position
 from .op import PIECE_SAMPLES, START, Blocks, Lane, Opener
@@ -48,6 +49,9 @@ class Shuffle:
                         samples, number, skip, begins = [], number + 1, 0, ends
             if samples:
                 yield from self._emit(samples, number, skip, begins, None, lane)
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "shuffle", "window": self.window, "seed": self.seed}

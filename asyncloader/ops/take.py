@@ -8,6 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from ..plan.counts import Counter, Deal, UnknownCount, take_share
 from ..types import Block, NestedTrail, PickedTrail, Position
 from .op import START, Blocks, Lane, Opener
 
@@ -26,7 +27,7 @@ class Take:
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         lanes = lane.topology.lanes
-        share = self.count // lanes + (lane.topology.lane < self.count % lanes)
+        share = take_share(self.count, lane.topology.lane, lanes)
         taken: int = start.get("taken", 0)
         if taken >= share:
             return
@@ -44,6 +45,13 @@ class Take:
             f"which ended after {taken}; use fewer lanes, or shards of equal length",
             stacklevel=2,
         )
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        shares = [take_share(self.count, lane, deal.lane_count) for lane in deal.lanes]
+        try:
+            return [min(share, had) for share, had in zip(shares, upstream(deal), strict=True)]
+        except UnknownCount:
+            return list(shares)  # as the user says; a lane that has fewer warns
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "take", "count": self.count}
