@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .dataset import AsyncIterableDataset, Dataset, from_iterable, from_urls
     from .errors import FormatError, StoreError, WorkerDiedError
     from .loader import DataLoader
+    from .ops.draws import sample_rng, sample_seed
     from .plan.topology import Topology, get_topology
     from .stores.policy import NetworkPolicy
     from .torch_kind.split import split
@@ -43,6 +44,8 @@ __all__ = [
     "from_urls",
     "get_topology",
     "get_worker_info",
+    "sample_rng",
+    "sample_seed",
     "split",
     "verify_cache",
 ]
@@ -67,6 +70,8 @@ _HOME = {
     "from_urls": "dataset",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",
+    "sample_rng": "ops.draws",
+    "sample_seed": "ops.draws",
     "split": "torch_kind.split",
     "verify_cache": "cache.audit",
 }

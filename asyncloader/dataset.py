@@ -18,6 +18,7 @@ from .catalog import make_catalog
 from .formats.fields import decode_sample, default_handlers
 from .iterables import Iterables, Make
 from .ops.async_map import AsyncMap
+from .ops.context import MakeContext
 from .ops.fields import Rename, Select
 from .ops.filter import Filter
 from .ops.map import Map
@@ -54,7 +55,9 @@ class Dataset:
     def __repr__(self) -> str:
         return f"Dataset({', '.join([repr(self.source), *map(_shown, self.ops)])})"
 
-    def map(self, fn: Callable[[Any], Any], *, concurrency: int = 1) -> Dataset:
+    def map(
+        self, fn: Callable[..., Any], *, concurrency: int = 1, context: MakeContext | None = None
+    ) -> Dataset:
         """Replace each sample by ``fn(sample)``, keeping the order.
 
         Args:
@@ -63,15 +66,25 @@ class Dataset:
             concurrency: How many calls at a time, in each lane. 1, so that a function that is not
                 thread-safe is right by default. Coroutines overlap their waiting; plain functions run
                 on threads, which pays where they release the GIL.
+            context: Makes an asynchronous context manager, such as ``aiohttp.ClientSession`` or a function
+                under ``@asynccontextmanager``. It is entered on the loader's event loop, once in each
+                process and pass, and ``fn`` is called as ``fn(sample, value)`` with what it gave. It is
+                left when the pass ends, however it ends, after the last call. Maps that are given the
+                same ``context`` share it.
 
         Raises:
-            TypeError: ``fn`` cannot be called.
+            TypeError: ``fn`` or ``context`` cannot be called.
             ValueError: ``concurrency`` is below 1.
         """
         _check_callable("map", fn)
         _check_count("concurrency", concurrency)
-        op = AsyncMap(fn, concurrency) if _is_async(fn) else Map(fn, concurrency)
-        return self._with(op)
+        if context is not None and not callable(context):
+            raise TypeError(
+                "context should be a function that makes an asynchronous context manager in each process, "
+                f"such as the class itself, but got a {type(context).__name__}"
+            )
+        kind = AsyncMap if _is_async(fn) else Map
+        return self._with(kind(fn, concurrency, context))
 
     def filter(self, predicate: Callable[[Any], object]) -> Dataset:
         """Keep the samples for which ``predicate(sample)`` is true.
@@ -183,8 +196,8 @@ class Dataset:
     def open(self, start: Position, lane: Lane) -> Blocks:
         """Run the recipe for one lane from a position on; the loader's side of the recipe."""
         opener: Opener = self.source.open
-        for op in self.ops:
-            opener = partial(op.open, opener)
+        for number, op in enumerate(self.ops):
+            opener = partial(_open_op, op, number, opener)
         return opener(start, lane)
 
     def count_samples(self, deal: Deal) -> list[float]:
@@ -198,6 +211,11 @@ class Dataset:
     def order_seed(self) -> int | None:
         """Seed of the first shuffle, which also draws the order of shards; None if there is none."""
         return next((op.seed for op in self.ops if isinstance(op, Shuffle)), None)
+
+    @property
+    def has_context(self) -> bool:
+        """Whether something of the user's is to be left at the end of a pass."""
+        return any(getattr(op, "context", None) is not None for op in self.ops)
 
     def describe(self) -> dict[str, Any]:
         """What a saved state must match, as JSON values, without secrets."""
@@ -296,6 +314,10 @@ def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:
             f"but got {type(make).__name__}"
         )
     return Dataset(Iterables(make))
+
+
+def _open_op(op: Op, number: int, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+    return op.open(upstream, start, replace(lane, operator=number))
 
 
 def _shown(op: Op) -> str:

@@ -21,7 +21,7 @@ from ._flow.engine import Engine, Scope
 from .ops.op import Blocks, Lane, name_of
 from .plan.counts import Deal, UnknownCount
 from .plan.topology import Topology, enter_topology
-from .types import Block, OffsetTrail, Position
+from .types import Block, OffsetTrail, Position, SourceTrail
 
 __all__ = ["Iterables", "Make", "iterate_async"]
 
@@ -58,14 +58,18 @@ class Iterables:
         iterable = self.make(lane.topology) if callable(self.make) else self.make
         must_ask = lane.topology.lanes > 1 and not callable(self.make)
         if isinstance(iterable, AsyncIterable):
-            yield from _open_async(iterable, skip, must_ask, lane.topology, lane.engine)
+            blocks = _open_async(iterable, skip, must_ask, lane.topology, lane.engine)
         elif isinstance(iterable, Iterable):
-            yield from _open_sync(iterable, skip, must_ask, lane)
+            blocks = _open_sync(iterable, skip, must_ask, lane)
         else:
             raise TypeError(
                 f"from_iterable should get an iterable, or a function that makes one, but "
                 f"{name_of(self.make) if callable(self.make) else 'it'} gave {type(iterable).__name__}"
             )
+        with closing(blocks):
+            for block in blocks:
+                trail = SourceTrail(block.trail, None, lane.topology.lane, lane.repetition)
+                yield Block(block.samples, trail)
 
     def count_samples(self, deal: Deal) -> list[float]:
         raise UnknownCount(f"{self.describe()['iterable']} does not say how many samples it gives each lane")

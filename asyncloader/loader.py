@@ -86,7 +86,7 @@ class DataLoader(Loader[T]):
             page-locked memory).
         lanes: For streams: into how many an epoch is dealt; the same number gives the same batches for
             any number of workers. Ranks x max(workers, 1) by default, and what a loaded state says.
-        rank: This process's rank; from ``torch.distributed`` or torchrun's environment by default. It
+        rank: This process's rank; from ``torch.distributed`` or the launcher's environment by default. It
             does not split a dataset of torch's kinds, whose workers are only told of it: use a
             ``DistributedSampler``, or ``split``.
         world_size: The number of ranks; given together with ``rank``.

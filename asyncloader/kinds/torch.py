@@ -112,6 +112,10 @@ class TorchKind:
 
 
 def _world_of_workers(rank: int | None, world_size: int | None) -> World:
-    # Only told to the workers here, so that an odd environment is no reason to refuse what torch takes.
-    environ = os.environ if {"RANK", "WORLD_SIZE"} <= os.environ.keys() else {}
-    return resolve_world(rank, world_size, lambda: process_group(sys.modules), environ)
+    try:
+        return resolve_world(rank, world_size, lambda: process_group(sys.modules), os.environ)
+    except ValueError:
+        if rank is not None or world_size is not None:
+            raise
+        # Only told to the workers here, so that an odd environment is no reason to refuse what torch takes.
+        return World(origin="alone")

@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+from ..descriptors import occupy_standard_descriptors
 from ..errors import FormatError
 from .entries import Expected, Manifest, format_manifest, is_manifest, parse_manifest
 from .lookup import read_local_manifest
@@ -29,6 +30,7 @@ def update_manifest(path: str, entries: Mapping[str, Expected]) -> None:
         OSError: The file cannot be written.
     """
     folder = os.path.dirname(path) or "."
+    occupy_standard_descriptors()
     with _locked(folder):
         present = set(os.listdir(folder))
         kept = {

@@ -20,6 +20,7 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
+from ..descriptors import occupy_standard_descriptors
 from ..plan.topology import World
 from .adapt import AsyncFetched, AsyncIterated, ByValue, for_loop
 from .unsplit import Unsplit, UnsplitNotice, WatchedCollate
@@ -63,6 +64,7 @@ def open_torch_iterator(
             if name != "dataset" or not pipe:  # torch must see that it is one, and pickles it itself
                 _set(view, name, ByValue(getattr(view, name), name, getattr(loader, name)))
     loader.check_worker_number_rationality()
+    occupy_standard_descriptors()  # also for the workers, which inherit them
     return _WorkersIterator(view, partial(notice.tell, loader.dataset), delivered)
 
 

@@ -22,6 +22,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
 
+from ..descriptors import occupy_standard_descriptors
 from ._wire import READY, FromServer, receive_message, send_message, socketpair
 
 __all__ = ["ForkServer", "Lifeline", "path_strings", "wait_ended"]
@@ -98,6 +99,7 @@ class ForkServer:
         if not sys.executable:
             raise RuntimeError("worker processes need sys.executable, which this embedded Python has not")
         assert self._process is None, "a fork server starts once"
+        occupy_standard_descriptors()  # also for the server and its workers, which inherit them
         self._owner = os.getpid()
         self._control, theirs = socketpair()
         with theirs:

@@ -12,6 +12,7 @@ import sys
 from contextlib import suppress
 from typing import IO, Any
 
+from ..descriptors import occupy_standard_descriptors
 from ..digest import Digest, open_digest
 from ..manifest.entries import Expected
 from ..types import Buffer
@@ -28,6 +29,7 @@ class OpenShard:
         self.size_bytes = 0
         folder, name = os.path.split(path)
         self._temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
+        occupy_standard_descriptors()
         try:
             self._file: IO[bytes] = open(self._temporary, "xb")  # noqa: SIM115 - finish or discard close it
         except FileNotFoundError:  # would name the temporary file, which nobody knows

@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ...descriptors import occupy_standard_descriptors
 from ..policy import NetworkPolicy
 from ..urls import is_remote_pattern
 
@@ -150,6 +151,7 @@ def _ask_child(order: Order) -> object:
         raise RuntimeError(
             "listing needs sys.executable, which this embedded Python has not; name the shards"
         )
+    occupy_standard_descriptors()  # also for the child, which prints to what it inherits
     path = [entry for entry in sys.path if isinstance(entry, str)]
     orders = pickle.dumps(path) + _pickled(order)
     # -P: without it the current directory comes first until the path is read.
