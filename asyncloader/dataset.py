@@ -246,7 +246,7 @@ def from_urls(
     renew: Renew | None = None,
     manifest: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-    cache_limit: int | None = None,
+    cache_limit: int | str | None = None,
 ) -> Dataset:
     """A recipe that streams the samples of shards.
 
@@ -266,7 +266,7 @@ def from_urls(
             local shards, and in folders that are looked into anyway, it is found by itself.
         cache_dir: Keep shards of servers in this folder, whole, for later epochs and runs and for all
             processes of the machine. None, the default, keeps nothing: not every disk has room.
-        cache_limit: Most bytes kept there; 64 GiB by default.
+        cache_limit: Most bytes kept there, as an int or as ``"200GB"`` or ``"1 TiB"``; 64 GiB by default.
 
     Raises:
         TypeError: ``urls`` holds something else than strings and paths, or an option is of a wrong type.
@@ -298,7 +298,9 @@ def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:
     Args:
         make: A function of a ``Topology`` that gives the iterable of one lane, such as
             ``lambda topology: topology.split(range(1000))``; or an iterable object that asks
-            ``get_topology()`` when it is iterated.
+            ``get_topology()`` when it is iterated. While either is iterated, torch's worker info says
+            worker 0 of 1, so that a library below does not split a lane's part once more; an object that
+            asks for both is refused with a ``RuntimeError``, since its samples might come twice.
 
     Raises:
         TypeError: ``make`` is neither.

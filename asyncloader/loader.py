@@ -90,9 +90,9 @@ class DataLoader(Loader[T]):
             does not split a dataset of torch's kinds, whose workers are only told of it: use a
             ``DistributedSampler``, or ``split``.
         world_size: The number of ranks; given together with ``rank``.
-        memory_limit: For streams: bound in bytes on what this rank holds in flight and ahead, all its
-            processes together, 1 GiB by default; shuffle windows and the batches in your hands come on
-            top.
+        memory_limit: For streams: bound on what this rank holds in flight and ahead, all its processes
+            together, in bytes or as a text such as ``"2GB"`` and ``"512 MiB"``; 1 GiB by default. Shuffle
+            windows and the batches in your hands come on top.
         progress: For streams: show a tqdm bar.
 
     Raises:
@@ -125,7 +125,7 @@ class DataLoader(Loader[T]):
         lanes: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        memory_limit: int | None = None,
+        memory_limit: int | str | None = None,
         progress: bool = False,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
@@ -165,10 +165,8 @@ class DataLoader(Loader[T]):
     def __repr__(self) -> str:
         if "_kind" not in self.__dict__:  # of a subclass, on its way to our constructor
             return super().__repr__()
-        shown = {"batch_size": self.batch_size, "num_workers": self.num_workers}
-        parts = [_shown(self.dataset)]
-        parts += [f"{name}={value!r}" for name, value in {**shown, **self._kind.describe(self)}.items()]
-        return f"{type(self).__name__}({', '.join(parts)})"
+        parts = [_shown(self.dataset), f"batch_size={self.batch_size}", f"num_workers={self.num_workers}"]
+        return f"{type(self).__name__}({', '.join([*parts, *self._kind.describe(self)])})"
 
     # --- iterating ---
 

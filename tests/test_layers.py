@@ -21,7 +21,7 @@ PACKAGE = Path(asyncloader.__file__).parent
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
     # Small things that know nobody else.
-    {"memory", "sizes", "progress", "digest", "tracebacks", "descriptors"},
+    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors"},
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "batching", "collate", "seeding"},  # bytes; samples; batches
@@ -43,7 +43,7 @@ ROOMS = [
 APART = {"testing"}
 
 #: Rooms without ``async``, clock and I/O, so that their rules can be tested as functions.
-PURE = {"errors", "types", "sizes", "digest", "plan", "formats", "batching", "collate"}
+PURE = {"errors", "types", "sizes", "quantity", "digest", "plan", "formats", "batching", "collate"}
 
 
 def level_of(room: str) -> int:

@@ -14,7 +14,7 @@ import torch.utils.data
 
 from ..dataset import AsyncIterableDataset, Dataset, from_iterable
 from ..device import check_device, open_stage
-from ..options import check_streaming
+from ..options import check_streaming, memory_bytes
 from ..plan.checkpoint import Cursor, load_cursor, save_cursor
 from ..plan.counts import Deal, UnknownCount, batch_count
 from ..plan.lanes import check_shards, choose_lanes, rank_lanes
@@ -166,14 +166,10 @@ class StreamKind:
 
     # --- life ---
 
-    def describe(self, loader: Loader[Any]) -> Mapping[str, Any]:
-        shown: dict[str, Any] = {"lanes": self._lane_count}
-        shown |= {"rank": self._world.rank, "world_size": self._world.size}
-        if origin := getattr(self._world, "origin", ""):
-            shown["world_from"] = origin
-        if self._recipe.order_seed is not None:
-            shown["seed"] = self._recipe.order_seed
-        return shown
+    def describe(self, loader: Loader[Any]) -> list[str]:
+        world, seed = self._world, self._recipe.order_seed
+        shown = [f"lanes={self._lane_count}", f"rank {world.rank} of {world.size} ({world.origin})"]
+        return shown if seed is None else [*shown, f"seed={seed}"]
 
     def close(self, loader: Loader[Any]) -> None:
         if self._run is not None:
@@ -259,4 +255,4 @@ class StreamKind:
 
 
 def _memory_bytes(loader: Loader[Any]) -> int:
-    return _MEMORY_LIMIT if loader.memory_limit is None else loader.memory_limit
+    return _MEMORY_LIMIT if loader.memory_limit is None else memory_bytes(loader.memory_limit)

@@ -95,7 +95,7 @@ stacked: al.DataLoader[torch.Tensor] = al.DataLoader(recipe, 64, collate_fn=stac
 padded: al.DataLoader[dict[str, Any]] = al.DataLoader(recipe, 64, collate_fn=al.Pad({"tokens": 0}))
 assert_type(next(iter(al.DataLoader(recipe, 64, collate_fn=al.Pad({"tokens": 0})))), dict[str, Any])
 
-tensors = al.DataLoader(recipe, collate_fn=stack, device="cuda", lanes=64, memory_limit=1 << 30)
+tensors = al.DataLoader(recipe, collate_fn=stack, device="cuda", lanes=64, memory_limit="1 GiB")
 for batch in tensors:
     assert_type(batch, torch.Tensor)
 assert_type(next(iter(tensors)), torch.Tensor)
