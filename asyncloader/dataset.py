@@ -26,6 +26,7 @@ from .ops.op import Blocks, Lane, Op, Opener, Source
 from .ops.repeat import Repeat
 from .ops.shuffle import Shuffle
 from .ops.take import Take
+from .plan.counts import Counter, Deal
 from .shards import Shards
 from .stores.access import Access, Renew
 from .stores.options import check_buckets
@@ -197,6 +198,13 @@ class Dataset:
         for number, op in enumerate(self.ops):
             opener = partial(_open_op, op, number, opener)
         return opener(start, lane)
+
+    def count_samples(self, deal: Deal) -> list[float]:
+        """How many samples each lane of ``deal`` will have; raises ``UnknownCount`` with the reason."""
+        counter: Counter = self.source.count_samples
+        for op in self.ops:
+            counter = partial(op.count_samples, counter)
+        return counter(deal)
 
     @property
     def order_seed(self) -> int | None:

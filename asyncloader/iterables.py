@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from ._flow.channel import Channel, EndOfChannel
 from ._flow.engine import Engine, Scope
 from .ops.op import Blocks, Lane, name_of
+from .plan.counts import Deal, UnknownCount
 from .plan.topology import AskedTopology, Topology, enter_topology
 from .types import Block, OffsetTrail, Position, SourceTrail
 
@@ -77,6 +78,9 @@ class Iterables:
             for block in blocks:
                 trail = SourceTrail(block.trail, None, lane.topology.lane, lane.repetition)
                 yield Block(block.samples, trail)
+
+    def count_samples(self, deal: Deal) -> list[float]:
+        raise UnknownCount(f"{self.describe()['iterable']} does not say how many samples it gives each lane")
 
     def describe(self) -> Mapping[str, Any]:
         kind = name_of(self.make) if callable(self.make) else type(self.make).__qualname__

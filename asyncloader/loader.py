@@ -165,10 +165,8 @@ class DataLoader(Loader[T]):
     def __repr__(self) -> str:
         if "_kind" not in self.__dict__:  # of a subclass, on its way to our constructor
             return super().__repr__()
-        shown = {"batch_size": self.batch_size, "num_workers": self.num_workers}
-        parts = [_shown(self.dataset)]
-        parts += [f"{name}={value!r}" for name, value in {**shown, **self._kind.describe(self)}.items()]
-        return f"{type(self).__name__}({', '.join(parts)})"
+        parts = [_shown(self.dataset), f"batch_size={self.batch_size}", f"num_workers={self.num_workers}"]
+        return f"{type(self).__name__}({', '.join([*parts, *self._kind.describe(self)])})"
 
     # --- iterating ---
 

@@ -265,6 +265,11 @@ class Run:
             raise
         return self._deliver(batch, note, began)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no batch to be had any more."""
+        return self._closed
+
     def close(self) -> None:
         """Free everything. Idempotent, from any thread."""
         self._closed = True

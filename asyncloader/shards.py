@@ -16,6 +16,7 @@ from .formats import open_decoder
 from .manifest.check import ShardCheck
 from .manifest.entries import Expected
 from .ops.op import Blocks, Lane
+from .plan.counts import Deal, UnknownCount, lane_counts
 from .plan.lanes import lane_shards
 from .stores.access import Access
 from .stores.names import names_digest
@@ -80,6 +81,16 @@ class Shards:
                 inside = {}
         finally:
             out.close()
+
+    def count_samples(self, deal: Deal) -> list[float]:
+        """The samples of each lane, by the manifest."""
+        counts = [check.samples for check in self.checks if check is not None and check.samples is not None]
+        if missing := len(self.urls) - len(counts):
+            raise UnknownCount(
+                f"no manifest says how many samples are in {missing} of the {len(self.urls)} shards; "
+                "ShardWriter writes one, and python -m asyncloader.manifest makes it of shards that exist"
+            )
+        return lane_counts(counts, deal)
 
     def describe(self) -> Mapping[str, Any]:
         return dict(self._described)

@@ -412,12 +412,15 @@ def test_what_is_not_counted_is_not_there() -> None:
 # --- shown ---
 
 
-def test_a_loader_shows_what_it_is_over_and_how_it_reads_it(make_corpus: Callable[..., Corpus]) -> None:
+def test_a_loader_shows_what_it_is_over_and_how_it_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = al.DataLoader(numbers().shuffle(10, seed=3), 8, num_workers=2, rank=1, world_size=2)
     assert repr(loader) == (
         "DataLoader(Dataset(Iterables(numbers.<locals>.<lambda>), shuffle(window=10, seed=3)), "
-        "batch_size=8, num_workers=2, lanes=4, rank=1, world_size=2, seed=3)"
+        "batch_size=8, num_workers=2, lanes=4, rank 1 of 2 (rank= and world_size=), seed=3)"
     )
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert "lanes=3, rank 2 of 3 (RANK and WORLD_SIZE))" in repr(al.DataLoader(numbers()))
     assert repr(al.DataLoader([1, 2, 3], 2)) == "DataLoader([1, 2, 3], batch_size=2, num_workers=0)"
     assert Labelled("a", numbers()).shown_early.startswith("<")
     assert repr(Labelled("a", numbers())).startswith("Labelled(Dataset(")

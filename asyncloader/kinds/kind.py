@@ -85,7 +85,7 @@ class Kind(Protocol):
         """Go on from ``state`` with the next pass."""
         ...
 
-    def describe(self, loader: Loader[Any]) -> Mapping[str, Any]:
+    def describe(self, loader: Loader[Any]) -> list[str]:
         """What the loader's repr says beside dataset, batch size and workers."""
         ...
 

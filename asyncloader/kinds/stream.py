@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -15,6 +16,7 @@ from ..dataset import AsyncIterableDataset, Dataset, from_iterable
 from ..device import check_device, open_stage
 from ..options import check_streaming, memory_bytes
 from ..plan.checkpoint import Cursor, load_cursor, save_cursor
+from ..plan.counts import Deal, UnknownCount, batch_count
 from ..plan.lanes import check_shards, choose_lanes, rank_lanes
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
@@ -58,6 +60,8 @@ class StreamKind:
         self._forkserver: ForkServer | None = None
         #: Whether a state or an epoch was set since the latest pass began.
         self._next_counts = False
+        #: What was said of epochs' lengths.
+        self._lengths: dict[int, int] = {}
 
     # --- constructing ---
 
@@ -93,11 +97,12 @@ class StreamKind:
 
     def open(self, loader: Loader[Any]) -> BatchIterator[Any]:
         self._check_world(loader)
+        self._warn_of_cut_epoch(loader)
         cursor = self._next
         limit = _memory_bytes(loader)
         seed = draw_base_seed(loader.generator)
         lanes = self._lanes(loader, cursor, limit)
-        statistics = Statistics(bar=ProgressBar(f"epoch {cursor.epoch}") if loader.progress else None)
+        statistics = Statistics(bar=self._bar(loader, cursor) if loader.progress else None)
         with ExitStack() as stack:
             stack.callback(statistics.end)
             if loader.num_workers == 0:
@@ -123,10 +128,11 @@ class StreamKind:
         return BatchIterator(run)
 
     def length(self, loader: Loader[Any]) -> int:
-        raise TypeError(
-            "a stream's length is not known before it was read: shards do not say how many samples they "
-            "hold. Count batches as they come, or use .take(n) and know it"
-        )
+        run = self._run
+        cursor = self._next if run is None or run.is_over or self._next_counts else run.cursor
+        if cursor.epoch not in self._lengths:
+            self._lengths[cursor.epoch] = self._count_batches(loader, cursor.epoch)
+        return self._lengths[cursor.epoch]
 
     def set_epoch(self, loader: Loader[Any], epoch: int) -> None:
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
@@ -154,17 +160,16 @@ class StreamKind:
         mine = self._recipe_of(loader, lanes)
         # Nothing is taken over before the whole state was found good: a refused one changes nothing.
         self._next = load_cursor(state, mine, self._world, rank_lanes(lanes, self._world))
-        self._lane_count = lanes
+        if lanes != self._lane_count:
+            self._lane_count, self._lengths = lanes, {}
         self._next_counts = True
 
     # --- life ---
 
-    def describe(self, loader: Loader[Any]) -> Mapping[str, Any]:
-        shown: dict[str, Any] = {"lanes": self._lane_count}
-        shown |= {"rank": self._world.rank, "world_size": self._world.size}
-        if self._recipe.order_seed is not None:
-            shown["seed"] = self._recipe.order_seed
-        return shown
+    def describe(self, loader: Loader[Any]) -> list[str]:
+        world, seed = self._world, self._recipe.order_seed
+        shown = [f"lanes={self._lane_count}", f"rank {world.rank} of {world.size} ({world.origin})"]
+        return shown if seed is None else [*shown, f"seed={seed}"]
 
     def close(self, loader: Loader[Any]) -> None:
         if self._run is not None:
@@ -193,6 +198,38 @@ class StreamKind:
             # way to a decoder.
             read_bytes=memory_bytes // 4 * (2 if pins else 3),
         )
+
+    def _count_batches(self, loader: Loader[Any], epoch: int) -> int:
+        lanes = rank_lanes(self._lane_count, self._world)
+        deal = Deal(tuple(lanes), self._lane_count, epoch, self._recipe.order_seed)
+        try:
+            return batch_count(self._recipe.count_samples(deal), loader.batch_size, loader.drop_last)
+        except UnknownCount as why:
+            raise TypeError(
+                f"the length of this loader is not known: {why}. Count batches as they come, or say with "
+                ".take(n) at the recipe's end how many samples an epoch has"
+            ) from None
+
+    def _warn_of_cut_epoch(self, loader: Loader[Any]) -> None:
+        """Say so if the latest pass was left where another epoch ends: somebody takes all to be alike."""
+        run = self._run
+        if run is None or run.exhausted or run.cursor.batches not in self._lengths.values():
+            return
+        epoch, delivered = run.cursor.epoch, run.cursor.batches
+        if delivered < (length := self._count_batches(loader, epoch)):
+            warnings.warn(
+                f"epoch {epoch} was left after {delivered} of its {length} batches, where another epoch "
+                "ends: whoever asked for len(loader) takes it for the length of all epochs, as Lightning's "
+                "Trainer does. They are of one length if the shards are",
+                stacklevel=4,
+            )
+
+    def _bar(self, loader: Loader[Any], cursor: Cursor) -> ProgressBar:
+        try:
+            total = self._count_batches(loader, cursor.epoch)
+        except TypeError:
+            total = None
+        return ProgressBar(f"epoch {cursor.epoch}", total, cursor.batches)
 
     def _check_world(self, loader: Loader[Any]) -> None:
         """Refuse to read for another rank than was known when the loader was made."""

@@ -96,8 +96,8 @@ class TorchKind:
                 stacklevel=3,
             )
 
-    def describe(self, loader: Loader[Any]) -> Mapping[str, Any]:
-        return {}
+    def describe(self, loader: Loader[Any]) -> list[str]:
+        return []
 
     def close(self, loader: Loader[Any]) -> None:
         latest = self._latest() if self._latest is not None else None

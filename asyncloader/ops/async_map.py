@@ -16,6 +16,7 @@ from typing import Any
 
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Scope
+from ..plan.counts import Counter, Deal
 from ..types import Block, PickedTrail, Position
 from .context import MakeContext, given
 from .draws import Calls
@@ -67,6 +68,9 @@ class AsyncMap:
         finally:
             inbox.finish()
             outbox.close()
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}

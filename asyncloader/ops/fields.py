@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from ..plan.counts import Counter, Deal
 from ..types import Block, Position
 from .op import Blocks, Lane, Opener, note_sample
 
@@ -23,6 +24,9 @@ class Select:
         with closing(upstream(start, lane)) as blocks:
             for block in blocks:
                 yield Block([self._select(sample) for sample in block.samples], block.trail)
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "select", "fields": list(self.fields)}
@@ -49,6 +53,9 @@ class Rename:
         with closing(upstream(start, lane)) as blocks:
             for block in blocks:
                 yield Block([self._rename(sample) for sample in block.samples], block.trail)
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "rename", "names": [list(pair) for pair in self.names]}

@@ -9,6 +9,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from ..plan.counts import Counter, Deal
 from ..types import Block, Position
 from .context import MakeContext, given
 from .draws import Calls
@@ -44,6 +45,9 @@ class Map:
                         yield from self._apply(fn, piece, lane).hand_on()
             else:
                 yield from self._open_threads(fn, blocks, lane)
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .._flow.engine import Engine
+from ..plan.counts import Counter, Deal
 from ..plan.topology import Topology
 from ..progress import NetworkCounts
 from ..types import Block, Position
@@ -75,6 +76,10 @@ class Source(Protocol):
         """The lane's samples from ``start`` on."""
         ...
 
+    def count_samples(self, deal: Deal) -> list[float]:
+        """How many samples each lane of ``deal`` has; raises ``UnknownCount`` with the reason."""
+        ...
+
     def describe(self) -> Mapping[str, Any]:
         """What makes two sources the same to a saved state, as JSON values, without secrets."""
         ...
@@ -85,6 +90,10 @@ class Op(Protocol):
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         """The transformed samples from ``start`` on; closing the generator closes the upstream."""
+        ...
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        """How many samples it makes of those of each lane; see ``Source.count_samples``."""
         ...
 
     def describe(self) -> Mapping[str, Any]:

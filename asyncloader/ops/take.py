@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..plan.counts import Counter, Deal, UnknownCount, take_share
 from ..types import Block, NestedTrail, PickedTrail, Position
 from .op import START, Blocks, Lane, Opener
 
@@ -20,14 +21,14 @@ class Shortfall(NamedTuple):
     """A lane that ended before it had given its part of a ``take``.
 
     Attributes:
-        count: What the recipe was to take.
+        wanted: What the recipe was to take.
         lane: Which lane.
         lanes: Of how many.
         share: What it was to give.
         taken: What it gave.
     """
 
-    count: int
+    wanted: int
     lane: int
     lanes: int
     share: int
@@ -38,7 +39,7 @@ def describe_shortfalls(found: Iterable[Shortfall]) -> list[str]:
     """A sentence for each ``take`` that fell short, whatever the number of lanes."""
     by_count: dict[int, list[Shortfall]] = {}
     for short in sorted(set(found)):
-        by_count.setdefault(short.count, []).append(short)
+        by_count.setdefault(short.wanted, []).append(short)
     return [_describe(count, shorts) for count, shorts in by_count.items()]
 
 
@@ -70,7 +71,7 @@ class Take:
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         lanes = lane.topology.lanes
-        share = self.count // lanes + (lane.topology.lane < self.count % lanes)
+        share = take_share(self.count, lane.topology.lane, lanes)
         taken: int = start.get("taken", 0)
         if taken >= share:
             return
@@ -84,6 +85,13 @@ class Take:
                 if taken == share:
                     return
         lane.shortfalls.append(Shortfall(self.count, lane.topology.lane, lanes, share, taken))
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        shares = [take_share(self.count, lane, deal.lane_count) for lane in deal.lanes]
+        try:
+            return [min(share, had) for share, had in zip(shares, upstream(deal), strict=True)]
+        except UnknownCount:
+            return list(shares)  # as the user says; a lane that has fewer warns
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "take", "count": self.count}

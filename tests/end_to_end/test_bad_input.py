@@ -164,7 +164,7 @@ def test_an_environment_with_half_a_rank_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_length_of_a_stream_is_refused_with_advice() -> None:
-    with pytest.raises(TypeError, match="length is not known before it was read"):
+    with pytest.raises(TypeError, match="the length of this loader is not known"):
         len(al.DataLoader(al.from_iterable(lambda topology: [])))
 
 
