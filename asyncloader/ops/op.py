@@ -115,7 +115,7 @@ def note_sample(error: BaseException, what: str, block: Block, index: int) -> No
     if isinstance(sample, Mapping):
         key = f", __key__ {sample['__key__']!r}" if "__key__" in sample else ""
         fields = ", ".join(sorted(str(name) for name in sample if not str(name).startswith("__")))
-        error.add_note(f"in {what} of {place}{key}, with the fields {fields}")
+        error.add_note(f"in {what} of {place}{key} (fields: {fields})")
     else:
         error.add_note(f"in {what} of {place}, of type {type(sample).__name__}")
 

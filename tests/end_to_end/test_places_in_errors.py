@@ -91,7 +91,7 @@ def test_after_a_resume_a_line_is_told_only_if_it_is_known(suffix: str, tmp_path
     note = notes_of(resumed, LookupError)[0]
     # Blank lines are no samples, so that their number before a byte in the middle is not known.
     line = f", line {_line_of(paths[1], BAD)}" if suffix else ""
-    assert f"of sample 3 of {paths[1]}{line}, with the fields number, tokens" in note
+    assert f"of sample 3 of {paths[1]}{line} (fields: number, tokens)" in note
 
 
 def test_lines_of_text_are_told_also_after_a_resume(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_a_field_that_a_sample_lacks_is_told_by_shard_and_line(tmp_path: Path) -
     with pytest.raises(KeyError) as caught:
         delivered.extend(al.DataLoader(al.from_urls(path).select("a"), 1, collate_fn=list))
     assert delivered == [[{"a": 1}], [{"a": 2}]]
-    assert caught.value.__notes__[0] == f"in select('a',) of sample 2 of {path}, line 3, with the fields b"
+    assert caught.value.__notes__[0] == f"in select('a',) of sample 2 of {path}, line 3 (fields: b)"
 
 
 @WORKERS

@@ -130,7 +130,7 @@ def test_an_error_of_the_users_function_names_the_sample(op: Op, engine: Engine)
     with pytest.raises(ZeroDivisionError) as caught:
         run(Listed(samples), [op], lane_of(engine))
     (note,) = caught.value.__notes__
-    assert note.endswith("of sample 0 of listed, __key__ 'k0', with the fields a, b")
+    assert note.endswith("of sample 0 of listed, __key__ 'k0' (fields: a, b)")
     assert note.startswith(f"in {op.describe()['op']}(")
 
 
@@ -139,7 +139,7 @@ def test_a_sample_without_a_key_is_told_by_its_place() -> None:
     note_sample(error, "map(f)", Block([{"n": 1}, 3], OffsetTrail(7, None, line=8)), 0)
     note_sample(error, "map(f)", Block([{"n": 1}, 3], OffsetTrail(7, None)), 1)
     assert error.__notes__ == [
-        "in map(f) of sample 7, line 8, with the fields n",
+        "in map(f) of sample 7, line 8 (fields: n)",
         "in map(f) of sample 8, of type int",
     ]
 
