@@ -14,14 +14,15 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from ._flow.channel import EndOfChannel
 from ._flow.engine import Engine
 from .batching import Batcher
+from .collate.entries import telling_entries
 from .dataset import Dataset
-from .ops.op import Lane
+from .ops.op import Lane, note_batch
 from .ops.take import Shortfall
 from .plan.lanes import Rotation
 from .plan.topology import Topology, World
 from .progress import NetworkCounts
 from .sizes import bytes_of
-from .types import Position
+from .types import Block, Position
 
 __all__ = ["Batches", "Lanes", "MergedLanes", "Note", "read_lanes"]
 
@@ -123,10 +124,10 @@ def _lane_batches(
     try:
         with closing(lanes.recipe.open(start, lane)) as blocks:
             for block in blocks:
-                for samples, position in batcher.feed(block):
-                    yield _collate(lanes, number, samples, position)
-            for samples, position in batcher.finish():
-                yield _collate(lanes, number, samples, position)
+                for batch in batcher.feed(block):
+                    yield _collate(lanes, number, batch)
+            for batch in batcher.finish():
+                yield _collate(lanes, number, batch)
     except Exception as error:
         error.add_note(
             f"in lane {number} of {lanes.lane_count}, rank {lanes.world.rank}, epoch {lanes.epoch}"
@@ -134,10 +135,15 @@ def _lane_batches(
         raise
 
 
-def _collate(lanes: Lanes, number: int, samples: Any, position: Position) -> tuple[Any, Note]:
-    batch = lanes.collate_fn(samples)
-    count = 1 if lanes.batch_size is None else len(samples)
-    return batch, Note(number, position, count, bytes_of(batch))
+def _collate(lanes: Lanes, number: int, block: Block) -> tuple[Any, Note]:
+    samples, trail, count = block.samples, block.trail, len(block)  # the function may change the list
+    try:
+        with telling_entries(samples, lambda index: str(trail.place(index))):
+            batch = lanes.collate_fn(samples[0] if lanes.batch_size is None else samples)
+    except Exception as error:
+        note_batch(error, "collate_fn", trail, count)
+        raise
+    return batch, Note(number, trail.after(count - 1), count, bytes_of(batch))
 
 
 class NoteReceiver(Protocol):

@@ -134,7 +134,7 @@ async def _run(fn: AsyncFn, lane: Lane, cursor: _Cursor, outbox: Channel[Block])
                 pending.results[index] = await _call(fn, sample)
         except Exception as error:
             if pending.failed is None or index < pending.failed[0]:
-                note_sample(error, f"map({name_of(fn)})", sample)
+                note_sample(error, f"map({name_of(fn)})", pending.block, index)
                 pending.failed = (index, error)
         pending.left -= 1
         while cursor.order and cursor.order[0].left == 0 and not cursor.failed:

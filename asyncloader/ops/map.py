@@ -74,7 +74,7 @@ class Map:
                 for sample in block.samples:
                     mapped.append(fn(sample))
         except Exception as error:
-            note_sample(error, f"map({name_of(self.fn)})", block.samples[len(mapped)])
+            note_sample(error, f"map({name_of(self.fn)})", block, len(mapped))
             return _Applied(Block(mapped, block.trail), error)
         return _Applied(Block(mapped, block.trail), None)
 
