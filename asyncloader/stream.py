@@ -15,6 +15,8 @@ from ._flow.channel import EndOfChannel
 from ._flow.engine import Engine
 from .batching import Batcher
 from .dataset import Dataset
+from .ops.async_map import AsyncMap
+from .ops.map import Map
 from .ops.op import Lane
 from .plan.lanes import Rotation
 from .plan.topology import Topology, World
@@ -59,7 +61,8 @@ class Lanes:
         batch_size: As ``Batcher``.
         drop_last: As ``Batcher``.
         collate_fn: Makes a batch of a list of samples.
-        read_bytes: Bound on what all of them together have requested and not yet decoded.
+        read_bytes: Bound on what all of them together have requested and not yet decoded, and what their
+            operators have made and not yet handed on.
     """
 
     recipe: Dataset
@@ -101,10 +104,14 @@ def _lane_batches(
     network: NetworkCounts,
     shared: dict[Any, Any],
 ) -> Batches:
+    share = lanes.read_bytes // len(lanes.turns)
+    makers = sum(isinstance(op, Map | AsyncMap) for op in lanes.recipe.ops)
     lane = Lane(
         topology=Topology(number, lanes.lane_count, lanes.world.rank, lanes.world.size, lanes.epoch),
         engine=engine,
-        read_bytes=lanes.read_bytes // len(lanes.turns),
+        # A third of it for the operators that make samples, if there are any.
+        read_bytes=share - share // 3 if makers else share,
+        made_bytes=share // 3 // max(makers, 1),
         order_seed=lanes.recipe.order_seed,
         network=network,
         shared=shared,

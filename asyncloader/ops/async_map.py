@@ -18,6 +18,7 @@ from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Scope
 from ..types import Block, PickedTrail, Position
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
+from .pieces import Pieces
 
 __all__ = ["AsyncMap"]
 
@@ -42,17 +43,25 @@ class AsyncMap:
         inbox, outbox = Channel[Block](most), Channel[Block](most)
         lane.engine.submit(partial(_map_blocks, self.fn, self.concurrency, inbox, outbox), outbox)
         outstanding = 0
+        pieces = Pieces(min(self.concurrency, PIECE_SAMPLES), lane.made_bytes)
         try:
             with closing(upstream(start, lane)) as blocks:
                 for block in blocks:
-                    for piece in block.pieces(min(self.concurrency, PIECE_SAMPLES)):
+                    for piece in pieces.cut(block):
                         inbox.send(piece)
                         outstanding += len(piece)
-                        # Twice as many as run, so that none idles while this thread is elsewhere.
-                        while len(outbox) or outstanding > 2 * self.concurrency:
+                        # Twice as many as run, so that none idles while this thread is elsewhere; but of
+                        # large samples no more than run.
+                        while (
+                            len(outbox)
+                            or outstanding > 2 * self.concurrency
+                            or (outstanding > self.concurrency and not pieces.may_hold(outstanding))
+                        ):
                             done = outbox.receive()
                             outstanding -= len(done)
+                            pieces.measure(done.samples)
                             yield done
+                            del done
             inbox.finish()
             try:
                 while True:

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..types import Block, Position
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
+from .pieces import Pieces
 
 __all__ = ["Map"]
 
@@ -34,27 +35,43 @@ class Map:
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(upstream(start, lane)) as blocks:
             if self.concurrency == 1:
+                pieces = Pieces(PIECE_SAMPLES, lane.made_bytes)
                 for block in blocks:
-                    for piece in block.pieces(PIECE_SAMPLES):
-                        yield from self._apply(piece).hand_on()
+                    for piece in pieces.cut(block):
+                        applied = self._apply(piece)
+                        pieces.measure(applied.block.samples)
+                        yield from applied.hand_on()
+                        del applied  # before the next one is made
             else:
-                yield from self._open_threads(blocks)
+                yield from self._open_threads(blocks, Pieces(_THREAD_PIECE_SAMPLES, lane.made_bytes))
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}
 
-    def _open_threads(self, blocks: Iterator[Block]) -> Blocks:
-        running: deque[Future[_Applied]] = deque()
+    def _open_threads(self, blocks: Iterator[Block], pieces: Pieces) -> Blocks:
+        running: deque[tuple[int, Future[_Applied]]] = deque()
+        outstanding = 0  # samples
         pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="asyncloader-map")
         try:
             for block in blocks:
-                for piece in block.pieces(_THREAD_PIECE_SAMPLES):
-                    running.append(pool.submit(self._apply, piece))
-                    # Twice as many as run, so that none idles while this thread is elsewhere.
-                    while running and (running[0].done() or len(running) > 2 * self.concurrency):
-                        yield from running.popleft().result().hand_on()
+                for piece in pieces.cut(block):
+                    running.append((len(piece), pool.submit(self._apply, piece)))
+                    outstanding += len(piece)
+                    # Twice as many as run, so that none idles while this thread is elsewhere; but of large
+                    # samples no more than run.
+                    while running and (
+                        running[0][1].done()
+                        or len(running) > 2 * self.concurrency
+                        or (outstanding > self.concurrency and not pieces.may_hold(outstanding))
+                    ):
+                        samples, future = running.popleft()
+                        outstanding -= samples
+                        applied = future.result()
+                        pieces.measure(applied.block.samples)
+                        yield from applied.hand_on()
+                        del future, applied
             while running:
-                yield from running.popleft().result().hand_on()
+                yield from running.popleft()[1].result().hand_on()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

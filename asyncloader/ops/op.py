@@ -32,6 +32,8 @@ class Lane:
         topology: Which lane of how many, and the epoch.
         engine: Where I/O and the user's coroutines run.
         read_bytes: Bound on what the lane's source has requested and not yet handed on.
+        made_bytes: Bound on what each of its operators has made and not yet handed on; what it is working
+            at is always let in.
         order_seed: Seed that draws the order of shards, None for the order given.
         repetition: Which repetition of the data within the epoch this is, from 0.
         network: Counts the requests of this process.
@@ -41,6 +43,7 @@ class Lane:
     topology: Topology
     engine: Engine
     read_bytes: int
+    made_bytes: int
     order_seed: int | None = None
     repetition: int = 0
     network: NetworkCounts = field(default_factory=NetworkCounts, compare=False)

@@ -46,7 +46,7 @@ class Listed:
 
 
 def lane_of(engine: Engine, lane: int = 0, lanes: int = 1, epoch: int = 0) -> Lane:
-    return Lane(Topology(lane, lanes, 0, 1, epoch), engine, 1 << 20)
+    return Lane(Topology(lane, lanes, 0, 1, epoch), engine, 1 << 20, 1 << 20)
 
 
 def run(source: Listed, ops: Sequence[Op], lane: Lane, start: Position = START) -> list[Any]:
