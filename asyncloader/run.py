@@ -40,8 +40,8 @@ __all__ = ["BatchIterator", "Run", "WorkerSetting", "stream_in_thread", "stream_
 
 T = TypeVar("T", covariant=True)
 
-# Batches made ahead of the consumer without workers: one to hand over at once, one in the making.
-_BATCHES_AHEAD = 2
+# Batches made ahead of the consumer without workers: two to hand over at once, one in the making.
+_BATCHES_AHEAD = 3
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ def stream_in_thread(
         with closing(read_lanes(lanes, engine)) as items:
             for item in items:
                 yield item, max(item[1].size_bytes, least)
+                del item
 
     producer = Producer(generate, batch_bytes, on_close=engine.stop, name="asyncloader-batches")
     stack.callback(producer.close)

@@ -94,6 +94,7 @@ def read_lanes(lanes: Lanes, engine: Engine) -> Batches:
             else:
                 rotation.advance()
             yield batch, note._replace(network=news)
+            del batch  # it may go while the next one is made
 
 
 def _lane_batches(
@@ -122,6 +123,8 @@ def _lane_batches(
             for block in blocks:
                 for samples, position in batcher.feed(block):
                     yield _collate(lanes, number, samples, position)
+                    del samples
+                del block
             for samples, position in batcher.finish():
                 yield _collate(lanes, number, samples, position)
     except Exception as error:
