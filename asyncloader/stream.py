@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from ._flow.budget import Budget
 from ._flow.channel import EndOfChannel
 from ._flow.engine import Engine
 from .batching import Batcher
@@ -80,13 +82,18 @@ def read_lanes(lanes: Lanes, engine: Engine) -> Batches:
     """The batches of the lanes, one of each in turn, and a bare note where a lane ends."""
     shared: dict[Any, Any] = {}
     network, told = NetworkCounts(), NetworkCounts()
-    rotation = Rotation([lane for lane, _ in lanes.turns])
+    order = [lane for lane, _ in lanes.turns]
+    rotation = Rotation(order)
+    # A third for the operators that make samples, if there are any.
+    makers = sum(isinstance(op, Map | AsyncMap) for op in lanes.recipe.ops)
+    made_bytes = lanes.read_bytes // 3 if makers else 0
+    budget = Budget(lanes.read_bytes - made_bytes, order)
+    made_bytes //= len(order) * max(makers, 1)
+    open_lane = partial(_lane_batches, lanes, engine, network, shared, budget, made_bytes)
     with ExitStack() as stack:
-        streams = {
-            lane: stack.enter_context(closing(_lane_batches(lanes, lane, start, engine, network, shared)))
-            for lane, start in lanes.turns
-        }
+        streams = {lane: stack.enter_context(closing(open_lane(lane, start))) for lane, start in lanes.turns}
         for lane in rotation:
+            budget.pass_turn(lane)
             batch, note = next(streams[lane], (None, Note(lane, None)))
             news, told = network.since(told), replace(network)
             if note.position is None:
@@ -99,20 +106,19 @@ def read_lanes(lanes: Lanes, engine: Engine) -> Batches:
 
 def _lane_batches(
     lanes: Lanes,
-    number: int,
-    start: Position,
     engine: Engine,
     network: NetworkCounts,
     shared: dict[Any, Any],
+    budget: Budget,
+    made_bytes: int,
+    number: int,
+    start: Position,
 ) -> Batches:
-    share = lanes.read_bytes // len(lanes.turns)
-    makers = sum(isinstance(op, Map | AsyncMap) for op in lanes.recipe.ops)
     lane = Lane(
         topology=Topology(number, lanes.lane_count, lanes.world.rank, lanes.world.size, lanes.epoch),
         engine=engine,
-        # A third of it for the operators that make samples, if there are any.
-        read_bytes=share - share // 3 if makers else share,
-        made_bytes=share // 3 // max(makers, 1),
+        budget=budget,
+        made_bytes=made_bytes,
         order_seed=lanes.recipe.order_seed,
         network=network,
         shared=shared,

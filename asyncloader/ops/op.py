@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
+from .._flow.budget import Budget
 from .._flow.engine import Engine
 from ..plan.topology import Topology
 from ..progress import NetworkCounts
@@ -31,7 +32,7 @@ class Lane:
     Attributes:
         topology: Which lane of how many, and the epoch.
         engine: Where I/O and the user's coroutines run.
-        read_bytes: Bound on what the lane's source has requested and not yet handed on.
+        budget: Bounds what the sources of all lanes have requested and not yet handed on.
         made_bytes: Bound on what each of its operators has made and not yet handed on; what it is working
             at is always let in.
         order_seed: Seed that draws the order of shards, None for the order given.
@@ -42,7 +43,7 @@ class Lane:
 
     topology: Topology
     engine: Engine
-    read_bytes: int
+    budget: Budget = field(compare=False)
     made_bytes: int
     order_seed: int | None = None
     repetition: int = 0
