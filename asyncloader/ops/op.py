@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from .._flow.budget import Budget
 from .._flow.engine import Engine
 from ..plan.counts import Counter, Deal
 from ..plan.topology import Topology
@@ -51,7 +52,9 @@ class Lane:
     Attributes:
         topology: Which lane of how many, and the epoch.
         engine: Where I/O and the user's coroutines run.
-        read_bytes: Bound on what the lane's source has requested and not yet handed on.
+        budget: Bounds what the sources of all lanes have requested and not yet handed on.
+        made_bytes: Bound on what each of its operators has made and not yet handed on; what it is working
+            at is always let in.
         order_seed: Seed that draws the order of shards, None for the order given.
         repetition: Which repetition of the data within the epoch this is, from 0.
         network: Counts the requests of this process.
@@ -62,7 +65,8 @@ class Lane:
 
     topology: Topology
     engine: Engine
-    read_bytes: int
+    budget: Budget = field(compare=False)
+    made_bytes: int
     order_seed: int | None = None
     repetition: int = 0
     network: NetworkCounts = field(default_factory=NetworkCounts, compare=False)
