@@ -20,7 +20,7 @@ PACKAGE = Path(asyncloader.__file__).parent
 #: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
-    {"memory", "sizes", "progress", "digest", "tracebacks", "descriptors"},  # small things that know nobody else
+    {"memory", "sizes", "progress", "digest", "tracebacks", "descriptors", "torch_private"},  # small things that know nobody else
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "batching", "collate", "seeding"},  # bytes; samples; batches
