@@ -17,7 +17,8 @@ AZURITE := .servers/azurite-$(AZURITE_VERSION)
 .DELETE_ON_ERROR:
 
 demo: $(LIBRARY)
-	$(BIN)/python examples/quickstart.py
+	@echo "running examples/quickstart.py"
+	@$(BIN)/python examples/quickstart.py
 
 test: $(TOOLS)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -45,12 +46,13 @@ clean:
 $(LIBRARY): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "asyncloader needs Python >= 3.11; name one: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
-	@echo "making $(VENV); torch is large, this takes a minute or more"
-	$(PYTHON) -m venv --clear $(VENV)
-	$(PIP) install --upgrade -c constraints.txt pip
-	$(PIP) install -c constraints.txt hatchling editables
-	$(PIP) install -c constraints.txt --no-build-isolation -e .
-	touch $@
+	@echo "making the environment $(VENV)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(PIP) install --upgrade -c constraints.txt pip
+	@$(PIP) install -c constraints.txt hatchling editables
+	@echo "installing asyncloader and what it needs; torch is large, this takes a minute or more"
+	@$(PIP) install -c constraints.txt --no-build-isolation -e .
+	@touch $@
 
 $(TOOLS): $(LIBRARY)
 	$(PIP) install -c constraints.txt --group test --group interop --group lint

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from .collate import Pad, PadField, default_collate, default_convert
     from .dataset import AsyncIterableDataset, Dataset, from_iterable, from_urls
     from .errors import FormatError, StoreError, WorkerDiedError
-    from .loader import DataLoader, StreamLoader
+    from .loader import DataLoader
+    from .ops.draws import sample_rng, sample_seed
     from .plan.topology import Topology, get_topology
     from .stores.policy import NetworkPolicy
     from .torch_kind.split import split
@@ -33,7 +34,6 @@ __all__ = [
     "PadField",
     "ShardWriter",
     "StoreError",
-    "StreamLoader",
     "Topology",
     "WorkerDiedError",
     "WorkerInfo",
@@ -44,6 +44,8 @@ __all__ = [
     "from_urls",
     "get_topology",
     "get_worker_info",
+    "sample_rng",
+    "sample_seed",
     "split",
     "verify_cache",
 ]
@@ -58,7 +60,6 @@ _HOME = {
     "PadField": "collate",
     "ShardWriter": "writer",
     "StoreError": "errors",
-    "StreamLoader": "loader",
     "Topology": "plan.topology",
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",
@@ -69,6 +70,8 @@ _HOME = {
     "from_urls": "dataset",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",
+    "sample_rng": "ops.draws",
+    "sample_seed": "ops.draws",
     "split": "torch_kind.split",
     "verify_cache": "cache.audit",
 }

@@ -45,7 +45,8 @@ class Statistics:
     Attributes:
         batches: Delivered.
         samples: In those batches.
-        size_bytes: Bytes of tensors, arrays and byte strings in them.
+        size_bytes: Bytes of tensors, arrays, strings and byte strings in them, and 8 for each number; of long
+            lists within a batch an estimate. See ``sizes.bytes_of``.
         wait_s: Time the consumer has waited: for the pass to start, for batches, and for the end.
         network: What it took to get them, of all processes together.
         started_s: When the pass began, by ``time.perf_counter()``.

@@ -21,7 +21,7 @@ from .stores.access import Access
 from .stores.reading.reader import Opener, ShardChunks, read_shards
 from .stores.router import Stores
 from .stores.urls import redact
-from .types import Block, NestedTrail, Position
+from .types import Block, NestedTrail, Position, SourceTrail
 
 __all__ = ["Shards"]
 
@@ -70,8 +70,10 @@ class Shards:
         lane.engine.submit(work, out)
         try:
             for nth, shard in enumerate(mine[first:], first):
+                url = redact(self.urls[shard])
                 for block in self._decode(shard, inside, out.receive()):
-                    yield Block(block.samples, NestedTrail(block.trail, {"shard": nth}))
+                    trail = SourceTrail(block.trail, url, shard, lane.repetition)
+                    yield Block(block.samples, NestedTrail(trail, {"shard": nth}))
                 inside = {}
         finally:
             out.close()

@@ -15,6 +15,8 @@ name                                                 since     what for
 ``utils.data._utils.python_exit_status``             1.0       whether the interpreter is ending
 ``utils.data._utils.signal_handling``                1.0       a worker that we kill is no accident
 ``utils.data.dataloader._*DataLoaderIter``           1.2       torch's own loops, and their attributes below
+``utils.data.DataLoader._get_iterator``              1.7       the hook that makes them, for ``loader``
+``utils.data.DataLoader._iterator``                  1.7       the one that persistent workers belong to
 ``_utils.ExceptionWrapper``                          1.2       a worker's error on its way to the consumer
 ===================================================  ========  ============================================
 
@@ -29,7 +31,7 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 from time import monotonic
 from traceback import clear_frames
-from typing import Any
+from typing import Any, Protocol
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, _utils
@@ -39,10 +41,12 @@ from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleP
 __all__ = [
     "ExceptionWrapper",
     "HereIterator",
+    "Pass",
     "TorchWorkerInfo",
     "WorkersIterator",
     "collate",
     "default_collate_fn_map",
+    "forget_iterator",
     "frozen_worker_info",
     "numpy_seed",
     "pin_memory",
@@ -87,17 +91,44 @@ def frozen_worker_info(torchs: Any) -> Any:
 TorchWorkerInfo: Any = frozen_worker_info(_utils.worker.WorkerInfo)
 
 
+class Pass(Protocol):
+    """Told of how a pass goes."""
+
+    def begin(self) -> None: ...
+
+    def deliver(self, batch: Any) -> Any:
+        """The batch as the consumer gets it."""
+        ...
+
+    def end(self) -> None: ...
+
+
+def forget_iterator(loader: Any) -> None:
+    """Let ``loader`` go of the iterator that its persistent workers belong to: the next one is new."""
+    loader._iterator = None
+
+
 class HereIterator(_SingleProcessDataLoaderIter):
     """torch's loop in this process.
 
     Args:
         view: The loader, as torch is to see it.
+        told: Of its pass.
         interrupt: Ends what a ``next`` waits for, from another thread, as far as anything can.
     """
 
-    def __init__(self, view: DataLoader[Any], interrupt: Callable[[], None]) -> None:
-        super().__init__(view)
+    def __init__(self, view: DataLoader[Any], told: Pass, interrupt: Callable[[], None]) -> None:
+        self._told = told
         self._interrupt = interrupt
+        super().__init__(view)
+
+    def _next_data(self) -> Any:
+        try:
+            batch = super()._next_data()  # type: ignore[no-untyped-call]
+        except StopIteration:
+            self._told.end()
+            raise
+        return self._told.deliver(batch)
 
     def leave(self) -> None:
         """Have a ``next`` in another thread stop waiting."""
@@ -112,16 +143,16 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
 
     Args:
         view: The loader, as torch is to see it.
-        deliver: Called with each batch; gives what the consumer gets.
+        told: Of its passes.
     """
 
     # Until torch has something to shut down; else its __del__ fails on an iterator that it refused to make.
     _shutdown = True
     _left = False
 
-    def __init__(self, view: DataLoader[Any], deliver: Callable[[Any], Any]) -> None:
+    def __init__(self, view: DataLoader[Any], told: Pass) -> None:
         self._view = view
-        self._deliver = deliver
+        self._told = told
         self._owner = os.getpid()
         super().__init__(view)
 
@@ -143,6 +174,7 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             self._left = False
             super().__init__(self._view)
             return
+        self._told.begin()
         super()._reset(loader, first_iter)
 
     def _next_data(self) -> Any:
@@ -152,8 +184,10 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             # One of torch's frames holds the error that it raises, and through it this iterator: in that
             # cycle its workers would live until a garbage collection.
             clear_frames(error.__traceback__)
+            if isinstance(error, StopIteration):
+                self._told.end()
             raise
-        return self._deliver(batch)
+        return self._told.deliver(batch)
 
     def _get_data(self) -> Any:
         try:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterator
+from typing import NoReturn
 
 from .errors import FormatError, StoreError, WorkerDiedError
 
-__all__ = ["drop_frames"]
+__all__ = ["drop_frames", "format_frames", "raise_told", "users_level"]
 
 # Whose frames tell a user nothing: ours, and those of the clients and the event loop in between.
 _INTERNAL = sys.stdlib_module_names | {"aiohttp", "aiohappyeyeballs", "asyncloader", "obstore", "yarl"}
@@ -18,12 +19,13 @@ def drop_frames(error: BaseException) -> bool:
     """Take the internal frames off an error of the library's own, and off the errors that it came from.
 
     Such an error says in one line what is wrong; a hundred lines of how its bytes were asked for would hide
-    that. A traceback that leads through a function of the user's is kept whole.
+    that. A traceback that leads through a function of the user's is kept whole. The same for what was raised
+    by ``raise_told``.
 
     Returns:
         Whether it is such an error, and no traceback is left to show.
     """
-    if not isinstance(error, StoreError | FormatError | WorkerDiedError):
+    if not isinstance(error, StoreError | FormatError | WorkerDiedError) and not _is_told(error):
         return False
     bare = True
     for one in _origins(error):
@@ -32,6 +34,39 @@ def drop_frames(error: BaseException) -> bool:
         else:
             bare = False
     return bare
+
+
+def raise_told(error: BaseException) -> NoReturn:
+    """Raise an error of another process: its notes tell its frames, and those of this one tell nothing."""
+    try:
+        raise error
+    finally:
+        del error  # this frame is in its traceback: a cycle would keep alive what the frames below hold
+
+
+def format_frames(error: BaseException) -> str:
+    """The frames of an error as shown: from the user's first one on; all if none is theirs."""
+    frames = error.__traceback__
+    while frames is not None and _is_internal(frames.tb_frame.f_globals):
+        frames = frames.tb_next
+    return "".join(traceback.format_tb(frames or error.__traceback__))
+
+
+def _is_told(error: BaseException) -> bool:
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(codes) and codes[-1] is raise_told.__code__
+
+
+def users_level() -> int:
+    """The ``stacklevel`` with which a warning of the caller's names the line that called the library."""
+    level, frame = 0, sys._getframe(1)
+    while _is_ours_or_between(frame.f_globals) and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    return level + 1
+
+
+def _is_ours_or_between(module: dict[str, object]) -> bool:
+    return str(module.get("__name__")).partition(".")[0] in ("asyncloader", "contextlib", "weakref")
 
 
 def _origins(error: BaseException) -> Iterator[BaseException]:

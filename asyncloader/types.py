@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 __all__ = [
     "Block",
@@ -18,8 +18,10 @@ __all__ = [
     "NestedTrail",
     "OffsetTrail",
     "PickedTrail",
+    "Place",
     "Position",
     "Sample",
+    "SourceTrail",
     "Trail",
 ]
 
@@ -28,11 +30,31 @@ Position: TypeAlias = Mapping[str, Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
+class Place(NamedTuple):
+    """Where a sample came from: the same for any number of workers, however it was shuffled since.
+
+    Attributes:
+        shard: URL or path of its shard, without query and user info; None for a source without shards.
+        sample: Its index in the shard; without shards, in its lane's iterable.
+        number: Of the shard among the recipe's; without shards, of the lane.
+        repetition: Of the data within the epoch.
+    """
+
+    shard: str | None
+    sample: int
+    number: int = 0
+    repetition: int = 0
+
+
 class Trail(Protocol):
-    """The positions of one block's samples, worked out only where somebody asks."""
+    """The positions and places of one block's samples, worked out only where somebody asks."""
 
     def after(self, index: int) -> Position:
         """The position at which the stream goes on after sample ``index`` of the block."""
+        ...
+
+    def place(self, index: int) -> Place:
+        """Where sample ``index`` of the block came from."""
         ...
 
 
@@ -76,6 +98,25 @@ class OffsetTrail:
             position["byte"] = self.ends[index]
         return position
 
+    def place(self, index: int) -> Place:
+        return Place(None, self.first + index)
+
+
+@dataclass(slots=True)
+class SourceTrail:
+    """A trail whose places name their source; its positions are those of ``trail``."""
+
+    trail: Trail
+    shard: str | None
+    number: int
+    repetition: int
+
+    def after(self, index: int) -> Position:
+        return self.trail.after(index)
+
+    def place(self, index: int) -> Place:
+        return Place(self.shard, self.trail.place(index).sample, self.number, self.repetition)
+
 
 @dataclass(slots=True)
 class PickedTrail:
@@ -86,6 +127,9 @@ class PickedTrail:
 
     def after(self, index: int) -> Position:
         return self.trail.after(self.indices[index])
+
+    def place(self, index: int) -> Place:
+        return self.trail.place(self.indices[index])
 
 
 @dataclass(slots=True)
@@ -108,6 +152,9 @@ class NestedTrail:
             name, before = self.counter
             position[name] = before + index + 1
         return position
+
+    def place(self, index: int) -> Place:
+        return self.trail.place(index)
 
 
 class Decoder(Protocol):

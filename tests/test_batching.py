@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.batching import Batcher, Batching
-from asyncloader.types import Block, OffsetTrail, Position
+from asyncloader.types import Block, OffsetTrail, Place, Position
 
 
 class CountingTrail:
@@ -21,6 +21,9 @@ class CountingTrail:
     def after(self, index: int) -> Position:
         self.asked.append(index)
         return {"sample": self.first + index + 1}
+
+    def place(self, index: int) -> Place:
+        return Place(None, self.first + index)
 
 
 def blocks_of(sizes: list[int]) -> list[Block]:

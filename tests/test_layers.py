@@ -20,7 +20,8 @@ PACKAGE = Path(asyncloader.__file__).parent
 #: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
-    {"memory", "sizes", "progress", "digest", "tracebacks", "descriptors", "torch_private"},  # small things that know nobody else
+    # Small things that know nobody else.
+    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors", "torch_private"},
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "batching", "collate", "seeding"},  # bytes; samples; batches
@@ -33,13 +34,16 @@ ROOMS = [
     {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows
     {"stream"},  # one run of a recipe: lanes in turn, as batches
     {"run"},  # one pass: threads or processes, and their end
+    {"kinds"},  # streams, and the datasets that torch's own loop reads, behind one protocol
+    {"interop"},  # what Lightning and accelerate probe a loader for
     {"loader"},  # the facade
+    {"__main__"},  # the package as a program: the commands there are
 ]
 #: The checking tools share nothing with what they check, and nothing of the library needs them.
 APART = {"testing"}
 
 #: Rooms without ``async``, clock and I/O, so that their rules can be tested as functions.
-PURE = {"errors", "types", "sizes", "digest", "plan", "formats", "batching", "collate"}
+PURE = {"errors", "types", "sizes", "quantity", "digest", "plan", "formats", "batching", "collate"}
 
 
 def level_of(room: str) -> int:
@@ -219,6 +223,10 @@ HEAVY = {
 
 def test_importing_the_package_imports_nothing_heavy() -> None:
     assert not _imported_by("import asyncloader") & HEAVY
+
+
+def test_naming_the_commands_imports_nothing_heavy() -> None:
+    assert not _imported_by("from asyncloader.__main__ import main") & HEAVY
 
 
 def test_describing_a_recipe_imports_neither_torch_nor_a_client() -> None:

@@ -8,6 +8,8 @@ Laws:
   always let in when nothing is held, however costly, so that an over-size item cannot deadlock.
 * The end and errors travel on the channel itself, after the items sent before them; no item value is
   special. Each is raised once to each waiting receiver, and ``EndOfChannel`` from then on.
+* An item wakes one receiver, and freed room the senders that fit into it, in line. Whoever is woken looks
+  for itself; whoever gives up (timed out, cancelled) leaves the line, and passes on what it was woken for.
 * ``close`` (the receiver has gone) wakes every sender with ``ChannelClosed``, drops what is held, and
   tells whoever asked with ``on_close``. No wait is unbounded: whoever owns a channel closes it.
 """
@@ -17,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Generic, Protocol, TypeVar
 
@@ -72,8 +74,8 @@ class Channel(Generic[T]):
         self._finished = False
         self._error: BaseException | None = None
         self._closed = False
-        self._waiting_receivers: list[Callable[[], None]] = []
-        self._waiting_senders: list[Callable[[], None]] = []
+        self._receivers: deque[_Waiter] = deque()
+        self._senders: deque[_Waiter] = deque()
         self._on_close: list[Callable[[], None]] = []
 
     # --- the sender's end ---
@@ -84,13 +86,21 @@ class Channel(Generic[T]):
         Raises:
             ChannelClosed: The receiver has gone.
         """
-        while (ready := self._try_send(item, cost, _thread_waiter)) is not None:
-            ready.wait()
+        while (ready := self._try_send(item, cost, _ThreadWaiter)) is not None:
+            try:
+                ready.wait()
+            except BaseException:  # such as a KeyboardInterrupt
+                self._give_up(ready)
+                raise
 
     async def send_async(self, item: T, cost: int = 1) -> None:
         """Like ``send``, from a coroutine. If cancelled while waiting, the item was not sent."""
-        while (ready := self._try_send(item, cost, _loop_waiter)) is not None:
-            await ready.wait()
+        while (ready := self._try_send(item, cost, _LoopWaiter)) is not None:
+            try:
+                await ready.wait()
+            except BaseException:
+                self._give_up(ready)
+                raise
 
     def finish(self, error: BaseException | None = None) -> None:
         """Say that nothing more will be sent, and why. Only the first call counts."""
@@ -100,8 +110,9 @@ class Channel(Generic[T]):
             self._finished = True
             self._error = error
             self._on_close.clear()
-            wake = _take(self._waiting_receivers)
-        _run(wake)
+            waiters = [*self._receivers]
+            self._receivers.clear()
+        self._wake(waiters)
 
     def on_close(self, call: Callable[[], None]) -> None:
         """Call ``call`` once, in the closing thread, if the receiver goes before the sender finishes.
@@ -131,19 +142,27 @@ class Channel(Generic[T]):
         """
         deadline = None if timeout_s is None else monotonic() + timeout_s
         while True:
-            outcome = self._try_receive(_thread_waiter)
+            outcome = self._try_receive(_ThreadWaiter)
             if not isinstance(outcome, _ThreadWaiter):
                 return outcome[0]
-            if not outcome.wait(deadline):
-                raise TimeoutError(f"nothing came for {timeout_s} s")
+            try:
+                if not outcome.wait(deadline):
+                    raise TimeoutError(f"nothing came for {timeout_s} s")
+            except BaseException:
+                self._give_up(outcome)
+                raise
 
     async def receive_async(self) -> T:
         """Like ``receive``, from a coroutine. If cancelled while waiting, no item is lost."""
         while True:
-            outcome = self._try_receive(_loop_waiter)
+            outcome = self._try_receive(_LoopWaiter)
             if not isinstance(outcome, _LoopWaiter):
                 return outcome[0]
-            await outcome.wait()
+            try:
+                await outcome.wait()
+            except BaseException:
+                self._give_up(outcome)
+                raise
 
     def close(self) -> None:
         """Tell the senders that nobody reads any more, and drop what is held. Idempotent."""
@@ -152,8 +171,13 @@ class Channel(Generic[T]):
             self._finished = True
             self._items.clear()
             self._held = 0
-            wake = _take(self._waiting_senders) + _take(self._waiting_receivers) + _take(self._on_close)
-        _run(wake)
+            waiters, calls = [*self._senders, *self._receivers], [*self._on_close]
+            self._senders.clear()
+            self._receivers.clear()
+            self._on_close.clear()
+        self._wake(waiters)
+        for call in calls:
+            call()
 
     def __len__(self) -> int:
         """How many items are held now."""
@@ -161,46 +185,88 @@ class Channel(Generic[T]):
 
     # --- the rules ---
 
-    def _try_send(self, item: T, cost: int, waiter: Callable[[], W]) -> W | None:
+    def _try_send(self, item: T, cost: int, waiter: Callable[[int], W]) -> W | None:
         with self._lock:
             if self._closed:
                 raise ChannelClosed
             assert not self._finished, "sent after finish"
             if self._items and self._held + cost > self._capacity:
-                ready = waiter()
-                self._waiting_senders.append(ready.wake)
-                return ready
+                return self._wait_in(self._senders, waiter(cost))
             self._items.append((item, cost))
             self._held += cost
-            wake = _take(self._waiting_receivers)
-        _run(wake)
+            woken = (self._receivers.popleft(),) if self._receivers else ()
+        self._wake(woken)
         return None
 
-    def _try_receive(self, waiter: Callable[[], W]) -> tuple[T] | W:
+    def _try_receive(self, waiter: Callable[[int], W]) -> tuple[T] | W:
         with self._lock:
             if self._items:
                 item, cost = self._items.popleft()
                 self._held -= cost
-                wake = _take(self._waiting_senders)
+                woken = self._senders_that_fit() if self._senders else ()
             elif self._finished:
                 error, self._error = self._error, None
                 if error is not None:
                     raise error
                 raise EndOfChannel
             else:
-                ready = waiter()
-                self._waiting_receivers.append(ready.wake)
-                return ready
-        _run(wake)
+                return self._wait_in(self._receivers, waiter(0))
+        self._wake(woken)
         return (item,)
+
+    def _wait_in(self, line: deque[_Waiter], waiter: W) -> W:
+        line.append(waiter)
+        if self._closed:  # by a garbage collection, since we looked: it has not seen this waiter
+            waiter.wake()
+        return waiter
+
+    def _senders_that_fit(self) -> list[_Waiter]:
+        """Take those from the line that can go on now. A large one in front is not passed by."""
+        fit: list[_Waiter] = []
+        room = self._capacity - self._held
+        while self._senders and (self._senders[0].cost <= room or not (self._items or fit)):
+            fit.append(self._senders.popleft())
+            room -= fit[-1].cost
+        return fit
+
+    def _give_up(self, waiter: _Waiter) -> None:
+        """Let nobody wait for a wake that ``waiter`` has had, or for room that it stood in front of."""
+        with self._lock:
+            for line in (self._senders, self._receivers):
+                if waiter in line:
+                    line.remove(waiter)
+            woken = self._senders_that_fit()
+            if self._items and self._receivers:
+                woken.append(self._receivers.popleft())
+        self._wake(woken)
+
+    def _wake(self, waiters: Iterable[_Waiter]) -> None:
+        """Outside the lock: the woken thread would only run into it."""
+        for waiter in waiters:
+            if not waiter.wake():
+                self._give_up(waiter)
+
+
+class _Waiter(Protocol):
+    """Somebody in line."""
+
+    cost: int
+
+    def wake(self) -> bool:
+        """Let it look again; says whether there still is somebody to do so. Twice is as good as once."""
+        ...
 
 
 class _ThreadWaiter:
     """One blocked thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, cost: int) -> None:
+        self.cost = cost
         self._event = threading.Event()
-        self.wake = self._event.set
+
+    def wake(self) -> bool:
+        self._event.set()
+        return True
 
     def wait(self, deadline: float | None = None) -> bool:
         return self._event.wait(None if deadline is None else max(0.0, deadline - monotonic()))
@@ -209,17 +275,24 @@ class _ThreadWaiter:
 class _LoopWaiter:
     """One suspended coroutine, woken from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, cost: int) -> None:
+        self.cost = cost
         self._loop = asyncio.get_running_loop()
         self._future: asyncio.Future[None] = self._loop.create_future()
 
-    def wake(self) -> None:
+    def wake(self) -> bool:
+        # From its own loop at once: the way for other threads costs twice as much.
+        if asyncio._get_running_loop() is self._loop:
+            self._settle()
+            return True
         try:
             self._loop.call_soon_threadsafe(self._settle)
         except RuntimeError:
             # The loop was closed with this waiter still in line: nobody is left to wake.
             if not self._loop.is_closed():
                 raise
+            return False
+        return True
 
     def _settle(self) -> None:
         if not self._future.done():
@@ -230,17 +303,3 @@ class _LoopWaiter:
 
 
 W = TypeVar("W", _ThreadWaiter, _LoopWaiter)
-_thread_waiter = _ThreadWaiter
-_loop_waiter = _LoopWaiter
-
-
-def _take(waiting: list[Callable[[], None]]) -> list[Callable[[], None]]:
-    taken = waiting[:]
-    waiting.clear()
-    return taken
-
-
-def _run(wakes: list[Callable[[], None]]) -> None:
-    """Wake outside the lock: the woken thread would only run into it."""
-    for wake in wakes:
-        wake()

@@ -17,11 +17,13 @@ from typing import Any
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Scope
 from ..types import Block, PickedTrail, Position
+from .context import MakeContext, given
+from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
 
 __all__ = ["AsyncMap"]
 
-AsyncFn = Callable[[Any], Coroutine[Any, Any, Any]]
+AsyncFn = Callable[..., Coroutine[Any, Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -31,16 +33,19 @@ class AsyncMap:
     Args:
         fn: A coroutine function of one sample.
         concurrency: How many calls may be waiting at a time, in each lane.
+        context: Makes what is the function's second argument.
     """
 
     fn: AsyncFn
     concurrency: int = 1
+    context: MakeContext | None = None
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         # Both ways unbounded but for the count kept below: the loop never waits to hand back a result.
         most = 2 * self.concurrency + PIECE_SAMPLES
         inbox, outbox = Channel[Block](most), Channel[Block](most)
-        lane.engine.submit(partial(_map_blocks, self.fn, self.concurrency, inbox, outbox), outbox)
+        fn = given(self.fn, self.context, lane)
+        lane.engine.submit(partial(_map_blocks, fn, self.concurrency, lane, inbox, outbox), outbox)
         outstanding = 0
         try:
             with closing(upstream(start, lane)) as blocks:
@@ -103,14 +108,16 @@ class _Cursor:
         return self.open, index
 
 
-async def _map_blocks(fn: AsyncFn, concurrency: int, inbox: Channel[Block], outbox: Channel[Block]) -> None:
+async def _map_blocks(
+    fn: AsyncFn, concurrency: int, lane: Lane, inbox: Channel[Block], outbox: Channel[Block]
+) -> None:
     cursor = _Cursor(inbox)
     async with Scope() as scope:
         for _ in range(concurrency):
-            scope.start(partial(_run, fn, cursor, outbox))
+            scope.start(partial(_run, fn, lane, cursor, outbox))
 
 
-async def _run(fn: AsyncFn, cursor: _Cursor, outbox: Channel[Block]) -> None:
+async def _run(fn: AsyncFn, lane: Lane, cursor: _Cursor, outbox: Channel[Block]) -> None:
     """One runner: take a sample, map it, hand on the blocks that are done."""
     while not cursor.failed:
         try:
@@ -119,7 +126,8 @@ async def _run(fn: AsyncFn, cursor: _Cursor, outbox: Channel[Block]) -> None:
             return
         sample = pending.block.samples[index]
         try:
-            pending.results[index] = await _call(fn, sample)
+            with Calls(lane, pending.block.trail, range(index)):
+                pending.results[index] = await _call(fn, sample)
         except Exception as error:
             if pending.failed is None or index < pending.failed[0]:
                 note_sample(error, f"map({name_of(fn)})", sample)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 from ..types import Block, PickedTrail, Position
+from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
 
 __all__ = ["Filter"]
@@ -28,7 +30,7 @@ class Filter:
         with closing(upstream(start, lane)) as blocks:
             for block in blocks:
                 for piece in block.pieces(PIECE_SAMPLES):
-                    kept, failure = self._kept(piece.samples)
+                    kept, failure = self._kept(piece, lane)
                     if len(kept) == len(piece):
                         yield piece
                     elif kept:
@@ -39,15 +41,15 @@ class Filter:
     def describe(self) -> Mapping[str, Any]:
         return {"op": "filter", "fn": name_of(self.predicate)}
 
-    def _kept(self, samples: list[Any]) -> tuple[list[int], Exception | None]:
+    def _kept(self, block: Block, lane: Lane) -> tuple[list[int], Exception | None]:
         """Indices of the samples to keep, up to the failure if there is one."""
-        kept: list[int] = []
-        index = 0
+        failure: Exception | None = None
+        answers: list[bool] = []
         try:
-            for index, sample in enumerate(samples):
-                if self.predicate(sample):
-                    kept.append(index)
+            with Calls(lane, block.trail, answers):
+                for sample in block.samples:
+                    answers.append(True if self.predicate(sample) else False)  # noqa: SIM210  # half of bool()'s time
         except Exception as error:
-            note_sample(error, f"filter({name_of(self.predicate)})", samples[index])
-            return kept, error
-        return kept, None
+            note_sample(error, f"filter({name_of(self.predicate)})", block.samples[len(answers)])
+            failure = error
+        return list(compress(range(len(answers)), answers)), failure

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .._flow.engine import Engine
 from ..plan.topology import Topology
 from ..progress import NetworkCounts
 from ..types import Block, Position
+
+if TYPE_CHECKING:
+    from .take import Shortfall
 
 __all__ = ["PIECE_SAMPLES", "START", "Blocks", "Lane", "Op", "Opener", "Source", "name_of", "note_sample"]
 
@@ -36,6 +39,8 @@ class Lane:
         repetition: Which repetition of the data within the epoch this is, from 0.
         network: Counts the requests of this process.
         shared: Clients shared by the lanes of one engine, made by the source that needs them.
+        operator: Which of the recipe's operators is being opened, from 0.
+        shortfalls: Told of each ``take`` that could not be kept.
     """
 
     topology: Topology
@@ -45,6 +50,8 @@ class Lane:
     repetition: int = 0
     network: NetworkCounts = field(default_factory=NetworkCounts, compare=False)
     shared: dict[Any, Any] = field(default_factory=dict, compare=False)
+    operator: int = 0
+    shortfalls: list[Shortfall] = field(default_factory=list, compare=False)
 
     def repeated(self, repetition: int) -> Lane:
         """This lane in another repetition; shuffles draw anew in each."""

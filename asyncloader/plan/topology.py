@@ -8,17 +8,35 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, TypeVar
 
-__all__ = ["Topology", "World", "enter_topology", "get_topology", "process_group", "resolve_world"]
+from .launchers import find_claim
+
+__all__ = [
+    "AskedTopology",
+    "Topology",
+    "World",
+    "current_topology",
+    "enter_topology",
+    "get_topology",
+    "process_group",
+    "resolve_world",
+]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The ranks of a training run: this one's number and how many there are."""
+    """The ranks of a training run: this one's number and how many there are.
+
+    Attributes:
+        rank: Number of this process, from 0.
+        size: How many ranks there are.
+        origin: Who says so, in words; two worlds are equal by their numbers.
+    """
 
     rank: int = 0
     size: int = 1
+    origin: str = field(default="rank= and world_size=", compare=False)
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -31,23 +49,18 @@ class World:
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> World:
-        """Rank and world size as torchrun sets them (``RANK``, ``WORLD_SIZE``); alone if unset.
+        """Rank and world size as the launcher sets them; alone if there is none.
 
         Raises:
-            ValueError: One is set without the other, or is not a number.
+            ValueError: The variables of a launcher make no sense, or those of two contradict each other.
         """
-        rank, size = environ.get("RANK"), environ.get("WORLD_SIZE")
-        if rank is None and size in (None, "1"):
-            return cls()
-        if rank is None or size is None:
-            raise ValueError(
-                "RANK and WORLD_SIZE should be set together (torchrun sets both), but got "
-                f"RANK={rank!r}, WORLD_SIZE={size!r}; set both or pass rank= and world_size="
-            )
+        claim = find_claim(environ)
+        if claim is None:
+            return cls(origin="alone")
         try:
-            return cls(int(rank), int(size))
+            return cls(claim.rank, claim.size, claim.origin)
         except ValueError as error:
-            raise ValueError(f"RANK={rank!r}, WORLD_SIZE={size!r}: {error}") from None
+            raise ValueError(f"{claim.shown}: {error}") from None
 
 
 def resolve_world(
@@ -56,13 +69,17 @@ def resolve_world(
     distributed: Callable[[], tuple[int, int] | None],
     environ: Mapping[str, str],
 ) -> World:
-    """The world to load for: as given, else the process group's, else the environment's.
+    """The world to load for: as given, else the process group's, else the launcher's, else alone.
 
     Args:
         rank: Given by the user, with ``world_size``, or None.
         world_size: Given by the user, with ``rank``, or None.
         distributed: Gives (rank, world size) of an initialised process group, or None.
         environ: The environment variables.
+
+    Raises:
+        ValueError: ``rank`` and ``world_size`` are not given together, or are no rank of a world; or as
+            ``World.from_env``.
     """
     if (rank is None) != (world_size is None):
         raise ValueError(
@@ -71,7 +88,7 @@ def resolve_world(
     if rank is not None and world_size is not None:
         return World(rank, world_size)
     group = distributed()
-    return World(*group) if group is not None else World.from_env(environ)
+    return World(*group, "torch.distributed") if group is not None else World.from_env(environ)
 
 
 def process_group(modules: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -110,14 +127,21 @@ class Topology:
 
 
 @dataclass(slots=True)
-class _Asked:
-    """The topology of the running stream, and whether its source has looked at it."""
+class AskedTopology:
+    """The topology of the running source, and what it has looked at to find its part.
+
+    Attributes:
+        topology: The place of its lane.
+        asked: Whether it has looked at that.
+        asked_workers: Whether it has looked at torch's number of its worker, or how many there are.
+    """
 
     topology: Topology
     asked: bool = field(default=False)
+    asked_workers: bool = field(default=False)
 
 
-_current: ContextVar[_Asked | None] = ContextVar("asyncloader_topology", default=None)
+_current: ContextVar[AskedTopology | None] = ContextVar("asyncloader_topology", default=None)
 
 
 def get_topology() -> Topology:
@@ -132,8 +156,13 @@ def get_topology() -> Topology:
     return here.topology
 
 
-def enter_topology(topology: Topology) -> _Asked:
+def current_topology() -> AskedTopology | None:
+    """The topology of the source that runs in this context; looking does not count as asking."""
+    return _current.get()
+
+
+def enter_topology(topology: Topology) -> AskedTopology:
     """Make ``topology`` the current one of this context, and tell whether it is asked for."""
-    here = _Asked(topology)
+    here = AskedTopology(topology)
     _current.set(here)
     return here

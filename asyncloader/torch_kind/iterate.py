@@ -24,11 +24,18 @@ from .travel import ByValue, Roads, travels_by_pickle
 from .unsplit import Unsplit, UnsplitNotice, WatchedCollate
 from .worker_info import enter_worker
 
-__all__ = ["AsyncDoor", "open_torch_iterator"]
+__all__ = ["AsyncDoor", "Delivered", "close_torch_iterator", "open_torch_iterator"]
+
+
+@dataclass(slots=True)
+class Delivered:
+    """How many batches a pass has handed out: 0 before its first one, and once it has ended."""
+
+    batches: int = 0
 
 
 def open_torch_iterator(
-    loader: DataLoader[Any], dataset: Any, world: World, notice: UnsplitNotice
+    loader: DataLoader[Any], dataset: Any, world: World, notice: UnsplitNotice, delivered: Delivered
 ) -> HereIterator | WorkersIterator:
     """torch's iterator over ``loader``.
 
@@ -37,14 +44,16 @@ def open_torch_iterator(
         dataset: The loader's dataset as torch's constructor saw it (``adapt.for_torch``).
         world: What the workers are told of their rank.
         notice: Told of a dataset that several workers read and none has split.
+        delivered: Counts the batches handed out.
     """
+    counted = _Pass(delivered, partial(notice.tell, loader.dataset))
     seen = for_loop(dataset, loader.num_workers)
     view = copy.copy(loader)
     _set(view, "dataset", seen)
     if loader.num_workers == 0:
         if not isinstance(seen, AsyncFetched | AsyncIterated):
-            return HereIterator(view, _nothing)
-        iterator = HereIterator(view, seen.engine.stop)
+            return HereIterator(view, counted, interrupt=_nothing)
+        iterator = HereIterator(view, counted, interrupt=seen.engine.stop)
         weakref.finalize(iterator, seen.engine.stop)
         return iterator
     _set(view, "worker_init_fn", _Enter(loader.worker_init_fn, world))
@@ -58,15 +67,35 @@ def open_torch_iterator(
     _set(view, "multiprocessing_context", Roads(loader.multiprocessing_context))
     loader.check_worker_number_rationality()
     occupy_standard_descriptors()  # also for the workers, which inherit them
-    return WorkersIterator(view, partial(_unwrap, partial(notice.tell, loader.dataset)))
+    return WorkersIterator(view, counted)
 
 
-def _unwrap(tell_unsplit: Callable[[int], None], batch: Any) -> Any:
-    """The batch as the consumer gets it; tells if it is marked."""
-    if not isinstance(batch, Unsplit):
-        return batch
-    tell_unsplit(4)  # past torch's frames, to the loop
-    return batch.batch
+def close_torch_iterator(iterator: HereIterator | WorkersIterator) -> None:
+    """End the workers of ``iterator``, if it has any, also where a thread waits for them. Idempotent."""
+    iterator.leave()
+    iterator.end()
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What torch's loop tells of a pass."""
+
+    delivered: Delivered
+    tell_unsplit: Callable[[int], None]
+
+    def begin(self) -> None:
+        self.delivered.batches = 0
+
+    def deliver(self, batch: Any) -> Any:
+        """The batch as the consumer gets it."""
+        self.delivered.batches += 1
+        if not isinstance(batch, Unsplit):
+            return batch
+        self.tell_unsplit(4)  # past torch's frames, to the loop
+        return batch.batch
+
+    def end(self) -> None:
+        self.delivered.batches = 0
 
 
 @dataclass(frozen=True)

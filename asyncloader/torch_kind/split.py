@@ -42,7 +42,7 @@ def split(dataset: Iterable[Any], *, rank: int | None = None, world_size: int | 
 
     Args:
         dataset: An iterable with a fixed order.
-        rank: This process's rank, with ``world_size``; from ``torch.distributed`` or torchrun's
+        rank: This process's rank, with ``world_size``; from ``torch.distributed`` or the launcher's
             environment by default.
         world_size: The number of ranks.
     """

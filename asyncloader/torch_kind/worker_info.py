@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from torch.utils.data import get_worker_info as torch_worker_info
 
+from ..plan.topology import current_topology
 from ..torch_private import TorchWorkerInfo, set_worker_info
 
 __all__ = ["WorkerInfo", "enter_worker", "get_worker_info", "is_first_worker", "was_asked"]
@@ -19,6 +20,9 @@ _asked = False
 class WorkerInfo(TorchWorkerInfo):  # type: ignore[misc]  # torch's class is untyped
     """torch's ``WorkerInfo`` (id, num_workers, seed, dataset), and which rank the worker works for.
 
+    To the source of a stream it says worker 0 of 1. A lane's source has the topology to find its part by, and
+    a library below it, which knows of workers only, would take a part of that part.
+
     Attributes:
         rank: Of the process that iterates the loader.
         world_size: How many ranks there are.
@@ -29,6 +33,10 @@ class WorkerInfo(TorchWorkerInfo):  # type: ignore[misc]  # torch's class is unt
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("id", "num_workers"):
+            source = current_topology()
+            if source is not None:
+                source.asked_workers = True
+                return 0 if name == "id" else 1
             global _asked
             _asked = True
         return super().__getattribute__(name)

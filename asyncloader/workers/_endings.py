@@ -1,34 +1,10 @@
-"""How jobs and processes end, in the parent's words."""
+"""How processes end, in the parent's words."""
 
 from __future__ import annotations
 
-import pickle
 import signal
 
-from .._flow.channel import ChannelClosed, EndOfChannel
-
-__all__ = ["describe_exit", "rebuild_error"]
-
-
-def rebuild_error(text: str, pickled: bytes | None, worker: int, pid: int | None) -> Exception:
-    """What a job raised, as its own type if that can be had here too, with where it happened as a note.
-
-    Args:
-        text: The worker's traceback; empty if it says no more than the error itself.
-        pickled: The error, if it can be pickled.
-        worker: Number of the worker.
-        pid: Its process id.
-    """
-    error: Exception | None = None
-    if pickled is not None:
-        try:
-            error = pickle.loads(pickled)
-        except Exception:
-            error = None  # e.g. its module is importable in the worker alone
-    if not isinstance(error, Exception) or isinstance(error, EndOfChannel | ChannelClosed):
-        error = RuntimeError(text.strip().rpartition("\n")[2])
-    error.add_note(f"in worker {worker} (pid {pid})" + (f":\n{text}" if text else ""))
-    return error
+__all__ = ["describe_exit"]
 
 
 def describe_exit(exitcode: int | None) -> str:

@@ -13,19 +13,22 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import select
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
-import cloudpickle
 import torch
 
 from ..tracebacks import drop_frames
 from ._libc import die_with_parent, keep_freed_memory, name_process
+from ._raised import Dumped, dump_error
 from ._wire import FROM_WORKER, FromWorker, Setting, decode_grant, receive_message, send_message, take_stored
 from .packing import Packed, pack
 from .slots import OutboundSlots
@@ -50,12 +53,12 @@ def work(connection: socket.socket, stored_job: int, server: int) -> None:
     outlet = _Outlet(connection, setting.prefetch, setting.prefetch_bytes)
     try:
         _settle(setting)
-        _produce(job, outlet)
+        _produce(job, outlet, connection)
         outlet.end()
     except _LetGo:
         pass
     except BaseException as error:
-        _report(error, outlet)
+        _report(error, outlet, setting.number)
     sys.stdout.flush()
     sys.stderr.flush()
 
@@ -72,9 +75,10 @@ def _settle(setting: Setting) -> None:
     os.environ.update(setting.environment | threads)
 
 
-def _produce(pickled_job: bytes, outlet: _Outlet) -> None:
+def _produce(pickled_job: bytes, outlet: _Outlet, connection: socket.socket) -> None:
     job: Callable[[], Any] = pickle.loads(pickled_job)
     batches = iter(job())
+    watch = _Watch(connection, batches)
     try:
         while True:
             # The credit comes first: at most ``prefetch`` batches are made ahead of the consumer.
@@ -83,10 +87,33 @@ def _produce(pickled_job: bytes, outlet: _Outlet) -> None:
                 pair = next(batches)
             except StopIteration:
                 return
+            except Exception:
+                if watch.let_go:
+                    raise _LetGo from None  # which is why it was raised
+                raise
             outlet.send(pair)
             del pair  # the next batch must not be made while this one is still held
     finally:
         _close(batches)
+
+
+class _Watch:
+    """Tells a job that has a ``let_go`` when the parent wants no more, also while it makes a batch."""
+
+    def __init__(self, connection: socket.socket, batches: Any) -> None:
+        self.let_go = False
+        self._connection = connection
+        self._batches = batches
+        if hasattr(batches, "let_go"):
+            threading.Thread(target=self._run, name="asyncloader-watch", daemon=True).start()
+
+    def _run(self) -> None:
+        poll = select.poll()
+        # Not what can be read, which are credits and for the main thread.
+        poll.register(self._connection, select.POLLRDHUP)
+        poll.poll()
+        self.let_go = True
+        self._batches.let_go()
 
 
 def _close(batches: Iterator[Any]) -> None:
@@ -99,6 +126,8 @@ class _Outlet:
     """The sending end: counts credits and bytes, packs batches into slots, and announces them."""
 
     def __init__(self, connection: socket.socket, prefetch: int, prefetch_bytes: int) -> None:
+        #: Whether the parent wants no more.
+        self.is_let_go = False
         self._connection = connection
         self._credits = prefetch
         self._most_bytes = prefetch_bytes
@@ -118,9 +147,9 @@ class _Outlet:
             except BlockingIOError:
                 break
             except ConnectionError:
-                raise _LetGo from None
+                message = b""
             if not message:
-                raise _LetGo
+                self._let_go()
             credits, freed = decode_grant(message)
             self._credits += credits
             for _ in range(credits):  # one for each batch received
@@ -145,8 +174,8 @@ class _Outlet:
         self._unreceived.append(packed.size_bytes)
         self._send_packed(FromWorker.BATCH, packed)
 
-    def send_error(self, text: str, pickled: bytes | None) -> None:
-        self._send_packed(FromWorker.ERROR, pack((text, pickled)))
+    def send_error(self, dumped: Dumped) -> None:
+        self._send_packed(FromWorker.ERROR, pack(dumped))
 
     def end(self) -> None:
         self._tell(FromWorker.END, 0)
@@ -167,32 +196,19 @@ class _Outlet:
         try:
             send_message(self._connection, FROM_WORKER.pack(kind, slot), descriptors)
         except ConnectionError:
-            raise _LetGo from None
+            self._let_go()
+
+    def _let_go(self) -> NoReturn:
+        self.is_let_go = True
+        raise _LetGo from None
 
 
-def _report(error: BaseException, outlet: _Outlet) -> None:
-    bare, pickled = drop_frames(error), _pickled(error)
-    try:
-        outlet.send_error("" if bare and pickled else _text(error), pickled)
-    except _LetGo:
-        # Nobody else will hear of it: it was raised while the job was being closed. But that shards could
-        # not be read is no news then: the pass was mostly ended by another worker's word of the same.
-        if not bare:
-            traceback.print_exception(error)
-
-
-def _text(error: BaseException) -> str:
-    return "".join(traceback.format_exception(error))
-
-
-def _pickled(error: BaseException) -> bytes | None:
-    """The error, if it can be raised again in the parent as what it is."""
-    if not isinstance(error, Exception):
-        return None  # an exit or an interrupt of this process says nothing about the parent
-    if isinstance(error, StopIteration | StopAsyncIteration):
-        return None  # would be taken for an end
-    try:
-        pickled: bytes = cloudpickle.dumps(error)
-        return pickled if type(pickle.loads(pickled)) is type(error) else None
-    except Exception:
-        return None
+def _report(error: BaseException, outlet: _Outlet, worker: int) -> None:
+    bare = drop_frames(error)
+    if not outlet.is_let_go:
+        with suppress(_LetGo):  # the pass has ended meanwhile: by another worker's word of the same, mostly
+            outlet.send_error(dump_error(error, f"in worker {worker} (pid {os.getpid()})"))
+    elif not bare:
+        # Raised while the job was being closed, and nobody else will hear of it. But that shards could
+        # not be read is no news then.
+        traceback.print_exception(error)

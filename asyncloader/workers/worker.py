@@ -23,17 +23,19 @@ from typing import Any
 
 from .._flow.channel import ChannelClosed, EndOfChannel
 from ..errors import WorkerDiedError
-from ._endings import describe_exit, rebuild_error
+from ..tracebacks import raise_told
+from ._endings import describe_exit
+from ._raised import load_error
 from ._wire import FROM_WORKER, MOST_FREED, FromWorker, encode_grant, receive_message
 from .forkserver import Lifeline, wait_ended
 from .packing import unpack
 from .slots import InboundSlots
 
-__all__ = ["Worker", "close_workers"]
+__all__ = ["GRACE_S", "Worker", "close_workers"]
 
 # A job that waits for a credit ends at once, one amid a batch when that is done. Waiting longer would be
 # felt at each ``break``, and nothing in a worker needs its clean-up to be whole.
-_GRACE_S = 0.3
+GRACE_S = 0.3
 
 # SIGKILL acts in milliseconds, more where gigabytes have to be unmapped.
 _KILL_DEADLINE_S = 5.0
@@ -45,12 +47,19 @@ class Worker:
     Attributes:
         number: Its place in the pool, from 0.
         pid: Its process id; None before it was started.
+        grace_s: How long it may take to end when it is closed.
     """
 
     def __init__(
-        self, number: int, connection: socket.socket, lifeline: Lifeline, slots: InboundSlots
+        self,
+        number: int,
+        connection: socket.socket,
+        lifeline: Lifeline,
+        slots: InboundSlots,
+        grace_s: float = GRACE_S,
     ) -> None:
         self.number = number
+        self.grace_s = grace_s
         self._owner = os.getpid()
         self._connection = connection
         self._lifeline = lifeline
@@ -85,8 +94,8 @@ class Worker:
 
         Raises:
             EndOfChannel: The job has ended, and every batch was received.
-            Exception: What the job raised, with its own type where that can be rebuilt and as a
-                RuntimeError otherwise, and a note with its traceback.
+            Exception: What the job raised, with its own type where that can be had here and as a
+                RuntimeError otherwise, with what it came from, and with its frames as a note.
             WorkerDiedError: The process ended without finishing the job.
             TimeoutError: No batch came in time.
             ChannelClosed: The worker was closed.
@@ -172,7 +181,7 @@ class Worker:
                 self._verdict = self._death
             else:
                 return None
-        raise self._verdict()
+        raise_told(self._verdict())
 
     def _understand(self, message: bytes, descriptors: Sequence[int]) -> int | None:
         kind, slot = FROM_WORKER.unpack(message)
@@ -185,8 +194,8 @@ class Worker:
         elif kind == FromWorker.END:
             self._verdict = EndOfChannel
         else:
-            text, pickled = unpack(self._slots.lend(slot))
-            self._verdict = lambda: rebuild_error(text, pickled, self.number, self.pid)
+            dumped = unpack(self._slots.lend(slot))
+            self._verdict = lambda: load_error(dumped)
         return None
 
     def _take(self, slot: int) -> tuple[Any, Any]:
@@ -278,7 +287,7 @@ def close_workers(workers: Sequence[Worker]) -> None:
     for worker in workers:
         worker.let_go()
     lifelines = [worker.lifeline for worker in workers]
-    wait_ended(lifelines, _GRACE_S)
+    wait_ended(lifelines, max((worker.grace_s for worker in workers), default=0.0))
     for lifeline in lifelines:
         lifeline.kill()
     wait_ended(lifelines, _KILL_DEADLINE_S)

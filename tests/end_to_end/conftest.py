@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import time
@@ -62,15 +61,6 @@ class Place:
 
     def urls(self, data_set: DataSet) -> list[str]:
         return [self.url + name for name in data_set.shards]
-
-
-@pytest.fixture(scope="module")
-def frozen_heap() -> Iterator[None]:
-    """Spare leak checks the garbage collector's way through all that torch has: most of their time."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

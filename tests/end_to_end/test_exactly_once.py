@@ -120,3 +120,28 @@ def test_drop_last_leaves_out_less_than_a_batch_of_each_lane(
     # Lanes of 3+1+2, 0+7 and 13+5 samples, in batches of 4.
     assert len(keys) == len(set(keys)) == 4 + 4 + 16
     assert set(keys) <= set(corpus.keys)
+
+
+@pytest.mark.parametrize(
+    ("names", "more"),
+    [
+        (("SLURM_PROCID", "SLURM_NTASKS"), {"SLURM_STEP_ID": "0"}),
+        (("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), {}),
+        (("PMI_RANK", "PMI_SIZE"), {}),
+    ],
+    ids=["srun", "Open MPI", "MPICH"],
+)
+def test_ranks_of_any_launcher_share_the_samples_before_there_is_a_process_group(
+    names: tuple[str, str],
+    more: dict[str, str],
+    make_corpus: Callable[..., Corpus],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    corpus = make_corpus("tar")
+    keys: list[str] = []
+    for rank in range(2):
+        for name, value in {names[0]: str(rank), names[1]: "2", **more}.items():
+            monkeypatch.setenv(name, value)
+        for loader in (al.DataLoader(recipe_of(corpus)), al.DataLoader(al.split(corpus.keys), None)):
+            keys += [key for batch in loader for key in ([batch] if type(batch) is str else batch["__key__"])]
+    assert sorted(keys) == sorted(corpus.keys * 2)

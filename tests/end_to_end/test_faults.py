@@ -19,7 +19,7 @@ from .fault_rows import SECTIONS, flipped
 from .fault_table import DAMAGED, DELIVERED, SIZES, Row, bound_s, render
 from .shards import Sample, Shards, loader_of, make_shards, sample_of, samples_of
 
-pytestmark = pytest.mark.usefixtures("fork_server", "frozen_heap")
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 _PAGE = Path(__file__).parents[2] / "docs" / "reference" / "faults.md"
 _ROWS = [row for rows in SECTIONS.values() for row in rows]

@@ -24,7 +24,7 @@ from asyncloader.progress import NetworkCounts
 from .random_faults import Scenario, draw_faults, draw_scenario
 from .shards import Sample, Shards, loader_of, make_shards, sample_of, samples_of
 
-pytestmark = pytest.mark.usefixtures("fork_server", "frozen_heap")
+pytestmark = pytest.mark.usefixtures("fork_server")
 
 # Each that ends in an error has used up a fault; none has so many.
 _MOST_PASSES = 80

@@ -118,6 +118,52 @@ def test_an_error_of_the_users_function_keeps_its_frames(
     assert "in refuse" in "".join(traceback.format_exception(caught.value))
 
 
+class CodeError(Exception):
+    """Made from other things than it hands on to Exception."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        super().__init__(f"code {code}: {reason}")
+        self.code = code
+
+
+def _fail(sample: Any) -> Any:
+    try:
+        return sample["absent"]
+    except KeyError as error:
+        raise CodeError(7, "not there") from error
+
+
+@WORKERS
+@pytest.mark.parametrize("kind", ["map", "threads", "async map", "filter", "collate"])
+def test_an_error_of_the_users_function_is_told_once(
+    kind: str, workers: int, make_corpus: Callable[..., Corpus]
+) -> None:
+    async def fail_async(sample: Any) -> Any:
+        return _fail(sample)
+
+    plain = recipe_of(make_corpus("tar"))
+    recipe = {
+        "map": plain.map(_fail),
+        "threads": plain.map(_fail, concurrency=2),
+        "async map": plain.map(fail_async),
+        "filter": plain.filter(_fail),
+        "collate": plain,
+    }[kind]
+    collate_fn = (lambda samples: _fail(samples[0])) if kind == "collate" else None
+    with pytest.raises(CodeError) as caught:
+        list(al.DataLoader(recipe, 2, num_workers=workers, collate_fn=collate_fn))
+    assert caught.value.code == 7 and type(caught.value.__cause__) is KeyError
+    shown = "".join(traceback.format_exception(caught.value))
+    assert shown.count("CodeError: code 7: not there") == 1, shown
+    assert shown.count('raise CodeError(7, "not there") from error') == 1
+    assert shown.count("in lane 0 of") == 1
+    # With workers the cause has no frames here, and so no header; its place is told in its note.
+    assert shown.count("Traceback (most recent call last)") == (1 if workers else 2)
+    if workers:
+        assert shown.count("in worker 0 (pid") == 2, "the error, and what it came from"
+        assert "_worker_main" not in shown and "_flow" not in shown, "frames begin at the user's first one"
+
+
 @WORKERS
 def test_a_store_error_within_the_users_own_iterable_keeps_the_users_frames(
     workers: int, tmp_path: Path
@@ -144,3 +190,36 @@ def test_of_many_workers_one_tells_what_all_have_met(tmp_path: Path) -> None:
     assert run.returncode == 1
     assert run.stderr.count("Traceback") == 1 and run.stderr.count("404 Not Found") == 1, run.stderr
     assert len(run.stderr.splitlines()) < MOST_LINES
+
+
+def test_of_many_workers_one_tells_of_the_users_error(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import asyncloader as al, time\n"
+        "def fail(number):\n"
+        "    time.sleep(0.3)\n"  # so that all fail while the program begins to close them
+        "    raise ValueError(f'mine: {number}')\n"
+        "recipe = al.from_iterable(lambda topology: topology.split(range(8))).map(fail)\n"
+        "list(al.DataLoader(recipe, num_workers=4))\n"
+    )
+    run = python(script)
+    assert run.returncode == 1
+    assert run.stderr.count("Traceback") == 1 and run.stderr.count("ValueError: mine: 0") == 1, run.stderr
+    assert run.stderr.count("ValueError") == 2, "its line of code, and the error itself"
+    assert len(run.stderr.splitlines()) < MOST_LINES, run.stderr
+
+
+def test_an_error_while_a_job_is_closed_is_printed_as_nobody_else_hears_of_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import asyncloader as al\n"
+        "def samples(topology):\n"
+        "    try:\n"
+        "        yield from range(100)\n"
+        "    finally:\n"
+        "        raise ValueError('not closed')\n"
+        "for batch in al.DataLoader(al.from_iterable(samples), num_workers=1):\n"
+        "    break\n"
+    )
+    run = python(script)
+    assert run.returncode == 0 and run.stderr.count("ValueError: not closed") == 1, run.stderr

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from asyncloader._flow.channel import Channel, ChannelClosed, EndOfChannel
 
@@ -264,6 +266,208 @@ def test_a_waiter_whose_loop_has_closed_disturbs_nobody() -> None:
     asyncio.run(give_up())
     channel.send("a")
     assert channel.receive() == "a"
+
+
+class Counting(Channel[Any]):
+    """Counts how often its rules are asked."""
+
+    looks = 0
+
+    def _try_send(self, *call: Any) -> Any:
+        self.looks += 1
+        return super()._try_send(*call)
+
+    def _try_receive(self, *call: Any) -> Any:
+        self.looks += 1
+        return super()._try_receive(*call)
+
+
+def waiters() -> int:
+    gc.collect()
+    kinds = ("_ThreadWaiter", "_LoopWaiter", "Event")
+    return sum(type(each).__name__ in kinds for each in gc.get_objects())
+
+
+def test_whoever_times_out_leaves_nothing_in_the_channel() -> None:
+    channel = Channel[str](1)
+    before = waiters()
+    for _ in range(20):
+        with pytest.raises(TimeoutError):
+            channel.receive(0.001)
+    assert waiters() == before
+
+
+async def test_whoever_is_cancelled_leaves_nothing_in_the_channel() -> None:
+    empty, full = Channel[str](1), Channel[str](1)
+    full.send("a")
+    before = waiters()
+    tasks: list[asyncio.Task[Any]] = [asyncio.create_task(empty.receive_async()) for _ in range(20)]
+    tasks += [asyncio.create_task(full.send_async("b")) for _ in range(20)]
+    await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    del tasks, task
+    assert waiters() == before
+
+
+async def test_one_item_wakes_one_receiver() -> None:
+    channel = Counting(100)
+    tasks = [asyncio.create_task(channel.receive_async()) for _ in range(20)]
+    await asyncio.sleep(0)
+    channel.looks = 0
+    for item in range(20):
+        channel.send(item)
+        await asyncio.sleep(0.001)
+    assert channel.looks == 2 * 20, "each sends, and looks for itself, once"
+    assert [await task for task in tasks] == list(range(20)), "in the order in which they came"
+
+
+async def test_freed_room_wakes_the_senders_that_fit_into_it() -> None:
+    channel = Counting(10)
+    channel.send("large", 10)
+    tasks = [asyncio.create_task(channel.send_async(number, 5)) for number in range(20)]
+    await asyncio.sleep(0)
+    channel.looks = 0
+    assert channel.receive() == "large"
+    await asyncio.sleep(0.001)
+    assert (channel.looks, len(channel)) == (1 + 2, 2)
+    assert sorted([await channel.receive_async() for _ in range(20)]) == list(range(20))
+    await asyncio.gather(*tasks)
+
+
+async def test_a_sender_that_gives_up_makes_way_for_those_behind_it() -> None:
+    channel = Channel[str](10)
+    channel.send("a", 5)
+    channel.send("b", 5)
+    large = asyncio.create_task(channel.send_async("large", 10))
+    small = asyncio.create_task(channel.send_async("small", 1))
+    await asyncio.sleep(0.01)
+    assert channel.receive() == "a"
+    await asyncio.sleep(0.01)
+    assert not small.done(), "what is large would never get in if it were passed by"
+    large.cancel()
+    await asyncio.wait_for(small, 5)
+
+
+@pytest.mark.parametrize("dies", ["before the item", "before it looked"])
+def test_the_wake_of_a_receiver_whose_loop_has_died_goes_to_the_next(dies: str) -> None:
+    channel = Channel[str](10)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(channel.receive_async())
+    loop.run_until_complete(asyncio.sleep(0))
+    with in_thread(lambda: channel.receive()) as outcome:
+        assert waits(outcome)
+        if dies == "before the item":
+            loop.close()
+        channel.send("a")
+        if dies == "before it looked":
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                loop.run_until_complete(task)
+            loop.close()
+        assert outcome.result(5) == "a"
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # as intended
+
+
+steps = st.lists(
+    st.one_of(
+        st.just(("receive", 0)),
+        st.tuples(st.just("send"), st.integers(1, 4)),
+        st.tuples(st.just("cancel"), st.integers(0, 20)),
+        st.just(("turn", 0)),
+    ),
+    max_size=40,
+)
+
+
+@given(capacity=st.integers(1, 5), steps=steps)
+@settings(deadline=None)
+def test_nobody_is_left_waiting_for_what_is_there(capacity: int, steps: list[tuple[str, int]]) -> None:
+    """Whatever comes in which order, and is cancelled at whatever point."""
+
+    async def play() -> None:
+        channel = Channel[int](capacity)
+        receives: list[asyncio.Task[int]] = []
+        sends: list[asyncio.Task[None]] = []
+        for step, number in steps:
+            if step == "receive":
+                receives.append(asyncio.create_task(channel.receive_async()))
+            elif step == "send":
+                sends.append(asyncio.create_task(channel.send_async(len(sends), number)))
+            elif step == "cancel" and receives + sends:
+                tasks: list[asyncio.Task[Any]] = [*receives, *sends]
+                tasks[number % len(tasks)].cancel()
+            else:
+                await asyncio.sleep(0)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        starved = [task for task in receives if not task.done()]
+        stuck = [task for task in sends if not task.done()]
+        assert not (starved and len(channel)), "a receiver waits beside an item"
+        assert not (stuck and not len(channel)), "a sender waits beside an empty channel"
+        assert not (stuck and starved)
+        got = [task.result() for task in receives if task.done() and not task.cancelled()]
+        sent = [number for number, task in enumerate(sends) if task.done() and not task.cancelled()]
+        assert sorted(got + [await channel.receive_async() for _ in range(len(channel))])[: len(sent)] == sent
+        for task in (*starved, *stuck):
+            task.cancel()
+        await asyncio.gather(*starved, *stuck, return_exceptions=True)
+
+    asyncio.run(play())
+
+
+def test_impatient_receivers_and_senders_of_all_kinds_lose_nothing_and_all_come_through() -> None:
+    channel = Channel[tuple[int, int]](3)
+    received: list[tuple[int, int]] = []
+
+    def send(number: int) -> None:
+        for item in range(200):
+            channel.send((number, item), random.Random(item).randint(1, 4))
+
+    async def send_impatiently(number: int) -> None:
+        for item in range(200):
+            sent = False
+            while not sent:
+                task = asyncio.create_task(channel.send_async((number, item), 2))
+                await asyncio.wait([task], timeout=random.choice([0, 0.0001, 1]))
+                task.cancel()
+                await asyncio.wait([task])
+                sent = not task.cancelled()
+
+    def receive() -> None:
+        while True:
+            try:
+                received.append(channel.receive(random.choice([0, 0.0001, 5])))
+            except TimeoutError:
+                continue
+            except EndOfChannel:
+                return
+
+    async def receive_impatiently() -> None:
+        while True:
+            task = asyncio.create_task(channel.receive_async())
+            await asyncio.wait([task], timeout=random.choice([0, 0.0001, 5]))
+            task.cancel()
+            await asyncio.wait([task])
+            if task.cancelled():
+                continue
+            if isinstance(task.exception(), EndOfChannel):
+                return
+            received.append(task.result())
+
+    senders = [threading.Thread(target=send, args=(number,)) for number in range(2)]
+    senders += [threading.Thread(target=asyncio.run, args=(send_impatiently(number),)) for number in (2, 3)]
+    receivers = [threading.Thread(target=receive) for _ in range(2)]
+    receivers += [threading.Thread(target=asyncio.run, args=(receive_impatiently(),)) for _ in range(2)]
+    for thread in senders + receivers:
+        thread.start()
+    for thread in senders:
+        thread.join(20)
+    channel.finish()
+    for thread in receivers:
+        thread.join(20)
+    assert sorted(received) == [(number, item) for number in range(4) for item in range(200)]
 
 
 @pytest.mark.parametrize("capacity", [1, 7])

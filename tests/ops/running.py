@@ -12,9 +12,9 @@ from asyncloader._flow.engine import Engine
 from asyncloader.dataset import Dataset
 from asyncloader.ops.op import START, Blocks, Lane, Op
 from asyncloader.plan.topology import Topology
-from asyncloader.types import Block, OffsetTrail, Position
+from asyncloader.types import Block, OffsetTrail, Place, Position, SourceTrail
 
-__all__ = ["Listed", "assert_resumes_everywhere", "lane_of", "positions_of", "run"]
+__all__ = ["Listed", "assert_resumes_everywhere", "lane_of", "places_of", "positions_of", "run"]
 
 
 @dataclass
@@ -36,7 +36,8 @@ class Listed:
                     return
                 samples = list(self.samples[at : at + size])
                 self.handed_on += len(samples)
-                yield Block(samples, OffsetTrail(at, None))
+                trail = OffsetTrail(at, None)
+                yield Block(samples, SourceTrail(trail, "listed", lane.topology.lane, lane.repetition))
                 at += size
         finally:
             self.closed += 1
@@ -63,6 +64,16 @@ def positions_of(
             assert len(block), "no stage hands on an empty block"
             for index, sample in enumerate(block.samples):
                 yield sample, block.trail.after(index)
+
+
+def places_of(
+    source: Listed, ops: Sequence[Op], lane: Lane, start: Position = START
+) -> Iterator[tuple[Any, Place]]:
+    """The samples that come out, each with where it came from."""
+    with closing(Dataset(source, tuple(ops)).open(start, lane)) as blocks:
+        for block in blocks:
+            for index, sample in enumerate(block.samples):
+                yield sample, block.trail.place(index)
 
 
 def assert_resumes_everywhere(samples: Sequence[Any], ops: Sequence[Op], lane: Lane) -> list[Any]:

@@ -1,0 +1,30 @@
+"""``python -m asyncloader``: which commands there are."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+#: The modules that are programs, and what each does in a line; their own ``--help`` says the rest.
+COMMANDS = {
+    "asyncloader.cache": "verify the shards of a disk cache",
+    "asyncloader.manifest": "make the manifest of shards, or check shards against it",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Print the commands; for more than ``--help`` argparse exits with 2 and the usage."""
+    width = max(map(len, COMMANDS))
+    parser = argparse.ArgumentParser(
+        prog="python -m asyncloader",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Stream training data into PyTorch. The commands, each with its own --help:\n\n"
+        + "\n".join(f"  python -m {name:{width}}  {does}" for name, does in COMMANDS.items()),
+    )
+    parser.parse_args(arguments)
+    parser.print_help()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

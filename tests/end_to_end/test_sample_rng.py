@@ -1,0 +1,160 @@
+"""What a function draws for a sample depends on the sample, and not on who makes it or when."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from corpus import Corpus
+
+import asyncloader as al
+
+from .harness import assert_resume_everywhere, recipe_of
+
+pytestmark = pytest.mark.usefixtures("fork_server")
+
+Recipe = Callable[[al.Dataset], al.Dataset]
+
+
+def _augmented(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "draw": al.sample_rng().random()}
+
+
+async def _augmented_later(sample: dict[str, Any]) -> dict[str, Any]:
+    await asyncio.sleep(sample["number"] % 3 / 1000)  # so that calls overtake one another
+    return _augmented(sample)
+
+
+def _lucky(sample: object) -> bool:
+    return bool(al.sample_rng().random() < 0.7)
+
+
+def draws(recipe: al.Dataset, epoch: int = 0, **options: Any) -> dict[int, Any]:
+    """What was drawn for each sample."""
+    loader = al.DataLoader(recipe, None, **options)
+    loader.set_epoch(epoch)
+    found = [(sample["number"], sample["draw"]) for sample in loader]
+    assert len(dict(found)) == len(found)
+    return dict(found)
+
+
+@pytest.fixture
+def source(make_corpus: Callable[..., Corpus]) -> al.Dataset:
+    return recipe_of(make_corpus("jsonl", (3, 0, 4, 3, 8, 2)))
+
+
+RECIPES: dict[str, Recipe] = {
+    "map before shuffle": lambda ds: ds.map(_augmented).shuffle(2),
+    "map on threads": lambda ds: ds.shuffle(3).map(_augmented, concurrency=4),
+    "async map": lambda ds: ds.shuffle(3).map(_augmented_later, concurrency=4),
+    "two windows": lambda ds: ds.shuffle(2).repeat(2).shuffle(3, seed=1).filter(_lucky).map(_augmented),
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+def test_augmented_batches_are_the_same_for_any_number_of_workers_and_from_every_batch_on(
+    recipe: Recipe, make_corpus: Callable[..., Corpus]
+) -> None:
+    source = recipe_of(make_corpus("jsonl", (2, 0, 3, 4)))
+    assert_resume_everywhere(lambda workers: al.DataLoader(recipe(source), 3, num_workers=workers, lanes=3))
+
+
+def test_a_source_of_your_own_is_augmented_alike_from_every_batch_on() -> None:
+    recipe = al.from_iterable(lambda t: ({"number": n} for n in t.split(range(10))))
+    assert_resume_everywhere(
+        lambda workers: al.DataLoader(
+            recipe.shuffle(4).map(_augmented, concurrency=3), 3, num_workers=workers, lanes=3
+        )
+    )
+
+
+def test_neither_threads_nor_coroutines_nor_lanes_nor_the_order_change_what_a_sample_is_given(
+    source: al.Dataset,
+) -> None:
+    expected = draws(source.map(_augmented))
+    assert len(set(expected.values())) == len(expected) == 20
+    for concurrency in (1, 4):
+        assert draws(source.map(_augmented, concurrency=concurrency)) == expected
+        assert draws(source.map(_augmented_later, concurrency=concurrency)) == expected
+    assert draws(source.map(_augmented), lanes=5) == expected
+    assert draws(source.map(_augmented).shuffle(6)) == expected
+    assert draws(source.map(_augmented).shuffle(16), lanes=3, num_workers=2) == expected
+
+
+def test_each_epoch_repetition_operator_and_seed_draws_anew(source: al.Dataset) -> None:
+    def both(sample: dict[str, Any]) -> dict[str, Any]:
+        return {**sample, "draw": (sample["draw"], al.sample_rng().random())}
+
+    found = [
+        draws(source.shuffle(5).map(_augmented)),
+        draws(source.shuffle(5).map(_augmented), epoch=1),
+        draws(source.shuffle(5, seed=1).map(_augmented)),
+        draws(source.shuffle(5, seed=-1).map(_augmented)),
+    ]
+    pairs = draws(source.shuffle(5).map(_augmented).map(both)).values()
+    drawn = [draw for of_sample in found for draw in of_sample.values()] + [second for _, second in pairs]
+    assert len(set(drawn)) == len(drawn)
+    repeated = [sample["draw"] for sample in al.DataLoader(source.map(_augmented).repeat(3), None)]
+    assert len(set(repeated)) == len(repeated) == 60
+
+
+def test_asked_again_for_the_same_sample_it_draws_on() -> None:
+    def twice(number: int) -> list[Any]:
+        first, second = al.sample_rng(), al.sample_rng()
+        return [first is second, first.random(), second.random(), al.sample_seed(), al.sample_seed()]
+
+    rows = list(al.DataLoader(al.from_iterable(lambda t: range(3)).map(twice), None, collate_fn=list))
+    assert all(same for same, *_ in rows)
+    drawn = [value for _, *values in rows for value in values]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_seeds_are_for_the_generators_of_python_and_torch() -> None:
+    def seeded(number: int) -> tuple[float, float]:
+        generator = torch.Generator().manual_seed(al.sample_seed())
+        return random.Random(al.sample_seed()).random(), torch.rand(1, generator=generator).item()
+
+    recipe = al.from_iterable(lambda t: range(3)).map(seeded)
+    first, again = (list(al.DataLoader(recipe, None, collate_fn=list)) for _ in range(2))
+    assert first == again
+
+
+def test_the_draw_is_the_same_in_every_release() -> None:
+    def draw(sample: int) -> int:
+        return int(al.sample_rng().bit_generator.random_raw())
+
+    recipe = al.from_iterable(lambda t: range(2)).shuffle(1, seed=7).map(draw)
+    assert list(al.DataLoader(recipe, None)) == [16491239794598842277, 7488231418532201886]
+
+
+def test_elsewhere_there_is_no_sample_to_draw_for() -> None:
+    with pytest.raises(RuntimeError, match=r"functions given to \.map and \.filter"):
+        al.sample_rng()
+
+    def draws_in_a_batch(samples: list[int]) -> float:
+        return al.sample_rng().random()
+
+    with pytest.raises(RuntimeError, match=r"functions given to \.map and \.filter"):
+        list(al.DataLoader(al.from_iterable(lambda t: range(3)), 2, collate_fn=draws_in_a_batch))
+
+    def draws_on_a_thread(sample: int) -> int:
+        found: list[BaseException] = []
+
+        def draw() -> None:
+            try:
+                al.sample_seed()
+            except RuntimeError as error:
+                found.append(error)
+
+        thread = threading.Thread(target=draw)
+        thread.start()
+        thread.join()
+        return len(found)
+
+    recipe = al.from_iterable(lambda t: range(3)).map(draws_on_a_thread)
+    assert list(al.DataLoader(recipe, None)) == [1, 1, 1]
