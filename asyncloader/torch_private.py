@@ -151,7 +151,6 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
     _left = False
 
     def __init__(self, view: DataLoader[Any], told: Pass) -> None:
-        self._view = view
         self._told = told
         self._owner = os.getpid()
         super().__init__(view)
@@ -164,15 +163,15 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             self._worker_result_queue.put((None, None))
 
     def end(self) -> None:
-        """End the workers, unless they are to persist. Those that somebody left are started anew then."""
+        """End the workers, unless they are to persist and nobody has left them waiting."""
         if self._left or not self._persistent_workers:
             self._shutdown_workers()
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         if self._left and not first_iter:
-            self._shutdown_workers()
-            self._left = False
-            super().__init__(self._view)
+            # The thread that was left may still be on its way out of this one: the loader, which asks for its
+            # persistent workers and hands on what it then has, gets new ones.
+            loader._iterator = loader._get_iterator()
             return
         self._told.begin()
         super()._reset(loader, first_iter)

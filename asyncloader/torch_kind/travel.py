@@ -240,7 +240,9 @@ def _worker_finds(obj: Any) -> bool:
             return False
     except AttributeError:
         return False
-    return obj.__qualname__.partition(".")[0] not in _names_of_the_script_alone(getattr(main, "__file__", ""))
+    return obj.__qualname__.partition(".")[0] not in _names_of_the_script_alone(
+        getattr(main, "__file__", None) or ""
+    )
 
 
 def _workers_run(main: types.ModuleType) -> bool:
@@ -248,7 +250,7 @@ def _workers_run(main: types.ModuleType) -> bool:
     spec = getattr(main, "__spec__", None)
     if spec is not None:
         return str(spec.name).rpartition(".")[2] != "__main__"
-    return os.path.splitext(os.path.basename(getattr(main, "__file__", "ipython")))[0] != "ipython"
+    return os.path.splitext(os.path.basename(getattr(main, "__file__", None) or "ipython"))[0] != "ipython"
 
 
 @functools.cache
