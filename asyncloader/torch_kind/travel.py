@@ -5,8 +5,7 @@ Laws:
 * To a forked worker goes nothing but indices: it has inherited the rest. To others, whatever pickle finds by
   name goes by name, also what the main module defines, since such a worker has run that; what has no name
   there (lambdas, local classes, all of a notebook) goes by value, by cloudpickle.
-* A class that went by value comes back as the very class that it was: it carries a number, and only that
-  travels. By value it would come back as a stranger, or overwrite what the consumer's class has become.
+* A class that went by value comes back as the very class that it was (``by_value``).
 * Nothing gets lost: what does not pickle raises where the consumer sees it. torch's queue would drop it in a
   thread of the worker's, and the consumer wait for ever.
 """
@@ -20,27 +19,21 @@ import os
 import pickle
 import sys
 import types
-import uuid
 from collections import ChainMap
-from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
 from operator import attrgetter
-from typing import Any, ClassVar
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from typing import Any
 
 import cloudpickle
 import torch.multiprocessing
 from torch.utils.data import get_worker_info as torch_worker_info
 
+from ..by_value import Homeward, Outward, any_class_came
 from ..torch_private import ExceptionWrapper
 
 __all__ = ["ByValue", "Roads", "travels_by_pickle"]
-
-# The classes that travel by value: here under the number that they carry, in every process that knows them.
-_numbers: WeakKeyDictionary[type, str] = WeakKeyDictionary()
-_classes: WeakValueDictionary[str, type] = WeakValueDictionary()
 
 
 def travels_by_pickle(context: BaseContext | None) -> bool:
@@ -144,7 +137,7 @@ class _Result:
 
     def __reduce__(self) -> Any:
         # In the thread that writes to the pipe. Only where a class came by value does the slower pickler pay.
-        pickler = _Homeward if _numbers else ForkingPickler
+        pickler = _Homeward if any_class_came() else ForkingPickler
         try:
             return pickle.loads, (_dump(pickler, self._result),)
         except Exception as error:
@@ -186,48 +179,25 @@ def _culprit(given: Any, name: str) -> str:
     return f"{name}, of type {type(given).__name__},"
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
-    """cloudpickle, with what multiprocessing and torch know of queues, locks and shared tensors."""
-
-    # Live views of both tables; multiprocessing has no public name for its own.
-    dispatch_table: ClassVar[ChainMap[Any, Any]] = ChainMap(
-        ForkingPickler._extra_reducers,  # type: ignore[attr-defined]  # not in typeshed
-        cloudpickle.Pickler.dispatch_table,
-    )
+# Live views of cloudpickle's table and of what multiprocessing and torch know of queues, locks and shared
+# tensors; multiprocessing has no public name for its own.
+_REDUCERS: ChainMap[Any, Any] = ChainMap(
+    ForkingPickler._extra_reducers,  # type: ignore[attr-defined]  # not in typeshed
+    cloudpickle.Pickler.dispatch_table,
+)
 
 
-class _Outward(_Pickler):
+class _Outward(Outward):
+    dispatch_table = _REDUCERS
+
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type | types.FunctionType) and _worker_finds(obj):
             return NotImplemented  # by name, as plain pickle does it
-        reduced = super().reducer_override(obj)
-        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
-            # cloudpickle's way of sending a class by value: how to make it, and how to fill it.
-            make, arguments, state, _, _, fill = reduced
-            number = _numbers.setdefault(obj, uuid.uuid4().hex)
-            _classes[number] = obj
-            return make, arguments, (number, fill, state), None, None, _settle
-        return reduced
-
-
-class _Homeward(_Pickler):
-    def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, type) and obj in _numbers:
-            return _class_of, (_numbers[obj],)
         return super().reducer_override(obj)
 
 
-def _settle(arrived: type, parts: tuple[str, Callable[[Any, Any], Any], Any]) -> None:
-    """Fill a class that came by value, once in a process's life."""
-    number, fill, state = parts
-    if arrived not in _numbers:
-        _numbers[arrived] = number
-        _classes[number] = arrived
-        fill(arrived, state)
-
-
-def _class_of(number: str) -> type:
-    return _classes[number]
+class _Homeward(Homeward):
+    dispatch_table = _REDUCERS
 
 
 def _worker_finds(obj: Any) -> bool:

@@ -229,6 +229,30 @@ def test_without_a_file_everything_of_main_travels_by_value(method: str) -> None
     assert (done.stdout, done.stderr) == ("[0, 1]\n", "")
 
 
+def test_a_stream_leaves_the_classes_of_its_batches_as_they_are(tmp_path: Path) -> None:
+    found = run_script(
+        tmp_path,
+        """
+        import json
+        import asyncloader as al
+
+        class Batch:
+            seen = 0
+            def __init__(self, samples):
+                self.samples = samples
+
+        if __name__ == "__main__":
+            dataset = al.from_iterable(lambda topology: topology.split(range(8)))
+            found = []
+            for batch in al.DataLoader(dataset, 2, num_workers=2, collate_fn=Batch):
+                Batch.seen += 1
+                found.append([type(batch) is Batch, Batch.seen])
+            print(json.dumps(found))
+        """,
+    )
+    assert found == [[True, number] for number in range(1, 5)]
+
+
 # --- what cannot travel ---
 
 
