@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .collate import Pad, PadField, default_collate, default_convert
     from .dataset import AsyncIterableDataset, Dataset, from_iterable, from_urls
     from .errors import FormatError, StoreError, WorkerDiedError
-    from .loader import DataLoader, StreamLoader
+    from .loader import DataLoader
     from .ops.draws import sample_rng, sample_seed
     from .plan.topology import Topology, get_topology
     from .stores.policy import NetworkPolicy
@@ -34,7 +34,6 @@ __all__ = [
     "PadField",
     "ShardWriter",
     "StoreError",
-    "StreamLoader",
     "Topology",
     "WorkerDiedError",
     "WorkerInfo",
@@ -61,7 +60,6 @@ _HOME = {
     "PadField": "collate",
     "ShardWriter": "writer",
     "StoreError": "errors",
-    "StreamLoader": "loader",
     "Topology": "plan.topology",
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",

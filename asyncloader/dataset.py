@@ -18,6 +18,7 @@ from .catalog import make_catalog
 from .formats.fields import decode_sample, default_handlers
 from .iterables import Iterables, Make
 from .ops.async_map import AsyncMap
+from .ops.context import MakeContext
 from .ops.fields import Rename, Select
 from .ops.filter import Filter
 from .ops.map import Map
@@ -25,11 +26,11 @@ from .ops.op import Blocks, Lane, Op, Opener, Source
 from .ops.repeat import Repeat
 from .ops.shuffle import Shuffle
 from .ops.take import Take
+from .plan.counts import Counter, Deal
 from .shards import Shards
 from .stores.access import Access, Renew
 from .stores.options import check_buckets
 from .stores.policy import NetworkPolicy
-from .stores.urls import scheme_of
 from .types import Position
 
 __all__ = ["AsyncIterableDataset", "Dataset", "from_iterable", "from_urls"]
@@ -53,7 +54,9 @@ class Dataset:
     def __repr__(self) -> str:
         return f"Dataset({', '.join([repr(self.source), *map(_shown, self.ops)])})"
 
-    def map(self, fn: Callable[[Any], Any], *, concurrency: int = 1) -> Dataset:
+    def map(
+        self, fn: Callable[..., Any], *, concurrency: int = 1, context: MakeContext | None = None
+    ) -> Dataset:
         """Replace each sample by ``fn(sample)``, keeping the order.
 
         Args:
@@ -62,15 +65,25 @@ class Dataset:
             concurrency: How many calls at a time, in each lane. 1, so that a function that is not
                 thread-safe is right by default. Coroutines overlap their waiting; plain functions run
                 on threads, which pays where they release the GIL.
+            context: Makes an asynchronous context manager, such as ``aiohttp.ClientSession`` or a function
+                under ``@asynccontextmanager``. It is entered on the loader's event loop, once in each
+                process and pass, and ``fn`` is called as ``fn(sample, value)`` with what it gave. It is
+                left when the pass ends, however it ends, after the last call. Maps that are given the
+                same ``context`` share it.
 
         Raises:
-            TypeError: ``fn`` cannot be called.
+            TypeError: ``fn`` or ``context`` cannot be called.
             ValueError: ``concurrency`` is below 1.
         """
         _check_callable("map", fn)
         _check_count("concurrency", concurrency)
-        op = AsyncMap(fn, concurrency) if _is_async(fn) else Map(fn, concurrency)
-        return self._with(op)
+        if context is not None and not callable(context):
+            raise TypeError(
+                "context should be a function that makes an asynchronous context manager in each process, "
+                f"such as the class itself, but got a {type(context).__name__}"
+            )
+        kind = AsyncMap if _is_async(fn) else Map
+        return self._with(kind(fn, concurrency, context))
 
     def filter(self, predicate: Callable[[Any], object]) -> Dataset:
         """Keep the samples for which ``predicate(sample)`` is true.
@@ -186,10 +199,22 @@ class Dataset:
             opener = partial(_open_op, op, number, opener)
         return opener(start, lane)
 
+    def count_samples(self, deal: Deal) -> list[float]:
+        """How many samples each lane of ``deal`` will have; raises ``UnknownCount`` with the reason."""
+        counter: Counter = self.source.count_samples
+        for op in self.ops:
+            counter = partial(op.count_samples, counter)
+        return counter(deal)
+
     @property
     def order_seed(self) -> int | None:
         """Seed of the first shuffle, which also draws the order of shards; None if there is none."""
         return next((op.seed for op in self.ops if isinstance(op, Shuffle)), None)
+
+    @property
+    def has_context(self) -> bool:
+        """Whether something of the user's is to be left at the end of a pass."""
+        return any(getattr(op, "context", None) is not None for op in self.ops)
 
     def describe(self) -> dict[str, Any]:
         """What a saved state must match, as JSON values, without secrets."""
@@ -220,15 +245,16 @@ def from_urls(
     renew: Renew | None = None,
     manifest: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
-    cache_limit: int | None = None,
+    cache_limit: int | str | None = None,
 ) -> Dataset:
     """A recipe that streams the samples of shards.
 
     Args:
         urls: One URL or path, or several: ``http(s)://``, ``s3://``, ``gs://``, ``az://``,
-            ``hf://datasets/``, ``file://`` and plain paths; with brace ranges (``train-{000..127}.tar``)
-            and lists (``{a,b}``). Globs and prefixes (``s3://bucket/train/``) of all but web servers are
-            looked up now, once, and their matches sorted; for object stores in a process of its own.
+            ``hf://datasets/``, ``file://`` and plain paths, also with ``~``; with brace ranges
+            (``train-{000..127}.tar``), which are the way to name many, and lists (``{a,b}``). Globs and
+            prefixes (``s3://bucket/train/``) of all but web servers are looked up now, once, and their
+            matches sorted; for object stores in a process of its own.
         format: ``"tar"``, ``"jsonl"`` or ``"text"``, for shards whose suffix does not tell. A
             compression is found by content.
         storage_options: Endpoint, region, credentials, headers; see ``docs/reference/urls.md``.
@@ -240,14 +266,15 @@ def from_urls(
             local shards, and in folders that are looked into anyway, it is found by itself.
         cache_dir: Keep shards of servers in this folder, whole, for later epochs and runs and for all
             processes of the machine. None, the default, keeps nothing: not every disk has room.
-        cache_limit: Most bytes kept there; 64 GiB by default.
+        cache_limit: Most bytes kept there, as an int or as ``"200GB"`` or ``"1 TiB"``; 64 GiB by default.
 
     Raises:
         TypeError: ``urls`` holds something else than strings and paths, or an option is of a wrong type.
         ValueError: No shard, an unknown scheme, format or storage option, a glob or prefix without a
             match, a manifest that does not know a shard, a folder that cannot hold a cache, or ``renew``
             where no shard is behind http(s).
-        StoreError: A server cannot be asked for a listing, or a manifest not be read.
+        StoreError: A server cannot be asked for a listing, or a manifest not be read; or a folder, glob or
+            prefix lacks shards that its manifest lists. Names, lists and braces are taken for a selection.
         FormatError: The manifest is not sound.
     """
     if network is not None and not isinstance(network, NetworkPolicy):
@@ -257,8 +284,8 @@ def from_urls(
     cache = cache_setting(cache_dir, cache_limit)
     access = Access(dict(storage_options or {}), network or NetworkPolicy(), renew, cache)
     catalog = make_catalog(urls, format, manifest, access.options, access.network)
-    check_buckets(catalog.urls, access.options)
-    if renew is not None and all(scheme_of(url) not in _RENEWED for url in catalog.urls):
+    check_buckets(catalog.urls.examples, access.options)
+    if renew is not None and catalog.schemes.isdisjoint(_RENEWED):
         raise ValueError(
             "renew is for presigned http(s):// URLs, which expire, but none of the shards has one; keys of "
             "an object store that expire are given by storage_options={'credential_provider': function}"
@@ -272,7 +299,9 @@ def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:
     Args:
         make: A function of a ``Topology`` that gives the iterable of one lane, such as
             ``lambda topology: topology.split(range(1000))``; or an iterable object that asks
-            ``get_topology()`` when it is iterated.
+            ``get_topology()`` when it is iterated. While either is iterated, torch's worker info says
+            worker 0 of 1, so that a library below does not split a lane's part once more; an object that
+            asks for both is refused with a ``RuntimeError``, since its samples might come twice.
 
     Raises:
         TypeError: ``make`` is neither.

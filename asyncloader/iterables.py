@@ -2,7 +2,9 @@
 
 Each lane iterates a copy of its own and must yield only its own part: a function is given the topology,
 an object asks ``get_topology()``. One that does neither is refused before its first sample is handed
-on, since every lane would yield the same samples.
+on, since every lane would yield the same samples. None is told of torch's workers, which are no other
+parts than the lanes are; an object that asks for both is refused, since nobody can know what it makes of
+them.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing
-from contextvars import copy_context
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from itertools import islice
 from time import monotonic
@@ -19,7 +21,8 @@ from typing import Any, TypeAlias
 from ._flow.channel import Channel, EndOfChannel
 from ._flow.engine import Engine, Scope
 from .ops.op import Blocks, Lane, name_of
-from .plan.topology import Topology, enter_topology
+from .plan.counts import Deal, UnknownCount
+from .plan.topology import AskedTopology, Topology, enter_topology
 from .types import Block, OffsetTrail, Position, SourceTrail
 
 __all__ = ["Iterables", "Make", "iterate_async"]
@@ -35,6 +38,9 @@ _BLOCK_S = 0.05
 # Blocks between the loop and the consumer of an asynchronous source; its samples have no known size, so
 # they are bounded by count: enough to go on while a batch is collated.
 _BLOCKS_AHEAD = 4
+
+# What to write for a dataset of Hugging Face's, say.
+_FUNCTION = "from_iterable(lambda topology: dataset.shard(num_shards=topology.lanes, index=topology.lane))"
 
 
 @dataclass(frozen=True)
@@ -54,12 +60,15 @@ class Iterables:
     def open(self, start: Position, lane: Lane) -> Blocks:
         """The iterable's samples; a position counts them, and resuming runs through those before."""
         skip: int = start.get("sample", 0)
-        iterable = self.make(lane.topology) if callable(self.make) else self.make
+        # Lanes take turns in one thread; the topology that an iterator sees must be its own lane's.
+        context = copy_context()
+        here = context.run(enter_topology, lane.topology)
+        iterable = context.run(self.make, lane.topology) if callable(self.make) else self.make
         must_ask = lane.topology.lanes > 1 and not callable(self.make)
         if isinstance(iterable, AsyncIterable):
             blocks = _open_async(iterable, skip, must_ask, lane.topology, lane.engine)
         elif isinstance(iterable, Iterable):
-            blocks = _open_sync(iterable, skip, must_ask, lane)
+            blocks = _open_sync(iterable, skip, must_ask, here, context)
         else:
             raise TypeError(
                 f"from_iterable should get an iterable, or a function that makes one, but "
@@ -70,32 +79,47 @@ class Iterables:
                 trail = SourceTrail(block.trail, None, lane.topology.lane, lane.repetition)
                 yield Block(block.samples, trail)
 
+    def count_samples(self, deal: Deal) -> list[float]:
+        raise UnknownCount(f"{self.describe()['iterable']} does not say how many samples it gives each lane")
+
     def describe(self) -> Mapping[str, Any]:
         kind = name_of(self.make) if callable(self.make) else type(self.make).__qualname__
         return {"source": "iterable", "iterable": kind}
 
 
-def _not_asked(iterable: object, topology: Topology) -> RuntimeError:
-    return RuntimeError(
-        f"{type(iterable).__name__} should yield only its part of {topology.lanes} lanes, but it never "
-        "asked for them: every lane would yield the same samples. Call asyncloader.get_topology() in "
-        "its __iter__ or __aiter__ before the first sample (topology.split(items) gives the part), or "
-        "load it in one lane (lanes=1, on one rank)"
-    )
+def _check_asked(iterable: object, here: AskedTopology) -> None:
+    """Refuse an object that cannot know its part, or may have taken a part of it."""
+    name, lanes = type(iterable).__name__, here.topology.lanes
+    if not here.asked:
+        raise RuntimeError(
+            f"{name} should yield only its part of {lanes} lanes, but it never "
+            "asked for them: every lane would yield the same samples. Call asyncloader.get_topology() in "
+            "its __iter__ or __aiter__ before the first sample (topology.split(items) gives the part), or "
+            "load it in one lane (lanes=1, on one rank). A library's dataset that cannot ask goes into a "
+            f"function: {_FUNCTION}"
+        )
+    if here.asked_workers:
+        raise RuntimeError(
+            f"{name} should find its part of {lanes} lanes in one way, but it asked both "
+            "asyncloader.get_topology() and torch.utils.data.get_worker_info(): split by both, samples would "
+            "be lost or come twice. Ask get_topology() alone: its lanes are those of all ranks and workers. "
+            f"A library's dataset that asks for workers goes into a function: {_FUNCTION}"
+        )
 
 
-def _open_sync(iterable: Iterable[Any], skip: int, must_ask: bool, lane: Lane) -> Blocks:
-    # Lanes take turns in one thread; the topology that an iterator sees must be its own lane's.
-    context = copy_context()
-    here = context.run(enter_topology, lane.topology)
+def _open_sync(
+    iterable: Iterable[Any], skip: int, must_ask: bool, here: AskedTopology, context: Context
+) -> Blocks:
     iterator: Any = context.run(iter, iterable)
     index = 0
     failure: Exception | None = None
     try:
         samples, failure = context.run(_take, iterator, 1)
-        if must_ask and not here.asked:
-            raise _not_asked(iterable, lane.topology)
-        while samples:
+        while True:
+            if must_ask:
+                _check_asked(iterable, here)
+            if not samples:
+                break
             if index + len(samples) > skip:
                 fresh = max(skip - index, 0)
                 yield Block(samples[fresh:], OffsetTrail(index + fresh, None))
@@ -126,13 +150,13 @@ def _take(iterator: Iterator[Any], most: int) -> tuple[list[Any], Exception | No
 
 def iterate_async(iterable: AsyncIterable[Any], engine: Engine) -> Generator[Any, None, None]:
     """The samples of an asynchronous iterable, for a plain loop; it runs ahead on the engine's loop."""
-    with closing(_open_async(iterable, 0, False, Topology(), engine)) as blocks:
+    with closing(_open_async(iterable, 0, False, None, engine)) as blocks:
         for block in blocks:
             yield from block.samples
 
 
 def _open_async(
-    iterable: AsyncIterable[Any], skip: int, must_ask: bool, topology: Topology, engine: Engine
+    iterable: AsyncIterable[Any], skip: int, must_ask: bool, topology: Topology | None, engine: Engine
 ) -> Blocks:
     out = Channel[Block](_BLOCKS_AHEAD)
     pump = _Pump(iterable, skip, must_ask, topology, out)
@@ -159,7 +183,7 @@ class _Pump:
         iterable: AsyncIterable[Any],
         skip: int,
         must_ask: bool,
-        topology: Topology,
+        topology: Topology | None,
         out: Channel[Block],
     ) -> None:
         self._iterable = iterable
@@ -187,12 +211,13 @@ class _Pump:
             raise self._failure
 
     async def _gather(self) -> None:
-        here = enter_topology(self._topology)
+        # None for a dataset of the torch kind, whose parts torch's workers are.
+        here = None if self._topology is None else enter_topology(self._topology)
         iterator: Any = aiter(self._iterable)
         try:
             async for sample in iterator:
-                if self._index == 0 and self._must_ask and not here.asked:
-                    raise _not_asked(self._iterable, self._topology)
+                if self._must_ask and here is not None:
+                    _check_asked(self._iterable, here)
                 self._index += 1
                 if self._index <= self._skip:
                     continue

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["check_streaming"]
+from .quantity import parse_bytes
+
+__all__ = ["check_streaming", "memory_bytes"]
 
 # A lane must be able to hold a first part and the block decoded from it, whatever the user says.
 _LEAST_MEMORY = 16 << 20
 
 
 def check_streaming(
-    shuffle: Any, multiprocessing_context: Any, collate_fn: Any, worker_init_fn: Any, memory_limit: int
+    shuffle: Any, multiprocessing_context: Any, collate_fn: Any, worker_init_fn: Any, memory_limit: int | str
 ) -> None:
     """Check what a stream does not take, before torch looks at the rest.
 
     Raises:
-        TypeError: A function that cannot be called.
+        TypeError: A function that cannot be called, or a memory limit that is no number of bytes.
         ValueError: Shuffling, a start method for workers, or too small a memory limit.
     """
     if shuffle not in (None, False):
@@ -33,8 +35,20 @@ def check_streaming(
     for name, fn in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
         if fn is not None and not callable(fn):
             raise TypeError(f"{name} should be callable, but got {type(fn).__name__}")
-    if isinstance(memory_limit, bool) or not isinstance(memory_limit, int) or memory_limit < _LEAST_MEMORY:
+    memory_bytes(memory_limit)
+
+
+def memory_bytes(memory_limit: int | str) -> int:
+    """What ``memory_limit`` means, in bytes.
+
+    Raises:
+        TypeError: It is neither an int nor a text.
+        ValueError: A text that is no number of bytes, or less than a lane needs.
+    """
+    size = parse_bytes("memory_limit", memory_limit)
+    if size < _LEAST_MEMORY:
         raise ValueError(
             f"memory_limit should be at least {_LEAST_MEMORY} bytes (16 MiB), "
             f"but got memory_limit={memory_limit!r}"
         )
+    return size

@@ -45,7 +45,8 @@ class Statistics:
     Attributes:
         batches: Delivered.
         samples: In those batches.
-        size_bytes: Bytes of tensors, arrays and byte strings in them.
+        size_bytes: Bytes of tensors, arrays, strings and byte strings in them, and 8 for each number; of long
+            lists within a batch an estimate. See ``sizes.bytes_of``.
         wait_s: Time the consumer has waited: for the pass to start, for batches, and for the end.
         network: What it took to get them, of all processes together.
         started_s: When the pass began, by ``time.perf_counter()``.
@@ -106,9 +107,14 @@ class ProgressBar:
     """A tqdm bar of batches, with samples/s, MB/s and the share of time the consumer waited.
 
     Make it when the pass begins: its clock starts here.
+
+    Args:
+        description: Stands before it.
+        total: Batches of the whole pass; None if that is not known.
+        done: How many of them were delivered before, by a run that this one goes on from.
     """
 
-    def __init__(self, description: str) -> None:
+    def __init__(self, description: str, total: int | None = None, done: int = 0) -> None:
         from tqdm.auto import tqdm
 
         class Bar(tqdm):  # type: ignore[type-arg]  # generic in the stubs alone
@@ -118,7 +124,9 @@ class ProgressBar:
         # Its own lock is a semaphore among processes, which stays; our workers have no bars.
         Bar.set_lock(threading.RLock())
         # Without smoothing, its rate is that of the whole pass, as the others are.
-        self._bar: Any = Bar(desc=description, unit=" batches", miniters=1, smoothing=0)
+        self._bar: Any = Bar(
+            desc=description, total=total, initial=done, unit=" batches", miniters=1, smoothing=0
+        )
 
     def show(self, statistics: Statistics) -> None:
         """Move on by one batch; tqdm itself limits how often the screen is touched."""

@@ -13,8 +13,9 @@ import asyncio
 import math
 import os
 import time
+import warnings
 import weakref
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,7 @@ from ._flow.channel import EndOfChannel, Receiver
 from ._flow.engine import Engine
 from ._flow.producer import Producer
 from .memory import keep_freed_pages
+from .ops.take import describe_shortfalls
 from .plan.checkpoint import Cursor
 from .plan.lanes import worker_lanes
 from .progress import NetworkCounts, Statistics
@@ -33,7 +35,7 @@ from .seeding import seed_worker
 from .shards import Shards
 from .stream import Batches, Lanes, MergedLanes, Note, read_lanes
 from .torch_kind.worker_info import enter_worker
-from .tracebacks import drop_frames
+from .tracebacks import drop_frames, users_level
 from .workers import WorkerPool
 
 __all__ = ["BatchIterator", "Run", "WorkerSetting", "stream_in_thread", "stream_in_workers"]
@@ -42,6 +44,10 @@ T = TypeVar("T", covariant=True)
 
 # Batches made ahead of the consumer without workers: one to hand over at once, one in the making.
 _BATCHES_AHEAD = 2
+
+# For a worker to leave the user's contexts, which may have something to flush or to sign off; as long as an
+# engine has for it. Without contexts nothing in a worker needs its clean-up to be whole.
+_CONTEXT_GRACE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -86,7 +92,9 @@ def stream_in_thread(
     stack.callback(producer.close)
     producer.start()
     order = [lane for lane, _ in lanes.turns]
-    return MergedLanes(order, dict.fromkeys(order, producer), producer.close, network)
+    merged = MergedLanes(order, dict.fromkeys(order, producer), producer.close, network)
+    stack.callback(_warn_of_shortfalls, merged)
+    return merged
 
 
 def stream_in_workers(
@@ -103,14 +111,31 @@ def stream_in_workers(
         share = replace(lanes, turns=turns, read_bytes=lanes.read_bytes // len(dealt))
         jobs.append(partial(_run_worker, share, worker, setting))
         receivers_of.update(dict.fromkeys(mine, worker))
-    pool = WorkerPool(jobs, prefetch=setting.prefetch, prefetch_bytes=batch_bytes // len(dealt))
+    pool = WorkerPool(
+        jobs,
+        prefetch=setting.prefetch,
+        prefetch_bytes=batch_bytes // len(dealt),
+        grace_s=_CONTEXT_GRACE_S if lanes.recipe.has_context else None,
+    )
     try:
         stack.enter_context(pool)
     except Exception as error:
         _note_unpicklable(lanes, setting, error)
         raise
     receivers = {lane: pool.workers[worker] for lane, worker in receivers_of.items()}
-    return MergedLanes([lane for lane, _ in lanes.turns], receivers, pool.close, network)
+    ends = pool.workers if lanes.recipe.has_context else []
+    merged = MergedLanes([lane for lane, _ in lanes.turns], receivers, pool.close, network, ends)
+    stack.callback(_warn_of_shortfalls, merged)
+    return merged
+
+
+def _warn_of_shortfalls(merged: MergedLanes) -> None:
+    """Say what ``take`` lacked when the pass is closed, which is in the consumer's own thread.
+
+    Where a lane ends nobody's line could be named: that is on a thread or in a worker.
+    """
+    for sentence in describe_shortfalls(merged.shortfalls):
+        warnings.warn(sentence, stacklevel=users_level())
 
 
 def _note_unpicklable(lanes: Lanes, setting: WorkerSetting, error: Exception) -> None:
@@ -133,15 +158,43 @@ def _note_unpicklable(lanes: Lanes, setting: WorkerSetting, error: Exception) ->
             )
 
 
-def _run_worker(lanes: Lanes, worker: int, setting: WorkerSetting) -> Batches:
+def _run_worker(lanes: Lanes, worker: int, setting: WorkerSetting) -> Iterator[tuple[Any, Note]]:
     """A worker's job, in its own process."""
+    engine = Engine()
+    batches = _worker_batches(lanes, worker, setting, engine)
+    return _Interruptible(batches, engine.stop) if lanes.recipe.has_context else batches
+
+
+def _worker_batches(lanes: Lanes, worker: int, setting: WorkerSetting, engine: Engine) -> Batches:
     seed = seed_worker(worker, setting.base_seed)
     world = lanes.world
     enter_worker(worker, setting.num_workers, seed, lanes.recipe, world.rank, world.size)
     if setting.init_fn is not None:
         setting.init_fn(worker)
-    with Engine() as engine, closing(read_lanes(lanes, engine)) as items:
+    with engine, closing(read_lanes(lanes, engine)) as items:
         yield from items
+
+
+@dataclass(frozen=True)
+class _Interruptible:
+    """Batches which the worker need not wait for when the parent lets go: contexts want to be left in time.
+
+    Attributes:
+        batches: Made by a worker.
+        let_go: Ends a wait for the next one, from another thread.
+    """
+
+    batches: Batches
+    let_go: Callable[[], None]
+
+    def __iter__(self) -> Iterator[tuple[Any, Note]]:
+        return self
+
+    def __next__(self) -> tuple[Any, Note]:
+        return next(self.batches)
+
+    def close(self) -> None:
+        self.batches.close()
 
 
 class Run:
@@ -212,6 +265,11 @@ class Run:
             raise
         return self._deliver(batch, note, began)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no batch to be had any more."""
+        return self._closed
+
     def close(self) -> None:
         """Free everything. Idempotent, from any thread."""
         self._closed = True
@@ -242,7 +300,13 @@ class Run:
 
     def _end(self, error: BaseException) -> None:
         self.exhausted = isinstance(error, EndOfChannel)
-        self.close()
+        try:
+            self.close()
+        except Exception as at_close:
+            if self.exhausted:
+                raise at_close from None
+            # The first one is what the user has to know.
+            error.add_note(f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
 
 
 class BatchIterator(Generic[T]):

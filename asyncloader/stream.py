@@ -6,8 +6,8 @@ plain generators from chunk to batch, which block only where bytes are waited fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -17,6 +17,7 @@ from .batching import Batcher
 from .collate.entries import telling_entries
 from .dataset import Dataset
 from .ops.op import Lane, note_batch
+from .ops.take import Shortfall
 from .plan.lanes import Rotation
 from .plan.topology import Topology, World
 from .progress import NetworkCounts
@@ -35,6 +36,7 @@ class Note(NamedTuple):
         samples: How many samples the batch has.
         size_bytes: How many bytes of data it holds.
         network: What the process has asked of the network since its note before.
+        shortfalls: Every ``take`` that fell short since then.
     """
 
     lane: int
@@ -42,6 +44,7 @@ class Note(NamedTuple):
     samples: int = 0
     size_bytes: int = 0
     network: NetworkCounts = NetworkCounts()
+    shortfalls: tuple[Shortfall, ...] = ()
 
 
 Batches: TypeAlias = Generator[tuple[Any, Note], None, None]
@@ -77,11 +80,14 @@ class Lanes:
 def read_lanes(lanes: Lanes, engine: Engine) -> Batches:
     """The batches of the lanes, one of each in turn, and a bare note where a lane ends."""
     shared: dict[Any, Any] = {}
+    shortfalls: list[Shortfall] = []
     network, told = NetworkCounts(), NetworkCounts()
     rotation = Rotation([lane for lane, _ in lanes.turns])
     with ExitStack() as stack:
         streams = {
-            lane: stack.enter_context(closing(_lane_batches(lanes, lane, start, engine, network, shared)))
+            lane: stack.enter_context(
+                closing(_lane_batches(lanes, lane, start, engine, network, shared, shortfalls))
+            )
             for lane, start in lanes.turns
         }
         for lane in rotation:
@@ -89,6 +95,8 @@ def read_lanes(lanes: Lanes, engine: Engine) -> Batches:
             news, told = network.since(told), replace(network)
             if note.position is None:
                 rotation.mark_dry(lane)
+                note = note._replace(shortfalls=tuple(shortfalls))
+                shortfalls.clear()
             else:
                 rotation.advance()
             yield batch, note._replace(network=news)
@@ -101,6 +109,7 @@ def _lane_batches(
     engine: Engine,
     network: NetworkCounts,
     shared: dict[Any, Any],
+    shortfalls: list[Shortfall],
 ) -> Batches:
     lane = Lane(
         topology=Topology(number, lanes.lane_count, lanes.world.rank, lanes.world.size, lanes.epoch),
@@ -109,6 +118,7 @@ def _lane_batches(
         order_seed=lanes.recipe.order_seed,
         network=network,
         shared=shared,
+        shortfalls=shortfalls,
     )
     batcher = Batcher(lanes.batch_size, lanes.drop_last)
     try:
@@ -152,6 +162,8 @@ class MergedLanes:
         receivers: For each lane the stream that carries it; one stream may carry several lanes.
         close: Closes the streams.
         network: Told of all that they have asked of the network.
+        ends: Streams whose end is waited for after the last batch, since what they still have to do may
+            fail.
     """
 
     def __init__(
@@ -160,11 +172,15 @@ class MergedLanes:
         receivers: Mapping[int, NoteReceiver],
         close: Callable[[], None],
         network: NetworkCounts,
+        ends: Sequence[NoteReceiver] = (),
     ) -> None:
         self._rotation = Rotation(lanes)
         self._receivers = receivers
         self._close = close
         self._network = network
+        self._ends = ends
+        #: Of all lanes that have ended.
+        self.shortfalls: list[Shortfall] = []
 
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
         """The next batch; see ``Receiver``."""
@@ -175,6 +191,9 @@ class MergedLanes:
                 raise _cut_short(lane) from None
             if self._take_turn(lane, note):
                 return batch, note
+        for stream in self._ends:
+            with suppress(EndOfChannel):
+                stream.receive(timeout_s)
         raise EndOfChannel
 
     async def receive_async(self) -> tuple[Any, Note]:
@@ -186,6 +205,9 @@ class MergedLanes:
                 raise _cut_short(lane) from None
             if self._take_turn(lane, note):
                 return batch, note
+        for stream in self._ends:
+            with suppress(EndOfChannel):
+                await stream.receive_async()
         raise EndOfChannel
 
     def close(self) -> None:
@@ -196,6 +218,7 @@ class MergedLanes:
         """Pass the turn on; say whether there is a batch, or only the word that the lane has ended."""
         assert note.lane == lane, f"lane {note.lane} came in the turn of lane {lane}"
         self._network.add(note.network)
+        self.shortfalls += note.shortfalls
         if note.position is None:
             self._rotation.mark_dry(lane)
             return False

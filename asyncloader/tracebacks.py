@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from .errors import FormatError, StoreError, WorkerDiedError
 
-__all__ = ["drop_frames", "format_frames", "raise_told"]
+__all__ = ["drop_frames", "format_frames", "raise_told", "users_level"]
 
 # Whose frames tell a user nothing: ours, and those of the clients and the event loop in between.
 _INTERNAL = sys.stdlib_module_names | {"aiohttp", "aiohappyeyeballs", "asyncloader", "obstore", "yarl"}
@@ -55,6 +55,18 @@ def format_frames(error: BaseException) -> str:
 def _is_told(error: BaseException) -> bool:
     codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
     return bool(codes) and codes[-1] is raise_told.__code__
+
+
+def users_level() -> int:
+    """The ``stacklevel`` with which a warning of the caller's names the line that called the library."""
+    level, frame = 0, sys._getframe(1)
+    while _is_ours_or_between(frame.f_globals) and frame.f_back is not None:
+        level, frame = level + 1, frame.f_back
+    return level + 1
+
+
+def _is_ours_or_between(module: dict[str, object]) -> bool:
+    return str(module.get("__name__")).partition(".")[0] in ("asyncloader", "contextlib", "weakref")
 
 
 def _origins(error: BaseException) -> Iterator[BaseException]:

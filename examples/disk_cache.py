@@ -13,7 +13,7 @@ with al.ShardWriter(folder / "train-{:03d}.tar", max_samples=25) as writer:
 
 with testing.serve(folder) as server:
     shards = f"{server.url}/train-{{000..003}}.tar"
-    dataset = al.from_urls(shards, cache_dir=cache, cache_limit=200 << 30)
+    dataset = al.from_urls(shards, cache_dir=cache, cache_limit="200 GB")
     loader = al.DataLoader(dataset, batch_size=10, num_workers=2)
     for epoch in range(2):
         samples = sum(len(batch["txt"]) for batch in loader)

@@ -39,7 +39,7 @@ def make_tensors(sample: dict[str, Any]) -> dict[str, Any]:
     return {"number": sample["number"], "x": torch.tensor(sample["x"]), "y": torch.tensor(sample["y"])}
 
 
-def save(path: Path, model: nn.Module, loader: al.StreamLoader[Any], seen: list[int]) -> None:
+def save(path: Path, model: nn.Module, loader: al.DataLoader[Any], seen: list[int]) -> None:
     """Gather what each rank must remember, and write it once."""
     everybody: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everybody, {"loader": loader.state_dict(), "seen": seen})

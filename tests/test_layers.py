@@ -20,11 +20,13 @@ PACKAGE = Path(asyncloader.__file__).parent
 #: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
-    {"memory", "sizes", "progress", "digest", "tracebacks", "descriptors"},  # small things that know nobody else
+    # Small things that know nobody else.
+    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors", "run_length"},
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "batching", "collate", "seeding"},  # bytes; samples; batches
     {"shard_names"},  # what names tell of formats, and what to write where they tell none
+    {"shard_search"},  # names checked, expanded and looked up
     {"manifest"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
     {"catalog"},  # which shards a recipe is of
@@ -33,6 +35,8 @@ ROOMS = [
     {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows
     {"stream"},  # one run of a recipe: lanes in turn, as batches
     {"run"},  # one pass: threads or processes, and their end
+    {"kinds"},  # streams, and the datasets that torch's own loop reads, behind one protocol
+    {"interop"},  # what Lightning and accelerate probe a loader for
     {"loader"},  # the facade
     {"__main__"},  # the package as a program: the commands there are
 ]
@@ -40,7 +44,7 @@ ROOMS = [
 APART = {"testing"}
 
 #: Rooms without ``async``, clock and I/O, so that their rules can be tested as functions.
-PURE = {"errors", "types", "sizes", "digest", "plan", "formats", "batching", "collate"}
+PURE = {"errors", "types", "sizes", "quantity", "digest", "plan", "formats", "batching", "collate"}
 
 
 def level_of(room: str) -> int:

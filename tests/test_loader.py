@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import multiprocessing
 import pickle
 import re
 import threading
 import time
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 from corpus import Corpus, keys_of
@@ -279,3 +283,152 @@ def test_pin_memory_without_an_accelerator_warns_as_torch_does_and_delivers_unpi
     with pytest.warns(UserWarning, match="'pin_memory' argument is set as true but no accelerator"):
         batches = [batch.tolist() for batch in al.DataLoader(numbers(4), 2, pin_memory=True)]
     assert batches == [[0, 1], [2, 3]]
+
+
+# --- subclasses ---
+
+
+class Labelled(al.DataLoader[Any]):
+    """A subclass of another signature, which sets attributes before its base is ready."""
+
+    def __init__(self, label: str, dataset: Any, **options: Any) -> None:
+        self.label = label
+        self.shown_early = repr(self)
+        super().__init__(dataset, **options)
+
+
+@pytest.mark.parametrize("make", [lambda: range(20), numbers], ids=["map style", "stream"])
+def test_a_subclass_may_have_any_signature(make: Callable[[], Any]) -> None:
+    dataset = make()
+    for loader in (Labelled("a", dataset, batch_size=8), Labelled("a", dataset=dataset, batch_size=8)):
+        assert (loader.label, loader.dataset, loader.batch_size) == ("a", dataset, 8)
+        assert [len(batch) for batch in loader] == [8, 8, 4]
+
+
+@pytest.mark.usefixtures("fork_server")
+def test_a_subclass_over_a_stream_resumes_is_copied_and_closes() -> None:
+    with Labelled("a", numbers(), batch_size=4, num_workers=1, lanes=2) as loader:
+        batches = iter(loader)
+        first = [next(batches).tolist() for _ in range(2)]
+        state = loader.state_dict()
+        for twin in (copy.copy(loader), pickle.loads(cloudpickle.dumps(loader))):
+            assert (type(twin), twin.label) == (Labelled, "a")
+            twin.load_state_dict(state)
+            rest = [batch.tolist() for batch in twin]
+            assert sorted(chain(*first, *rest)) == list(range(20))
+
+
+class Doubled(al.DataLoader[Any]):
+    """A subclass that changes what comes out."""
+
+    def __iter__(self) -> Any:
+        return (2 * batch for batch in super().__iter__())
+
+
+async def test_both_kinds_of_loop_go_through_a_subclass_s_own_iterator() -> None:
+    for dataset in (range(4), numbers(4)):
+        loader = Doubled(dataset, 2)
+        assert [batch.tolist() for batch in loader] == [[0, 2], [4, 6]]
+        assert [batch.tolist() async for batch in loader] == [[0, 2], [4, 6]]
+
+
+def test_a_copy_stays_where_it_was_made() -> None:
+    loader = al.DataLoader(numbers(), 4)
+    twin = copy.copy(loader)
+    next(iter(loader))
+    assert len(list(twin)) == 5
+    assert loader.state_dict()["positions"] != twin.state_dict()["positions"]
+
+
+def test_a_misspelt_option_is_named_for_every_kind_of_dataset() -> None:
+    for dataset in (range(4), numbers(4)):
+        with pytest.raises(TypeError, match=r"DataLoader.__init__\(\) got .* argument 'num_wrokers'"):
+            al.DataLoader(dataset, num_wrokers=4)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "options", [{"device": "cpu"}, {"lanes": 1}, {"lanes": 0}, {"memory_limit": 1 << 30}, {"progress": True}]
+)
+def test_an_option_for_streams_is_refused_with_another_dataset(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises(TypeError, match=f"{name} can be given for streams only .* is a range"):
+        al.DataLoader(range(4), **options)
+
+
+# --- datasets of torch's kinds ---
+
+
+@pytest.mark.parametrize(("workers", "keep"), [(0, False), (2, False), (2, True)])
+def test_closing_ends_the_workers_of_torchs_loop(workers: int, keep: bool) -> None:
+    with testing.check_leaks():
+        with al.DataLoader(range(40), num_workers=workers, persistent_workers=keep) as loader:
+            batches = iter(loader)
+            next(batches)
+            loader.close()
+            assert not multiprocessing.active_children()
+            assert len(list(loader)) == 40
+            iter(loader)
+        assert not multiprocessing.active_children()
+        del batches, loader  # torch's own hold queues
+
+
+def test_a_state_of_torchs_loop_has_no_position_and_says_so() -> None:
+    for workers in (0, 1):
+        loader = al.DataLoader(range(8), 2, num_workers=workers)
+        for _ in loader:
+            state = loader.state_dict()
+        assert state == {"version": 1, "kind": "torch", "batches": 4}
+        ended = loader.state_dict()
+        loader.load_state_dict(ended)  # between two epochs there is nothing to lose
+        with pytest.warns(UserWarning, match="after 4 batches of an epoch, but a range .* at the beginning"):
+            loader.load_state_dict(state)
+        assert len(list(loader)) == 4
+
+
+def test_a_state_of_the_other_kind_is_refused() -> None:
+    stream, mapped = al.DataLoader(numbers()), al.DataLoader(range(8))
+    with pytest.raises(ValueError, match=r"over a range .*saved by a stream's loader"):
+        mapped.load_state_dict(stream.state_dict())
+    with pytest.raises(ValueError, match="the state lacks"):
+        stream.load_state_dict(mapped.state_dict())
+
+
+def test_an_epoch_is_told_to_the_sampler() -> None:
+    sampler = torch.utils.data.DistributedSampler(range(8), 2, 0)  # type: ignore[arg-type]
+    orders = []
+    for epoch in (0, 1, 0):
+        loader = al.DataLoader(range(8), 2, sampler=sampler)
+        loader.set_epoch(epoch)
+        orders.append([batch.tolist() for batch in loader])
+    assert orders[0] == orders[2] != orders[1]
+
+
+def test_what_is_not_counted_is_not_there() -> None:
+    assert not hasattr(al.DataLoader(range(8)), "statistics")
+    with pytest.raises(AttributeError, match="statistics are counted for streams only"):
+        _ = al.DataLoader(range(8)).statistics
+
+
+# --- shown ---
+
+
+def test_a_loader_shows_what_it_is_over_and_how_it_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    loader = al.DataLoader(numbers().shuffle(10, seed=3), 8, num_workers=2, rank=1, world_size=2)
+    assert repr(loader) == (
+        "DataLoader(Dataset(Iterables(numbers.<locals>.<lambda>), shuffle(window=10, seed=3)), "
+        "batch_size=8, num_workers=2, lanes=4, rank 1 of 2 (rank= and world_size=), seed=3)"
+    )
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert "lanes=3, rank 2 of 3 (RANK and WORLD_SIZE))" in repr(al.DataLoader(numbers()))
+    assert repr(al.DataLoader([1, 2, 3], 2)) == "DataLoader([1, 2, 3], batch_size=2, num_workers=0)"
+    assert Labelled("a", numbers()).shown_early.startswith("<")
+    assert repr(Labelled("a", numbers())).startswith("Labelled(Dataset(")
+
+
+def test_what_a_loader_shows_is_one_short_line_without_secrets() -> None:
+    for dataset in (list(range(1_000_000)), torch.zeros(100, 100), {"a": "x" * 10_000}):
+        shown = repr(al.DataLoader(dataset))
+        assert len(shown) < 300 and "\n" not in shown
+    secret = al.DataLoader(al.from_urls("https://user:secret@host.test/a.tar?X-Amz-Signature=secret"))
+    assert "host.test/a.tar" in repr(secret) and "secret" not in repr(secret)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -254,10 +255,63 @@ def test_a_tensor_is_refused_with_how_to_write_it(tmp_path: Path, field: str, me
     writer.close()
 
 
-def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="there is no such folder") as caught:
-        ShardWriter(tmp_path / "none" / "s.tar").write({"__key__": "a", "txt": "b"})
-    assert caught.value.filename == str(tmp_path / "none")
+def test_a_missing_folder_is_made_with_the_first_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for pattern in (tmp_path / "one" / "two" / "s.tar", "~/three/s.tar"):
+        with ShardWriter(pattern) as writer:
+            assert not os.path.exists(os.path.dirname(os.path.expanduser(pattern)))
+            writer.write({"__key__": "a", "txt": "b"})
+    for folder in ("one/two", "three"):
+        assert sorted(os.listdir(tmp_path / folder)) == ["manifest.json", "s.tar"]
+
+
+def test_a_shard_without_a_folder_in_its_name_goes_where_one_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with ShardWriter("s.tar") as writer:
+        writer.write({"__key__": "a", "txt": "b"})
+    assert (tmp_path / "s.tar").exists()
+
+
+def test_a_file_where_the_folder_should_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(NotADirectoryError, match="this is a file") as caught:
+        ShardWriter(tmp_path / "file" / "s.tar").write({"__key__": "a", "txt": "b"})
+    assert caught.value.filename == str(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (numpy.int64(3), r"sample['x'] is a numpy.int64, which JSON has no form for; write its .item()"),
+        (numpy.bool_(True), "sample['x'] is a numpy.bool, which JSON has no form for; write its .item()"),
+        ([1, {"y": numpy.arange(3)}], "sample['x'][1]['y'] is a numpy.ndarray, which"),
+        (numpy.arange(3), "; write its .tolist()"),
+        (numpy.array(3.5), "; write its .item()"),
+        (torch.arange(3), "sample['x'] is a torch.Tensor, which JSON has no form for; write its .tolist()"),
+        ({numpy.int64(3): 1}, "a key of sample['x'] is a numpy.int64"),
+        (b"bytes", "sample['x'] is a bytes, which JSON has no form for; decode it"),
+        (({1, 2},), "sample['x'][0] is a set, which JSON has no form for; write it as a list"),
+        (object(), "sample['x'] is a object, which"),
+    ],
+)
+def test_what_json_has_no_form_for_is_named_with_what_to_write(
+    tmp_path: Path, value: Any, message: str
+) -> None:
+    with ShardWriter(tmp_path / "s.jsonl") as writer:
+        with pytest.raises(TypeError, match=re.escape(message)):
+            writer.write({"good": [1, "a", None, True, 0.5, numpy.float64(1)], "x": value})
+        writer.write({"x": 1})
+    assert read(tmp_path / "s.jsonl") == [{"x": 1}]
+
+
+def test_a_field_of_json_in_a_tar_names_what_has_no_form_too(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=re.escape("value['n'] is a numpy.int64")) as caught:
+        ShardWriter(tmp_path / "s.tar").write({"__key__": "a", "json": {"n": numpy.int64(1)}})
+    assert caught.value.__notes__ == ["while encoding field 'json'"]
 
 
 def test_jsonl_takes_dicts_of_json_values_only(tmp_path: Path) -> None:

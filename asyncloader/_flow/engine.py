@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from ..descriptors import occupy_standard_descriptors
 from .channel import Channel
+from .residents import MakeContext, Residents
 
 __all__ = ["Engine", "EngineStopped", "Scope"]
 
@@ -112,6 +113,8 @@ class Engine:
         self._ready = threading.Event()
         #: Clients (sessions) of this engine; closed after its last task has ended.
         self.resources = AsyncExitStack()
+        self._residents = Residents()
+        self._residence: Scope | None = None
 
     def start(self) -> None:
         """Start the thread, and return once its loop turns.
@@ -135,21 +138,27 @@ class Engine:
         Raises:
             EngineStopped: The engine was stopped before.
         """
-        assert self._loop is not None and self._scope is not None, "engine not started"
-        if self._stop_asked:
-            raise EngineStopped
-        try:
-            self._loop.call_soon_threadsafe(self._scope.start, work, outlet)
-        except RuntimeError:
-            if self._loop.is_closed():
-                raise EngineStopped from None
-            raise
+        self._start_in(self._scope, work, outlet)
+
+    def enter(self, make: MakeContext) -> Any:
+        """Enter ``make()`` on the loop and give its value; it is left after the last task, when all stops.
+
+        Blocks the calling thread, which is not the loop's.
+
+        Raises:
+            Exception: What making or entering it raised.
+            EngineStopped: The engine was stopped before.
+        """
+        entered = Channel[Any](1)
+        self._start_in(self._residence, partial(self._residents.reside, make, entered), entered)
+        return entered.receive()
 
     def stop(self) -> None:
         """Cancel every task, close the loop and join the thread. Idempotent, from any thread.
 
         Raises:
             RuntimeError: The tasks' clean-up did not end within its deadline of five seconds.
+            Exception: What leaving a context of ``enter`` raised; once.
         """
         if self._thread is None or self._loop is None:
             return
@@ -167,13 +176,32 @@ class Engine:
         self._thread.join(_STOP_DEADLINE_S)
         if self._thread.is_alive():
             raise RuntimeError(f"{self._name} did not stop within {_STOP_DEADLINE_S} s: a task is stuck")
+        if (error := self._residents.take_error()) is not None:
+            raise error
 
     def __enter__(self) -> Engine:
         self.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.stop()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            self.stop()
+        except Exception as at_stop:
+            if not isinstance(error, Exception):
+                raise
+            # The first one is what the user has to know.
+            error.add_note(f"then, while the engine stopped: {type(at_stop).__name__}: {at_stop}")
+
+    def _start_in(self, scope: Scope | None, work: Work, outlet: Channel[Any]) -> None:
+        assert self._loop is not None and scope is not None, "engine not started"
+        if self._stop_asked:
+            raise EngineStopped
+        try:
+            self._loop.call_soon_threadsafe(scope.start, work, outlet)
+        except RuntimeError:
+            if self._loop.is_closed():
+                raise EngineStopped from None
+            raise
 
     def _run(self) -> None:
         try:
@@ -188,14 +216,16 @@ class Engine:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._stopping = asyncio.Event()
-        try:
-            async with self.resources, Scope() as scope:
-                self._scope = scope
-                self._ready.set()
-                await self._stopping.wait()
-                raise _Stop
-        except* _Stop:
-            pass
+        async with self.resources, Scope() as self._residence:
+            try:
+                async with Scope() as self._scope:
+                    self._ready.set()
+                    await self._stopping.wait()
+                    raise _Stop
+            except* _Stop:
+                pass
+            finally:
+                self._residents.leave()
 
 
 async def _run_into(work: Work, outlet: Channel[Any]) -> None:

@@ -66,7 +66,12 @@ class Producer(Generic[T]):
             return
         self._closed = True
         self._channel.close()
-        self._on_close()
+        try:
+            self._on_close()
+        finally:
+            self._join()
+
+    def _join(self) -> None:
         # A garbage collection may run a finalizer in any thread, also in one that this one waits for.
         if threading.current_thread().name.startswith(_OWN_THREADS) or self._thread.ident is None:
             return

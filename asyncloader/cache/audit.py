@@ -61,8 +61,8 @@ def audit(cache_dir: str | os.PathLike[str]) -> Audit:
                 if _is_right(found):
                     verified.sound += 1
                     verified.sound_bytes += size
-                elif folder.has(path):
-                    verified.bad.append(f"{ROOT}/{folder.quarantine(path)}")
+                elif (bad := folder.quarantine(path)) is not None:
+                    verified.bad.append(f"{ROOT}/{bad}")
     finally:
         folder.close()
     return verified

@@ -164,7 +164,8 @@ class Bringing:
             pass
         if not right:
             name = await file.run(self._folder.quarantine, found.path, found.number)
-            self._complaints.bad_file(wanted.url, name)
+            if name is not None:
+                self._complaints.bad_file(wanted.url, name)
         return right
 
     # --- what is not ---

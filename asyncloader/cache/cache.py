@@ -87,6 +87,20 @@ class Cache:
         """Tell the user once, since reading goes on without the disk."""
         self._complaints.disk_failed(error)
 
+    async def put_aside(self, url: str, identity: Identity, copy: Copy) -> None:
+        """Take a copy out of use whose file does not hold any more what was put into it.
+
+        Those who have it open go on with what of it is right.
+        """
+        path = self._folder.final_path(identity, copy.etag, copy.size)
+        try:
+            name = await copy.file.run(self._folder.quarantine, path, copy.file.number)
+        except OSError as error:
+            self._complaints.disk_failed(error)
+            return
+        if name is not None:
+            self._complaints.bad_file(url, name)
+
     async def _trusted(self, wanted: Wanted) -> Copy | None:
         """The copy of a complete file, if this run has verified it before."""
         bad: list[str] = []

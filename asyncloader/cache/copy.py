@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 
 from ..errors import StoreError
-from .header import HEADER_BYTES, Header, State
+from ..types import Buffer
+from .header import STRETCH_BYTES, Header, State
+from .stretches import Stretches
 from .threads import Descriptor
 
 __all__ = ["Copy"]
@@ -15,8 +16,8 @@ __all__ = ["Copy"]
 class Copy:
     """The local copy of one version of a shard.
 
-    Law: the last byte is not to be had before the copy is complete, so that nobody can take for whole what
-    may yet turn out to be wrong.
+    Laws: bytes are to be had by whole stretches only, so that each can be held against its checksum; and the
+    last not before the copy is complete, so that nobody can take for whole what may yet turn out to be wrong.
 
     Args:
         file: Where it is; the copy is one of its holders.
@@ -27,6 +28,7 @@ class Copy:
         self.file = file
         self.etag = header.etag
         self.size = header.size
+        self._stretches = Stretches(header)
         self.filled = header.size if header.state is State.COMPLETE else 0
         self.error: StoreError | None = None
         self._growing = header.state is State.FILLING
@@ -49,9 +51,14 @@ class Copy:
         if not self._readers:
             self.file.close()
 
-    async def read(self, offset: int, size: int) -> bytes:
-        """Bytes of the shard; fewer if the file ends before."""
-        return await self.file.run(os.pread, self.file.number, size, HEADER_BYTES + offset)
+    async def read(self, start: int, stop: int) -> list[Buffer]:
+        """Bytes of the shard, of those that are filled.
+
+        Raises:
+            DamagedError: The file does not hold what was put into it.
+            OSError: The disk cannot read it.
+        """
+        return await self.file.run(self._stretches.read, self.file.number, start, stop)
 
     async def wait_change(self) -> None:
         """Wait until there are more bytes, or it has ended."""
@@ -59,7 +66,8 @@ class Copy:
 
     def grow(self, filled: int) -> None:
         """So many bytes are there now."""
-        self.filled = max(self.filled, min(filled, self.size - 1))
+        readable = min(filled, self.size - 1)
+        self.filled = max(self.filled, readable - readable % STRETCH_BYTES)
         self._wake()
 
     def end(self, *, whole: bool = False, error: StoreError | None = None) -> None:

@@ -7,7 +7,7 @@ import hashlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from .._flow.channel import Channel, EndOfChannel
@@ -22,8 +22,9 @@ from ..types import Buffer
 from .copy import Copy
 from .filling import publish, withdraw
 from .folder import Folder, Found
-from .header import ABANDONED, HEADER_BYTES, Header, State
+from .header import ABANDONED, Header, State
 from .identity import Identity
+from .stretches import Sums, has_crc32c
 from .threads import Descriptor
 from .verifying import mark
 
@@ -99,6 +100,8 @@ class Download:
         self._opened = opened
         self._admitting = asyncio.Lock()
         self._copy: Copy | None = None
+        self._header = ABANDONED  # until it is known what is coming
+        self._sums = Sums(self._header)
         self._sha256 = hashlib.sha256()
         self._verifier = Verifier({})
 
@@ -114,10 +117,9 @@ class Download:
         try:
             await self._fill()
             assert self._copy is not None, "a shard that ends has begun"
-            etag, size = self._copy.etag, self._copy.size
-            last_word = Header(State.REJECTED, etag, size)  # unless the digest is right
+            last_word = replace(self._header, state=State.REJECTED)  # unless the digest is right
             self._verifier.check(redact(self._url))
-            whole = Header(State.COMPLETE, etag, size, self._sha256.digest())
+            whole = replace(self._header, state=State.COMPLETE, sha256=self._sha256.digest())
             last_word = None  # from here on the thread sees to it, also if nobody waits for it
             await self._file.run(self._target.publish, whole)
             self._copy.end(whole=True)
@@ -158,7 +160,7 @@ class Download:
                 length += len(piece[-1])
             if piece:
                 assert self._copy is not None, "the first answer comes before its first byte"
-                await self._file.run(self._store_piece, self._file.number, piece, HEADER_BYTES + offset)
+                await self._file.run(self._store_piece, self._file.number, piece, self._header.begin + offset)
                 offset += length
                 self._copy.grow(offset)
 
@@ -166,6 +168,8 @@ class Download:
         for chunk in piece:
             self._sha256.update(chunk)
             self._verifier.update(chunk)
+            # Before the bytes: by these, others that read along see that a stretch is there.
+            self._sums.add(number, chunk)
             rest = memoryview(chunk)
             while rest:
                 written = os.pwrite(number, rest, offset)
@@ -200,10 +204,11 @@ class Download:
             raise NotKeptError("its server names no version of it (ETag), so a change could not be seen")
         if body.total is None:
             raise NotKeptError("its server does not say how long it is")
-        header = Header(State.FILLING, body.etag, body.total)
-        await self._file.run(os.pwrite, self._file.number, header.encode(), 0)
+        self._header = Header(State.FILLING, body.etag, body.total, crc32c=has_crc32c())
+        self._sums = Sums(self._header)
+        await self._file.run(os.pwrite, self._file.number, self._header.encode(), 0)
         if not await self._has_room():
             raise NotKeptError("there is no room for it")
         self._verifier = Verifier(body.digests)
-        self._copy = Copy(self._file.share(), header)
+        self._copy = Copy(self._file.share(), self._header)
         self._opened(self._copy)

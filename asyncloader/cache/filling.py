@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Iterator
 from contextlib import suppress
 
-from .folder import FILE_FLAGS, FILLING, SHARDS, Folder, Found, read_header
+from .folder import FILE_FLAGS, FILLING, Folder, Found, read_header
 from .header import Header
 from .identity import Identity
 
@@ -74,8 +74,7 @@ def _new(folder: Folder, path: str) -> Found | None:
 
 def publish(folder: Folder, found: Found, identity: Identity, header: Header) -> None:
     """Give a file that is whole its final name, and remove what it replaces."""
-    version = identity.version_name(header.etag, header.size)
-    target = f"{SHARDS}/{identity.name[:2]}/{identity.name}.{version}"
+    target = folder.final_path(identity, header.etag, header.size)
     with suppress(FileExistsError):
         os.mkdir(os.path.dirname(target), 0o700, dir_fd=folder.number)
     os.pwrite(found.number, header.encode(), 0)

@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from .header import HEADER_BYTES, Header, State
+from .header import HEADER_BYTES, Header, State, is_outdated
 from .identity import Identity
 
 __all__ = ["FILE_FLAGS", "FILLING", "QUARANTINE", "ROOT", "SHARDS", "Folder", "Found", "read_header"]
@@ -111,6 +111,8 @@ class Folder:
     def find(self, identity: Identity, bad: list[str], sha256: bytes | None = None) -> Found | None:
         """The complete file of a shard; what has its name and is none goes to quarantine and into ``bad``.
 
+        A file of an earlier release is removed, and nothing is said of it.
+
         Args:
             identity: The shard's.
             bad: Gets the new names of bad files.
@@ -122,7 +124,8 @@ class Folder:
             except FileNotFoundError:
                 continue
             except OSError:  # a link, a folder, a file of another user
-                bad.append(self.quarantine(path))
+                if name := self.quarantine(path):
+                    bad.append(name)
                 continue
             header = _sound_header(number)
             if (
@@ -132,34 +135,48 @@ class Folder:
             ):
                 return Found(number, header, path)
             try:
-                bad.append(self.quarantine(path, number))
+                if not self._drop_outdated(path, number) and (name := self.quarantine(path, number)):
+                    bad.append(name)
             finally:
                 os.close(number)
         return None
 
     def open_kept(self, path: str) -> Found | None:
-        """The complete file of this name; None if it is none."""
+        """The complete file of this name; None if it is none. A file of an earlier release is removed."""
         try:
             number = os.open(path, FILE_FLAGS, dir_fd=self.number)
         except OSError:
             return None
         header = _sound_header(number)
         if header is None:
-            os.close(number)
+            try:
+                self._drop_outdated(path, number)
+            finally:
+                os.close(number)
             return None
         return Found(number, header, path)
 
-    def quarantine(self, path: str, number: int | None = None) -> str:
-        """Take a bad file out of use; returns its new name.
+    def final_path(self, identity: Identity, etag: str, size: int) -> str:
+        """The name of the complete file of this version of a shard."""
+        return f"{SHARDS}/{identity.name[:2]}/{identity.name}.{identity.version_name(etag, size)}"
+
+    def quarantine(self, path: str, number: int | None = None) -> str | None:
+        """Take a bad file out of use.
 
         Args:
             number: The descriptor it was read by: the name may mean a better file by now.
+
+        Returns:
+            Its new name; None if somebody else has taken it away, who then tells of it.
         """
         name = f"{QUARANTINE}/{os.path.basename(path)}"
         if number is not None and not self.is_named(path, number):
-            return name
-        with suppress(FileNotFoundError):
+            return None
+        try:
             os.replace(path, name, src_dir_fd=self.number, dst_dir_fd=self.number)
+        except FileNotFoundError:
+            return None
+        with suppress(FileNotFoundError):
             os.utime(name, dir_fd=self.number, follow_symlinks=False)
         ages = []
         for other in self.names(QUARANTINE):
@@ -177,13 +194,6 @@ class Folder:
                 os.unlink(path, dir_fd=self.number)
             except (IsADirectoryError, PermissionError):  # a folder was put in a file's place
                 os.rmdir(path, dir_fd=self.number)
-
-    def has(self, path: str) -> bool:
-        """Whether there is anything of this name."""
-        with suppress(FileNotFoundError):
-            os.stat(path, dir_fd=self.number, follow_symlinks=False)
-            return True
-        return False
 
     def names(self, folder: str) -> list[str]:
         """What is in one of the folders below."""
@@ -208,6 +218,17 @@ class Folder:
         below = f"{SHARDS}/{identity.name[:2]}"
         return [f"{below}/{name}" for name in self.names(below) if name.startswith(identity.name + ".")]
 
+    def _drop_outdated(self, path: str, number: int) -> bool:
+        """Remove the open file if an earlier release has made it; whether that was so."""
+        try:
+            if not is_outdated(os.pread(number, HEADER_BYTES, 0)):
+                return False
+        except OSError:  # a pipe, or the disk cannot read it
+            return False
+        if self.is_named(path, number):
+            self.remove(path)
+        return True
+
     def is_named(self, path: str, number: int) -> bool:
         """Whether the open file has this name (still)."""
         try:
@@ -231,6 +252,6 @@ def _sound_header(number: int) -> Header | None:
         header = read_header(number)
     except OSError:  # the disk cannot read it
         return None
-    if header is None or header.state is not State.COMPLETE or found.st_size != HEADER_BYTES + header.size:
+    if header is None or header.state is not State.COMPLETE or found.st_size != header.file_bytes:
         return None
     return header

@@ -12,7 +12,7 @@ from ..errors import StoreError
 from ..stores.urls import redact
 from .copy import Copy
 from .folder import read_header
-from .header import HEADER_BYTES, Header, State
+from .header import Header, State
 from .inotify import Inotify
 from .threads import Descriptor
 
@@ -55,7 +55,9 @@ def look(number: int) -> Progress:
     else:
         fcntl.flock(number, fcntl.LOCK_UN)
         alive = False
-    return Progress(read_header(number), max(os.fstat(number).st_size - HEADER_BYTES, 0), alive)
+    header = read_header(number)
+    filled = 0 if header is None else max(os.fstat(number).st_size - header.begin, 0)
+    return Progress(header, filled, alive)
 
 
 async def follow(

@@ -6,6 +6,7 @@ import os
 import sys
 import uuid
 
+from ..quantity import parse_bytes
 from ..stores.access import CacheSetting
 
 __all__ = ["DEFAULT_LIMIT_BYTES", "cache_setting"]
@@ -14,7 +15,9 @@ __all__ = ["DEFAULT_LIMIT_BYTES", "cache_setting"]
 DEFAULT_LIMIT_BYTES = 64 << 30
 
 
-def cache_setting(cache_dir: str | os.PathLike[str] | None, cache_limit: int | None) -> CacheSetting | None:
+def cache_setting(
+    cache_dir: str | os.PathLike[str] | None, cache_limit: int | str | None
+) -> CacheSetting | None:
     """What ``from_urls(cache_dir=, cache_limit=)`` means; makes the cache's private folder.
 
     Args:
@@ -22,13 +25,13 @@ def cache_setting(cache_dir: str | os.PathLike[str] | None, cache_limit: int | N
         cache_limit: Most bytes of shards kept in it, by all processes that use it. None for 64 GiB.
 
     Raises:
-        TypeError: Something else than a path and an int.
-        ValueError: A limit that is not positive or has no folder; a folder that cannot be made, or is not
-            private; a platform without ``flock`` (the cache needs Linux, or another Unix).
+        TypeError: Something else than a path, and an int or a text.
+        ValueError: A limit that is no number of bytes, is not positive or has no folder; a folder that
+            cannot be made, or is not private; a platform without ``flock`` (the cache needs Linux, or another
+            Unix).
     """
-    if cache_limit is not None and (isinstance(cache_limit, bool) or not isinstance(cache_limit, int)):
-        raise TypeError(f"cache_limit should be a number of bytes, but got cache_limit={cache_limit!r}")
-    if cache_limit is not None and cache_limit <= 0:
+    limit_bytes = DEFAULT_LIMIT_BYTES if cache_limit is None else parse_bytes("cache_limit", cache_limit)
+    if limit_bytes <= 0:
         raise ValueError(f"cache_limit should be positive, but got cache_limit={cache_limit}")
     if cache_dir is None:
         if cache_limit is not None:
@@ -48,4 +51,4 @@ def cache_setting(cache_dir: str | os.PathLike[str] | None, cache_limit: int | N
         Folder(path).close()
     except OSError as error:
         raise ValueError(f"cache_dir={path!r} cannot be used: {error.strerror}") from error
-    return CacheSetting(path, cache_limit or DEFAULT_LIMIT_BYTES, uuid.uuid4().hex)
+    return CacheSetting(path, limit_bytes, uuid.uuid4().hex)

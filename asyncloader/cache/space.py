@@ -11,7 +11,6 @@ import os
 
 from .filling import being_filled
 from .folder import QUARANTINE, SHARDS, Folder
-from .header import HEADER_BYTES
 from .room import Demand, Kept, choose_victims, floor_bytes
 
 __all__ = ["make_room"]
@@ -23,7 +22,7 @@ def make_room(folder: Folder, limit_bytes: int) -> bool:
     # First what is being filled, then what is kept: a file that becomes complete meanwhile is counted twice
     # rather than never.
     for header, length in being_filled(folder):
-        full = length if header is None else HEADER_BYTES + header.size
+        full = length if header is None else header.file_bytes
         announced += full
         unwritten += max(full - length, 0)
     kept = _kept(folder)

@@ -15,7 +15,9 @@ from ..types import Buffer
 from .bringing import Wanted
 from .cache import Cache
 from .copy import Copy
-from .identity import identity_of
+from .header import STRETCH_BYTES
+from .identity import Identity, identity_of
+from .stretches import DamagedError
 
 __all__ = ["CachedStore"]
 
@@ -32,7 +34,9 @@ class CachedStore:
     an ETag or without room, and one that is opened in its middle (a resumed run).
 
     A shard that another run has left is verified when it is first used: its server is asked whether it was
-    changed, and its digest is worked out. If the server cannot be reached, that is its ``StoreError``.
+    changed, and its digest is worked out. If the server cannot be reached, that is its ``StoreError``. And
+    whatever is read of a file is held against its checksums, each time: a file that was damaged since is put
+    aside, and the bytes come from the network; the next read that opens the shard downloads it anew.
 
     Args:
         remote: Answers what the cache cannot; its reads retry and resume.
@@ -79,19 +83,24 @@ class CachedStore:
             return
         try:
             end = min(stop, copy.size)
-            async with aclosing(self._chunks(copy, url, start, end)) as chunks:
+            async with aclosing(self._chunks(copy, url, identity, start, end)) as chunks:
                 yield Body(start, end, copy.size, copy.etag, chunks)
         finally:
             copy.close()
 
-    async def _chunks(self, copy: Copy, url: str, offset: int, end: int) -> AsyncGenerator[Buffer, None]:
+    async def _chunks(
+        self, copy: Copy, url: str, identity: Identity, offset: int, end: int
+    ) -> AsyncGenerator[Buffer, None]:
         while offset < end:
             if offset < copy.filled:
-                piece = await self._piece(copy, offset, min(_PIECE_BYTES, end - offset, copy.filled - offset))
+                # Up to where a stretch ends, so that the next piece begins with one.
+                most = offset - offset % STRETCH_BYTES + _PIECE_BYTES
+                piece = await self._piece(copy, url, identity, offset, min(most, end, copy.filled))
                 if not piece:
                     break
-                yield piece
-                offset += len(piece)
+                for chunk in piece:
+                    yield chunk
+                    offset += len(chunk)
             elif copy.growing:
                 await copy.wait_change()
             elif copy.error is not None:
@@ -111,12 +120,14 @@ class CachedStore:
                     return
         # The reader above knows what was promised, and sees what is missing.
 
-    async def _piece(self, copy: Copy, offset: int, size: int) -> bytes:
-        """Bytes of the copy; none if the disk cannot give them."""
+    async def _piece(self, copy: Copy, url: str, identity: Identity, start: int, stop: int) -> list[Buffer]:
+        """Bytes of the copy; none if the disk cannot give them, or not as they were."""
         try:
-            return await copy.read(offset, size)
+            return await copy.read(start, stop)
         except StoreError:
             raise
+        except DamagedError:
+            await self._cache.put_aside(url, identity, copy)
         except OSError as error:
             self._cache.disk_failed(error)
-            return b""
+        return []

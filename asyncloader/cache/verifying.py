@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import os
 
-from .header import HEADER_BYTES, MARK_BYTES, Header, mark_of
+from .header import MARK_BYTES, Header, mark_of
+from .stretches import DamagedError, Stretches
 
 __all__ = ["Check", "is_marked", "mark", "touch"]
 
-_READ_BYTES = 1 << 20
+_READ_BYTES = 2 << 20
 
 
 class Check:
@@ -24,6 +25,7 @@ class Check:
     def __init__(self, header: Header) -> None:
         self._header = header
         self._sha256 = hashlib.sha256()
+        self._stretches = Stretches(header)
         self._offset = 0
 
     def step(self, number: int) -> bool | None:
@@ -32,15 +34,16 @@ class Check:
         Raises:
             OSError: The disk cannot read it.
         """
-        buffer = memoryview(bytearray(_READ_BYTES))
         stop = min(self._offset + self._STEP_BYTES, self._header.size)
         while self._offset < stop:
-            wanted = buffer[: stop - self._offset]
-            read = os.preadv(number, [wanted], HEADER_BYTES + self._offset)
-            if not read:
+            end = min(self._offset + _READ_BYTES, stop)
+            try:
+                chunks = self._stretches.read(number, self._offset, end)
+            except DamagedError:
                 return False
-            self._sha256.update(wanted[:read])
-            self._offset += read
+            for chunk in chunks:
+                self._sha256.update(chunk)
+            self._offset = end
         if self._offset < self._header.size:
             return None
         return self._sha256.digest() == self._header.sha256

@@ -9,7 +9,7 @@ import io
 import json
 import operator
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -24,13 +24,12 @@ def encode_jsonl_sample(sample: Mapping[str, Any]) -> bytes:
     """One line of JSON; ``__url__``, which says where a sample was read from, is left out.
 
     Raises:
-        TypeError: Not a mapping, or a value that JSON has no form for.
+        TypeError: Not a mapping, or a value that JSON has no form for; it says which.
     """
     if not isinstance(sample, Mapping):
         raise TypeError(f"a sample must be a dict, not {type(sample).__name__}")
     plain = {key: value for key, value in sample.items() if key != "__url__"}
-    line = json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
-    return line.encode("utf-8") + b"\n"
+    return _dump_json(plain, "sample") + b"\n"
 
 
 def encode_tar_sample(sample: Mapping[str, Any]) -> bytes:
@@ -107,7 +106,49 @@ def _encode_field(field: str, value: Any) -> bytes:
 
 
 def _encode_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    return _dump_json(value, "value")
+
+
+def _dump_json(value: Any, name: str) -> bytes:
+    try:
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+    except TypeError:
+        unfit = _find_unfit(value, name)
+        if unfit is None:
+            raise
+    where, found = unfit
+    kind = f"{type(found).__module__}.{type(found).__qualname__}".removeprefix("builtins.")
+    raise TypeError(f"{where} is a {kind}, which JSON has no form for; {_fit_form(found)}")
+
+
+def _find_unfit(value: Any, where: str) -> tuple[str, Any] | None:
+    """What JSON has no form for, and how to get at it from ``where``."""
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str | int | float | None):
+                return f"a key of {where}", key
+        items = value.items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    else:
+        return None if isinstance(value, str | int | float | None) else (where, value)
+    for key, item in items:
+        unfit = _find_unfit(item, f"{where}[{key!r}]")
+        if unfit is not None:
+            return unfit
+    return None
+
+
+def _fit_form(value: Any) -> str:
+    """What to write instead."""
+    if hasattr(value, "tolist"):  # arrays and scalars of NumPy, tensors
+        return "write its .tolist()" if getattr(value, "shape", ()) else "write its .item()"
+    if isinstance(value, bytes | bytearray | memoryview):
+        return "decode it to a str, or write shards of tar, whose fields are bytes"
+    if isinstance(value, set | frozenset):
+        return "write it as a list"
+    return "write it as dicts, lists, strings, numbers, booleans and None"
 
 
 def _encode_text(value: Any) -> bytes:

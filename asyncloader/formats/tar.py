@@ -5,11 +5,13 @@ Laws:
 - A wrong header never ends the shard quietly and never yields wrong bytes: it raises.
 - A shard without an end marker is truncated, even if it stops just between two members: that is
   what a cut download looks like, and readers that took it for the end have lost samples silently.
-- A body is copied once, from the chunk into its own ``bytes``; chunks are never piled up in a buffer.
+- A body is copied once, from the chunk into its own ``bytes``; a large one as its chunks come, so that it
+  is never held twice.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 
 from ..errors import FormatError
@@ -20,6 +22,9 @@ from ._tar_members import read_members
 from ._tar_samples import SampleGroups
 
 __all__ = ["TarDecoder"]
+
+# Pieces of less than this wait for the last one and are joined, which is faster than to grow a buffer.
+_GATHER_BYTES = 8 << 20
 
 
 class TarDecoder(PushDecoder):
@@ -58,7 +63,8 @@ class TarDecoder(PushDecoder):
         self._need = next(self._parser)
         self._skip = 0  # bytes to drop before the needed ones
         self._pieces: list[bytes | memoryview] = []
-        self._held = 0  # bytes in pieces, fewer than needed
+        self._large: io.BytesIO | None = None  # in place of the pieces
+        self._held = 0  # bytes of the needed ones that are there
         self._start = start_byte
         self._fed = start_byte
 
@@ -88,8 +94,7 @@ class TarDecoder(PushDecoder):
         self._skip = max(at - size, 0)
         if at < size:
             # A view pins the chunk instead of copying the piece now and again in the join.
-            self._pieces.append(memoryview(chunk)[at:] if size - at > BLOCK else chunk[at:])
-            self._held += size - at
+            self._hold(memoryview(chunk)[at:] if size - at > BLOCK else chunk[at:])
         yield from self._take()
 
     def _complete_pending(self, chunk: bytes) -> int:
@@ -102,13 +107,27 @@ class TarDecoder(PushDecoder):
         end = at + self._need - self._held
         if end > len(chunk):
             return at
-        self._pieces.append(memoryview(chunk)[at:end])
-        whole = b"".join(self._pieces)
+        self._hold(memoryview(chunk)[at:end])
+        # Not copied: the buffer is a ``bytes`` of its own, handed out by whoever lets go of it.
+        whole = b"".join(self._pieces) if self._large is None else self._large.getvalue()
         self._pieces = []
+        self._large = None
         self._held = 0
         at = end + (-self._need & 511)
         self._need = self._parser.send(whole)
         return at
+
+    def _hold(self, piece: bytes | memoryview) -> None:
+        self._held += len(piece)
+        if self._large is not None:
+            self._large.write(piece)
+            return
+        self._pieces.append(piece)
+        if self._held >= _GATHER_BYTES:
+            # Grows with what comes, not to the length that a header claims.
+            self._large = io.BytesIO()
+            self._large.writelines(self._pieces)
+            self._pieces = []
 
     def _decode_end(self) -> Iterator[Block]:
         samples = self._samples

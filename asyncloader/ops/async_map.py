@@ -16,13 +16,15 @@ from typing import Any
 
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Scope
+from ..plan.counts import Counter, Deal
 from ..types import Block, PickedTrail, Position
+from .context import MakeContext, given
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
 
 __all__ = ["AsyncMap"]
 
-AsyncFn = Callable[[Any], Coroutine[Any, Any, Any]]
+AsyncFn = Callable[..., Coroutine[Any, Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -32,16 +34,19 @@ class AsyncMap:
     Args:
         fn: A coroutine function of one sample.
         concurrency: How many calls may be waiting at a time, in each lane.
+        context: Makes what is the function's second argument.
     """
 
     fn: AsyncFn
     concurrency: int = 1
+    context: MakeContext | None = None
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         # Both ways unbounded but for the count kept below: the loop never waits to hand back a result.
         most = 2 * self.concurrency + PIECE_SAMPLES
         inbox, outbox = Channel[Block](most), Channel[Block](most)
-        lane.engine.submit(partial(_map_blocks, self.fn, self.concurrency, lane, inbox, outbox), outbox)
+        fn = given(self.fn, self.context, lane)
+        lane.engine.submit(partial(_map_blocks, fn, self.concurrency, lane, inbox, outbox), outbox)
         outstanding = 0
         try:
             with closing(upstream(start, lane)) as blocks:
@@ -63,6 +68,9 @@ class AsyncMap:
         finally:
             inbox.finish()
             outbox.close()
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}

@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from ..plan.counts import Counter, Deal
 from ..types import Block, Position
 from .op import Blocks, Lane, Opener, note_sample
 
@@ -22,6 +23,9 @@ class Select:
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(upstream(start, lane)) as blocks:
             yield from _change(blocks, self._select, f"select{self.fields}")
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "select", "fields": list(self.fields)}
@@ -43,6 +47,9 @@ class Rename:
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(upstream(start, lane)) as blocks:
             yield from _change(blocks, self._rename, f"rename({dict(self.names)})")
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "rename", "names": [list(pair) for pair in self.names]}

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
+from ..plan.counts import Counter, Deal, UnknownCount
 from ..types import Block, PickedTrail, Position
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
@@ -37,6 +38,9 @@ class Filter:
                         yield Block([piece.samples[index] for index in kept], PickedTrail(piece.trail, kept))
                     if failure is not None:
                         raise failure  # what came before it was good, and may have completed a batch
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        raise UnknownCount(f"filter({name_of(self.predicate)}) does not say how many samples it keeps")
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "filter", "fn": name_of(self.predicate)}

@@ -9,7 +9,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from ..plan.counts import Counter, Deal
 from ..types import Block, Position
+from .context import MakeContext, given
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
 
@@ -27,30 +29,36 @@ class Map:
         fn: Any callable of one sample.
         concurrency: How many samples at a time. Above 1 the calls run on threads, which pays for
             functions that release the GIL (decoding images, NumPy, I/O).
+        context: Makes what is the function's second argument.
     """
 
-    fn: Callable[[Any], Any]
+    fn: Callable[..., Any]
     concurrency: int = 1
+    context: MakeContext | None = None
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        fn = given(self.fn, self.context, lane)
         with closing(upstream(start, lane)) as blocks:
             if self.concurrency == 1:
                 for block in blocks:
                     for piece in block.pieces(PIECE_SAMPLES):
-                        yield from self._apply(piece, lane).hand_on()
+                        yield from self._apply(fn, piece, lane).hand_on()
             else:
-                yield from self._open_threads(blocks, lane)
+                yield from self._open_threads(fn, blocks, lane)
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}
 
-    def _open_threads(self, blocks: Iterator[Block], lane: Lane) -> Blocks:
+    def _open_threads(self, fn: Callable[[Any], Any], blocks: Iterator[Block], lane: Lane) -> Blocks:
         running: deque[Future[_Applied]] = deque()
         pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="asyncloader-map")
         try:
             for block in blocks:
                 for piece in block.pieces(_THREAD_PIECE_SAMPLES):
-                    running.append(pool.submit(self._apply, piece, lane))
+                    running.append(pool.submit(self._apply, fn, piece, lane))
                     # Twice as many as run, so that none idles while this thread is elsewhere.
                     while running and (running[0].done() or len(running) > 2 * self.concurrency):
                         yield from running.popleft().result().hand_on()
@@ -59,12 +67,12 @@ class Map:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _apply(self, block: Block, lane: Lane) -> _Applied:
+    def _apply(self, fn: Callable[[Any], Any], block: Block, lane: Lane) -> _Applied:
         mapped: list[Any] = []
         try:
             with Calls(lane, block.trail, mapped):
                 for sample in block.samples:
-                    mapped.append(self.fn(sample))
+                    mapped.append(fn(sample))
         except Exception as error:
             note_sample(error, f"map({name_of(self.fn)})", block, len(mapped))
             return _Applied(Block(mapped, block.trail), error)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .._flow.engine import Engine
+from ..plan.counts import Counter, Deal
 from ..plan.topology import Topology
 from ..progress import NetworkCounts
 from ..types import Block, Position, Trail
+
+if TYPE_CHECKING:
+    from .take import Shortfall
 
 __all__ = [
     "PIECE_SAMPLES",
@@ -53,6 +57,7 @@ class Lane:
         network: Counts the requests of this process.
         shared: Clients shared by the lanes of one engine, made by the source that needs them.
         operator: Which of the recipe's operators is being opened, from 0.
+        shortfalls: Told of each ``take`` that could not be kept.
     """
 
     topology: Topology
@@ -63,6 +68,7 @@ class Lane:
     network: NetworkCounts = field(default_factory=NetworkCounts, compare=False)
     shared: dict[Any, Any] = field(default_factory=dict, compare=False)
     operator: int = 0
+    shortfalls: list[Shortfall] = field(default_factory=list, compare=False)
 
     def repeated(self, repetition: int) -> Lane:
         """This lane in another repetition; shuffles draw anew in each."""
@@ -86,6 +92,10 @@ class Source(Protocol):
         """The lane's samples from ``start`` on."""
         ...
 
+    def count_samples(self, deal: Deal) -> list[float]:
+        """How many samples each lane of ``deal`` has; raises ``UnknownCount`` with the reason."""
+        ...
+
     def describe(self) -> Mapping[str, Any]:
         """What makes two sources the same to a saved state, as JSON values, without secrets."""
         ...
@@ -96,6 +106,10 @@ class Op(Protocol):
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         """The transformed samples from ``start`` on; closing the generator closes the upstream."""
+        ...
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        """How many samples it makes of those of each lane; see ``Source.count_samples``."""
         ...
 
     def describe(self) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..plan.counts import Counter, Deal
 from ..plan.order import permutation
 from ..types import Block, Place, Position, Trail
 from .op import PIECE_SAMPLES, START, Blocks, Lane, Opener
@@ -53,6 +54,9 @@ class Shuffle:
                         origins = _Origins()
             if samples:
                 yield from self._emit(samples, skip, _Window(number, begins, None, origins), lane)
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "shuffle", "window": self.window, "seed": self.seed}

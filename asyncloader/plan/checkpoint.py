@@ -27,17 +27,20 @@ class Cursor:
         lanes: The rank's lanes, in the order of their turns.
         turn: Index into ``lanes`` of the lane that delivers next.
         positions: The position of each lane that has delivered a batch, after that batch.
+        batches: How many were delivered.
     """
 
     epoch: int
     lanes: Sequence[int]
     turn: int = 0
     positions: dict[int, Position] = field(default_factory=dict)
+    batches: int = 0
 
     def delivered(self, lane: int, position: Position) -> None:
         """The consumer has been given a batch of ``lane`` which ends at ``position``."""
         self.positions[lane] = position
         self.turn = (self.lanes.index(lane) + 1) % len(self.lanes)
+        self.batches += 1
 
     def turns(self) -> list[tuple[int, Position]]:
         """The lanes in the order of their next turns, each with the position to open it at."""
@@ -60,6 +63,7 @@ def save_cursor(cursor: Cursor, recipe: Mapping[str, Any], world: World) -> dict
         "world_size": world.size,
         "epoch": cursor.epoch,
         "turn": cursor.turn,
+        "batches": cursor.batches,
         "positions": _to_table(cursor.positions),
     }
 
@@ -103,12 +107,13 @@ def load_cursor(
         )
     try:
         positions = _from_table(state["positions"])
-        fits = 0 <= state["turn"] < len(lanes) and positions.keys() <= set(lanes)
+        batches = state.get("batches", 0)  # a state need not have it: bars start at it
+        fits = 0 <= state["turn"] < len(lanes) and positions.keys() <= set(lanes) and batches >= 0
     except (AttributeError, LookupError, TypeError, ValueError):
         fits = False
     if not fits:
         raise ValueError("the state's turn or positions do not fit its own lanes; was it edited?")
-    return Cursor(state["epoch"], lanes, state["turn"], positions)
+    return Cursor(state["epoch"], lanes, state["turn"], positions, batches)
 
 
 def _difference(name: str, saved: Mapping[str, Any], mine: Mapping[str, Any]) -> str:

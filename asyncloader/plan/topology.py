@@ -10,7 +10,16 @@ from typing import Any, TypeVar
 
 from .launchers import find_claim
 
-__all__ = ["Topology", "World", "enter_topology", "get_topology", "process_group", "resolve_world"]
+__all__ = [
+    "AskedTopology",
+    "Topology",
+    "World",
+    "current_topology",
+    "enter_topology",
+    "get_topology",
+    "process_group",
+    "resolve_world",
+]
 
 T = TypeVar("T")
 
@@ -118,14 +127,21 @@ class Topology:
 
 
 @dataclass(slots=True)
-class _Asked:
-    """The topology of the running stream, and whether its source has looked at it."""
+class AskedTopology:
+    """The topology of the running source, and what it has looked at to find its part.
+
+    Attributes:
+        topology: The place of its lane.
+        asked: Whether it has looked at that.
+        asked_workers: Whether it has looked at torch's number of its worker, or how many there are.
+    """
 
     topology: Topology
     asked: bool = field(default=False)
+    asked_workers: bool = field(default=False)
 
 
-_current: ContextVar[_Asked | None] = ContextVar("asyncloader_topology", default=None)
+_current: ContextVar[AskedTopology | None] = ContextVar("asyncloader_topology", default=None)
 
 
 def get_topology() -> Topology:
@@ -140,8 +156,13 @@ def get_topology() -> Topology:
     return here.topology
 
 
-def enter_topology(topology: Topology) -> _Asked:
+def current_topology() -> AskedTopology | None:
+    """The topology of the source that runs in this context; looking does not count as asking."""
+    return _current.get()
+
+
+def enter_topology(topology: Topology) -> AskedTopology:
     """Make ``topology`` the current one of this context, and tell whether it is asked for."""
-    here = _Asked(topology)
+    here = AskedTopology(topology)
     _current.set(here)
     return here

@@ -26,11 +26,18 @@ from .adapt import AsyncFetched, AsyncIterated, ByValue, for_loop
 from .unsplit import Unsplit, UnsplitNotice, WatchedCollate
 from .worker_info import enter_worker
 
-__all__ = ["AsyncDoor", "open_torch_iterator"]
+__all__ = ["AsyncDoor", "Delivered", "close_torch_iterator", "open_torch_iterator"]
+
+
+@dataclass(slots=True)
+class Delivered:
+    """How many batches a pass has handed out: 0 before its first one, and once it has ended."""
+
+    batches: int = 0
 
 
 def open_torch_iterator(
-    loader: DataLoader[Any], dataset: Any, world: World, notice: UnsplitNotice
+    loader: DataLoader[Any], dataset: Any, world: World, notice: UnsplitNotice, delivered: Delivered
 ) -> _BaseDataLoaderIter:
     """torch's iterator over ``loader``.
 
@@ -39,12 +46,13 @@ def open_torch_iterator(
         dataset: The loader's dataset as torch's constructor saw it (``adapt.for_torch``).
         world: What the workers are told of their rank.
         notice: Told of a dataset that several workers read and none has split.
+        delivered: Counts the batches handed out.
     """
     seen = for_loop(dataset, loader.num_workers)
     view = copy.copy(loader)
     _set(view, "dataset", seen)
     if loader.num_workers == 0:
-        iterator: _BaseDataLoaderIter = _SingleProcessDataLoaderIter(view)
+        iterator: _BaseDataLoaderIter = _HereIterator(view, delivered)
         _stop_engine_with(iterator, seen)
         return iterator
     _set(view, "worker_init_fn", _Enter(loader.worker_init_fn, world))
@@ -57,7 +65,30 @@ def open_torch_iterator(
                 _set(view, name, ByValue(getattr(view, name), name, getattr(loader, name)))
     loader.check_worker_number_rationality()
     occupy_standard_descriptors()  # also for the workers, which inherit them
-    return _WorkersIterator(view, partial(notice.tell, loader.dataset))
+    return _WorkersIterator(view, partial(notice.tell, loader.dataset), delivered)
+
+
+def close_torch_iterator(iterator: _BaseDataLoaderIter) -> None:
+    """End the workers of ``iterator``, if it has any. Idempotent."""
+    if isinstance(iterator, _WorkersIterator):
+        iterator._shutdown_workers()
+
+
+class _HereIterator(_SingleProcessDataLoaderIter):
+    """torch's iterator without workers, whose batches are counted."""
+
+    def __init__(self, view: DataLoader[Any], delivered: Delivered) -> None:
+        self._delivered = delivered
+        super().__init__(view)
+
+    def _next_data(self) -> Any:
+        try:
+            batch = super()._next_data()  # type: ignore[no-untyped-call]
+        except StopIteration:
+            self._delivered.batches = 0
+            raise
+        self._delivered.batches += 1
+        return batch
 
 
 class _WorkersIterator(_MultiProcessingDataLoaderIter):
@@ -66,14 +97,22 @@ class _WorkersIterator(_MultiProcessingDataLoaderIter):
     Args:
         view: torch's loop over this loader.
         tell_unsplit: Called with a stack level when the dataset turns out not to be split.
+        delivered: Counts the batches handed out.
     """
 
     # Until torch has something to shut down; else its __del__ fails on an iterator that it refused to make.
     _shutdown = True
 
-    def __init__(self, view: DataLoader[Any], tell_unsplit: Callable[[int], None]) -> None:
+    def __init__(
+        self, view: DataLoader[Any], tell_unsplit: Callable[[int], None], delivered: Delivered
+    ) -> None:
         self._tell_unsplit = tell_unsplit
+        self._delivered = delivered
         super().__init__(view)
+
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
+        self._delivered.batches = 0
+        super()._reset(loader, first_iter)
 
     def _next_data(self) -> Any:
         try:
@@ -82,7 +121,10 @@ class _WorkersIterator(_MultiProcessingDataLoaderIter):
             # One of torch's frames holds the error that it raises, and through it this iterator: in that
             # cycle its workers would live until a garbage collection, which then waits 5 s for each.
             clear_frames(error.__traceback__)
+            if isinstance(error, StopIteration):
+                self._delivered.batches = 0
             raise
+        self._delivered.batches += 1
         if isinstance(batch, Unsplit):
             self._tell_unsplit(3)  # past torch's __next__, to the loop
             return batch.batch

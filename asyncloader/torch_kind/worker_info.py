@@ -8,6 +8,8 @@ from typing import Any, cast
 from torch.utils.data import _utils
 from torch.utils.data import get_worker_info as torch_worker_info
 
+from ..plan.topology import current_topology
+
 __all__ = ["WorkerInfo", "enter_worker", "get_worker_info", "is_first_worker", "was_asked"]
 
 _TorchInfo: Any = _utils.worker.WorkerInfo
@@ -20,6 +22,9 @@ _asked = False
 class WorkerInfo(_TorchInfo):  # type: ignore[misc]  # torch's class is untyped
     """torch's ``WorkerInfo`` (id, num_workers, seed, dataset), and which rank the worker works for.
 
+    To the source of a stream it says worker 0 of 1. A lane's source has the topology to find its part by, and
+    a library below it, which knows of workers only, would take a part of that part.
+
     Attributes:
         rank: Of the process that iterates the loader.
         world_size: How many ranks there are.
@@ -30,6 +35,10 @@ class WorkerInfo(_TorchInfo):  # type: ignore[misc]  # torch's class is untyped
 
     def __getattribute__(self, name: str) -> Any:
         if name in ("id", "num_workers"):
+            source = current_topology()
+            if source is not None:
+                source.asked_workers = True
+                return 0 if name == "id" else 1
             global _asked
             _asked = True
         return super().__getattribute__(name)

@@ -13,9 +13,11 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import select
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -51,7 +53,7 @@ def work(connection: socket.socket, stored_job: int, server: int) -> None:
     outlet = _Outlet(connection, setting.prefetch, setting.prefetch_bytes)
     try:
         _settle(setting)
-        _produce(job, outlet)
+        _produce(job, outlet, connection)
         outlet.end()
     except _LetGo:
         pass
@@ -73,9 +75,10 @@ def _settle(setting: Setting) -> None:
     os.environ.update(setting.environment | threads)
 
 
-def _produce(pickled_job: bytes, outlet: _Outlet) -> None:
+def _produce(pickled_job: bytes, outlet: _Outlet, connection: socket.socket) -> None:
     job: Callable[[], Any] = pickle.loads(pickled_job)
     batches = iter(job())
+    watch = _Watch(connection, batches)
     try:
         while True:
             # The credit comes first: at most ``prefetch`` batches are made ahead of the consumer.
@@ -84,10 +87,33 @@ def _produce(pickled_job: bytes, outlet: _Outlet) -> None:
                 pair = next(batches)
             except StopIteration:
                 return
+            except Exception:
+                if watch.let_go:
+                    raise _LetGo from None  # which is why it was raised
+                raise
             outlet.send(pair)
             del pair  # the next batch must not be made while this one is still held
     finally:
         _close(batches)
+
+
+class _Watch:
+    """Tells a job that has a ``let_go`` when the parent wants no more, also while it makes a batch."""
+
+    def __init__(self, connection: socket.socket, batches: Any) -> None:
+        self.let_go = False
+        self._connection = connection
+        self._batches = batches
+        if hasattr(batches, "let_go"):
+            threading.Thread(target=self._run, name="asyncloader-watch", daemon=True).start()
+
+    def _run(self) -> None:
+        poll = select.poll()
+        # Not what can be read, which are credits and for the main thread.
+        poll.register(self._connection, select.POLLRDHUP)
+        poll.poll()
+        self.let_go = True
+        self._batches.let_go()
 
 
 def _close(batches: Iterator[Any]) -> None:

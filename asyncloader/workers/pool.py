@@ -20,7 +20,7 @@ import cloudpickle
 from ._wire import Setting, socketpair, store
 from .forkserver import ForkServer, path_strings
 from .slots import InboundSlots, OnMapped
-from .worker import Worker, close_workers
+from .worker import GRACE_S, Worker, close_workers
 
 __all__ = ["Job", "WorkerPool"]
 
@@ -37,6 +37,8 @@ class WorkerPool:
         prefetch: How many batches each worker makes ahead of those received; at least 1.
         prefetch_bytes: Bound on what those batches of one worker take in shared memory; one is always
             let in. Without a bound by default, since the count is one.
+        grace_s: How long a worker may take to close its job before it is killed; with a job whose iterator
+            has a ``let_go``, which is then called on another thread to end a wait inside of ``next``.
         server: Where the workers come from; the process's shared one by default.
         on_mapped: Called with the address and the size in bytes of each piece of shared memory, once;
             what it returns is called before the piece is unmapped. For registering it as page-locked.
@@ -51,6 +53,7 @@ class WorkerPool:
         *,
         prefetch: int,
         prefetch_bytes: int = sys.maxsize,
+        grace_s: float | None = None,
         server: ForkServer | None = None,
         on_mapped: OnMapped | None = None,
     ) -> None:
@@ -59,6 +62,7 @@ class WorkerPool:
         self._jobs = list(jobs)
         self._prefetch = prefetch
         self._prefetch_bytes = prefetch_bytes
+        self._grace_s = GRACE_S if grace_s is None else grace_s
         self._server = server
         self._on_mapped = on_mapped
         self.workers: list[Worker] = []
@@ -139,7 +143,7 @@ class WorkerPool:
         finally:
             theirs.close()
             os.close(stored)
-        return Worker(number, ours, lifeline, InboundSlots(self._on_mapped))
+        return Worker(number, ours, lifeline, InboundSlots(self._on_mapped), self._grace_s)
 
 
 def _pickled_job(number: int, job: Job) -> bytes:

@@ -31,11 +31,11 @@ from .forkserver import Lifeline, wait_ended
 from .packing import unpack
 from .slots import InboundSlots
 
-__all__ = ["Worker", "close_workers"]
+__all__ = ["GRACE_S", "Worker", "close_workers"]
 
 # A job that waits for a credit ends at once, one amid a batch when that is done. Waiting longer would be
 # felt at each ``break``, and nothing in a worker needs its clean-up to be whole.
-_GRACE_S = 0.3
+GRACE_S = 0.3
 
 # SIGKILL acts in milliseconds, more where gigabytes have to be unmapped.
 _KILL_DEADLINE_S = 5.0
@@ -47,12 +47,19 @@ class Worker:
     Attributes:
         number: Its place in the pool, from 0.
         pid: Its process id; None before it was started.
+        grace_s: How long it may take to end when it is closed.
     """
 
     def __init__(
-        self, number: int, connection: socket.socket, lifeline: Lifeline, slots: InboundSlots
+        self,
+        number: int,
+        connection: socket.socket,
+        lifeline: Lifeline,
+        slots: InboundSlots,
+        grace_s: float = GRACE_S,
     ) -> None:
         self.number = number
+        self.grace_s = grace_s
         self._owner = os.getpid()
         self._connection = connection
         self._lifeline = lifeline
@@ -280,7 +287,7 @@ def close_workers(workers: Sequence[Worker]) -> None:
     for worker in workers:
         worker.let_go()
     lifelines = [worker.lifeline for worker in workers]
-    wait_ended(lifelines, _GRACE_S)
+    wait_ended(lifelines, max((worker.grace_s for worker in workers), default=0.0))
     for lifeline in lifelines:
         lifeline.kill()
     wait_ended(lifelines, _KILL_DEADLINE_S)

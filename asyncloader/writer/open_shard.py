@@ -31,11 +31,12 @@ class OpenShard:
         self._temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
         occupy_standard_descriptors()
         try:
-            self._file: IO[bytes] = open(self._temporary, "xb")  # noqa: SIM115 - finish or discard close it
-        except FileNotFoundError:  # would name the temporary file, which nobody knows
-            raise FileNotFoundError(
-                errno.ENOENT, "there is no such folder to write shards to; make it first", folder
+            os.makedirs(folder or ".", exist_ok=True)
+        except FileExistsError:  # would read as if a shard were there
+            raise NotADirectoryError(
+                errno.ENOTDIR, "shards are written to a folder, but this is a file", folder
             ) from None
+        self._file: IO[bytes] = open(self._temporary, "xb")  # noqa: SIM115 - finish or discard close it
         self._stored = _StoredBytes(self._file)
         self._stream: Any = self._stored
         try:

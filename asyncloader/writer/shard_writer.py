@@ -72,7 +72,8 @@ class ShardWriter:
     Args:
         pattern: Path of the shards with their number in it, ``"corpus-%05d.tar"`` or
             ``"corpus-{:05d}.tar"``. Without a number all goes into one shard. A path without a suffix
-            is a folder, whose shards are ``shard-%05d.tar``. The folder must exist.
+            is a folder, whose shards are ``shard-%05d.tar``. The folder is made, with those above it, when
+            the first sample is written; a ``~`` at the start is your home.
         max_samples: Most samples in a shard; None for any number.
         max_bytes: Most bytes of a shard before compression, headers included. A larger sample gets a
             shard of its own. The default of 1 GiB is large enough for a request to cost nothing, and
@@ -86,7 +87,7 @@ class ShardWriter:
     def __init__(
         self, pattern: str | os.PathLike[str], *, max_samples: int | None = None, max_bytes: int = 1 << 30
     ) -> None:
-        path = os.fspath(pattern)
+        path = os.path.expanduser(os.fspath(pattern))
         if "://" in path:
             raise ValueError(
                 f"shards are written to local files, not to {redact(path)!r}: give a path, and upload the "
@@ -123,8 +124,8 @@ class ShardWriter:
             TypeError: A value that has no encoding.
             RuntimeError: The writer is closed.
             FileExistsError: There is a shard of this name; nothing of the sample was written.
-            FileNotFoundError: There is no such folder.
-            OSError: The shard cannot be written; it is discarded and the writer closed.
+            OSError: The folder cannot be made, or the shard cannot be written; it is discarded and the
+                writer closed.
         """
         if self._closed:
             raise RuntimeError("the writer is closed")

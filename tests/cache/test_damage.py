@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def unfinish(path: Path) -> None:
         header = Header.parse(file.read(HEADER_BYTES))
         assert header is not None
         file.seek(0)
-        file.write(Header(State.FILLING, header.etag, header.size).encode())
+        file.write(replace(header, state=State.FILLING).encode())
 
 
 def rename_another_version(path: Path) -> None:
@@ -60,7 +61,7 @@ def rename_another_version(path: Path) -> None:
         header = Header.parse(file.read(HEADER_BYTES))
         assert header is not None
         file.seek(0)
-        file.write(Header(State.COMPLETE, '"another"', header.size, header.sha256).encode())
+        file.write(replace(header, etag='"another"').encode())
 
 
 def link(path: Path) -> None:
@@ -114,7 +115,9 @@ def test_a_damaged_file_is_put_aside_and_fetched_again(
         assert read_epoch(second, [url]) == [CONTENT]
     (message,) = [str(warning.message) for warning in told]
     assert server.url_of("x") in message and "SENTINEL" not in message
-    assert path.stat().st_size == HEADER_BYTES + len(CONTENT) and not path.is_symlink()
+    assert (
+        path.stat().st_size == Header(State.COMPLETE, "", len(CONTENT)).file_bytes and not path.is_symlink()
+    )
     assert len(list(path.parents[2].joinpath("quarantine").iterdir())) == 1
     before = server.counters.requests
     assert read_epoch(second, [url]) == [CONTENT]
@@ -136,6 +139,42 @@ def test_a_file_truncated_under_its_reader_costs_network_and_no_byte(
         while len(got) < len(content):
             got += chunks.receive(10)
     assert got == content
+
+
+def test_a_file_of_an_earlier_release_is_removed_and_fetched_again(
+    serve: Serve, new_run: Any, kept: Any, tmp_path: Path
+) -> None:
+    server = serve({"x": CONTENT})
+    url, setting = server.url_of("x"), new_run()
+    read_epoch(setting, [url])
+
+    def make_outdated() -> None:
+        with kept("shards")[0].open("r+b") as file:
+            file.write(b"asyncloader1\n\0\0\0")
+
+    make_outdated()
+    assert read_epoch(setting, [url]) == [CONTENT]  # a warning would be an error
+    assert len(kept("shards")) == 1 and not kept("quarantine")
+    make_outdated()
+    assert verify_cache(tmp_path / "cache") == []
+    assert not kept("shards") and not kept("quarantine")
+
+
+def test_a_damaged_file_that_others_read_too_is_told_of_once(
+    serve: Serve, new_run: Any, kept: Any, shards: dict[str, bytes]
+) -> None:
+    server, setting = serve({"x": CONTENT * 4}), new_run()
+    url = server.url_of("x")
+    read_epoch(setting, [url])
+    (path,) = kept("shards")
+    content = bytearray(path.read_bytes())
+    for offset in range(Header(State.COMPLETE, "", 4 * len(CONTENT)).begin, len(content), 1 << 20):
+        content[offset] ^= 1
+    path.write_bytes(content)
+    with pytest.warns(RuntimeWarning, match="damaged copy") as told:
+        assert read_epoch(setting, [url, url, url]) == [CONTENT * 4] * 3
+    assert len(told) == 1
+    assert len(kept("quarantine")) == 1
 
 
 def test_quarantine_is_bounded(serve: Serve, new_run: Any, kept: Any) -> None:

@@ -26,6 +26,11 @@ def test_the_folder_is_made_private(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(setting)) == setting
 
 
+def test_the_limit_may_be_a_text(tmp_path: Path) -> None:
+    setting = cache_setting(tmp_path, "1.5 GiB")
+    assert setting is not None and setting.limit_bytes == 3 << 29
+
+
 def test_each_recipe_is_another_run(tmp_path: Path) -> None:
     one, other = cache_setting(tmp_path, 10), cache_setting(str(tmp_path), 10)
     assert one is not None and other is not None and one.run != other.run
@@ -34,7 +39,8 @@ def test_each_recipe_is_another_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("folder", "limit", "error", "match"),
     [
-        ("x", "1GB", TypeError, "number of bytes"),
+        ("x", "1G", ValueError, "number with its unit"),
+        ("x", "0 GB", ValueError, "positive"),
         ("x", 1.5, TypeError, "number of bytes"),
         ("x", True, TypeError, "number of bytes"),
         ("x", 0, ValueError, "positive"),

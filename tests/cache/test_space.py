@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
-from asyncloader.cache.header import HEADER_BYTES
+from asyncloader.cache.header import Header, State
 from asyncloader.cache.setting import cache_setting
 
 from .epochs import begin, read_epoch, start_program
@@ -78,7 +78,7 @@ def test_the_limit_is_never_exceeded_and_every_byte_comes(
     random = Random(seed)
     objects = {str(n): random.randbytes(random.randrange(1, 3 * MiB)) for n in range(12)}
     server = serve(objects)
-    limit = random.randrange(3 * MiB + HEADER_BYTES, 12 * MiB)
+    limit = random.randrange(_file_bytes(3 * MiB), 12 * MiB)
     with Watch(tmp_path / "cache") as watch:
         for _ in range(3):
             keys = random.sample(sorted(objects), 10)
@@ -104,7 +104,7 @@ def test_the_limit_holds_for_all_processes_together(serve: Serve, new_run: Any, 
 def test_what_was_used_last_stays(serve: Serve, new_run: Any, kept: Any) -> None:
     objects = {key: key.encode() * MiB for key in "abcd"}
     server = serve(objects)
-    setting = new_run(3 * (MiB + HEADER_BYTES))
+    setting = new_run(3 * _file_bytes(MiB))
     for key in "abcad":  # the fifth needs the place of one, and a was used after b
         assert read_epoch(setting, [server.url_of(key)]) == [objects[key]]
     before = server.counters.requests
@@ -120,7 +120,7 @@ def test_a_lower_limit_is_reached_with_the_next_download(serve: Serve, new_run: 
     server = serve(objects)
     urls = [server.url_of(key) for key in objects]
     read_epoch(new_run(), urls[:5])
-    read_epoch(new_run(2 * (MiB + HEADER_BYTES)), urls[5:])
+    read_epoch(new_run(2 * _file_bytes(MiB)), urls[5:])
     assert len(kept("shards")) == 2
 
 
@@ -138,7 +138,7 @@ def test_a_shard_above_the_limit_is_read_and_not_kept(serve: Serve, new_run: Any
 def test_what_a_killed_process_left_is_no_space_lost(
     serve: Serve, new_run: Any, kept: Any, tmp_path: Path
 ) -> None:
-    server, setting = serve({"x": bytes(MiB)}), new_run(MiB + HEADER_BYTES)
+    server, setting = serve({"x": bytes(MiB)}), new_run(_file_bytes(MiB))
     left = tmp_path / "cache" / "asyncloader-v1" / "filling" / ("0" * 64)
     left.write_bytes(bytes(MiB))
     assert read_epoch(setting, [server.url_of("x")]) == [bytes(MiB)]
@@ -193,7 +193,12 @@ def test_a_disk_that_fills_up_in_the_middle_means_uncached(serve: Serve, small_d
     assert held_bytes(small_disk / "asyncloader-v1") == 0
     (small_disk / "other").unlink()
     assert read_epoch(setting, [server.url_of("x")]) == [content]
-    assert held_bytes(small_disk) == 20 * MiB + HEADER_BYTES
+    assert held_bytes(small_disk) == _file_bytes(20 * MiB)
+
+
+def _file_bytes(size: int) -> int:
+    """How long the file of so long a shard is."""
+    return Header(State.COMPLETE, "", size).file_bytes
 
 
 def _fill_soon(folder: Path) -> None:

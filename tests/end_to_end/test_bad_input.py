@@ -124,7 +124,9 @@ def test_sources_that_are_none_or_run_out_are_refused_at_once(source: Any, messa
         ({"worker_init_fn": 3}, TypeError, "worker_init_fn should be callable, but got int"),
         ({"multiprocessing_context": "spawn"}, ValueError, "multiprocessing_context cannot be chosen"),
         ({"memory_limit": 1000}, ValueError, r"at least 16777216 bytes .* memory_limit=1000"),
-        ({"memory_limit": 1e9}, ValueError, "memory_limit should be at least"),
+        ({"memory_limit": 1e9}, TypeError, "memory_limit should be a number of bytes"),
+        ({"memory_limit": "1G"}, ValueError, "memory_limit should be a number with its unit"),
+        ({"memory_limit": "8 MiB"}, ValueError, "memory_limit should be at least"),
         ({"lanes": 0}, ValueError, "lanes should be a positive integer value, but got lanes=0"),
         ({"rank": 1}, ValueError, "rank and world_size should be given together"),
         ({"rank": 2, "world_size": 2}, ValueError, r"rank should be in the interval \[0, 1\]"),
@@ -162,7 +164,7 @@ def test_an_environment_with_half_a_rank_is_refused(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_length_of_a_stream_is_refused_with_advice() -> None:
-    with pytest.raises(TypeError, match="length is not known before it was read"):
+    with pytest.raises(TypeError, match="the length of this loader is not known"):
         len(al.DataLoader(al.from_iterable(lambda topology: [])))
 
 

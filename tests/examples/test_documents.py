@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
@@ -16,7 +17,13 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _MARKER = re.compile(r"<!-- (examples/\w+\.py) -->\n\n?\Z")
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+_LABEL = re.compile(r"\]\[([\w-]+)\]")
+_DEFINITION = re.compile(r"^\[([\w-]+)\]: (\S+)$", re.MULTILINE)
+_HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 _FIRST_CODE_LINE = 15
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+IN_REPOSITORY = PROJECT["urls"]["Source"] + "/blob/main/"
 
 
 class Snippet(NamedTuple):
@@ -68,6 +75,34 @@ def test_readme_shows_code_by_its_fifteenth_line() -> None:
 def test_links_lead_to_files_that_exist(page: Path) -> None:
     targets = [target for target in _LINK.findall(page.read_text()) if "://" not in target]
     assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+def test_readme_links_work_on_a_package_index_and_lead_to_files_that_exist() -> None:
+    prose = _FENCE.sub("", (ROOT / "README.md").read_text())
+    definitions = dict(_DEFINITION.findall(prose))
+    assert set(_LABEL.findall(prose)) == definitions.keys(), "each label that is used is defined once"
+    assert len(definitions) == len(_DEFINITION.findall(prose))
+    # A relative link would start from the index's own page.
+    assert _LINK.findall(prose) == [], "links stand at the end of the page, in full: [label]: https://..."
+    assert definitions
+    for url in definitions.values():
+        assert _is_in_repository(url), url
+
+
+def test_project_urls_lead_to_files_that_exist() -> None:
+    for url in PROJECT["urls"].values():
+        assert not url.startswith(IN_REPOSITORY) or _is_in_repository(url), url
+
+
+def _is_in_repository(url: str) -> bool:
+    """Whether that is a file of ours, and has the heading that is pointed to."""
+    path, _, anchor = url.removeprefix(IN_REPOSITORY).partition("#")
+    if not url.startswith(IN_REPOSITORY) or not (ROOT / path).is_file():
+        return False
+    headings = _HEADING.findall((ROOT / path).read_text())
+    return not anchor or anchor in {
+        re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings
+    }
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -495,3 +496,23 @@ def test_random_damage_never_changes_a_body_unnoticed_by_length() -> None:
 
 def test_checksum_helper_agrees_with_tarfile() -> None:
     assert with_checksum(SMALL[:512]) == SMALL[:512]
+
+
+@pytest.mark.parametrize("piece_bytes", [1 << 20, 5_000_001])
+def test_a_large_body_is_held_once(piece_bytes: int) -> None:
+    body = bytes(range(256)) * (100 << 12)  # 100 MiB
+    shard = make_tar([("a.bin", body), ("b.bin", b"after")])
+    decoder = TarDecoder()
+    samples: list[Any] = []
+    tracemalloc.start()
+    try:
+        for start in range(0, len(shard), piece_bytes):
+            for block in decoder.feed(shard[start : start + piece_bytes]):
+                samples += block.samples
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert samples[0]["bin"] == body
+    assert type(samples[0]["bin"]) is bytes
+    assert samples[1:] == [{"__key__": "b", "bin": b"after"}]
+    assert peak_bytes < 1.5 * len(body)

@@ -11,7 +11,7 @@ import torch
 
 import asyncloader as al
 
-__all__ = ["COUNT", "KINDS", "AsyncPoints", "Points", "assert_trained", "inputs", "loss_of"]
+__all__ = ["COUNT", "KINDS", "AsyncPoints", "Points", "assert_trained", "inputs", "loss_of", "point"]
 
 COUNT, SHARDS = 32, 4
 

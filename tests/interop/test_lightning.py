@@ -11,7 +11,7 @@ import torch
 
 import asyncloader as al
 
-from .points import COUNT, KINDS, assert_trained, inputs, loss_of
+from .points import COUNT, KINDS, assert_trained, inputs, loss_of, point
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what it imports is deprecated here and there
@@ -56,16 +56,10 @@ class Line(lightning.LightningModule):  # type: ignore[misc]  # only known at ru
         return torch.optim.SGD(self.parameters(), lr=0.2)
 
 
-def make_trainer() -> Any:
-    return lightning.Trainer(
-        accelerator="cpu",
-        devices=1,
-        max_epochs=EPOCHS,
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-    )
+def make_trainer(**options: Any) -> Any:
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_model_summary": False}
+    quiet |= {"enable_progress_bar": False, "max_epochs": EPOCHS}
+    return lightning.Trainer(accelerator="cpu", devices=1, **{**quiet, **options})
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -163,3 +157,119 @@ def test_fabric_trains_on_each_sample_once_per_epoch(kind: str, workers: int, tm
             optimizer.step()
             losses.append(loss.item())
     assert_trained(epochs, losses)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_checkpoint_of_a_map_style_dataset_is_saved_and_loaded(workers: int, tmp_path: Path) -> None:
+    def fit(**options: Any) -> list[list[int]]:
+        torch.manual_seed(0)
+        model = Line()
+        trainer = make_trainer()
+        trainer.fit(model, KINDS["map style"](tmp_path, workers), **options)
+        trainer.save_checkpoint(tmp_path / "state.ckpt")
+        return model.epochs
+
+    assert len(fit()) == EPOCHS
+    assert fit(ckpt_path=tmp_path / "state.ckpt", weights_only=False) == []
+
+
+# --- streams that know their length ---
+
+
+def write_counted(folder: Path) -> list[str]:
+    """Shards with a manifest, which says how many points are in each."""
+    paths = []
+    for shard in range(4):
+        with al.ShardWriter(folder / f"points-{shard}.jsonl") as writer:
+            for number in range(shard, COUNT, 4):
+                writer.write(point(number))
+        paths.append(str(folder / f"points-{shard}.jsonl"))
+    return paths
+
+
+def counted(folder: Path, workers: int = 0) -> al.DataLoader[Any]:
+    paths = write_counted(folder) if not any(folder.iterdir()) else sorted(map(str, folder.glob("*.jsonl")))
+    recipe = al.from_urls(paths).select("number", "x", "y").shuffle(8)
+    return al.DataLoader(recipe, batch_size=4, num_workers=workers)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_trainer_knows_how_many_steps_a_stream_makes(workers: int, tmp_path: Path) -> None:
+    trainer = make_trainer()
+    trainer.fit(Line(), counted(tmp_path, workers))
+    assert trainer.num_training_batches == COUNT // 4
+    assert trainer.estimated_stepping_batches == trainer.global_step == EPOCHS * COUNT // 4
+
+
+@pytest.mark.parametrize(("interval", "times"), [(0.5, 2), (0.25, 4), (1.0, 1)])
+def test_validation_runs_at_parts_of_a_stream_s_epoch(interval: float, times: int, tmp_path: Path) -> None:
+    class Validated(Line):
+        def __init__(self) -> None:
+            super().__init__()
+            self.validated_after: list[int] = []
+            self.seen: list[int] = []
+
+        def on_validation_start(self) -> None:
+            self.validated_after.append(len(self.batches))
+
+        def validation_step(self, batch: Any, _: int) -> None:
+            self.seen += batch["number"].tolist()
+
+    for name in ("train", "val"):
+        (tmp_path / name).mkdir()
+    trainer = make_trainer(val_check_interval=interval, num_sanity_val_steps=0)
+    model = Validated()
+    trainer.fit(model, counted(tmp_path / "train"), counted(tmp_path / "val"))
+    every = COUNT // 4 // times
+    assert model.validated_after == list(range(every, EPOCHS * COUNT // 4 + 1, every))
+    assert sorted(model.seen) == sorted(EPOCHS * times * list(range(COUNT)))
+
+
+def test_the_trainer_s_bar_has_a_total_for_a_stream(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bar = lightning.pytorch.callbacks.TQDMProgressBar(refresh_rate=1)
+    make_trainer(enable_progress_bar=True, callbacks=[bar]).fit(Line(), counted(tmp_path))
+    shown = capsys.readouterr()
+    assert f"| {COUNT // 4}/{COUNT // 4} [" in shown.out + shown.err
+
+
+def test_a_checkpoint_of_a_stream_that_knows_its_length_is_of_the_batch_it_was_saved_at(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "shards").mkdir()
+
+    class SavesOnce(lightning.Callback):  # type: ignore[misc]  # only known at run time
+        def on_train_batch_end(self, trainer: Any, model: Any, *_: Any) -> None:
+            if trainer.global_step == 3:
+                trainer.save_checkpoint(tmp_path / "state.ckpt")
+
+    def fit(**options: Any) -> list[list[int]]:
+        torch.manual_seed(0)
+        model = Line()
+        make_trainer(callbacks=[SavesOnce()]).fit(model, counted(tmp_path / "shards"), **options)
+        return model.batches
+
+    whole = fit()
+    assert fit(ckpt_path=tmp_path / "state.ckpt", weights_only=False) == whole[3:]
+
+
+def test_an_epoch_that_the_trainer_cuts_to_the_length_of_the_first_is_warned_of(tmp_path: Path) -> None:
+    paths = []
+    for shard, count in enumerate((1, 6, 3, 12, 2, 8)):
+        paths.append(str(tmp_path / f"points-{shard}.jsonl"))
+        with al.ShardWriter(paths[-1]) as writer:
+            for number in range(count):
+                writer.write(point(number))
+    loader = al.DataLoader(al.from_urls(paths).select("number", "x", "y").shuffle(8), 4, lanes=3)
+    lengths = []
+    for epoch in range(6):
+        loader.set_epoch(epoch)
+        lengths.append(len(loader))
+    longer = next(epoch for epoch in range(5) if lengths[epoch] > lengths[0])
+    loader.set_epoch(0)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        make_trainer(max_epochs=6).fit(Line(), loader)
+    told = f"epoch {longer} was left after {lengths[0]} of its {lengths[longer]} batches"
+    assert any(told in str(warning.message) for warning in warned)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from asyncloader._flow.engine import Engine
 from asyncloader.dataset import Dataset
 from asyncloader.ops.repeat import Repeat
-from asyncloader.ops.take import Take
+from asyncloader.ops.take import Shortfall, Take, describe_shortfalls
 
 from .running import Listed, lane_of, run
 
@@ -34,9 +34,18 @@ def test_a_lane_whose_share_is_nothing_opens_nothing(engine: Engine) -> None:
     assert source.opened == []
 
 
-def test_a_lane_that_has_too_few_warns_with_the_numbers(engine: Engine) -> None:
-    with pytest.warns(UserWarning, match=r"take\(30\) .* 15 samples from lane 1 of 2, which ended after 10"):
-        assert len(run(Listed(range(10)), [Take(30)], lane_of(engine, 1, 2))) == 10
+def test_a_lane_that_has_too_few_says_so_with_the_numbers(engine: Engine) -> None:
+    lane = lane_of(engine, 1, 2)
+    assert len(run(Listed(range(10)), [Take(30)], lane)) == 10
+    assert lane.shortfalls == [Shortfall(30, 1, 2, share=15, taken=10)]
+
+
+def test_shortfalls_of_many_lanes_are_one_sentence() -> None:
+    alone = [Shortfall(30, 0, 1, share=30, taken=10)]
+    assert describe_shortfalls(alone * 2) == ["take(30) lacks 20 samples: the recipe gave only 10"]
+    (sentence,) = describe_shortfalls(Shortfall(50, lane, 5, share=10, taken=lane) for lane in range(5))
+    assert "lacks 40 samples: of 5 lanes lane 0 ended after 0 of its 10, lane 1 " in sentence
+    assert "lane 2 ended after 2 of its 10, and 2 more." in sentence
 
 
 @pytest.mark.parametrize("times", [1, 2, 5])

@@ -95,7 +95,7 @@ stacked: al.DataLoader[torch.Tensor] = al.DataLoader(recipe, 64, collate_fn=stac
 padded: al.DataLoader[dict[str, Any]] = al.DataLoader(recipe, 64, collate_fn=al.Pad({"tokens": 0}))
 assert_type(next(iter(al.DataLoader(recipe, 64, collate_fn=al.Pad({"tokens": 0})))), dict[str, Any])
 
-tensors = al.DataLoader(recipe, collate_fn=stack, device="cuda", lanes=64, memory_limit=1 << 30)
+tensors = al.DataLoader(recipe, collate_fn=stack, device="cuda", lanes=64, memory_limit="1 GiB")
 for batch in tensors:
     assert_type(batch, torch.Tensor)
 assert_type(next(iter(tensors)), torch.Tensor)
@@ -108,8 +108,28 @@ assert_type(tensors.close(), None)
 # A loader of tensors is a loader of objects: its parameter is covariant.
 objects: al.DataLoader[object] = tensors
 
-al.DataLoader(recipe, collate_fn=3)  # type: ignore[call-overload]  # not a function
-al.DataLoader(3)  # type: ignore[call-overload]  # not a dataset of any kind
+assert_type(al.DataLoader(recipe), al.DataLoader[Any])
+assert_type(al.DataLoader([1, 2], collate_fn=stack), al.DataLoader[torch.Tensor])
+
+al.DataLoader(recipe, collate_fn=3)  # type: ignore[arg-type]  # not a function
+al.DataLoader(3)  # type: ignore[arg-type]  # not a dataset of any kind
+al.DataLoader(recipe, num_wrokers=4)  # type: ignore[call-arg]  # misspelt
+al.DataLoader(recipe, 64, num_workers="4")  # type: ignore[arg-type]  # not a number
+al.DataLoader([1, 2], 64, memory_limit=0.5)  # type: ignore[arg-type]  # bytes are whole
+al.DataLoader(recipe, 64, False, None, None, 0, stack, False, False, 0, None, None, None, 2)  # type: ignore[call-arg]  # the rest go by name
+
+
+class Labelled(al.DataLoader[torch.Tensor]):
+    """A subclass with a signature of its own."""
+
+    def __init__(self, label: str, dataset: al.Dataset, **options: Any) -> None:
+        self.label = label
+        super().__init__(dataset, collate_fn=stack, **options)
+
+
+assert_type(next(iter(Labelled("a", recipe, batch_size=2))), torch.Tensor)
+with Labelled("a", dataset=recipe) as labelled:
+    assert_type(labelled, Labelled)
 
 with al.DataLoader(recipe, collate_fn=stack) as managed:
     assert_type(next(iter(managed)), torch.Tensor)

@@ -1,0 +1,94 @@
+"""What a kind is, and what it is told of the loader that it serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, TypeVar
+
+import torch.utils.data
+
+from ..progress import Statistics
+
+__all__ = ["Kind", "Loader"]
+
+T = TypeVar("T", covariant=True)
+
+
+class Loader(torch.utils.data.DataLoader[T]):
+    """What kinds know of a loader: torch's attributes, and the library's own options as they were given.
+
+    Most may change between two passes, so that a kind reads them when it opens one.
+    """
+
+    device: str | torch.device | None
+    lanes: int | None
+    rank: int | None
+    world_size: int | None
+    memory_limit: int | str | None
+    progress: bool
+
+
+class Kind(Protocol):
+    """A kind of dataset, for one loader.
+
+    It holds no loader, which would be a cycle, but is given it. Copied and pickled, it is a kind of which
+    nothing runs.
+    """
+
+    #: What torch's constructor is shown in the dataset's place, to tell map style from iterable style.
+    seen: Any
+
+    #: Whether torch's own loop reads the dataset, so that torch's methods hold.
+    torchs_loop: bool
+
+    def check(
+        self,
+        loader: Loader[Any],
+        *,
+        shuffle: Any,
+        multiprocessing_context: Any,
+        collate_fn: Any,
+        worker_init_fn: Any,
+    ) -> None:
+        """Refuse what torch would not, before torch looks at its parameters; only ours are set as yet."""
+        ...
+
+    def default_collate(self, batch_size: int | None) -> Callable[[Any], Any] | None:
+        """What makes batches where the user names no function; None for torch's."""
+        ...
+
+    def attach(self, loader: Loader[Any]) -> None:
+        """Take in what was given, all of which torch has found good."""
+        ...
+
+    def open(self, loader: Loader[Any]) -> Any:
+        """Start a pass; an iterator over its batches."""
+        ...
+
+    def length(self, loader: Loader[Any]) -> int:
+        """How many batches a pass has; TypeError, with the reason, where that is not known."""
+        ...
+
+    def set_epoch(self, loader: Loader[Any], epoch: int) -> None:
+        """Make the next pass that of ``epoch``."""
+        ...
+
+    def statistics(self) -> Statistics:
+        """Counts of the latest pass; AttributeError if the kind counts nothing."""
+        ...
+
+    def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:
+        """The position after the last batch delivered, JSON-plain."""
+        ...
+
+    def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:
+        """Go on from ``state`` with the next pass."""
+        ...
+
+    def describe(self, loader: Loader[Any]) -> list[str]:
+        """What the loader's repr says beside dataset, batch size and workers."""
+        ...
+
+    def close(self, loader: Loader[Any]) -> None:
+        """Stop the latest pass and free what it holds. Idempotent."""
+        ...

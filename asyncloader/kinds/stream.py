@@ -1,0 +1,258 @@
+"""The kind of recipes and of ``AsyncIterableDataset``: read in lanes, resumed exactly."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+import torch.utils.data
+
+from ..dataset import AsyncIterableDataset, Dataset, from_iterable
+from ..device import check_device, open_stage
+from ..options import check_streaming, memory_bytes
+from ..plan.checkpoint import Cursor, load_cursor, save_cursor
+from ..plan.counts import Deal, UnknownCount, batch_count
+from ..plan.lanes import check_shards, choose_lanes, rank_lanes
+from ..plan.topology import World, process_group, resolve_world
+from ..progress import ProgressBar, Statistics
+from ..run import BatchIterator, Run, WorkerSetting, stream_in_thread, stream_in_workers
+from ..seeding import draw_base_seed
+from ..shards import Shards
+from ..stream import Lanes
+from ..workers import ForkServer
+from .kind import Loader
+
+__all__ = ["StreamKind", "Streamed"]
+
+Streamed: TypeAlias = Dataset | AsyncIterableDataset
+
+# Three quarters of it are 96 parts of 8 MiB in flight: at 200 ms and 40 MB/s a connection nearly as much as
+# one process can decode (tests/benchmarks/far_away.py). Small beside what a training process takes anyway.
+_MEMORY_LIMIT = 1 << 30
+
+
+class _Stream(torch.utils.data.IterableDataset[Any]):
+    """What torch's constructor sees of a stream: a dataset of the iterable kind."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise AssertionError("torch's loop never runs over a stream")
+
+
+class StreamKind:
+    """Streams a recipe; see ``Kind``.
+
+    Args:
+        dataset: A recipe, or an object that becomes the source of one.
+    """
+
+    torchs_loop = False
+
+    def __init__(self, dataset: Streamed) -> None:
+        self.seen = _Stream()
+        self._recipe = dataset if isinstance(dataset, Dataset) else from_iterable(dataset)
+        self._run: Run | None = None
+        #: Held here, so that it serves all epochs.
+        self._forkserver: ForkServer | None = None
+        #: Whether a state or an epoch was set since the latest pass began.
+        self._next_counts = False
+        #: What was said of epochs' lengths.
+        self._lengths: dict[int, int] = {}
+
+    # --- constructing ---
+
+    def check(
+        self,
+        loader: Loader[Any],
+        *,
+        shuffle: Any,
+        multiprocessing_context: Any,
+        collate_fn: Any,
+        worker_init_fn: Any,
+    ) -> None:
+        limit = _memory_bytes(loader)
+        check_streaming(shuffle, multiprocessing_context, collate_fn, worker_init_fn, limit)
+        check_device(loader.device)
+
+    def default_collate(self, batch_size: int | None) -> Callable[[Any], Any]:
+        from ..collate import default_convert
+        from ..collate.streaming import streaming_collate
+
+        return default_convert if batch_size is None else streaming_collate
+
+    def attach(self, loader: Loader[Any]) -> None:
+        self._world = resolve_world(
+            loader.rank, loader.world_size, lambda: process_group(sys.modules), os.environ
+        )
+        self._lane_count = choose_lanes(loader.lanes, self._world, loader.num_workers)
+        if isinstance(self._recipe.source, Shards):
+            check_shards(len(self._recipe.source.urls), self._world)
+        self._next = self._new_cursor(0)
+
+    # --- iterating ---
+
+    def open(self, loader: Loader[Any]) -> BatchIterator[Any]:
+        self._check_world(loader)
+        self._warn_of_cut_epoch(loader)
+        cursor = self._next
+        limit = _memory_bytes(loader)
+        seed = draw_base_seed(loader.generator)
+        lanes = self._lanes(loader, cursor, limit)
+        statistics = Statistics(bar=self._bar(loader, cursor) if loader.progress else None)
+        with ExitStack() as stack:
+            stack.callback(statistics.end)
+            if loader.num_workers == 0:
+                source = stream_in_thread(lanes, limit // 4, statistics.network, stack)
+            else:
+                self._forkserver = ForkServer.shared()
+                prefetch = loader.prefetch_factor or 1
+                setting = WorkerSetting(loader.num_workers, seed, loader.worker_init_fn, prefetch)
+                source = stream_in_workers(lanes, setting, limit // 4, statistics.network, stack)
+            source = open_stage(
+                source,
+                pin_memory=loader.pin_memory,
+                device=loader.device,
+                pin_memory_device=loader.pin_memory_device,
+                budget_bytes=limit // 4,
+            )
+            stack.callback(source.close)
+            run = Run(source, cursor, statistics, stack.pop_all(), loader.timeout or None)
+        self._run = run
+        self._next_counts = False
+        self._next = self._new_cursor(cursor.epoch + 1)
+        statistics.waited(statistics.started_s)  # for the workers, which a loop's first step has to start
+        return BatchIterator(run)
+
+    def length(self, loader: Loader[Any]) -> int:
+        run = self._run
+        cursor = self._next if run is None or run.is_over or self._next_counts else run.cursor
+        if cursor.epoch not in self._lengths:
+            self._lengths[cursor.epoch] = self._count_batches(loader, cursor.epoch)
+        return self._lengths[cursor.epoch]
+
+    def set_epoch(self, loader: Loader[Any], epoch: int) -> None:
+        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+            raise ValueError(f"epoch should be a non-negative integer, but got epoch={epoch!r}")
+        if self._next.epoch != epoch:
+            self._next = self._new_cursor(epoch)
+        self._next_counts = True
+
+    def statistics(self) -> Statistics:
+        return self._run.statistics if self._run is not None else Statistics()
+
+    # --- state ---
+
+    def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:
+        run = self._run
+        cursor = self._next if run is None or run.exhausted or self._next_counts else run.cursor
+        return save_cursor(cursor, self._recipe_of(loader, self._lane_count), self._world)
+
+    def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:
+        recipe = state.get("recipe") if isinstance(state, Mapping) else None
+        saved = recipe.get("lanes") if isinstance(recipe, Mapping) else None
+        lanes = self._lane_count
+        if loader.lanes is None and isinstance(saved, int):
+            lanes = choose_lanes(saved, self._world, loader.num_workers)
+        mine = self._recipe_of(loader, lanes)
+        # Nothing is taken over before the whole state was found good: a refused one changes nothing.
+        self._next = load_cursor(state, mine, self._world, rank_lanes(lanes, self._world))
+        if lanes != self._lane_count:
+            self._lane_count, self._lengths = lanes, {}
+        self._next_counts = True
+
+    # --- life ---
+
+    def describe(self, loader: Loader[Any]) -> list[str]:
+        world, seed = self._world, self._recipe.order_seed
+        shown = [f"lanes={self._lane_count}", f"rank {world.rank} of {world.size} ({world.origin})"]
+        return shown if seed is None else [*shown, f"seed={seed}"]
+
+    def close(self, loader: Loader[Any]) -> None:
+        if self._run is not None:
+            self._run.close()
+        self._forkserver = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The cursor of a running pass moves; a copy's must stay where it is.
+        following = replace(self._next, positions=dict(self._next.positions))
+        return {**self.__dict__, "_run": None, "_forkserver": None, "_next": following}
+
+    # --- the parts ---
+
+    def _lanes(self, loader: Loader[Any], cursor: Cursor, memory_bytes: int) -> Lanes:
+        pins = loader.pin_memory or loader.device is not None
+        return Lanes(
+            recipe=self._recipe,
+            turns=tuple(cursor.turns()),
+            lane_count=self._lane_count,
+            world=self._world,
+            epoch=cursor.epoch,
+            batch_size=loader.batch_size,
+            drop_last=loader.drop_last,
+            collate_fn=loader.collate_fn,
+            # A quarter each for batches made and for those pinned, if any are; the rest for bytes on their
+            # way to a decoder.
+            read_bytes=memory_bytes // 4 * (2 if pins else 3),
+        )
+
+    def _count_batches(self, loader: Loader[Any], epoch: int) -> int:
+        lanes = rank_lanes(self._lane_count, self._world)
+        deal = Deal(tuple(lanes), self._lane_count, epoch, self._recipe.order_seed)
+        try:
+            return batch_count(self._recipe.count_samples(deal), loader.batch_size, loader.drop_last)
+        except UnknownCount as why:
+            raise TypeError(
+                f"the length of this loader is not known: {why}. Count batches as they come, or say with "
+                ".take(n) at the recipe's end how many samples an epoch has"
+            ) from None
+
+    def _warn_of_cut_epoch(self, loader: Loader[Any]) -> None:
+        """Say so if the latest pass was left where another epoch ends: somebody takes all to be alike."""
+        run = self._run
+        if run is None or run.exhausted or run.cursor.batches not in self._lengths.values():
+            return
+        epoch, delivered = run.cursor.epoch, run.cursor.batches
+        if delivered < (length := self._count_batches(loader, epoch)):
+            warnings.warn(
+                f"epoch {epoch} was left after {delivered} of its {length} batches, where another epoch "
+                "ends: whoever asked for len(loader) takes it for the length of all epochs, as Lightning's "
+                "Trainer does. They are of one length if the shards are",
+                stacklevel=4,
+            )
+
+    def _bar(self, loader: Loader[Any], cursor: Cursor) -> ProgressBar:
+        try:
+            total = self._count_batches(loader, cursor.epoch)
+        except TypeError:
+            total = None
+        return ProgressBar(f"epoch {cursor.epoch}", total, cursor.batches)
+
+    def _check_world(self, loader: Loader[Any]) -> None:
+        """Refuse to read for another rank than was known when the loader was made."""
+        group = process_group(sys.modules)
+        if loader.rank is None and group is not None and World(*group) != self._world:
+            raise RuntimeError(
+                f"this loader was made for rank {self._world.rank} of {self._world.size}, but the process "
+                f"group says rank {group[0]} of {group[1]}: samples would be read twice. Make the loader "
+                "after torch.distributed.init_process_group(), or pass rank= and world_size="
+            )
+
+    def _recipe_of(self, loader: Loader[Any], lanes: int) -> dict[str, Any]:
+        """What a saved state and a loader must agree on."""
+        return {
+            **self._recipe.describe(),
+            "batch_size": loader.batch_size,
+            "drop_last": loader.drop_last,
+            "lanes": lanes,
+        }
+
+    def _new_cursor(self, epoch: int) -> Cursor:
+        return Cursor(epoch, rank_lanes(self._lane_count, self._world))
+
+
+def _memory_bytes(loader: Loader[Any]) -> int:
+    return _MEMORY_LIMIT if loader.memory_limit is None else memory_bytes(loader.memory_limit)

@@ -1,0 +1,121 @@
+"""The kind of all other datasets: torch's own loop reads them, over adapters where it must."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch.utils.data
+
+from ..plan.topology import World, process_group, resolve_world
+from ..progress import Statistics
+from ..torch_kind.adapt import for_torch
+from ..torch_kind.iterate import Delivered, close_torch_iterator, open_torch_iterator
+from ..torch_kind.unsplit import UnsplitNotice
+from .kind import Loader
+
+__all__ = ["TorchKind"]
+
+_STREAM_OPTIONS = ("device", "lanes", "memory_limit", "progress")
+
+
+class TorchKind:
+    """Has torch's loop read a dataset; see ``Kind``.
+
+    Args:
+        dataset: Map style, iterable style, or one of their asynchronous forms.
+    """
+
+    torchs_loop = True
+
+    def __init__(self, dataset: Any) -> None:
+        self.seen = for_torch(dataset)
+        self._dataset = dataset
+        self._notice = UnsplitNotice()
+        self._delivered = Delivered()
+        self._latest: weakref.ref[Any] | None = None
+
+    def check(self, loader: Loader[Any], **torchs: Any) -> None:
+        values = {name: getattr(loader, name) for name in _STREAM_OPTIONS}
+        given = [name for name, value in values.items() if value is not None and value is not False]
+        if given:
+            raise TypeError(
+                f"{', '.join(given)} can be given for streams only (from_urls, from_iterable, "
+                f"AsyncIterableDataset), but the dataset is a {type(self._dataset).__name__}"
+            )
+
+    def default_collate(self, batch_size: int | None) -> None:
+        return None
+
+    def attach(self, loader: Loader[Any]) -> None:
+        self._world = _world_of_workers(loader.rank, loader.world_size)
+
+    def open(self, loader: Loader[Any]) -> Any:
+        # An adapter stands in for its dataset; all else is what the loader has, which may be replaced.
+        dataset = self.seen if self.seen is not self._dataset else loader.dataset
+        self._delivered = Delivered()
+        iterator = open_torch_iterator(loader, dataset, self._world, self._notice, self._delivered)
+        self._latest = weakref.ref(iterator)
+        return iterator
+
+    def length(self, loader: Loader[Any]) -> int:
+        return torch.utils.data.DataLoader.__len__(loader)
+
+    def set_epoch(self, loader: Loader[Any], epoch: int) -> None:
+        batch_sampler = loader.batch_sampler
+        parts = [loader.sampler, batch_sampler, getattr(batch_sampler, "sampler", None), self._dataset]
+        for part in {id(part): part for part in parts}.values():
+            told = getattr(part, "set_epoch", None)
+            if callable(told):
+                told(epoch)
+
+    def statistics(self) -> Statistics:
+        raise AttributeError(
+            f"statistics are counted for streams only (from_urls, from_iterable, AsyncIterableDataset), "
+            f"but the dataset is a {type(self._dataset).__name__}"
+        )
+
+    def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:
+        return {"version": 1, "kind": "torch", "batches": self._delivered.batches}
+
+    def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:
+        if not isinstance(state, Mapping) or state.get("kind") != "torch":
+            raise ValueError(
+                f"expected the state of a loader over a {type(self._dataset).__name__} or another dataset "
+                "that torch's own loop reads, but got another one; was it saved by a stream's loader?"
+            )
+        if state.get("batches"):
+            warnings.warn(
+                f"the state was saved after {state['batches']} batches of an epoch, but a "
+                f"{type(self._dataset).__name__} is read by torch's own loop, which has no positions: its "
+                "next epoch begins at the beginning. Streams (from_urls, from_iterable) resume exactly",
+                stacklevel=3,
+            )
+
+    def describe(self, loader: Loader[Any]) -> list[str]:
+        return []
+
+    def close(self, loader: Loader[Any]) -> None:
+        latest = self._latest() if self._latest is not None else None
+        self._latest = None
+        if latest is not None:
+            close_torch_iterator(latest)
+        if loader._iterator is not None:  # torch's place for the one that persistent workers belong to
+            loader._iterator = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_latest": None, "_delivered": Delivered(self._delivered.batches)}
+
+
+def _world_of_workers(rank: int | None, world_size: int | None) -> World:
+    try:
+        return resolve_world(rank, world_size, lambda: process_group(sys.modules), os.environ)
+    except ValueError:
+        if rank is not None or world_size is not None:
+            raise
+        # Only told to the workers here, so that an odd environment is no reason to refuse what torch takes.
+        return World(origin="alone")

@@ -1,0 +1,181 @@
+"""``len(loader)`` is the number of batches that this rank delivers, or the reason why nobody knows it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asyncloader as al
+
+COUNTS = (7, 3, 12, 1, 5, 9)
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> list[str]:
+    """Shards of different lengths, with the manifest that their writer makes."""
+    paths = [str(tmp_path / f"part-{shard}.jsonl") for shard in range(len(COUNTS))]
+    for shard, path in enumerate(paths):
+        with al.ShardWriter(path) as writer:
+            for number in range(COUNTS[shard]):
+                writer.write({"shard": shard, "number": number})
+    return paths
+
+
+def keep(sample: Any) -> Any:
+    return sample
+
+
+async def keep_later(sample: Any) -> Any:
+    return sample
+
+
+RECIPES: dict[str, Callable[[al.Dataset], al.Dataset]] = {
+    "plain": lambda recipe: recipe,
+    "shuffled": lambda recipe: recipe.shuffle(4, seed=1),
+    "mapped": lambda recipe: recipe.map(keep).map(keep_later).map(keep, concurrency=2),
+    "fields": lambda recipe: recipe.select("shard", "number").rename(shard="part").decode(),
+    "taken": lambda recipe: recipe.take(11),
+    "taken of too few": lambda recipe: recipe.take(100),
+    "repeated": lambda recipe: recipe.repeat(3),
+    "repeated and shuffled": lambda recipe: recipe.shuffle(3).repeat(2).shuffle(5).repeat(2),
+    "repeated for ever and taken": lambda recipe: recipe.shuffle(2).repeat().take(50),
+    "taken and repeated": lambda recipe: recipe.shuffle(2).take(13).repeat(3),
+    "taken of a filtered": lambda recipe: recipe.filter(keep).take(6),
+}
+
+
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}]
+)
+@pytest.mark.parametrize(("ranks", "lanes"), [(1, 1), (1, 4), (2, 4), (3, 6)])
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.filterwarnings("ignore:take")
+def test_the_length_is_the_number_of_batches_delivered(
+    name: str, ranks: int, lanes: int, options: dict[str, Any], shards: list[str]
+) -> None:
+    if name == "taken of a filtered" and lanes > 1:
+        pytest.skip("a lane may have fewer than its share, and nobody can know")
+    recipe = RECIPES[name](al.from_urls(shards))
+    for rank in range(ranks):
+        loader = al.DataLoader(recipe, collate_fn=list, lanes=lanes, rank=rank, world_size=ranks, **options)
+        for _ in range(3):
+            before = len(loader)
+            delivered = 0
+            for _ in loader:
+                delivered += 1
+                assert len(loader) == before, "of the running epoch"
+            assert delivered == before
+
+
+@pytest.mark.usefixtures("fork_server")
+def test_workers_make_no_difference_to_the_length_of_the_same_lanes(shards: list[str]) -> None:
+    for workers in (0, 2):
+        loader = al.DataLoader(al.from_urls(shards), 4, num_workers=workers, lanes=4, collate_fn=list)
+        assert len(loader) == len([*loader]) == 10
+
+
+def test_epochs_of_unequal_shards_may_differ_in_length_and_each_is_told(shards: list[str]) -> None:
+    loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3)
+    lengths = []
+    for epoch in range(10):
+        loader.set_epoch(epoch)
+        lengths.append(len(loader))
+    assert len(set(lengths)) > 1
+    loader.set_epoch(3)
+    assert len(loader) == lengths[3]
+
+
+def test_a_resumed_loader_has_the_length_of_the_whole_epoch(shards: list[str]) -> None:
+    loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=2, collate_fn=list)
+    length = len(loader)
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    state = json.loads(json.dumps(loader.state_dict()))
+    batches.close()
+    again = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=2, collate_fn=list)
+    again.load_state_dict(state)
+    assert len(again) == length
+    assert len([*again]) == length - 3
+
+
+def test_a_loop_that_was_left_is_followed_by_the_next_epoch(shards: list[str]) -> None:
+    loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3, collate_fn=list)
+    loader.set_epoch(4)
+    lengths = []
+    for _ in range(4):
+        for _ in loader:
+            lengths.append(len(loader))
+            break
+        twin = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3)
+        twin.set_epoch(4 + len(lengths))
+        assert len(loader) == len(twin)
+    assert len(set(lengths)) > 1
+
+
+UNKNOWN: list[tuple[Callable[[list[str]], al.Dataset], str]] = [
+    (lambda paths: al.from_urls(paths).filter(keep), r"filter\(keep\) does not say how many"),
+    (lambda paths: al.from_urls(paths).repeat(), r"repeat\(\) goes on for ever"),
+    (lambda paths: al.from_urls(paths).shuffle(2).repeat(5000), r"repeat\(5000\) .* in each repetition"),
+    (lambda paths: al.from_iterable(lambda lane: lane.split("ab")), r"<lambda> does not say how many"),
+    (lambda paths: al.from_urls([*paths[:-1], unlisted(paths)]), "in 1 of the 6 shards; ShardWriter writes"),
+    (lambda paths: al.from_urls(unlisted(paths)), r"in 1 of the 1 shards; .* python -m asyncloader.manifest"),
+]
+
+
+def unlisted(paths: list[str]) -> str:
+    """A shard of which no manifest knows."""
+    path = Path(paths[0]).with_name("unlisted.jsonl")
+    path.write_text('{"number": 1}\n')
+    return str(path)
+
+
+@pytest.mark.parametrize("row", range(len(UNKNOWN)))
+def test_where_nobody_knows_the_length_the_error_says_why_and_what_to_do(row: int, shards: list[str]) -> None:
+    make, why = UNKNOWN[row]
+    loader = al.DataLoader(make(shards), 4)
+    with pytest.raises(TypeError, match=f"the length of this loader is not known: .*{why}.*take"):
+        len(loader)
+
+
+def test_what_the_user_says_by_take_is_the_length() -> None:
+    loader = al.DataLoader(al.from_iterable(lambda lane: lane.split(range(100))).take(10), 4)
+    assert len(loader) == len(list(loader)) == 3
+
+
+def test_a_progress_bar_has_a_total_and_starts_where_the_run_goes_on(
+    shards: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    loader = al.DataLoader(al.from_urls(shards), 4, lanes=2, collate_fn=list, progress=True)
+    batches = iter(loader)
+    for _ in range(4):
+        next(batches)
+    state = loader.state_dict()
+    batches.close()
+    assert f"4/{len(loader)} [" in capsys.readouterr().err
+    loader.load_state_dict(state)
+    list(loader)
+    shown = capsys.readouterr().err
+    assert f"| 4/{len(loader)} [" in shown
+    assert f"| {len(loader)}/{len(loader)} [" in shown
+
+
+def test_a_loop_that_is_left_where_another_epoch_ends_is_told(shards: list[str]) -> None:
+    loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3, collate_fn=list)
+    lengths = []
+    for epoch in range(10):
+        loader.set_epoch(epoch)
+        lengths.append(len(loader))
+    shortest, longest = min(lengths), max(lengths)
+    loader.set_epoch(lengths.index(longest))
+    for delivered, _ in enumerate(loader, 1):
+        if delivered == shortest:
+            break
+    with pytest.warns(UserWarning, match=f"left after {shortest} of its {longest} batches") as warned:
+        iter(loader).close()
+    assert warned[0].filename == __file__

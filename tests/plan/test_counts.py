@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncloader.plan.counts import Deal, UnknownCount, batch_count, lane_counts, take_share
+from asyncloader.plan.lanes import lane_shards
+
+counts = st.lists(st.integers(0, 50), max_size=20)
+
+
+@given(counts, st.integers(1, 8), st.integers(0, 3), st.none() | st.integers())
+def test_lanes_have_the_samples_of_their_shards(
+    samples: list[int], lanes: int, epoch: int, seed: int | None
+) -> None:
+    found = lane_counts(samples, Deal(tuple(range(lanes)), lanes, epoch, seed, repetition=1))
+    key = None if seed is None else (seed, epoch, 1)
+    dealt = [lane_shards(len(samples), lane, lanes, key) for lane in range(lanes)]
+    assert found == [sum(samples[shard] for shard in mine) for mine in dealt]
+    assert sum(found) == sum(samples)
+
+
+@given(st.integers(1, 100), st.integers(1, 10))
+def test_a_share_is_as_large_as_any_other_or_one_more(count: int, lanes: int) -> None:
+    shares = [take_share(count, lane, lanes) for lane in range(lanes)]
+    assert sum(shares) == count
+    assert max(shares) - min(shares) <= 1
+
+
+@given(counts, st.none() | st.integers(1, 10))
+def test_each_lane_cuts_its_own_batches(samples: list[int], size: int | None) -> None:
+    cut = [len(range(0, count, size or 1)) for count in samples]
+    assert batch_count(samples, size, drop_last=False) == sum(cut)
+    if size is not None:
+        assert batch_count(samples, size, drop_last=True) == sum(count // size for count in samples)
+
+
+def test_a_lane_that_never_ends_makes_nobody_knows_how_many_batches() -> None:
+    with pytest.raises(UnknownCount, match="for ever"):
+        batch_count([3, math.inf], 2, drop_last=False)

@@ -1,0 +1,53 @@
+"""Numbers of bytes as people write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncloader.quantity import parse_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("10GB", 10**10),
+        ("1 GiB", 1 << 30),
+        ("64MB", 64 * 10**6),
+        ("512 MiB", 512 << 20),
+        ("1.5 GB", 15 * 10**8),
+        ("1.5 gib", 3 << 29),
+        (" 100 kb ", 100_000),
+        ("1KIB", 1024),
+        ("2 TB", 2 * 10**12),
+        ("1PiB", 1 << 50),
+        ("7 B", 7),
+        ("0.1 GB", 10**8),
+    ],
+)
+def test_a_number_with_its_unit_is_so_many_bytes(text: str, size: int) -> None:
+    assert parse_bytes("memory_limit", text) == size
+
+
+@given(st.integers())
+def test_an_int_is_what_it_is(size: int) -> None:
+    assert parse_bytes("memory_limit", size) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "10", "GB", "10G", "10 GBit", "-1GB", "1e9 B", "1,5 GB", "ten GB", "1 GB 2", ".5GB", "\u0661GB"],
+)
+def test_another_text_is_refused_with_those_that_are_not(text: str) -> None:
+    with pytest.raises(ValueError, match=r"cache_limit should be a number with its unit.*'10GB'") as caught:
+        parse_bytes("cache_limit", text)
+    assert repr(text) in str(caught.value)
+
+
+@pytest.mark.parametrize("value", [1e9, True, None, b"1GB", [1]])
+def test_what_is_neither_number_nor_text_is_refused(value: Any) -> None:
+    with pytest.raises(TypeError, match=r"number of bytes.*'512 MiB'"):
+        parse_bytes("cache_limit", value)
