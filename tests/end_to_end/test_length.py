@@ -179,3 +179,31 @@ def test_a_loop_that_is_left_where_another_epoch_ends_is_told(shards: list[str])
     with pytest.warns(UserWarning, match=f"left after {shortest} of its {longest} batches") as warned:
         iter(loader).close()
     assert warned[0].filename == __file__
+
+
+def test_who_asks_for_the_length_of_a_pass_before_its_first_batch_goes_by_it(shards: list[str]) -> None:
+    def make() -> al.DataLoader[Any]:
+        return al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=2, collate_fn=list)
+
+    whole = list(make())
+    loader = make()
+    unread = iter(loader)
+    assert len(loader) == len(whole)
+    batches = iter(loader)  # of the same epoch, since nothing of it was read
+    assert loader.state_dict()["epoch"] == 0
+    assert [next(batches) for _ in range(len(loader))] == whole
+    state = loader.state_dict()
+    assert (state["epoch"], state["batches"]) == (1, 0), "nobody asks whether there is one batch more"
+    unread.close()
+    batches.close()
+    again = make()
+    again.load_state_dict(state)
+    following = make()
+    following.set_epoch(1)
+    assert list(again) == list(following)
+
+
+def test_passes_beside_each_other_are_of_different_epochs(shards: list[str]) -> None:
+    loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=2, collate_fn=list)
+    pairs = list(zip(loader, loader, strict=False))
+    assert any(first != second for first, second in pairs)
