@@ -1,4 +1,4 @@
-"""Which shards a recipe is of: names expanded, buckets looked into once, formats told, manifests found."""
+"""Which shards a recipe is of: found, their formats told, and held against the manifests that are known."""
 
 from __future__ import annotations
 
@@ -11,25 +11,21 @@ from typing import Any
 from .formats import check_format
 from .manifest.entries import Expected
 from .manifest.lookup import (
+    Entries,
+    LocalManifests,
+    check_complete,
     expectations,
     find_local_manifests,
     is_found_manifest,
-    look_up,
     read_local_manifest,
 )
-from .shard_names import check_names, check_prefix, formats_of, is_shard_name
+from .shard_names import formats_of, is_shard_name
+from .shard_search import Found, IsShard, find_shards
+from .stores.expanding import Match, expand_home
 from .stores.globs import folder_before
-from .stores.listing.asking import Listing, look
-from .stores.options import check_storage_options
+from .stores.names import ShardNames
 from .stores.policy import NetworkPolicy
-from .stores.urls import (
-    MANIFEST_NAME,
-    expand_urls,
-    is_remote_pattern,
-    local_path,
-    scheme_of,
-    split_key,
-)
+from .stores.urls import MANIFEST_NAME, local_path, scheme_of, split_key
 
 __all__ = ["Catalog", "make_catalog"]
 
@@ -42,11 +38,13 @@ class Catalog:
         urls: In order.
         formats: The format of each.
         checks: What a manifest expects of each, None where none does; empty if none was found.
+        schemes: Of all URLs.
     """
 
-    urls: tuple[str, ...]
-    formats: tuple[str, ...]
+    urls: ShardNames
+    formats: Sequence[str]
     checks: tuple[Expected | None, ...]
+    schemes: frozenset[str]
 
 
 def make_catalog(
@@ -69,40 +67,46 @@ def make_catalog(
         TypeError: Something else than strings and paths, or an option of a wrong type.
         ValueError: No shard, or names, formats, options or a manifest that do not fit.
         FormatError: A manifest is not sound.
-        StoreError: A server cannot be asked, or a manifest not be read.
+        StoreError: A server cannot be asked, or a manifest not be read, or a folder, prefix or glob lacks
+            shards that its manifest lists.
     """
     if format is not None:
         check_format(format)
     if manifest is not None and not isinstance(manifest, str | os.PathLike):
         raise TypeError(f"manifest should be a URL or path, but got {type(manifest).__name__}")
-    where = None if manifest is None else os.fspath(manifest)
-    is_shard, check_folder = partial(is_shard_name, format=format), partial(check_prefix, format=format)
-    names = expand_urls(urls, is_shard, check_folder)
-    check_names(names)
-    check_storage_options({scheme_of(name) for name in (*names, *([where] if where else []))}, options)
-    patterns = [name for name in names if is_remote_pattern(name)]
+    where = None if manifest is None else expand_home(os.fspath(manifest))
     far = [where] if where is not None and scheme_of(where) != "file" else []
-    seen = look(patterns, options, is_shard, network=network, manifests=where is None, fetch=far)
-    for listing in seen.listings:
-        if listing.pattern.endswith("/"):
-            check_folder(listing.pattern, listing.urls)
-    shards = seen.in_place(names)
-    formats = formats_of(shards, format)
+    found = find_shards(urls, format, options, network, manifests=where is None, fetch=far)
+    formats = formats_of(found.names, format)
+    is_shard = partial(is_shard_name, format=format)
     if where is None:
-        return Catalog(shards, formats, _found_beside(shards, seen.listings))
-    content = seen.fetched[0] if far else read_local_manifest(local_path(where))
-    if content is None:
-        raise ValueError(f"there is no manifest {where!r}; python -m asyncloader.manifest makes one")
-    return Catalog(shards, formats, expectations(shards, where, content))
+        checks = _found_beside(found, is_shard)
+    else:
+        content = found.fetched[0] if far else read_local_manifest(local_path(where))
+        if content is None:
+            raise ValueError(f"there is no manifest {where!r}; python -m asyncloader.manifest makes one")
+        entries = Entries(where, content)
+        checks = expectations(found.names, entries)
+        for match in found.matches:
+            check_complete(entries, match, is_shard)
+    return Catalog(found.names, formats, checks, found.schemes)
 
 
-def _found_beside(shards: Sequence[str], listings: Sequence[Listing]) -> tuple[Expected | None, ...]:
+def _found_beside(found: Found, is_shard: IsShard) -> tuple[Expected | None, ...]:
     """What manifests expect that lie where shards were looked for: local folders, and folders listed."""
-    found = dict(zip(shards, find_local_manifests(shards), strict=False))
-    for listing in listings:
+    local = LocalManifests()
+    expected = find_local_manifests(found.names, local) if "file" in found.schemes else ()
+    known = dict(zip(found.names, expected, strict=False))
+    for match in found.matches:
+        for path in match.manifests:
+            if (entries := local.at(path)) is not None:
+                check_complete(entries, match, is_shard)
+    for listing in found.listings:
         if listing.manifest is not None:
             root, key = split_key(listing.pattern)
             place = root + folder_before(key) + MANIFEST_NAME
             if is_found_manifest(place, listing.manifest):
-                found.update(zip(listing.urls, look_up(listing.urls, place, listing.manifest), strict=True))
-    return tuple(found.get(url) for url in shards) if any(found.values()) else ()
+                entries = Entries(place, listing.manifest)
+                known.update(zip(listing.urls, entries.of(listing.urls), strict=True))
+                check_complete(entries, Match(listing.pattern, listing.urls), is_shard)
+    return tuple(map(known.get, found.names)) if any(known.values()) else ()

@@ -31,7 +31,6 @@ from .shards import Shards
 from .stores.access import Access, Renew
 from .stores.options import check_buckets
 from .stores.policy import NetworkPolicy
-from .stores.urls import scheme_of
 from .types import Position
 
 __all__ = ["AsyncIterableDataset", "Dataset", "from_iterable", "from_urls"]
@@ -252,9 +251,10 @@ def from_urls(
 
     Args:
         urls: One URL or path, or several: ``http(s)://``, ``s3://``, ``gs://``, ``az://``,
-            ``hf://datasets/``, ``file://`` and plain paths; with brace ranges (``train-{000..127}.tar``)
-            and lists (``{a,b}``). Globs and prefixes (``s3://bucket/train/``) of all but web servers are
-            looked up now, once, and their matches sorted; for object stores in a process of its own.
+            ``hf://datasets/``, ``file://`` and plain paths, also with ``~``; with brace ranges
+            (``train-{000..127}.tar``), which are the way to name many, and lists (``{a,b}``). Globs and
+            prefixes (``s3://bucket/train/``) of all but web servers are looked up now, once, and their
+            matches sorted; for object stores in a process of its own.
         format: ``"tar"``, ``"jsonl"`` or ``"text"``, for shards whose suffix does not tell. A
             compression is found by content.
         storage_options: Endpoint, region, credentials, headers; see ``docs/reference/urls.md``.
@@ -273,7 +273,8 @@ def from_urls(
         ValueError: No shard, an unknown scheme, format or storage option, a glob or prefix without a
             match, a manifest that does not know a shard, a folder that cannot hold a cache, or ``renew``
             where no shard is behind http(s).
-        StoreError: A server cannot be asked for a listing, or a manifest not be read.
+        StoreError: A server cannot be asked for a listing, or a manifest not be read; or a folder, glob or
+            prefix lacks shards that its manifest lists. Names, lists and braces are taken for a selection.
         FormatError: The manifest is not sound.
     """
     if network is not None and not isinstance(network, NetworkPolicy):
@@ -283,8 +284,8 @@ def from_urls(
     cache = cache_setting(cache_dir, cache_limit)
     access = Access(dict(storage_options or {}), network or NetworkPolicy(), renew, cache)
     catalog = make_catalog(urls, format, manifest, access.options, access.network)
-    check_buckets(catalog.urls, access.options)
-    if renew is not None and all(scheme_of(url) not in _RENEWED for url in catalog.urls):
+    check_buckets(catalog.urls.examples, access.options)
+    if renew is not None and catalog.schemes.isdisjoint(_RENEWED):
         raise ValueError(
             "renew is for presigned http(s):// URLs, which expire, but none of the shards has one; keys of "
             "an object store that expire are given by storage_options={'credential_provider': function}"

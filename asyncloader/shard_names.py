@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Sequence, Sized
 from urllib.parse import urlsplit
 
-from .formats import format_of, formats, has_format, known_suffixes
+from .formats import compression_suffixes, format_of, formats, has_format, known_suffixes
+from .run_length import RunLengths
+from .stores.braces import Braces, has_unclosed_brace
+from .stores.names import ShardNames
 from .stores.urls import local_path, redact, scheme_of, suffix_path
 
 __all__ = ["check_names", "check_prefix", "formats_of", "is_shard_name"]
 
 _WEB = ("http", "https")
+_PIPE = re.compile(r"\s*pipe:", re.IGNORECASE)
+_URL = re.compile(r"(?:https?|s3|gs|az|hf|file)://[^\s'\"|]+")
 
 
 def is_shard_name(url: str, *, format: str | None) -> bool:
@@ -20,26 +26,28 @@ def is_shard_name(url: str, *, format: str | None) -> bool:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Refuse what no server understands, while the user's own words are still at hand.
+    """Refuse what no store understands, while the user's own words are still at hand.
 
     Args:
-        names: Expanded; patterns of object stores still stand for what is to be listed.
+        names: Not expanded yet.
 
     Raises:
-        ValueError: A remote name with an unclosed brace, or a glob of a web server.
+        ValueError: An unclosed brace, a glob of a web server, or what only WebDataset or fsspec understands:
+            a command (``pipe:``), or URLs joined by ``::``.
     """
     for name in names:
-        if ("{" not in name and "*" not in name) or (scheme := scheme_of(name)) == "file":
+        if "::" in name or _PIPE.match(name) is not None:
+            _check_webdataset(name)
+        if "{" not in name and "*" not in name:
             continue
-        web = scheme in _WEB
-        path = suffix_path(name)
-        if _has_unclosed_brace(path):
-            literal = "%7B" if web else "[{]"
+        web = scheme_of(name) in _WEB
+        if has_unclosed_brace(redact(name) if web else name.replace("[{]", "")):
+            literal = "%7B" if web or name[:7].lower() == "file://" else "[{]"
             raise ValueError(
                 f"{redact(name)!r} has a brace that is not closed: a range is written {{000..127}}, "
                 f"a brace of the name itself {literal}"
             )
-        if web and "*" in path:
+        if web and "*" in suffix_path(name):
             raise ValueError(
                 f"{redact(name)!r} is a glob, and web servers cannot be listed: name the shards by a range "
                 "such as train-{000..127}.tar or in a list; a star of the name itself is written %2A"
@@ -76,7 +84,7 @@ def check_prefix(pattern: str, shards: Sequence[str], *, format: str | None) -> 
     )
 
 
-def formats_of(shards: Iterable[str], format: str | None) -> tuple[str, ...]:
+def formats_of(shards: Iterable[str], format: str | None) -> RunLengths:
     """The format of each shard.
 
     Args:
@@ -86,7 +94,39 @@ def formats_of(shards: Iterable[str], format: str | None) -> tuple[str, ...]:
     Raises:
         ValueError: A suffix that tells none.
     """
-    return tuple(format or _format_of(shard) for shard in shards)
+    if format is not None:
+        return RunLengths([(format, len(shards) if isinstance(shards, Sized) else sum(1 for _ in shards))])
+    formats = _Formats()
+    if not isinstance(shards, ShardNames):
+        return RunLengths.of(map(formats.of, shards))
+    # What stands behind the braces is the end of all names of the pattern.
+    runs: list[tuple[str, int]] = []
+    for part in shards.parts:
+        if isinstance(part, Braces) and has_format(behind := suffix_path(part.pattern).rpartition("}")[2]):
+            runs.append((format_of(behind), len(part)))
+        else:
+            runs += RunLengths.of(map(formats.of, part)).runs
+    return RunLengths(runs)
+
+
+class _Formats:
+    """The format of each shard; what the same suffixes tell is found out once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str] = {}
+
+    def of(self, shard: str) -> str:
+        path = shard
+        if "?" in shard or "#" in shard or shard.rfind("/") <= shard.find("://") + 2:
+            path = suffix_path(shard)  # else there is a path at the end, and what is before it does no harm
+        last = path.rfind(".")
+        if path[last:].lower() in compression_suffixes:
+            last = path.rfind(".", 0, last)
+        suffix = path[last:]
+        known = self._known.get(suffix)
+        if known is None:
+            known = self._known[suffix] = _format_of(shard)
+        return known
 
 
 def _format_of(shard: str) -> str:
@@ -126,11 +166,32 @@ def _suffix(shard: str, format: str) -> str:
     return name[max(begins) :]
 
 
-def _has_unclosed_brace(path: str) -> bool:
-    depth = 0
-    for character in path:
-        if character == "{":
-            depth += 1
-        elif character == "}" and depth:
-            depth -= 1
-    return depth > 0
+def _check_webdataset(name: str) -> None:
+    """Refuse what means something elsewhere, with what to write here; commands are not shown."""
+    if _PIPE.match(name) is not None:
+        url = _URL.search(name)
+        shown = f", {redact(url[0])!r}" if url is not None else ""
+        raise ValueError(
+            "'pipe:' reads through a command, which is not run here: name the shard itself by its URL or "
+            f"path{shown}, and give headers or credentials as storage_options"
+        )
+    joined = re.split(r"[?#]", name, maxsplit=1)[0] if _is_web(name) else name
+    first, *others = joined.split("::")
+    if not others:
+        return
+    joins_urls = any(map(_URL.match, others))
+    if joins_urls and first.isidentifier():
+        raise ValueError(
+            f"'{first}::' before a URL is fsspec's way to chain file systems: name the shard itself, "
+            f"{redact(others[-1])!r}, and pass cache_dir= to keep shards on disk"
+        )
+    if joins_urls or all(has_format(shard.rpartition("/")[2]) for shard in (first, *others)):
+        scheme_of(first), scheme_of(others[0])  # what is mistyped is not shown
+        raise ValueError(
+            f"'::' does not join URLs here: give a list, from_urls([{redact(first)!r}, "
+            f"{redact(others[0])!r}{', ...' if others[1:] else ''}])"
+        )
+
+
+def _is_web(name: str) -> bool:
+    return name[:5].lower() in ("http:", "https")

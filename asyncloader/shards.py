@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from ._flow.channel import Channel
@@ -19,6 +19,7 @@ from .ops.op import Blocks, Lane
 from .plan.counts import Deal, UnknownCount, lane_counts
 from .plan.lanes import lane_shards
 from .stores.access import Access
+from .stores.names import names_digest
 from .stores.reading.reader import Opener, ShardChunks, read_shards
 from .stores.router import Stores
 from .stores.urls import redact
@@ -38,8 +39,8 @@ class Shards:
         checks: What a manifest expects of each, None for a shard that it does not know; empty without one.
     """
 
-    urls: tuple[str, ...]
-    formats: tuple[str, ...]
+    urls: Sequence[str]
+    formats: Sequence[str]
     access: Access = field(default_factory=Access)
     checks: tuple[Expected | None, ...] = ()
 
@@ -57,14 +58,16 @@ class Shards:
         inside: Position = start.get("from", {})
         if first >= len(mine):
             return
+        byte = inside.get("byte", 0)
         out = Channel[ShardChunks](1)  # one shard is decoded while the next one's bytes gather
         work = partial(
             read_shards,
             self._stores(lane),
-            [
-                (self.urls[shard], inside.get("byte", 0) if nth == first else 0)
+            # Named as they come up: a lane may have a million shards.
+            (
+                (self.urls[shard], byte if nth == first else 0)
                 for nth, shard in enumerate(mine[first:], first)
-            ],
+            ),
             lane.read_bytes,
             out,
         )
@@ -90,10 +93,12 @@ class Shards:
         return lane_counts(counts, deal)
 
     def describe(self) -> Mapping[str, Any]:
-        digest = hashlib.sha256()
-        for url in self.urls:
-            digest.update(redact(url).encode() + b"\n")
-        described = {"source": "shards", "shards": len(self.urls), "urls_sha256": digest.hexdigest()}
+        return dict(self._described)
+
+    @cached_property
+    def _described(self) -> Mapping[str, Any]:
+        """Made once, for the first state: a million names take a second."""
+        described = {"source": "shards", "shards": len(self.urls), "urls_sha256": names_digest(self.urls)}
         if self.checks:
             described["contents_sha256"] = _digest_of(self.checks)
         return described

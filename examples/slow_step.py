@@ -18,18 +18,19 @@ def decode(sample):
     return {"number": int(sample["txt"].split()[1])}
 
 
+def measure(dataset, collate_fn=None):
+    loader = al.DataLoader(dataset, batch_size=32, collate_fn=collate_fn)
+    for _ in loader:
+        pass
+    return loader.statistics.elapsed_s
+
+
 with testing.serve(folder, latency_s=0.01) as server:
     shards = al.from_urls(f"{server.url}/train-{{00..07}}.tar")
     whole = al.DataLoader(shards.map(decode), batch_size=32)
     for _ in whole:
         pass  # instead of training
     print(f"waited {whole.statistics.wait_share:.0%} of the time, {whole.statistics.network}")
-
-    def measure(dataset, collate_fn=None):
-        loader = al.DataLoader(dataset, batch_size=32, collate_fn=collate_fn)
-        for _ in loader:
-            pass
-        return loader.statistics.elapsed_s
 
     taken_s = {
         "shards alone": measure(shards, collate_fn=list),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,47 @@ def bucket() -> Iterator[S3Server]:
             client.put_object(Bucket="corpus", Key=key, Body=b"x" * 10)
         yield server
         client.close()
+
+
+@pytest.mark.parametrize("root", ["s3://bucket/", "https://me:SENTINEL@h/", "/data/", ""])
+def test_a_range_of_a_million_shards_is_as_small_as_its_pattern(root: str) -> None:
+    recipe = al.from_urls(f"{root}train-{{000000..999999}}.tar").shuffle(100)
+    assert recipe.source.urls[-1] == f"{root}train-999999.tar"  # type: ignore[attr-defined]
+    assert "1000000 tar" in repr(recipe)
+    assert len(cloudpickle.dumps(recipe)) < 10_000
+
+
+def test_a_range_and_a_list_of_its_names_have_one_state() -> None:
+    pattern, shown = (
+        "https://me:SENTINEL@h/{08..11}.tar?x=SENTINEL",
+        "".join(f"https://h/{number:02}.tar\n" for number in range(8, 12)),
+    )
+    names = [f"https://me:SENTINEL@h/{number:02}.tar?x=SENTINEL" for number in range(8, 12)]
+    states = [al.DataLoader(al.from_urls(urls)).state_dict() for urls in (pattern, names)]
+    assert states[0] == states[1]
+    assert states[0]["recipe"]["urls_sha256"] == hashlib.sha256(shown.encode()).hexdigest()
+    al.DataLoader(al.from_urls(names)).load_state_dict(states[0])
+
+
+def test_only_the_first_state_costs_the_names() -> None:
+    loader = al.DataLoader(al.from_urls("s3://b/{000000..199999}.tar"))
+    took_s = []
+    for _ in range(4):
+        began_s = time.process_time()
+        loader.state_dict()
+        took_s.append(time.process_time() - began_s)
+    assert min(took_s[1:]) < took_s[0] / 5
+
+
+def test_a_lane_of_a_large_range_is_read_as_a_list_would_be(tmp_path: Path) -> None:
+    paths = write(tmp_path, 12)
+    (tmp_path / "manifest.json").unlink()
+    names = al.from_urls(paths).shuffle(2, seed=1)
+    pattern = al.from_urls(f"{tmp_path}/s-{{0..11}}.tar").shuffle(2, seed=1)
+    batches = [list(al.DataLoader(recipe, 4, lanes=3, collate_fn=list)) for recipe in (names, pattern)]
+    assert batches[0] == batches[1] and sum(map(len, batches[0])) == 24
+    loader = al.DataLoader(pattern, 4, lanes=3, num_workers=2, collate_fn=list)
+    assert list(loader) == batches[0]
 
 
 def test_a_folder_means_its_shards_and_their_manifest(tmp_path: Path) -> None:
@@ -163,6 +206,17 @@ def test_a_named_manifest_is_read_from_wherever_it_is(far: bool, tmp_path: Path)
         place = server.url_of("manifest.json") if far else str(tmp_path / "manifest.json")
         found = catalog(urls if far else paths, manifest=place)
     assert [check.samples for check in found.checks if check] == [2, 2, 2]
+
+
+def test_a_tilde_in_the_name_of_a_manifest_or_a_cache_is_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = catalog("~/s-{0..2}.tar", manifest="~/manifest.json")
+    assert [check.samples for check in found.checks if check] == [2, 2, 2]
+    recipe = al.from_urls("s3://b/x.tar", cache_dir="~/cache")
+    assert recipe.source.access.cache.folder == f"{tmp_path}/cache"  # type: ignore[attr-defined]
 
 
 def test_a_named_manifest_must_be_there_and_know_every_shard(tmp_path: Path) -> None:

@@ -21,11 +21,12 @@ PACKAGE = Path(asyncloader.__file__).parent
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
     # Small things that know nobody else.
-    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors"},
+    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors", "run_length"},
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "batching", "collate", "seeding"},  # bytes; samples; batches
     {"shard_names"},  # what names tell of formats, and what to write where they tell none
+    {"shard_search"},  # names checked, expanded and looked up
     {"manifest"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
     {"catalog"},  # which shards a recipe is of

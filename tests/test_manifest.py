@@ -24,7 +24,7 @@ from asyncloader import testing
 from asyncloader.manifest.check import ShardCheck
 from asyncloader.manifest.entries import Expected, Manifest, format_manifest, is_manifest, parse_manifest
 from asyncloader.manifest.folder import update_manifest
-from asyncloader.manifest.lookup import expectations, find_local_manifests
+from asyncloader.manifest.lookup import Entries, expectations, find_local_manifests
 from asyncloader.stores.reading.lookahead import Shard
 from asyncloader.stores.reading.reader import ShardChunks
 
@@ -138,13 +138,13 @@ def test_what_a_recipe_keeps_of_a_manifest_is_small() -> None:
     ],
 )
 def test_a_relative_name_starts_from_the_folder_of_the_manifest(url: str, manifest: str) -> None:
-    assert expectations([url], manifest, document()) == (Expected(3, 1, bytes(32)),)
+    assert expectations([url], Entries(manifest, document())) == (Expected(3, 1, bytes(32)),)
 
 
 def test_a_url_as_a_name_is_found_wherever_the_manifest_is() -> None:
     content = with_entry(name="https://h/d/a%20b.tar")
-    assert expectations(["https://h/d/a b.tar?x=1"], "/elsewhere/manifest.json", content)
-    assert expectations(["s3://b/a?b#c.tar"], "manifest.json", with_entry(name="s3://b/a?b#c.tar"))
+    assert expectations(["https://h/d/a b.tar?x=1"], Entries("/elsewhere/manifest.json", content))
+    assert expectations(["s3://b/a?b#c.tar"], Entries("manifest.json", with_entry(name="s3://b/a?b#c.tar")))
 
 
 @pytest.mark.parametrize(
@@ -160,22 +160,24 @@ def test_a_url_as_a_name_is_found_wherever_the_manifest_is() -> None:
 )
 def test_a_shard_that_the_named_manifest_does_not_know_is_refused(url: str, manifest: str) -> None:
     with pytest.raises(ValueError, match=r"has no entry for 1 of 1 shards; the first is .*python -m"):
-        expectations([url], manifest, document())
+        expectations([url], Entries(manifest, document()))
 
 
 def test_no_secret_of_a_url_is_in_a_message() -> None:
     with pytest.raises(ValueError, match="no entry") as caught:
-        expectations(["http://u:SENTINEL@h/b.tar?s=SENTINEL"], "http://h/m.json?s=SENTINEL", document())
+        expectations(
+            ["http://u:SENTINEL@h/b.tar?s=SENTINEL"], Entries("http://h/m.json?s=SENTINEL", document())
+        )
     assert "SENTINEL" not in str(caught.value)
     with pytest.raises(al.FormatError) as broken:
-        expectations(["http://h/b.tar"], "http://h/m.json?s=SENTINEL", b"{}")
+        expectations(["http://h/b.tar"], Entries("http://h/m.json?s=SENTINEL", b"{}"))
     assert broken.value.shard == "http://h/m.json"
 
 
 def test_two_names_of_one_shard_are_refused() -> None:
     content = document(shards=[ENTRY, {**ENTRY, "name": "http://h/%61.tar"}])
     with pytest.raises(al.FormatError, match=r"'http://h/%61\.tar' is a second name"):
-        expectations(["http://h/a.tar"], "http://h/manifest.json", content)
+        expectations(["http://h/a.tar"], Entries("http://h/manifest.json", content))
 
 
 def test_manifests_beside_local_shards_are_found_once_per_folder(tmp_path: Path) -> None:

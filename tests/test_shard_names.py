@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 import asyncloader as al
 from asyncloader.shard_names import check_names, check_prefix, formats_of
+from asyncloader.stores.urls import local_path
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -72,13 +74,65 @@ def test_a_glob_of_a_web_server_is_refused(given: dict[str, str]) -> None:
         al.from_urls("http://h/*.tar?x=SENTINEL", **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("root", ["http://h", "s3://b", "hf://datasets/o/n"])
-def test_an_unclosed_brace_is_refused(root: str) -> None:
-    with pytest.raises(ValueError, match=r"'.*/train-\{000\.\.007\.tar' has a brace that is not closed"):
-        al.from_urls(f"{root}/train-{{000..007.tar")
+@pytest.mark.parametrize("root", ["http://h", "s3://b", "hf://datasets/o/n", "file://", "/data", "."])
+@pytest.mark.parametrize("name", ["train-{000..007.tar", "train-{000..007", "{a,b/x.tar", "{{0..1}.tar"])
+def test_an_unclosed_brace_is_refused(root: str, name: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{re.escape(f'{root}/{name}')}' has a brace that is not closed"):
+        al.from_urls(f"{root}/{name}")
+
+
+def test_a_brace_of_the_name_itself_can_be_written(tmp_path: Path) -> None:
+    touch(tmp_path, "{x-0.tar", "{x-1.tar")
+    found = (f"{tmp_path}/{{x-0.tar", f"{tmp_path}/{{x-1.tar")
+    for name in (f"{tmp_path}/[{{]x-{{0..1}}.tar", f"{tmp_path}/[{{]*.tar"):
+        assert al.from_urls(name).source.urls == found  # type: ignore[attr-defined]
+    (named,) = al.from_urls(f"file://{tmp_path}/%7Bx-0.tar").source.urls  # type: ignore[attr-defined]
+    assert local_path(named) == found[0]
+
+
+@pytest.mark.parametrize("root", ["http://h", "s3://b", "file://", "/data"])
+def test_a_range_that_falls_is_refused(root: str) -> None:
+    with pytest.raises(ValueError, match=rf"'{root}/x-\{{127\.\.000\}}\.tar'.* range should rise"):
+        al.from_urls(f"{root}/x-{{127..000}}.tar")
+
+
+def test_a_wrong_brace_is_told_before_any_folder_is_looked_into() -> None:
+    with pytest.raises(ValueError, match="range should rise"):
+        al.from_urls(["/nowhere/*.tar", "s3://b/", "/data/{9..1}.tar"])
+
+
+@pytest.mark.parametrize(
+    ("name", "answer"),
+    [
+        (
+            "pipe:aws s3 cp s3://b/x-{0..9}.tar -",
+            r"name the shard itself by its URL or path, 's3://b/x-\{0\.\.9\}",
+        ),
+        (
+            "pipe:curl -sH 'A: SENTINEL' https://me:SENTINEL@h/x.tar?sig=SENTINEL",
+            "path, 'https://h/x.tar', and",
+        ),
+        (" PIPE: cat x.tar", "by its URL or path, and give headers"),
+        (
+            "s3://b/x-{0..9}.tar::s3://b/y.tar",
+            r"from_urls\(\['s3://b/x-\{0\.\.9\}\.tar', 's3://b/y\.tar'\]\)",
+        ),
+        (
+            "https://u:SENTINEL@h/x.tar::https://h/y.tar?SENTINEL",
+            r"\['https://h/x\.tar', 'https://h/y\.tar'\]",
+        ),
+        ("a.tar::/d/b.tar.gz::c.tar", r"from_urls\(\['a\.tar', '/d/b\.tar\.gz', \.\.\.\]\)"),
+        ("simplecache::s3://b/x.tar", "name the shard itself, 's3://b/x.tar', and pass cache_dir="),
+    ],
+)
+def test_what_webdataset_and_fsspec_understand_is_answered_with_what_to_write(name: str, answer: str) -> None:
+    with pytest.raises(ValueError, match=answer) as caught:
+        al.from_urls(name)
+    assert "SENTINEL" not in str(caught.value)
 
 
 def test_other_braces_and_stars_are_no_mistakes() -> None:
     check_names(
-        ["http://h/{x}.tar?x={*", "s3://b/*.tar", "/data/{x*.tar", "http://h/a}.tar", "s3://b/[{]}.tar"]
+        ["http://h/{x}.tar?x={*", "s3://b/*.tar", "/data/x*.tar", "http://h/a}.tar", "s3://b/a[}].tar"]
     )
+    check_names(["http://[::1]:80/x.tar", "s3://b/a::b.tar", "/data/a::b.tar", "http://h/x.tar?a::http://h/"])

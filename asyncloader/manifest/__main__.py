@@ -12,21 +12,15 @@ from .._flow.engine import Engine
 from ..errors import FormatError, StoreError
 from ..formats import check_format
 from ..progress import NetworkCounts
-from ..shard_names import check_names, check_prefix, formats_of, is_shard_name
+from ..shard_names import formats_of, is_shard_name
+from ..shard_search import Found, IsShard, find_shards
 from ..stores.access import Access
-from ..stores.listing.asking import look
+from ..stores.expanding import expand_home
 from ..stores.router import Stores
-from ..stores.urls import (
-    MANIFEST_NAME,
-    expand_urls,
-    is_remote_pattern,
-    local_path,
-    redact,
-    scheme_of,
-)
+from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
 from .entries import Expected
 from .folder import update_manifest
-from .lookup import look_up
+from .lookup import Entries
 from .survey import Survey, differences
 
 
@@ -37,9 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if asked.format is not None:
             check_format(asked.format)
-        urls = _shards(asked.urls, asked.format)
-        formats = formats_of(urls, asked.format)
-        manifest = asked.output or _manifest_beside(urls)
+        # No options, which come from the environment, and no manifest: it is this command that makes it.
+        found = find_shards(asked.urls, asked.format, {})
+        urls, formats = found.names, formats_of(found.names, asked.format)
+        manifest = expand_home(asked.output) if asked.output else _manifest_beside(urls)
         names = [] if asked.check else _names(urls, manifest)
     except StoreError as error:
         _say(f"cannot look for the shards: {error}")
@@ -50,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The stores' options come from the environment.
         survey = Survey(engine, Stores(engine.resources, Access(), NetworkCounts()))
         if asked.check:
-            return _check(survey, urls, formats, manifest)
+            is_shard = partial(is_shard_name, format=asked.format)
+            return _check(survey, found, formats, manifest, is_shard)
         return _make(survey, urls, formats, names, manifest)
 
 
@@ -73,22 +69,6 @@ def _parser() -> argparse.ArgumentParser:
         help="write nothing; hold the shards against the manifest (a path or URL) and list what is wrong",
     )
     return parser
-
-
-def _shards(names: Sequence[str], format_name: str | None) -> tuple[str, ...]:
-    """The shards that are meant; servers are asked about prefixes and globs."""
-    is_shard, check_folder = (
-        partial(is_shard_name, format=format_name),
-        partial(check_prefix, format=format_name),
-    )
-    expanded = expand_urls(names, is_shard, check_folder)
-    check_names(expanded)
-    # Neither options nor a manifest: it is this command that makes it.
-    seen = look([name for name in expanded if is_remote_pattern(name)], {}, is_shard)
-    for listing in seen.listings:
-        if listing.pattern.endswith("/"):
-            check_folder(listing.pattern, listing.urls)
-    return seen.in_place(expanded)
 
 
 def _make(
@@ -115,21 +95,28 @@ def _make(
     return 0
 
 
-def _check(survey: Survey, urls: Sequence[str], formats: Sequence[str], manifest: str) -> int:
+def _check(survey: Survey, found: Found, formats: Sequence[str], manifest: str, is_shard: IsShard) -> int:
     try:
-        expected = look_up(urls, manifest, survey.read(manifest))
+        entries = Entries(manifest, survey.read(manifest))
     except (StoreError, FormatError) as error:
         _say(f"cannot use {redact(manifest)}: {error}")
         return 1
-    bad = 0
-    for entry, (url, found) in zip(expected, _measured(survey, urls, formats), strict=True):
-        if not isinstance(found, Expected):
-            wrong = [str(found)]
+    urls = found.names
+    missing = list(
+        dict.fromkeys(place for match in found.matches for place in entries.missing(match, is_shard))
+    )
+    for place in missing:
+        _say(f"BAD {place}: missing, and listed in the manifest")
+    bad = len(missing)
+    for entry, (url, measured) in zip(entries.of(urls), _measured(survey, urls, formats), strict=True):
+        if not isinstance(measured, Expected):
+            wrong = [str(measured)]
         else:
-            wrong = ["no entry in the manifest"] if entry is None else differences(entry, found)
+            wrong = ["no entry in the manifest"] if entry is None else differences(entry, measured)
         bad += bool(wrong)
         _say(f"BAD {redact(url)}: {'; '.join(wrong)}" if wrong else f"{redact(url)}: as the manifest says")
-    _say(f"{bad} of {len(urls)} shards are bad" if bad else f"{len(urls)} shards are as the manifest says")
+    shards = len(urls) + len(missing)
+    _say(f"{bad} of {shards} shards are bad" if bad else f"{shards} shards are as the manifest says")
     return 1 if bad else 0
 
 

@@ -21,14 +21,14 @@ class Shortfall(NamedTuple):
     """A lane that ended before it had given its part of a ``take``.
 
     Attributes:
-        count: What the recipe was to take.
+        wanted: What the recipe was to take.
         lane: Which lane.
         lanes: Of how many.
         share: What it was to give.
         taken: What it gave.
     """
 
-    count: int
+    wanted: int
     lane: int
     lanes: int
     share: int
@@ -39,7 +39,7 @@ def describe_shortfalls(found: Iterable[Shortfall]) -> list[str]:
     """A sentence for each ``take`` that fell short, whatever the number of lanes."""
     by_count: dict[int, list[Shortfall]] = {}
     for short in sorted(set(found)):
-        by_count.setdefault(short.count, []).append(short)
+        by_count.setdefault(short.wanted, []).append(short)
     return [_describe(count, shorts) for count, shorts in by_count.items()]
 
 

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
+
 from .lanes import epoch_order
 
 __all__ = ["Counter", "Deal", "UnknownCount", "batch_count", "lane_counts", "take_share"]
@@ -46,8 +48,8 @@ Counter: TypeAlias = Callable[[Deal], list[float]]
 def lane_counts(samples: Sequence[int], deal: Deal) -> list[float]:
     """The samples of each lane, given those of each shard."""
     key = None if deal.order_seed is None else (deal.order_seed, deal.epoch, deal.repetition)
-    order = epoch_order(len(samples), key)
-    return [sum(samples[shard] for shard in order[lane :: deal.lane_count]) for lane in deal.lanes]
+    in_order = np.asarray(samples, np.int64)[epoch_order(len(samples), key)]
+    return [int(in_order[lane :: deal.lane_count].sum()) for lane in deal.lanes]
 
 
 def take_share(count: int, lane: int, lanes: int) -> int:

@@ -9,9 +9,12 @@ same for every number of workers and every world size that divides ``L``.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from .order import permutation
+import numpy as np
+import numpy.typing as npt
+
+from .order import draw_order
 from .topology import World
 
 __all__ = [
@@ -57,9 +60,9 @@ def worker_lanes(lanes: Sequence[int], num_workers: int) -> list[list[int]]:
     return [list(lanes[worker::count]) for worker in range(count)]
 
 
-def epoch_order(count: int, order_key: Sequence[int] | None) -> Sequence[int]:
-    """All shards in the order in which they are dealt to the lanes; see ``lane_shards``."""
-    return range(count) if order_key is None else permutation(count, *order_key)
+def epoch_order(count: int, order_key: Sequence[int] | None) -> npt.NDArray[np.int64]:
+    """All shards in the order in which lanes are dealt them, ``(count,) int64``; see ``lane_shards``."""
+    return np.arange(count) if order_key is None else draw_order(count, *order_key)
 
 
 def lane_shards(count: int, lane: int, lanes: int, order_key: Sequence[int] | None) -> list[int]:
@@ -71,7 +74,7 @@ def lane_shards(count: int, lane: int, lanes: int, order_key: Sequence[int] | No
         lanes: Number of lanes.
         order_key: What draws the epoch's order, such as ``(seed, epoch)``; None keeps the given order.
     """
-    return list(epoch_order(count, order_key)[lane::lanes])
+    return cast("list[int]", epoch_order(count, order_key)[lane::lanes].tolist())
 
 
 def check_shards(count: int, world: World) -> None:

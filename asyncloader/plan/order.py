@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["permutation"]
+__all__ = ["draw_order", "permutation"]
 
 # SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 # NumPy's and Python's own shuffles do not promise the same order from one release to the next, and a
@@ -27,12 +27,17 @@ def permutation(n: int, *key: int) -> list[int]:
         n: How many indices.
         key: Integers that name the draw, such as ``(seed, epoch)``; negative ones are fine.
     """
+    return cast("list[int]", draw_order(n, *key).tolist())
+
+
+def draw_order(n: int, *key: int) -> npt.NDArray[np.int64]:
+    """``permutation`` as an array, for whoever wants a part of it: ``(n,) int64``."""
     state = np.zeros(1, np.uint64)
     for part in (*key, len(key)):
         word = np.array([part & 0xFFFF_FFFF_FFFF_FFFF], np.uint64)
         state = _mix(state ^ _mix(word + _GAMMA))
     words = _mix(state + _GAMMA * np.arange(1, n + 1, dtype=np.uint64))
-    return cast("list[int]", np.argsort(words, kind="stable").tolist())
+    return np.argsort(words, kind="stable")
 
 
 def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from fnmatch import translate
 from typing import TypeAlias
 
-__all__ = ["KeyGlob", "folder_before", "has_special"]
+__all__ = ["KeyGlob", "folder_before", "has_special", "matcher"]
 
 _SPECIAL = re.compile(r"[*?\[]")
 
@@ -69,6 +69,14 @@ class KeyGlob:
                 index += 1
                 reached.add(index)
         return reached
+
+
+def matcher(pattern: str) -> Callable[[str], bool]:
+    """Whether a key is meant by a glob or prefix; which objects below a prefix count is another question."""
+    if pattern and not pattern.endswith("/"):
+        return KeyGlob(pattern).matches
+    # A prefix means everything below it; below a glob of folders, the rules of globs hold.
+    return KeyGlob(f"{pattern}**").matches if has_special(pattern) else lambda key: key.startswith(pattern)
 
 
 def _segment(pattern: str) -> _Matches:

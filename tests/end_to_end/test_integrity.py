@@ -15,7 +15,7 @@ import asyncloader as al
 from asyncloader import testing
 from asyncloader.formats import format_of
 from asyncloader.manifest.entries import Expected
-from asyncloader.manifest.lookup import expectations, find_local_manifests
+from asyncloader.manifest.lookup import Entries, expectations, find_local_manifests
 from asyncloader.shards import Shards
 
 from .harness import assert_resume_everywhere
@@ -78,7 +78,7 @@ def test_a_flipped_bit_on_the_way_is_an_error_that_names_both_digests(
     with testing.serve(tmp_path, [testing.FlipBit(place, 1, key=damaged)]) as server:
         urls = [f"{server.url_of(Path(path).name)}?signature=SENTINEL" for path in paths]
         content = (tmp_path / "manifest.json").read_bytes()
-        checks = expectations(urls, f"{server.url}/manifest.json", content)
+        checks = expectations(urls, Entries(f"{server.url}/manifest.json", content))
         error = error_of(recipe_of(urls, checks), al.StoreError, workers)
         assert error.shard == server.url_of(damaged)
         assert checks[1].crc32c is not None and f"but {checks[1].crc32c.hex()} was promised" in str(error)

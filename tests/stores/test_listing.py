@@ -21,7 +21,7 @@ from asyncloader.errors import StoreError
 from asyncloader.stores.listing.answering import choose_shards
 from asyncloader.stores.listing.asking import look
 from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.urls import expand_urls, is_remote_pattern
+from asyncloader.stores.urls import is_remote_pattern
 
 Serve = Callable[..., testing.Server]
 
@@ -253,18 +253,6 @@ def test_a_prefix_means_all_below_it_but_folder_markers(sizes: dict[str, int]) -
 )
 def test_what_a_server_must_be_asked_for(url: str, is_pattern: bool) -> None:
     assert is_remote_pattern(url) is is_pattern
-
-
-def test_a_local_folder_means_the_shards_below_it(tmp_path: Path) -> None:
-    for name in ("b.tar", "deep/a.tar", "notes.md", "manifest.json"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    shards = (str(tmp_path / "b.tar"), str(tmp_path / "deep/a.tar"))
-    assert expand_urls(f"{tmp_path}/", is_tar) == shards
-    assert expand_urls(f"file://{tmp_path}/", is_tar) == shards
-    assert len(expand_urls(f"{tmp_path}/", lambda path: True)) == 3, "a manifest is no shard"
-    with pytest.raises(ValueError, match="of 4 that are there"):
-        expand_urls(f"{tmp_path}/", lambda path: False)
 
 
 def test_a_listing_that_breaks_off_goes_on_behind_the_last_key(serve: Serve) -> None:

@@ -12,12 +12,13 @@ from ..._flow.clock import pause
 from ...errors import StoreError
 from ...progress import NetworkCounts
 from ..access import Access
+from ..braces import MOST_SHARDS
 from ..failures import TransientError
-from ..globs import KeyGlob, folder_before, has_special
+from ..globs import folder_before, matcher
 from ..network.retries import Attempts, RetryBudget
 from ..policy import NetworkPolicy
 from ..router import Stores
-from ..urls import MANIFEST_NAME, MOST_SHARDS, redact, scheme_of, split_key
+from ..urls import MANIFEST_NAME, redact, scheme_of, split_key
 from .asking import Listed, Listing, Look, Order
 
 __all__ = ["answer_order", "choose_shards"]
@@ -147,13 +148,12 @@ def _attempts(network: NetworkPolicy) -> Attempts:
 
 
 def _matcher(root: str, pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], bool]:
-    """Whether a key is meant by the pattern of a key."""
+    """Whether a key is a shard that is meant by the pattern of a key."""
+    is_meant = matcher(pattern)
     if pattern and not pattern.endswith("/"):
-        return KeyGlob(pattern).matches
+        return is_meant
     manifest = folder_before(pattern) + MANIFEST_NAME
-    # A prefix means everything below it; below a glob of folders, the rules of globs hold.
-    within = KeyGlob(f"{pattern}**").matches if has_special(pattern) else lambda key: key.startswith(pattern)
-    return lambda key: key != manifest and within(key) and is_shard(root + key)
+    return lambda key: key != manifest and is_meant(key) and is_shard(root + key)
 
 
 def _folders(keys: Mapping[str, int]) -> Iterator[str]:

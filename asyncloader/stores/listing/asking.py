@@ -13,14 +13,13 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...descriptors import occupy_standard_descriptors
 from ..policy import NetworkPolicy
-from ..urls import is_remote_pattern
 
 __all__ = ["Listed", "Listing", "Look", "Order", "look"]
 
@@ -78,14 +77,6 @@ class Look:
 
     listings: tuple[Listing, ...]
     fetched: tuple[bytes, ...] = field(repr=False)
-
-    def in_place(self, names: Iterable[str]) -> tuple[str, ...]:
-        """``names``, with what was found in the place of each pattern, which were ordered in this order."""
-        listings = iter(self.listings)
-        shards: list[str] = []
-        for name in names:
-            shards += [shard.url for shard in next(listings).shards] if is_remote_pattern(name) else [name]
-        return tuple(shards)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ requested and not yet handed on is bounded in bytes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 
 from ..._flow.channel import Channel
 from ...types import Buffer
@@ -84,8 +85,8 @@ class Lookahead:
         budget_bytes: Bound on what is requested and not yet handed on.
     """
 
-    def __init__(self, shards: Sequence[tuple[str, int]], budget_bytes: int) -> None:
-        self._waiting = deque(Shard(url, start, start) for url, start in shards)
+    def __init__(self, shards: Iterable[tuple[str, int]], budget_bytes: int) -> None:
+        self._waiting = iter(shards)
         self._budget = budget_bytes
         self._reserved = 0
         self.window: deque[Shard] = deque()
@@ -130,10 +131,12 @@ class Lookahead:
         for shard in self.window:
             if shard.wants_part:
                 return shard
-        if not self._waiting or len(self.window) >= _MOST_SHARDS_AHEAD:
+        if len(self.window) >= _MOST_SHARDS_AHEAD:
             return None
-        self.window.append(self._waiting.popleft())
-        return self.window[-1]
+        for url, start in islice(self._waiting, 1):
+            self.window.append(Shard(url, start, start))
+            return self.window[-1]
+        return None
 
     def _part_bytes(self, shard: Shard) -> int:
         if shard.total is None:

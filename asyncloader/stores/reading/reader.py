@@ -5,7 +5,7 @@ A reader that falls behind stops the sockets; one that has to wait for late byte
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -61,13 +61,13 @@ class ShardChunks(Channel[Buffer]):
 
 
 async def read_shards(
-    stores: Opener, shards: Sequence[tuple[str, int]], budget_bytes: int, out: Channel[ShardChunks]
+    stores: Opener, shards: Iterable[tuple[str, int]], budget_bytes: int, out: Channel[ShardChunks]
 ) -> None:
     """Send one channel of chunks for each shard, in order; each ends as its shard ends.
 
     Args:
         stores: Where the URLs are opened.
-        shards: Pairs of a URL and the byte offset to read it from.
+        shards: Pairs of a URL and the byte offset to read it from; asked for one by one, on the loop.
         budget_bytes: Bound on what is requested and not yet handed on. One part is always let in.
         out: Receives the shards' channels; closing it, or one of them, stops the reading.
 

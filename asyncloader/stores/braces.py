@@ -1,0 +1,202 @@
+"""Patterns of braces, and the names that they stand for, each made when it is asked for; pure.
+
+A pattern is parsed into parts of which each knows how many texts it stands for and which the ``index``-th is:
+a million names take no more room than two.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from itertools import accumulate, chain
+from typing import Protocol, overload
+
+__all__ = ["MOST_SHARDS", "Braces", "has_unclosed_brace"]
+
+#: More shards than any data set has; a slip such as {0..999999999} should not eat the memory.
+MOST_SHARDS = 10_000_000
+
+_RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
+
+
+class Braces(Sequence[str]):
+    """The names that a pattern stands for, in the order in which a shell expands it.
+
+    Ranges (``{000..127}``, padded as written) and lists (``{a,b}``) are expanded, also in one another, and
+    other braces left alone. It pickles as its pattern.
+
+    Args:
+        pattern: A brace without a partner is a character like others.
+
+    Raises:
+        ValueError: A range that falls, or more than ``MOST_SHARDS`` names.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self._texts = _parse(pattern)
+        if self._texts.count > MOST_SHARDS:
+            raise ValueError(f"its braces name more than {MOST_SHARDS} shards")
+
+    def __len__(self) -> int:
+        return self._texts.count
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return tuple(map(self._texts.at, range(len(self))[index]))
+        return self._texts.at(range(len(self))[index])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._texts)
+
+    def __reduce__(self) -> tuple[type[Braces], tuple[str]]:
+        return Braces, (self.pattern,)
+
+
+def has_unclosed_brace(text: str) -> bool:
+    """Whether a brace is opened in ``text`` and not closed."""
+    return text.count("{") > len(_partners(text))
+
+
+class _Texts(Protocol):
+    """What a part of a pattern stands for. Its number may be too large for ``len``."""
+
+    count: int
+
+    def at(self, index: int) -> str: ...
+
+    def __iter__(self) -> Iterator[str]: ...
+
+
+class _Literal:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.count = 1
+
+    def at(self, index: int) -> str:
+        return self._text
+
+    def __iter__(self) -> Iterator[str]:
+        yield self._text
+
+
+class _Numbers:
+    def __init__(self, first: str, last: str) -> None:
+        low, high = int(first), int(last)
+        if low > high or high - low >= MOST_SHARDS:
+            raise ValueError(
+                f"a brace range should rise and name at most {MOST_SHARDS} shards, but got "
+                f"{{{first}..{last}}}"
+            )
+        padded = any(bound.startswith("0") and len(bound) > 1 for bound in (first, last))
+        self._template = f"%0{max(len(first), len(last)) if padded else 0}d"
+        self._numbers = range(low, high + 1)
+        self.count = len(self._numbers)
+
+    def at(self, index: int) -> str:
+        return self._template % self._numbers[index]
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._template.__mod__, self._numbers)
+
+
+class _Around:
+    """Texts with others before and behind each."""
+
+    def __init__(self, before: str, inner: _Texts, behind: str) -> None:
+        self._before, self._inner, self._behind = before, inner, behind
+        self.count = inner.count
+
+    def at(self, index: int) -> str:
+        return self._before + self._inner.at(index) + self._behind
+
+    def __iter__(self) -> Iterator[str]:
+        before, behind = self._before, self._behind
+        return (before + text + behind for text in self._inner)
+
+
+class _Either:
+    """Those of each option, one option after the other."""
+
+    def __init__(self, options: Sequence[_Texts]) -> None:
+        self._options = options
+        self._firsts = [0, *accumulate(option.count for option in options)]
+        self.count = self._firsts.pop()
+
+    def at(self, index: int) -> str:
+        option = bisect_right(self._firsts, index) - 1
+        return self._options[option].at(index - self._firsts[option])
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self._options)
+
+
+class _Each:
+    """Each of the first with each of the second, the second running faster."""
+
+    def __init__(self, first: _Texts, second: _Texts) -> None:
+        self._first, self._second = first, second
+        self.count = first.count * second.count
+
+    def at(self, index: int) -> str:
+        slow, fast = divmod(index, self._second.count)
+        return self._first.at(slow) + self._second.at(fast)
+
+    def __iter__(self) -> Iterator[str]:
+        return (slow + fast for slow in self._first for fast in self._second)
+
+
+def _parse(pattern: str) -> _Texts:
+    partners = _partners(pattern)
+    groups = []
+    done = 0
+    for first in sorted(partners):
+        if first >= done:  # else it is in a group, which is parsed on its own
+            groups.append((pattern[done:first], _choices(pattern[first + 1 : partners[first]])))
+            done = partners[first] + 1
+    tail = pattern[done:]
+    if not groups:
+        return _Literal(tail)
+    texts: list[_Texts] = [_Around(before, choices, "") for before, choices in groups[:-1]]
+    before, choices = groups[-1]
+    return reduce(_Each, [*texts, _Around(before, choices, tail)])
+
+
+def _choices(inside: str) -> _Texts:
+    """What may stand in place of a brace, its contents and its partner."""
+    if (bounds := _RANGE.fullmatch(inside)) is not None:
+        return _Numbers(bounds[1], bounds[2])
+    parts = _split_list(inside)
+    if len(parts) > 1:
+        return _Either([_parse(part) for part in parts])
+    return _Around("{", _parse(inside), "}")
+
+
+def _partners(text: str) -> dict[int, int]:
+    """Where each brace that is closed is closed."""
+    opened: list[int] = []
+    partners = {}
+    for index, character in enumerate(text):
+        if character == "{":
+            opened.append(index)
+        elif character == "}" and opened:
+            partners[opened.pop()] = index
+    return partners
+
+
+def _split_list(inside: str) -> list[str]:
+    """Split at the commas that are in no brace of their own."""
+    parts, begin, depth = [], 0, 0
+    for index, character in enumerate(inside):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append(inside[begin:index])
+            begin = index + 1
+    return [*parts, inside[begin:]]

@@ -1,0 +1,226 @@
+"""From what the user names to shards: braces expanded, local folders and globs looked into."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from .braces import MOST_SHARDS, Braces
+from .globs import has_special
+from .names import Part, is_even
+from .urls import (
+    MANIFEST_NAME,
+    check_web_url,
+    is_remote_pattern,
+    local_path,
+    redact,
+    scheme_of,
+)
+
+__all__ = ["Expanded", "IsShard", "Match", "RemotePattern", "expand_home", "expand_urls", "read_urls"]
+
+IsShard: TypeAlias = Callable[[str], bool]
+
+
+@dataclass(frozen=True)
+class RemotePattern:
+    """A prefix or glob of which a server knows what it means."""
+
+    pattern: str = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Match:
+    """What was found for a name that says no shard by name.
+
+    Attributes:
+        pattern: A folder or prefix, which ends in ``/``, or a glob.
+        urls: The shards that are there.
+        manifests: Paths of the manifests in all local folders that its shards may be in.
+    """
+
+    pattern: str = field(repr=False)
+    urls: Sequence[str] = field(repr=False)
+    manifests: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """The user's names, as far as they can be followed without asking a server.
+
+    Attributes:
+        parts: In order.
+        schemes: Of all names.
+        matches: Of each local folder and glob.
+    """
+
+    parts: tuple[Part | RemotePattern, ...]
+    schemes: frozenset[str]
+    matches: tuple[Match, ...]
+
+
+def read_urls(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+    """What the user has named, as it was written, but for ``~``.
+
+    Raises:
+        TypeError: Something else than strings or paths.
+        ValueError: Nothing at all.
+    """
+    if isinstance(urls, str | os.PathLike):
+        urls = [urls]
+    if not isinstance(urls, Iterable):
+        raise TypeError(f"urls should be strings or paths, but got {type(urls).__name__}")
+    patterns = []
+    for url in urls:
+        pattern = url if isinstance(url, str) or not isinstance(url, os.PathLike) else os.fspath(url)
+        if not isinstance(pattern, str):
+            # Not what it is: it may be a URL all the same, as bytes, with a signature.
+            raise TypeError(f"urls should be strings or paths, but got {type(url).__name__}")
+        patterns.append(expand_home(pattern))
+    if not patterns:
+        raise ValueError("urls should name at least one shard, but got an empty list")
+    return patterns
+
+
+def expand_home(path: str) -> str:
+    """``~`` and ``~user`` at the beginning of a path, as a shell expands them; other names as they are."""
+    if not path.startswith("~") or "{" in path.partition("/")[0]:
+        return path
+    return os.path.expanduser(path)
+
+
+def expand_urls(
+    patterns: Iterable[str],
+    is_shard: IsShard = lambda name: True,
+    check_folder: Callable[[str, Sequence[str]], None] = lambda folder, shards: None,
+) -> Expanded:
+    """Every shard that ``patterns`` name, in order.
+
+    Braces are expanded as a shell does, or kept where they are even; then local globs (``*``, ``?``,
+    ``[...]``, and ``**`` for folders of any depth) and folders (a path that ends in ``/``), whose matches
+    are sorted. No disk is looked at before all names were found to be good.
+
+    Args:
+        patterns: As given by the user.
+        is_shard: Which of the files below a folder count, by their names.
+        check_folder: Called with each local folder that was named, and the shards below it.
+
+    Raises:
+        ValueError: An unknown scheme, a bad range, a web URL without a host or with a port that is none, a
+            glob or folder without a match, or too many shards.
+    """
+    sorter = _Sorter()
+    for pattern in patterns:
+        sorter.add(pattern)
+    parts: list[Part | RemotePattern] = []
+    matches: list[Match] = []
+    for part in sorter.parts():
+        if not isinstance(part, _LocalPattern):
+            parts.append(part)
+            continue
+        match = _look_up(part.pattern, is_shard)
+        parts.append(tuple(match.urls))
+        if match.urls != [part.pattern]:
+            matches.append(match)
+            if part.pattern.endswith("/"):
+                check_folder(part.pattern, match.urls)
+    return Expanded(tuple(parts), frozenset(sorter.schemes), tuple(matches))
+
+
+@dataclass(frozen=True)
+class _LocalPattern:
+    """A folder or a glob."""
+
+    pattern: str
+
+
+class _Sorter:
+    """Takes the user's names apart into what is known by itself and what has to be looked up."""
+
+    def __init__(self) -> None:
+        self.schemes: set[str] = set()
+        self._parts: list[Part | RemotePattern | _LocalPattern] = []
+        self._names: list[str] = []  # the run of names since the part before
+        self._count = 0
+        # Of folders whose scheme and server were found to be good: long lists repeat a few.
+        self._known: dict[str, str] = {}
+
+    def add(self, pattern: str) -> None:
+        names = _expand_braces(pattern) if "{" in pattern else (pattern,)
+        self._count += len(names)
+        if self._count > MOST_SHARDS:
+            raise ValueError(f"{redact(pattern)} names more than {MOST_SHARDS} shards")
+        if isinstance(names, Braces):
+            self._scheme_of(names[0])
+            self._append(names)
+            return
+        for name in names:
+            scheme = self._scheme_of(name)
+            if scheme == "file":
+                name = expand_home(name)  # of a brace such as {~/a,~/b}
+                if name.endswith("/") or glob.has_magic(local_path(name) if "://" in name else name):
+                    self._append(_LocalPattern(name))
+                    continue
+            elif (name.endswith("/") or has_special(name)) and is_remote_pattern(name):
+                self._append(RemotePattern(name))
+                continue
+            self._names.append(name)
+
+    def parts(self) -> list[Part | RemotePattern | _LocalPattern]:
+        self._end_run()
+        return self._parts
+
+    def _append(self, part: Braces | RemotePattern | _LocalPattern) -> None:
+        self._end_run()
+        self._parts.append(part)
+
+    def _end_run(self) -> None:
+        if self._names:
+            self._parts.append(tuple(self._names))
+            self._names = []
+
+    def _scheme_of(self, name: str) -> str:
+        """The scheme of a name whose server is good."""
+        folder = name[: name.rfind("/") + 1]
+        scheme = self._known.get(folder)
+        if scheme is None:
+            scheme = scheme_of(name)
+            self.schemes.add(scheme)
+            if scheme in ("http", "https"):
+                check_web_url(name)
+            if folder and not folder.endswith("://") and "?" not in folder:
+                self._known[folder] = scheme
+        return scheme
+
+
+def _expand_braces(pattern: str) -> Part:
+    try:
+        names = Braces(pattern)
+    except ValueError as error:
+        raise ValueError(f"{redact(pattern)!r}: {error}") from None
+    return names if is_even(pattern) else tuple(names)
+
+
+def _look_up(name: str, is_shard: IsShard) -> Match:
+    path = local_path(name)
+    if path.endswith("/") and os.path.isdir(path):
+        return _below(name, path, is_shard)
+    if not glob.has_magic(path) or os.path.exists(path):
+        return Match(name, [name])
+    matches = sorted(glob.glob(path, recursive=True))
+    if not matches:
+        raise ValueError(f"no file matches {name!r} (looked from {os.getcwd()})")
+    manifests = glob.glob(os.path.join(os.path.dirname(path), MANIFEST_NAME), recursive=True)
+    return Match(name, matches, manifests)
+
+
+def _below(name: str, folder: str, is_shard: IsShard) -> Match:
+    files = [os.path.join(where, file) for where, _, files in os.walk(folder) for file in files]
+    manifest = os.path.join(folder, MANIFEST_NAME)
+    shards = sorted(path for path in files if is_shard(path) and path != manifest)
+    if not shards:
+        raise ValueError(f"no file below {folder!r} is a shard by its suffix, of {len(files)} that are there")
+    return Match(name, shards, [path for path in files if os.path.basename(path) == MANIFEST_NAME])

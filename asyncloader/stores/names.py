@@ -1,0 +1,113 @@
+"""The shards of a recipe as a sequence: a range of a million stays a range, and is not looked through.
+
+Law: whatever is asked of the names of a pattern (scheme, server, bucket, what of it may be shown, whether
+somebody has to be asked what it means) is the same for all of them. One that does not promise that by its
+text alone is expanded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, islice
+from typing import TypeAlias, overload
+
+from .braces import Braces
+from .urls import redact
+
+__all__ = ["Part", "ShardNames", "is_even", "names_digest"]
+
+Part: TypeAlias = Braces | tuple[str, ...]
+
+# Up to the first brace stands the scheme with server or bucket; without a scheme no colon is anywhere, so
+# that no name can be taken for a URL, and no tilde that may be a home. What is in and between the braces
+# means no more than itself.
+_EVEN = re.compile(
+    r"(?:(?P<web>https?://[^/?#{}]+/)|(?:s3|gs|az|hf)://[A-Z0-9._@:-]+/|file://(?:localhost)?/|(?![^:]*:|[^~]*~))"
+    r"(?P<before>[^{}?#]*)\{(?P<inside>[A-Z0-9_.,={}/+-]*)\}(?P<behind>[^{}]*)",
+    re.IGNORECASE | re.ASCII,
+)
+# A glob, or an escape that may be one; or what a message leaves out.
+_SPECIAL = re.compile(r"[*?\[#%]")
+
+# So many names are digested at once.
+_BATCH = 4096
+
+
+class ShardNames(Sequence[str]):
+    """Names in order, of which those of even patterns are made when they are asked for.
+
+    It is equal to a tuple of the same names, and pickles as its parts.
+
+    Args:
+        parts: Names, and patterns for which ``is_even`` holds, without a part that is empty.
+    """
+
+    def __init__(self, parts: Iterable[Part]) -> None:
+        self.parts = tuple(parts)
+        self._firsts = [0, *accumulate(map(len, self.parts))]
+
+    @property
+    def examples(self) -> Iterator[str]:
+        """Every name, but only one of each pattern: enough to ask what is the same for all of its names."""
+        return chain.from_iterable(part[:1] if isinstance(part, Braces) else part for part in self.parts)
+
+    def __len__(self) -> int:
+        return self._firsts[-1]
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        if isinstance(index, slice):
+            return tuple(map(self.__getitem__, range(len(self))[index]))
+        place = range(len(self))[index]
+        part = bisect_right(self._firsts, place) - 1
+        return self.parts[part][place - self._firsts[part]]
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(self.parts)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ShardNames | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(mine == its for mine, its in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # it would have to be that of the tuple
+
+    def __reduce__(self) -> tuple[type[ShardNames], tuple[tuple[Part, ...]]]:
+        return ShardNames, (self.parts,)
+
+    def __repr__(self) -> str:
+        return f"ShardNames({len(self)})"  # names may hold secrets
+
+
+def is_even(pattern: str) -> bool:
+    """Whether one name of a pattern of braces tells of all; see the law above.
+
+    One that may be a glob, a folder or a prefix is none: what it means has to be looked up.
+    """
+    match = _EVEN.fullmatch(pattern)
+    if match is None:
+        return False
+    before, inside, behind = match["before"], match["inside"], match["behind"]
+    if match["web"] is not None:
+        return True
+    if _SPECIAL.search(before) or _SPECIAL.search(behind):
+        return False
+    return not behind.endswith("/") if behind else not {",", "/"} & {*inside}
+
+
+def names_digest(names: Sequence[str]) -> str:
+    """SHA-256 of the names as they may be shown, a line each; the same however they were named."""
+    digest = hashlib.sha256()
+    for part in names.parts if isinstance(names, ShardNames) else (names,):
+        # Braces are where nothing is left out, so that what is shown of all names is shown of the pattern.
+        shown = iter(Braces(redact(part.pattern)) if isinstance(part, Braces) else map(redact, part))
+        while batch := list(islice(shown, _BATCH)):
+            digest.update("\n".join([*batch, ""]).encode(errors="surrogatepass"))
+    return digest.hexdigest()

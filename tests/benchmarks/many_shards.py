@@ -1,0 +1,67 @@
+"""What a data set of many shards costs before the first byte is read, and with each state.
+
+Each way of naming them is measured in a process of its own: seconds, and the peak of resident memory above
+that of the imports.
+
+    python tests/benchmarks/many_shards.py [SHARDS]
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import cloudpickle
+
+import asyncloader as al
+from asyncloader.plan.lanes import lane_shards
+
+T = TypeVar("T")
+
+ROOTS = ("s3://bucket/", "https://host/", "/data/")
+
+
+def main(shards: int) -> None:
+    for root in ROOTS:
+        for how in ("range", "list"):
+            subprocess.run([sys.executable, __file__, str(shards), root, how], check=True)
+
+
+def measure(shards: int, root: str, how: str) -> None:
+    al.DataLoader(al.from_urls(f"{root}0.tar")).state_dict()  # imports
+    names = [f"{root}train-{number:07}.tar" for number in range(shards)] if how == "list" else ""
+    pattern = f"{root}train-{{{0:07}..{shards - 1:07}}}.tar"
+    before_mb = peak_mb()
+    took_s: dict[str, float] = {}
+
+    def timed(what: str, work: Callable[[], T]) -> T:
+        began_s = time.perf_counter()
+        done = work()
+        took_s[what] = time.perf_counter() - began_s
+        return done
+
+    recipe = timed("from_urls", lambda: al.from_urls(names or pattern).shuffle(100))
+    timed("repr", lambda: repr(recipe))
+    loader = timed("DataLoader", lambda: al.DataLoader(recipe, 8))
+    timed("plan of a lane", lambda: lane_shards(shards, 0, 8, (0, 0, 0)))
+    sent = timed("pickle", lambda: cloudpickle.dumps(recipe))
+    timed("first state", loader.state_dict)
+    timed("next state", loader.state_dict)
+    figures = ", ".join(f"{what} {took:.6f}" for what, took in took_s.items())
+    print(f"{root} {how}: {figures} s; {peak_mb() - before_mb:.0f} MB; {len(sent)} bytes for a worker")
+
+
+def peak_mb() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    if len(sys.argv) > 2:
+        measure(count, sys.argv[2], sys.argv[3])
+    else:
+        main(count)
