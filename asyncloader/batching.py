@@ -1,4 +1,4 @@
-"""Groups a stream of blocks into batches, each with the position of its last sample.
+"""Groups a stream of blocks into batches: blocks again, of a batch each.
 
 Pure: no clock, no I/O, no torch. Two laws hold for every class of the ``Batching`` protocol. Batches
 cut from one stream are the same however the stream was cut into blocks. And at the end of a batch a
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from .types import Block, Position, Trail
+from .types import Block, JoinedTrail, PickedTrail, Trail
 
 __all__ = ["Batcher", "Batching", "check_batch_size"]
 
@@ -19,11 +19,11 @@ __all__ = ["Batcher", "Batching", "check_batch_size"]
 class Batching(Protocol):
     """Feed blocks, get batches; ``Batcher`` is the one of fixed size."""
 
-    def feed(self, block: Block) -> Iterator[tuple[Any, Position]]:
-        """The batches that ``block`` completes, each with the position after its last sample."""
+    def feed(self, block: Block) -> Iterator[Block]:
+        """The batches that ``block`` completes."""
         ...
 
-    def finish(self) -> Iterator[tuple[Any, Position]]:
+    def finish(self) -> Iterator[Block]:
         """What is left at the end of the stream."""
         ...
 
@@ -51,8 +51,7 @@ class Batcher:
     """Batches of ``batch_size`` samples, in the order they come.
 
     Args:
-        batch_size: Samples per batch. None: no batching, each sample is handed on as it is, not in a
-            list.
+        batch_size: Samples per batch. None: no batching, each sample is a block of its own.
         drop_last: Leave out the last batch if it is short. False as in torch: nobody loses samples
             without having asked for it.
 
@@ -65,48 +64,47 @@ class Batcher:
         self.batch_size = batch_size
         self.drop_last = drop_last
         self._held: list[Any] = []  # the open batch; our own list, never one of a block
-        self._last: tuple[Trail, int] | None = None  # where to ask for the position of its last sample
+        self._parts: list[tuple[Trail, range]] = []  # where its samples came from
 
-    def feed(self, block: Block) -> Iterator[tuple[Any, Position]]:
-        """The batches that ``block`` completes, each with the position after its last sample.
+    def feed(self, block: Block) -> Iterator[Block]:
+        """The batches that ``block`` completes.
 
-        The block is taken in at once; batches are cut, and positions asked from the trail, as the
-        returned iterator is advanced. So whoever stops half-way through it has not upset the batcher.
+        The block is taken in at once; batches are cut as the returned iterator is advanced. So whoever
+        stops half-way through it has not upset the batcher.
         """
         samples, trail, size = block.samples, block.trail, self.batch_size
         if not samples:
             return iter(())
         if size is None:
             return _alone(samples, trail)
-        head = self._held
+        head, parts = self._held, self._parts
         first_end = size - len(head)
-        self._last = (trail, len(samples) - 1)
         if len(samples) < first_end:
             head.extend(samples)
+            parts.append((trail, range(len(samples))))
             return iter(())
         ends = range(first_end, len(samples) + 1, size)
         self._held = samples[ends[-1] :]
-        return _cut(head, samples, trail, ends)
+        self._parts = [(trail, range(ends[-1], len(samples)))]
+        return _cut(head, parts, block, ends)
 
-    def finish(self) -> Iterator[tuple[Any, Position]]:
+    def finish(self) -> Iterator[Block]:
         """The short last batch, if there is one and ``drop_last`` is off; leaves the batcher empty."""
-        held, last = self._held, self._last
-        self._held, self._last = [], None
-        if not held or last is None or self.drop_last:
+        held, parts = self._held, self._parts
+        self._held, self._parts = [], []
+        if not held or self.drop_last:
             return iter(())
-        trail, index = last
-        return iter([(held, trail.after(index))])
+        return iter([Block(held, JoinedTrail(parts))])
 
 
-def _alone(samples: list[Any], trail: Trail) -> Iterator[tuple[Any, Position]]:
+def _alone(samples: list[Any], trail: Trail) -> Iterator[Block]:
     for index, sample in enumerate(samples):
-        yield sample, trail.after(index)
+        yield Block([sample], PickedTrail(trail, (index,)))
 
 
-def _cut(head: list[Any], samples: list[Any], trail: Trail, ends: range) -> Iterator[tuple[Any, Position]]:
-    """The batches of ``samples`` that stop at ``ends``; the first one starts with ``head``."""
+def _cut(head: list[Any], parts: list[tuple[Trail, range]], block: Block, ends: range) -> Iterator[Block]:
+    """The batches of ``block`` that stop at ``ends``; the first one starts with ``head``."""
     start = 0
     for end in ends:
-        batch = samples[start:end]
-        yield head + batch if head else batch, trail.after(end - 1)
-        head, start = [], end
+        yield Block(head + block.samples[start:end], JoinedTrail([*parts, (block.trail, range(start, end))]))
+        head, parts, start = [], [], end

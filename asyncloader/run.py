@@ -42,8 +42,8 @@ __all__ = ["BatchIterator", "Run", "WorkerSetting", "stream_in_thread", "stream_
 
 T = TypeVar("T", covariant=True)
 
-# Batches made ahead of the consumer without workers: one to hand over at once, one in the making.
-_BATCHES_AHEAD = 2
+# Batches made ahead of the consumer without workers: two to hand over at once, one in the making.
+_BATCHES_AHEAD = 3
 
 # For a worker to leave the user's contexts, which may have something to flush or to sign off; as long as an
 # engine has for it. Without contexts nothing in a worker needs its clean-up to be whole.
@@ -87,6 +87,7 @@ def stream_in_thread(
         with closing(read_lanes(lanes, engine)) as items:
             for item in items:
                 yield item, max(item[1].size_bytes, least)
+                del item
 
     producer = Producer(generate, batch_bytes, on_close=engine.stop, name="asyncloader-batches")
     stack.callback(producer.close)

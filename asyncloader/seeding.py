@@ -22,11 +22,11 @@ def seed_worker(worker: int, base_seed: int) -> int:
     """Seed Python's, torch's and NumPy's generators of this process; returns the worker's seed."""
     import numpy as np
     import torch
-    from torch.utils.data import _utils
+
+    from .torch_private import numpy_seed
 
     seed = base_seed + worker
     random.seed(seed)
     torch.manual_seed(seed)
-    # torch's own derivation, private but pure: NumPy seeded with `seed` itself would correlate with torch.
-    np.random.seed(_utils.worker._generate_state(base_seed, worker))  # type: ignore[no-untyped-call]  # torch's
+    np.random.seed(numpy_seed(base_seed, worker))
     return seed

@@ -68,7 +68,7 @@ class Shards:
                 (self.urls[shard], byte if nth == first else 0)
                 for nth, shard in enumerate(mine[first:], first)
             ),
-            lane.read_bytes,
+            lane.budget.claim(lane.topology.lane),
             out,
         )
         lane.engine.submit(work, out)

@@ -9,19 +9,24 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from ._flow.budget import Budget
 from ._flow.channel import EndOfChannel
 from ._flow.engine import Engine
 from .batching import Batcher
+from .collate.entries import telling_entries
 from .dataset import Dataset
-from .ops.op import Lane
+from .ops.async_map import AsyncMap
+from .ops.map import Map
+from .ops.op import Lane, note_batch
 from .ops.take import Shortfall
 from .plan.lanes import Rotation
 from .plan.topology import Topology, World
 from .progress import NetworkCounts
 from .sizes import bytes_of
-from .types import Position
+from .types import Block, Position
 
 __all__ = ["Batches", "Lanes", "MergedLanes", "Note", "read_lanes"]
 
@@ -62,7 +67,8 @@ class Lanes:
         batch_size: As ``Batcher``.
         drop_last: As ``Batcher``.
         collate_fn: Makes a batch of a list of samples.
-        read_bytes: Bound on what all of them together have requested and not yet decoded.
+        read_bytes: Bound on what all of them together have requested and not yet decoded, and what their
+            operators have made and not yet handed on.
     """
 
     recipe: Dataset
@@ -75,21 +81,38 @@ class Lanes:
     collate_fn: Callable[[Any], Any]
     read_bytes: int
 
+    def place(self, number: int) -> Topology:
+        """Where lane ``number`` of these stands among all."""
+        return Topology(number, self.lane_count, self.world.rank, self.world.size, self.epoch)
+
 
 def read_lanes(lanes: Lanes, engine: Engine) -> Batches:
     """The batches of the lanes, one of each in turn, and a bare note where a lane ends."""
-    shared: dict[Any, Any] = {}
     shortfalls: list[Shortfall] = []
     network, told = NetworkCounts(), NetworkCounts()
-    rotation = Rotation([lane for lane, _ in lanes.turns])
+    order = [lane for lane, _ in lanes.turns]
+    rotation = Rotation(order)
+    # A third for the operators that make samples, if there are any.
+    makers = sum(isinstance(op, Map | AsyncMap) for op in lanes.recipe.ops)
+    made_bytes = lanes.read_bytes // 3 if makers else 0
+    budget = Budget(lanes.read_bytes - made_bytes, order)
+    lane_of = partial(
+        Lane,
+        engine=engine,
+        budget=budget,
+        made_bytes=made_bytes // (len(order) * max(makers, 1)),
+        order_seed=lanes.recipe.order_seed,
+        network=network,
+        shared={},
+        shortfalls=shortfalls,
+    )
     with ExitStack() as stack:
         streams = {
-            lane: stack.enter_context(
-                closing(_lane_batches(lanes, lane, start, engine, network, shared, shortfalls))
-            )
-            for lane, start in lanes.turns
+            number: stack.enter_context(closing(_lane_batches(lanes, lane_of(lanes.place(number)), start)))
+            for number, start in lanes.turns
         }
         for lane in rotation:
+            budget.pass_turn(lane)
             batch, note = next(streams[lane], (None, Note(lane, None)))
             news, told = network.since(told), replace(network)
             if note.position is None:
@@ -99,34 +122,21 @@ def read_lanes(lanes: Lanes, engine: Engine) -> Batches:
             else:
                 rotation.advance()
             yield batch, note._replace(network=news)
+            del batch  # it may go while the next one is made
 
 
-def _lane_batches(
-    lanes: Lanes,
-    number: int,
-    start: Position,
-    engine: Engine,
-    network: NetworkCounts,
-    shared: dict[Any, Any],
-    shortfalls: list[Shortfall],
-) -> Batches:
-    lane = Lane(
-        topology=Topology(number, lanes.lane_count, lanes.world.rank, lanes.world.size, lanes.epoch),
-        engine=engine,
-        read_bytes=lanes.read_bytes // len(lanes.turns),
-        order_seed=lanes.recipe.order_seed,
-        network=network,
-        shared=shared,
-        shortfalls=shortfalls,
-    )
+def _lane_batches(lanes: Lanes, lane: Lane, start: Position) -> Batches:
+    number = lane.topology.lane
     batcher = Batcher(lanes.batch_size, lanes.drop_last)
     try:
         with closing(lanes.recipe.open(start, lane)) as blocks:
             for block in blocks:
-                for samples, position in batcher.feed(block):
-                    yield _collate(lanes, number, samples, position)
-            for samples, position in batcher.finish():
-                yield _collate(lanes, number, samples, position)
+                for batch in batcher.feed(block):
+                    yield _collate(lanes, number, batch)
+                    del batch
+                del block
+            for batch in batcher.finish():
+                yield _collate(lanes, number, batch)
     except Exception as error:
         error.add_note(
             f"in lane {number} of {lanes.lane_count}, rank {lanes.world.rank}, epoch {lanes.epoch}"
@@ -134,10 +144,15 @@ def _lane_batches(
         raise
 
 
-def _collate(lanes: Lanes, number: int, samples: Any, position: Position) -> tuple[Any, Note]:
-    batch = lanes.collate_fn(samples)
-    count = 1 if lanes.batch_size is None else len(samples)
-    return batch, Note(number, position, count, bytes_of(batch))
+def _collate(lanes: Lanes, number: int, block: Block) -> tuple[Any, Note]:
+    samples, trail, count = block.samples, block.trail, len(block)  # the function may change the list
+    try:
+        with telling_entries(samples, lambda index: str(trail.place(index))):
+            batch = lanes.collate_fn(samples[0] if lanes.batch_size is None else samples)
+    except Exception as error:
+        note_batch(error, "collate_fn", trail, count)
+        raise
+    return batch, Note(number, trail.after(count - 1), count, bytes_of(batch))
 
 
 class NoteReceiver(Protocol):

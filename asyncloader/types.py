@@ -8,13 +8,14 @@ those of the stage before it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 __all__ = [
     "Block",
     "Buffer",
     "Decoder",
+    "JoinedTrail",
     "NestedTrail",
     "OffsetTrail",
     "PickedTrail",
@@ -38,12 +39,18 @@ class Place(NamedTuple):
         sample: Its index in the shard; without shards, in its lane's iterable.
         number: Of the shard among the recipe's; without shards, of the lane.
         repetition: Of the data within the epoch.
+        line: Its line in the shard, from 1; None where that is not known, or it is not a line.
     """
 
     shard: str | None
     sample: int
     number: int = 0
     repetition: int = 0
+    line: int | None = None
+
+    def __str__(self) -> str:
+        shard = "" if self.shard is None else f" of {self.shard}"
+        return f"sample {self.sample}{shard}" + ("" if self.line is None else f", line {self.line}")
 
 
 class Trail(Protocol):
@@ -87,10 +94,14 @@ class OffsetTrail:
         ends: For each sample the offset, in the decoder's input, of the first byte that is not
             needed any more once the sample was handed out; a decoder started there goes on with the
             next sample. None where the format cannot restart in its middle.
+        line: Line of the shard, from 1, that comes after the block before; None where that says nothing.
+        blanks: How many lines that are no sample come right before a sample, by its index in the block.
     """
 
     first: int
     ends: list[int] | None
+    line: int | None = None
+    blanks: Mapping[int, int] = field(default_factory=dict)
 
     def after(self, index: int) -> Position:
         position = {"sample": self.first + index + 1}
@@ -99,7 +110,10 @@ class OffsetTrail:
         return position
 
     def place(self, index: int) -> Place:
-        return Place(None, self.first + index)
+        line = self.line
+        if line is not None:
+            line += index + sum(count for at, count in self.blanks.items() if at <= index)
+        return Place(None, self.first + index, line=line)
 
 
 @dataclass(slots=True)
@@ -115,7 +129,8 @@ class SourceTrail:
         return self.trail.after(index)
 
     def place(self, index: int) -> Place:
-        return Place(self.shard, self.trail.place(index).sample, self.number, self.repetition)
+        inside = self.trail.place(index)
+        return inside._replace(shard=self.shard, number=self.number, repetition=self.repetition)
 
 
 @dataclass(slots=True)
@@ -130,6 +145,32 @@ class PickedTrail:
 
     def place(self, index: int) -> Place:
         return self.trail.place(self.indices[index])
+
+
+@dataclass(slots=True)
+class JoinedTrail:
+    """The positions of samples of several blocks, one after another.
+
+    Args:
+        parts: For each block its trail, and which of its samples they are.
+    """
+
+    parts: Sequence[tuple[Trail, range]]
+
+    def after(self, index: int) -> Position:
+        trail, inside = self._find(index)
+        return trail.after(inside)
+
+    def place(self, index: int) -> Place:
+        trail, inside = self._find(index)
+        return trail.place(inside)
+
+    def _find(self, index: int) -> tuple[Trail, int]:
+        for trail, indices in self.parts:
+            if index < len(indices):
+                return trail, indices[index]
+            index -= len(indices)
+        raise IndexError("behind the last sample of the last block")
 
 
 @dataclass(slots=True)

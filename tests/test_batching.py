@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -36,7 +37,12 @@ def blocks_of(sizes: list[int]) -> list[Block]:
 
 def run(batching: Batching, blocks: list[Block]) -> list[tuple[Any, Position]]:
     fed = [batch for block in blocks for batch in batching.feed(block)]
-    return fed + list(batching.finish())
+    return placed([*fed, *batching.finish()])
+
+
+def placed(batches: Iterable[Block]) -> list[tuple[Any, Position]]:
+    """The samples of each batch, and the position after the last."""
+    return [(batch.samples, batch.trail.after(len(batch) - 1)) for batch in batches]
 
 
 sizes = st.lists(st.integers(0, 20), max_size=12)
@@ -76,35 +82,42 @@ def test_a_stream_reopened_at_any_position_goes_on_with_the_same_batches(sizes: 
 
 @given(sizes)
 def test_without_a_batch_size_each_sample_comes_alone_with_its_own_position(sizes: list[int]) -> None:
-    expected = [(i, {"sample": i + 1}) for i in range(sum(sizes))]
+    expected = [([i], {"sample": i + 1}) for i in range(sum(sizes))]
     assert run(Batcher(None), blocks_of(sizes)) == expected
 
 
-def test_positions_are_asked_only_at_the_ends_of_batches() -> None:
+@given(sizes, st.integers(1, 25))
+def test_each_sample_of_a_batch_is_known_by_its_place(sizes: list[int], size: int) -> None:
+    for block in blocks_of(sizes):
+        assert block.samples == [block.trail.place(index).sample for index in range(len(block))]
+    batcher = Batcher(size)
+    batches = [batch for block in blocks_of(sizes) for batch in batcher.feed(block)]
+    for batch in [*batches, *batcher.finish()]:
+        assert batch.samples == [batch.trail.place(index).sample for index in range(len(batch))]
+        with pytest.raises(IndexError):
+            batch.trail.place(len(batch))
+
+
+def test_positions_are_asked_only_by_who_wants_them() -> None:
     trail = CountingTrail(0)
-    list(Batcher(4).feed(Block(list(range(10)), trail)))
+    batches = list(Batcher(4).feed(Block(list(range(10)), trail)))
+    assert trail.asked == []
+    assert [position for _, position in placed(batches)] == [{"sample": 4}, {"sample": 8}]
     assert trail.asked == [3, 7]
-
-
-def test_a_batch_that_is_not_taken_costs_no_position() -> None:
-    trail = CountingTrail(0)
-    batches = Batcher(4).feed(Block(list(range(10)), trail))
-    next(batches)
-    assert trail.asked == [3]
 
 
 def test_a_consumer_that_stops_half_way_through_a_block_does_not_upset_the_next_one() -> None:
     batcher = Batcher(2)
     first, second = blocks_of([5, 3])
     next(batcher.feed(first))
-    assert [batch for batch, _ in batcher.feed(second)] == [[4, 5], [6, 7]]
+    assert [batch.samples for batch in batcher.feed(second)] == [[4, 5], [6, 7]]
 
 
 def test_two_iterators_taken_in_the_wrong_order_still_hold_their_own_batches() -> None:
     batcher = Batcher(2)
     one, two = (batcher.feed(block) for block in blocks_of([3, 3]))
-    assert [batch for batch, _ in two] == [[2, 3], [4, 5]]
-    assert [batch for batch, _ in one] == [[0, 1]]
+    assert [batch.samples for batch in two] == [[2, 3], [4, 5]]
+    assert [batch.samples for batch in one] == [[0, 1]]
 
 
 def test_the_samples_of_a_block_are_not_changed() -> None:
@@ -118,8 +131,8 @@ def test_the_samples_of_a_block_are_not_changed() -> None:
 
 def test_a_batch_is_a_list_of_its_own_even_if_it_is_the_whole_block() -> None:
     (block,) = blocks_of([3])
-    ((batch, _),) = Batcher(3).feed(block)
-    batch.append("mine")
+    (batch,) = Batcher(3).feed(block)
+    batch.samples.append("mine")
     assert block.samples == [0, 1, 2]
 
 
@@ -127,7 +140,7 @@ def test_finish_leaves_the_batcher_empty() -> None:
     batcher = Batcher(4)
     (block,) = blocks_of([3])
     list(batcher.feed(block))
-    assert list(batcher.finish()) == [([0, 1, 2], {"sample": 3})]
+    assert placed(batcher.finish()) == [([0, 1, 2], {"sample": 3})]
     assert list(batcher.finish()) == []
 
 
@@ -136,7 +149,7 @@ def test_an_empty_block_keeps_the_position_of_the_sample_before_it() -> None:
     (block,) = blocks_of([2])
     list(batcher.feed(block))
     assert list(batcher.feed(Block([], CountingTrail(99)))) == []
-    assert list(batcher.finish()) == [([0, 1], {"sample": 2})]
+    assert placed(batcher.finish()) == [([0, 1], {"sample": 2})]
 
 
 @pytest.mark.parametrize(

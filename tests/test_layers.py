@@ -22,6 +22,7 @@ ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
     # Small things that know nobody else.
     {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors", "run_length"},
+    {"torch_private", "by_value"},
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "batching", "collate", "seeding"},  # bytes; samples; batches

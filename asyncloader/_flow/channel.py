@@ -93,6 +93,18 @@ class Channel(Generic[T]):
                 self._give_up(ready)
                 raise
 
+    def wait_room(self, cost: int) -> None:
+        """Block this thread until an item of that cost could be sent, for whoever makes it only then.
+
+        Raises:
+            ChannelClosed: The receiver has gone.
+        """
+        while (ready := self._look_for_room(cost)) is not None:
+            try:
+                ready.wait()
+            finally:
+                self._give_up(ready)  # others in line need not wait until the item is made
+
     async def send_async(self, item: T, cost: int = 1) -> None:
         """Like ``send``, from a coroutine. If cancelled while waiting, the item was not sent."""
         while (ready := self._try_send(item, cost, _LoopWaiter)) is not None:
@@ -196,6 +208,14 @@ class Channel(Generic[T]):
             self._held += cost
             woken = (self._receivers.popleft(),) if self._receivers else ()
         self._wake(woken)
+        return None
+
+    def _look_for_room(self, cost: int) -> _ThreadWaiter | None:
+        with self._lock:
+            if self._closed:
+                raise ChannelClosed
+            if self._items and self._held + cost > self._capacity:
+                return self._wait_in(self._senders, _ThreadWaiter(cost))
         return None
 
     def _try_receive(self, waiter: Callable[[int], W]) -> tuple[T] | W:

@@ -28,7 +28,8 @@ class Producer(Generic[T]):
 
     Args:
         generate: Called in the thread; yields pairs of an item and its cost.
-        capacity: Bound on the summed cost of the items made and not yet received.
+        capacity: Bound on the summed cost of the items made and not yet received, the one in the making
+            included; one is always let in.
         on_close: Called first when the receiver closes, to wake the generator wherever it waits.
         name: Of the thread.
     """
@@ -91,6 +92,9 @@ def _produce(generate: Callable[[], Generator[tuple[T, int], None, None]], chann
         with closing(generate()) as items:
             for item, cost in items:
                 channel.send(item, cost)
+                del item
+                # Before the next one is made, which is taken to cost as much: made, it would be held beside.
+                channel.wait_room(cost)
     except ChannelClosed:
         return
     except BaseException as error:  # whatever it is, the consumer has to hear of it

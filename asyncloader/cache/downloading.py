@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
+from .._flow.budget import claim_alone
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Scope
 from ..digest import Verifier
@@ -138,7 +139,7 @@ class Download:
     async def _fill(self) -> None:
         out = Channel[ShardChunks](1)
         async with Scope() as scope:
-            scope.start(partial(read_shards, self, [(self._url, 0)], self._budget, out), out)
+            scope.start(partial(read_shards, self, [(self._url, 0)], claim_alone(self._budget), out), out)
             try:
                 await self._write(await out.receive_async())
             finally:

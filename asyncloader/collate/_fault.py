@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from .entries import name_entry
+
 __all__ = ["entry", "explain"]
 
 Attempt: TypeAlias = Callable[[Sequence[Any]], object]
@@ -18,8 +20,8 @@ _MISSING = object()
 
 
 def entry(samples: Sequence[Any], index: int) -> str:
-    """``entry 3``, with the sample's ``__key__`` where it has one."""
-    return f"entry {_number(samples, index)}"
+    """``entry 3``, with what else is known of the sample."""
+    return f"entry {name_entry(samples, index)}"
 
 
 def explain(samples: Sequence[Any], attempt: Attempt, is_leaf: Leaf) -> str:
@@ -37,16 +39,10 @@ def explain(samples: Sequence[Any], attempt: Attempt, is_leaf: Leaf) -> str:
         unlike = _unlike(values[0], value)
         if unlike is not None:
             wrong, ragged = unlike
-            where = f"entries {_number(samples, 0)} and {_number(samples, index)}"
+            where = f"entries {name_entry(samples, 0)} and {name_entry(samples, index)}"
             return f"{_field(path)}: {wrong} at {where}{_advice(path) if ragged else ''}"
     dtype = f" of dtype {values[0].dtype}" if hasattr(values[0], "dtype") else ""
     return f"{_field(path)}: values of type {type(values[0]).__qualname__}{dtype}"
-
-
-def _number(samples: Sequence[Any], index: int) -> str:
-    sample = samples[index]
-    key = sample.get("__key__") if isinstance(sample, Mapping) else None
-    return str(index) if key is None else f"{index} (__key__ {key!r})"
 
 
 def _descend(

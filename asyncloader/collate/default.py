@@ -73,7 +73,7 @@ def _torch_function(name: str) -> Callable[[Any], Any]:
 
 def note_field(error: Exception, batch: Sequence[Any], attempt: Callable[[Any], Any]) -> None:
     """Add the place to ``error``; torch's message stays, so that code which matches it still does."""
-    from torch.utils.data._utils.collate import default_collate_fn_map
+    from ..torch_private import default_collate_fn_map
 
     leaf_types = tuple(
         kind for kinds in default_collate_fn_map for kind in (kinds if isinstance(kinds, tuple) else (kinds,))

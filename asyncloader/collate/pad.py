@@ -14,6 +14,7 @@ import numpy as np
 
 from ._fault import entry
 from .default import default_collate
+from .entries import standing_for
 from .ragged import Overflow, Piece, Side, bound, exact_fill, is_number, lay, real_mask, to_pieces
 
 __all__ = ["Pad", "PadField"]
@@ -168,9 +169,11 @@ class Pad:
         padding = self._padding
         if all(name in padding for name in samples[0]):
             return {}
-        batch = self.collate_fn(
-            [{name: value for name, value in sample.items() if name not in padding} for sample in samples]
-        )
+        others = [
+            {name: value for name, value in sample.items() if name not in padding} for sample in samples
+        ]
+        with standing_for(samples, others):
+            batch = self.collate_fn(others)
         if not isinstance(batch, Mapping):
             raise TypeError(f"expected a mapping from Pad's collate_fn, found {type(batch).__qualname__}")
         self._check_names(batch, "the collated others")
@@ -216,7 +219,7 @@ def _check_mappings(samples: Sequence[Any]) -> None:
         if not isinstance(sample, Mapping):
             raise TypeError(
                 f"Pad expected samples that are mappings, found {type(sample).__qualname__} "
-                f"at entry {index}; make them dicts with .map, or collate them otherwise"
+                f"at {entry(samples, index)}; make them dicts with .map, or collate them otherwise"
             )
 
 

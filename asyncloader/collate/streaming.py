@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
+from ..torch_private import collate, default_collate_fn_map
 from .default import note_field
 
 __all__ = ["streaming_collate"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from ..errors import FormatError
-from ..types import Block, Decoder, OffsetTrail
+from ..types import Block, Decoder, PickedTrail
 from ._push import PushDecoder
 from .compression import SIGNATURE_BYTES, CompressedDecoder, compression_of
 
@@ -77,13 +77,8 @@ class SkippingDecoder(PushDecoder):
             if self._left >= len(block):
                 self._left -= len(block)
                 continue
-            yield _without_first(block, self._left) if self._left else block
+            if self._left:
+                kept = range(self._left, len(block))
+                block = Block(block.samples[self._left :], PickedTrail(block.trail, kept))
+            yield block
             self._left = 0
-
-
-def _without_first(block: Block, count: int) -> Block:
-    trail = block.trail
-    # Every decoder of the table makes these; another trail could not be cut here.
-    assert isinstance(trail, OffsetTrail)
-    ends = None if trail.ends is None else trail.ends[count:]
-    return Block(block.samples[count:], OffsetTrail(trail.first + count, ends))

@@ -15,6 +15,7 @@ import bz2
 import lzma
 import zlib
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from typing import Protocol
 
 from ..errors import FormatError
@@ -227,5 +228,5 @@ class CompressedDecoder(PushDecoder):
 
 def _without_ends(block: Block) -> Block:
     if isinstance(block.trail, OffsetTrail):
-        block.trail = OffsetTrail(block.trail.first, None)
+        block.trail = replace(block.trail, ends=None)
     return block

@@ -10,7 +10,7 @@ import json
 from abc import abstractmethod
 from collections.abc import Iterator
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 from ..errors import FormatError
 from ..types import Block, OffsetTrail
@@ -40,6 +40,9 @@ class _LineDecoder(PushDecoder):
         ValueError: A negative argument.
     """
 
+    # Whether blank lines are samples.
+    _blanks_count: ClassVar[bool]
+
     def __init__(
         self, *, start_sample: int = 0, start_byte: int = 0, max_line_bytes: int = 256 << 20
     ) -> None:
@@ -47,6 +50,10 @@ class _LineDecoder(PushDecoder):
         if min(start_sample, start_byte, max_line_bytes) < 0:
             raise ValueError("start_sample, start_byte and max_line_bytes must be 0 or more")
         self._index = start_sample
+        # The line after the last block; not known if blank ones may be before the start.
+        known = self._blanks_count or not (start_sample or start_byte)
+        self._line = start_sample + 1 if known else None
+        self._blanks: dict[int, int] = {}
         self._at = start_byte  # offset of the line that is open
         self._max_line_bytes = max_line_bytes
         self._open: list[bytes | memoryview] = []
@@ -134,8 +141,11 @@ class _LineDecoder(PushDecoder):
 
     def _take(self) -> Iterator[Block]:
         if self._samples:
-            block = Block(self._samples, OffsetTrail(self._index, self._ends))
+            block = Block(self._samples, OffsetTrail(self._index, self._ends, self._line, self._blanks))
             self._index += len(self._samples)
+            if self._line is not None:
+                self._line += len(self._samples) + sum(self._blanks.values())
+            self._blanks = {}
             self._samples = []
             self._ends = []
             yield block
@@ -159,6 +169,8 @@ class JsonlDecoder(_LineDecoder):
         ValueError: A negative argument.
     """
 
+    _blanks_count = False
+
     def _parse(self, lines: list[bytes], ends: list[int]) -> None:
         append = self._samples.append
         loads = json.loads
@@ -170,6 +182,8 @@ class JsonlDecoder(_LineDecoder):
                 if line.strip():
                     raise _json_error(line, error) from error
                 self._at = end
+                before = len(self._samples)
+                self._blanks[before] = self._blanks.get(before, 0) + 1
                 continue
             if type(sample) is not dict:
                 found = _JSON_NAMES.get(type(sample), "a number")
@@ -212,6 +226,8 @@ class TextDecoder(_LineDecoder):
     Raises:
         ValueError: A negative argument.
     """
+
+    _blanks_count = True
 
     def _parse(self, lines: list[bytes], ends: list[int]) -> None:
         samples = self._samples

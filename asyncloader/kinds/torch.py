@@ -16,6 +16,7 @@ from ..progress import Statistics
 from ..torch_kind.adapt import for_torch
 from ..torch_kind.iterate import Delivered, close_torch_iterator, open_torch_iterator
 from ..torch_kind.unsplit import UnsplitNotice
+from ..torch_private import forget_iterator
 from .kind import Loader
 
 __all__ = ["TorchKind"]
@@ -104,8 +105,7 @@ class TorchKind:
         self._latest = None
         if latest is not None:
             close_torch_iterator(latest)
-        if loader._iterator is not None:  # torch's place for the one that persistent workers belong to
-            loader._iterator = None
+        forget_iterator(loader)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_latest": None, "_delivered": Delivered(self._delivered.batches)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from functools import partial
 
+from .._flow.budget import claim_alone
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine
 from ..digest import open_digest
@@ -77,7 +78,9 @@ class Survey:
 
     def _open(self, url: str) -> Channel[ShardChunks]:
         out = Channel[ShardChunks](1)
-        self._engine.submit(partial(read_shards, self._stores, [(url, 0)], _READ_BYTES, out), out)
+        self._engine.submit(
+            partial(read_shards, self._stores, [(url, 0)], claim_alone(_READ_BYTES), out), out
+        )
         return out
 
 

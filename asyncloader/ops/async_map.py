@@ -21,6 +21,7 @@ from ..types import Block, PickedTrail, Position
 from .context import MakeContext, given
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
+from .pieces import Pieces
 
 __all__ = ["AsyncMap"]
 
@@ -48,17 +49,25 @@ class AsyncMap:
         fn = given(self.fn, self.context, lane)
         lane.engine.submit(partial(_map_blocks, fn, self.concurrency, lane, inbox, outbox), outbox)
         outstanding = 0
+        pieces = Pieces(min(self.concurrency, PIECE_SAMPLES), lane.made_bytes)
         try:
             with closing(upstream(start, lane)) as blocks:
                 for block in blocks:
-                    for piece in block.pieces(min(self.concurrency, PIECE_SAMPLES)):
+                    for piece in pieces.cut(block):
                         inbox.send(piece)
                         outstanding += len(piece)
-                        # Twice as many as run, so that none idles while this thread is elsewhere.
-                        while len(outbox) or outstanding > 2 * self.concurrency:
+                        # Twice as many as run, so that none idles while this thread is elsewhere; but of
+                        # large samples no more than run.
+                        while (
+                            len(outbox)
+                            or outstanding > 2 * self.concurrency
+                            or (outstanding > self.concurrency and not pieces.may_hold(outstanding))
+                        ):
                             done = outbox.receive()
                             outstanding -= len(done)
+                            pieces.measure(done.samples)
                             yield done
+                            del done
             inbox.finish()
             try:
                 while True:
@@ -134,7 +143,7 @@ async def _run(fn: AsyncFn, lane: Lane, cursor: _Cursor, outbox: Channel[Block])
                 pending.results[index] = await _call(fn, sample)
         except Exception as error:
             if pending.failed is None or index < pending.failed[0]:
-                note_sample(error, f"map({name_of(fn)})", sample)
+                note_sample(error, f"map({name_of(fn)})", pending.block, index)
                 pending.failed = (index, error)
         pending.left -= 1
         while cursor.order and cursor.order[0].left == 0 and not cursor.failed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
@@ -22,8 +22,7 @@ class Select:
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(upstream(start, lane)) as blocks:
-            for block in blocks:
-                yield Block([self._select(sample) for sample in block.samples], block.trail)
+            yield from _change(blocks, self._select, f"select{self.fields}")
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
         return upstream(deal)
@@ -32,11 +31,7 @@ class Select:
         return {"op": "select", "fields": list(self.fields)}
 
     def _select(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            return {name: sample[name] for name in self.fields}
-        except (KeyError, TypeError) as error:
-            note_sample(error, f"select{self.fields}", sample)
-            raise
+        return {name: sample[name] for name in self.fields}
 
 
 @dataclass(frozen=True)
@@ -51,8 +46,7 @@ class Rename:
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(upstream(start, lane)) as blocks:
-            for block in blocks:
-                yield Block([self._rename(sample) for sample in block.samples], block.trail)
+            yield from _change(blocks, self._rename, f"rename({dict(self.names)})")
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
         return upstream(deal)
@@ -62,11 +56,23 @@ class Rename:
 
     def _rename(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         renamed = dict(sample)
-        try:
-            moved = {new: renamed.pop(old) for old, new in self.names}
-            if clash := moved.keys() & renamed.keys():
-                raise ValueError(f"rename would overwrite the fields {sorted(clash)}")
-        except (KeyError, ValueError) as error:
-            note_sample(error, f"rename({dict(self.names)})", sample)
-            raise
+        moved = {new: renamed.pop(old) for old, new in self.names}
+        if clash := moved.keys() & renamed.keys():
+            raise ValueError(f"rename would overwrite the fields {sorted(clash)}")
         return renamed | moved
+
+
+def _change(blocks: Iterable[Block], change: Callable[[Any], Any], what: str) -> Blocks:
+    for block in blocks:
+        changed: list[Any] = []
+        failure: Exception | None = None
+        try:
+            for sample in block.samples:
+                changed.append(change(sample))
+        except Exception as error:
+            note_sample(error, what, block, len(changed))
+            failure = error
+        if changed:
+            yield Block(changed, block.trail)
+        if failure is not None:
+            raise failure  # what came before it was good, and may have completed a batch

@@ -54,6 +54,6 @@ class Filter:
                 for sample in block.samples:
                     answers.append(True if self.predicate(sample) else False)  # noqa: SIM210  # half of bool()'s time
         except Exception as error:
-            note_sample(error, f"filter({name_of(self.predicate)})", block.samples[len(answers)])
+            note_sample(error, f"filter({name_of(self.predicate)})", block, len(answers))
             failure = error
         return list(compress(range(len(answers)), answers)), failure

@@ -14,6 +14,7 @@ from ..types import Block, Position
 from .context import MakeContext, given
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
+from .pieces import Pieces
 
 __all__ = ["Map"]
 
@@ -40,9 +41,13 @@ class Map:
         fn = given(self.fn, self.context, lane)
         with closing(upstream(start, lane)) as blocks:
             if self.concurrency == 1:
+                pieces = Pieces(PIECE_SAMPLES, lane.made_bytes)
                 for block in blocks:
-                    for piece in block.pieces(PIECE_SAMPLES):
-                        yield from self._apply(fn, piece, lane).hand_on()
+                    for piece in pieces.cut(block):
+                        applied = self._apply(fn, piece, lane)
+                        pieces.measure(applied.block.samples)
+                        yield from applied.hand_on()
+                        del applied  # before the next one is made
             else:
                 yield from self._open_threads(fn, blocks, lane)
 
@@ -53,17 +58,30 @@ class Map:
         return {"op": "map", "fn": name_of(self.fn)}
 
     def _open_threads(self, fn: Callable[[Any], Any], blocks: Iterator[Block], lane: Lane) -> Blocks:
-        running: deque[Future[_Applied]] = deque()
+        pieces = Pieces(_THREAD_PIECE_SAMPLES, lane.made_bytes)
+        running: deque[tuple[int, Future[_Applied]]] = deque()
+        outstanding = 0  # samples
         pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="asyncloader-map")
         try:
             for block in blocks:
-                for piece in block.pieces(_THREAD_PIECE_SAMPLES):
-                    running.append(pool.submit(self._apply, fn, piece, lane))
-                    # Twice as many as run, so that none idles while this thread is elsewhere.
-                    while running and (running[0].done() or len(running) > 2 * self.concurrency):
-                        yield from running.popleft().result().hand_on()
+                for piece in pieces.cut(block):
+                    running.append((len(piece), pool.submit(self._apply, fn, piece, lane)))
+                    outstanding += len(piece)
+                    # Twice as many as run, so that none idles while this thread is elsewhere; but of large
+                    # samples no more than run.
+                    while running and (
+                        running[0][1].done()
+                        or len(running) > 2 * self.concurrency
+                        or (outstanding > self.concurrency and not pieces.may_hold(outstanding))
+                    ):
+                        samples, future = running.popleft()
+                        outstanding -= samples
+                        applied = future.result()
+                        pieces.measure(applied.block.samples)
+                        yield from applied.hand_on()
+                        del future, applied
             while running:
-                yield from running.popleft().result().hand_on()
+                yield from running.popleft()[1].result().hand_on()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -74,7 +92,7 @@ class Map:
                 for sample in block.samples:
                     mapped.append(fn(sample))
         except Exception as error:
-            note_sample(error, f"map({name_of(self.fn)})", block.samples[len(mapped)])
+            note_sample(error, f"map({name_of(self.fn)})", block, len(mapped))
             return _Applied(Block(mapped, block.trail), error)
         return _Applied(Block(mapped, block.trail), None)
 

@@ -4,18 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
+from .._flow.budget import Budget
 from .._flow.engine import Engine
 from ..plan.counts import Counter, Deal
 from ..plan.topology import Topology
 from ..progress import NetworkCounts
-from ..types import Block, Position
+from ..types import Block, Position, Trail
 
 if TYPE_CHECKING:
     from .take import Shortfall
 
-__all__ = ["PIECE_SAMPLES", "START", "Blocks", "Lane", "Op", "Opener", "Source", "name_of", "note_sample"]
+__all__ = [
+    "PIECE_SAMPLES",
+    "START",
+    "Blocks",
+    "Lane",
+    "Op",
+    "Opener",
+    "Source",
+    "name_of",
+    "note_batch",
+    "note_sample",
+]
 
 START: Position = {}
 """The position before the first sample."""
@@ -28,6 +41,10 @@ that what a block costs (some 2 us) is lost among them.
 """
 
 
+# How many samples of a batch a message names: as many as a person looks at.
+_MOST_PLACES = 16
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """One lane of one pass, as sources and operators see it.
@@ -35,7 +52,9 @@ class Lane:
     Attributes:
         topology: Which lane of how many, and the epoch.
         engine: Where I/O and the user's coroutines run.
-        read_bytes: Bound on what the lane's source has requested and not yet handed on.
+        budget: Bounds what the sources of all lanes have requested and not yet handed on.
+        made_bytes: Bound on what each of its operators has made and not yet handed on; what it is working
+            at is always let in.
         order_seed: Seed that draws the order of shards, None for the order given.
         repetition: Which repetition of the data within the epoch this is, from 0.
         network: Counts the requests of this process.
@@ -46,7 +65,8 @@ class Lane:
 
     topology: Topology
     engine: Engine
-    read_bytes: int
+    budget: Budget = field(compare=False)
+    made_bytes: int
     order_seed: int | None = None
     repetition: int = 0
     network: NetworkCounts = field(default_factory=NetworkCounts, compare=False)
@@ -107,11 +127,27 @@ def name_of(fn: Callable[..., Any]) -> str:
     return getattr(fn, "__qualname__", None) or type(fn).__qualname__
 
 
-def note_sample(error: BaseException, what: str, sample: Any) -> None:
-    """Say at ``error`` which sample the user's function was given."""
+def note_sample(error: BaseException, what: str, block: Block, index: int) -> None:
+    """Say at ``error`` which sample of a block the user's function was given."""
+    sample, place = block.samples[index], block.trail.place(index)
     if isinstance(sample, Mapping):
-        places = ", ".join(f"{name} {sample[name]!r}" for name in ("__key__", "__url__") if name in sample)
+        key = f", __key__ {sample['__key__']!r}" if "__key__" in sample else ""
         fields = ", ".join(sorted(str(name) for name in sample if not str(name).startswith("__")))
-        error.add_note(f"in {what} of the sample with {places or 'no key'} (fields: {fields})")
+        error.add_note(f"in {what} of {place}{key} (fields: {fields})")
     else:
-        error.add_note(f"in {what} of a sample of type {type(sample).__name__}")
+        error.add_note(f"in {what} of {place}, of type {type(sample).__name__}")
+
+
+def note_batch(error: BaseException, what: str, trail: Trail, count: int) -> None:
+    """Say at ``error`` which samples a batch is of, the first ones if they are many."""
+    places = [trail.place(index) for index in range(min(count, _MOST_PLACES))]
+    if count == 1:
+        error.add_note(f"in {what} of {places[0]}")
+        return
+    told = []
+    for shard, group in groupby(places, lambda place: place.shard):
+        numbers = ", ".join(str(place.sample) for place in group)
+        told.append(f"samples {numbers}" + ("" if shard is None else f" of {shard}"))
+    if count > len(places):
+        told.append(f"and {count - len(places)} more")
+    error.add_note(f"in {what} of {count} samples: {'; '.join(told)}")

@@ -6,16 +6,12 @@ attribute stays the user's own.
 
 from __future__ import annotations
 
-import io
 import os
-from collections import ChainMap
 from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
-from multiprocessing.reduction import ForkingPickler
-from typing import Any, ClassVar
+from typing import Any
 
-import cloudpickle
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, IterDataPipe, MapDataPipe, Subset
 
 from .._flow.channel import Channel, EndOfChannel
@@ -25,7 +21,6 @@ from ..iterables import iterate_async
 __all__ = [
     "AsyncFetched",
     "AsyncIterated",
-    "ByValue",
     "PlainIterated",
     "for_loop",
     "for_torch",
@@ -242,60 +237,6 @@ class PlainIterated(_Adapter, IterableDataset[Any]):
 
     def __len__(self) -> int:
         return len(self.dataset)
-
-
-class ByValue:
-    """Travels to a spawned worker by cloudpickle, and arrives as what it holds.
-
-    Args:
-        held: What the worker gets.
-        name: The loader's parameter that it comes from.
-        given: The value of that parameter, for messages.
-    """
-
-    def __init__(self, held: Any, name: str, given: Any) -> None:
-        self._held = held
-        self._name = name
-        self._given = given
-
-    def __repr__(self) -> str:
-        return repr(self._given)
-
-    def __str__(self) -> str:
-        return str(self._given)
-
-    def __reduce__(self) -> Any:
-        try:
-            return cloudpickle.loads, (_dump(self._held),)
-        except Exception as error:
-            error.add_note(f"while pickling {_culprit(self._given, self._name)} for a worker")
-            raise
-
-
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
-    """cloudpickle, with what multiprocessing and torch know of queues, locks and shared tensors."""
-
-    # Live views of both tables; multiprocessing has no public name for its own.
-    dispatch_table: ClassVar[ChainMap[Any, Any]] = ChainMap(
-        ForkingPickler._extra_reducers,  # type: ignore[attr-defined]  # not in typeshed
-        cloudpickle.Pickler.dispatch_table,
-    )
-
-
-def _dump(held: Any) -> bytes:
-    out = io.BytesIO()
-    _Pickler(out, protocol=5).dump(held)
-    return out.getvalue()
-
-
-def _culprit(given: Any, name: str) -> str:
-    """Which part of ``given`` does not pickle: one of its attributes, or it as a whole."""
-    for attribute, value in getattr(given, "__dict__", {}).items():
-        try:
-            _dump(value)
-        except Exception:
-            return f"{name}.{attribute}, of type {type(value).__name__},"
-    return f"{name}, of type {type(given).__name__},"
 
 
 async def _awaited(found: Any) -> Any:

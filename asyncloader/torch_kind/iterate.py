@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from traceback import clear_frames
 from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe
 from torch.utils.data import get_worker_info as torch_worker_info
-from torch.utils.data.dataloader import (
-    _BaseDataLoaderIter,
-    _MultiProcessingDataLoaderIter,
-    _SingleProcessDataLoaderIter,
-)
 
+from .._flow.channel import Channel, EndOfChannel
 from ..descriptors import occupy_standard_descriptors
 from ..plan.topology import World
-from .adapt import AsyncFetched, AsyncIterated, ByValue, for_loop
+from ..torch_private import HereIterator, WorkersIterator
+from .adapt import AsyncFetched, AsyncIterated, for_loop
+from .travel import ByValue, Roads, travels_by_pickle
 from .unsplit import Unsplit, UnsplitNotice, WatchedCollate
 from .worker_info import enter_worker
 
@@ -38,7 +36,7 @@ class Delivered:
 
 def open_torch_iterator(
     loader: DataLoader[Any], dataset: Any, world: World, notice: UnsplitNotice, delivered: Delivered
-) -> _BaseDataLoaderIter:
+) -> HereIterator | WorkersIterator:
     """torch's iterator over ``loader``.
 
     Args:
@@ -48,101 +46,56 @@ def open_torch_iterator(
         notice: Told of a dataset that several workers read and none has split.
         delivered: Counts the batches handed out.
     """
+    counted = _Pass(delivered, partial(notice.tell, loader.dataset))
     seen = for_loop(dataset, loader.num_workers)
     view = copy.copy(loader)
     _set(view, "dataset", seen)
     if loader.num_workers == 0:
-        iterator: _BaseDataLoaderIter = _HereIterator(view, delivered)
-        _stop_engine_with(iterator, seen)
+        if not isinstance(seen, AsyncFetched | AsyncIterated):
+            return HereIterator(view, counted, interrupt=_nothing)
+        iterator = HereIterator(view, counted, interrupt=seen.engine.stop)
+        weakref.finalize(iterator, seen.engine.stop)
         return iterator
     _set(view, "worker_init_fn", _Enter(loader.worker_init_fn, world))
     pipe = isinstance(seen, IterDataPipe | MapDataPipe)
     if loader.num_workers > 1 and isinstance(seen, IterableDataset) and not pipe:
         _set(view, "collate_fn", WatchedCollate(loader.collate_fn))
-    if _pickles(loader.multiprocessing_context):
+    if travels_by_pickle(loader.multiprocessing_context):
         for name in ("dataset", "collate_fn", "worker_init_fn"):
             if name != "dataset" or not pipe:  # torch must see that it is one, and pickles it itself
                 _set(view, name, ByValue(getattr(view, name), name, getattr(loader, name)))
+    _set(view, "multiprocessing_context", Roads(loader.multiprocessing_context))
     loader.check_worker_number_rationality()
     occupy_standard_descriptors()  # also for the workers, which inherit them
-    return _WorkersIterator(view, partial(notice.tell, loader.dataset), delivered)
+    return WorkersIterator(view, counted)
 
 
-def close_torch_iterator(iterator: _BaseDataLoaderIter) -> None:
-    """End the workers of ``iterator``, if it has any. Idempotent."""
-    if isinstance(iterator, _WorkersIterator):
-        iterator._shutdown_workers()
+def close_torch_iterator(iterator: HereIterator | WorkersIterator) -> None:
+    """End the workers of ``iterator``, if it has any, also where a thread waits for them. Idempotent."""
+    iterator.leave()
+    iterator.end()
 
 
-class _HereIterator(_SingleProcessDataLoaderIter):
-    """torch's iterator without workers, whose batches are counted."""
+@dataclass(frozen=True)
+class _Pass:
+    """What torch's loop tells of a pass."""
 
-    def __init__(self, view: DataLoader[Any], delivered: Delivered) -> None:
-        self._delivered = delivered
-        super().__init__(view)
+    delivered: Delivered
+    tell_unsplit: Callable[[int], None]
 
-    def _next_data(self) -> Any:
-        try:
-            batch = super()._next_data()  # type: ignore[no-untyped-call]
-        except StopIteration:
-            self._delivered.batches = 0
-            raise
-        self._delivered.batches += 1
-        return batch
+    def begin(self) -> None:
+        self.delivered.batches = 0
 
+    def deliver(self, batch: Any) -> Any:
+        """The batch as the consumer gets it."""
+        self.delivered.batches += 1
+        if not isinstance(batch, Unsplit):
+            return batch
+        self.tell_unsplit(4)  # past torch's frames, to the loop
+        return batch.batch
 
-class _WorkersIterator(_MultiProcessingDataLoaderIter):
-    """torch's multi-process iterator, whose time-outs say which worker was at which batch.
-
-    Args:
-        view: torch's loop over this loader.
-        tell_unsplit: Called with a stack level when the dataset turns out not to be split.
-        delivered: Counts the batches handed out.
-    """
-
-    # Until torch has something to shut down; else its __del__ fails on an iterator that it refused to make.
-    _shutdown = True
-
-    def __init__(
-        self, view: DataLoader[Any], tell_unsplit: Callable[[int], None], delivered: Delivered
-    ) -> None:
-        self._tell_unsplit = tell_unsplit
-        self._delivered = delivered
-        super().__init__(view)
-
-    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
-        self._delivered.batches = 0
-        super()._reset(loader, first_iter)
-
-    def _next_data(self) -> Any:
-        try:
-            batch = super()._next_data()  # type: ignore[no-untyped-call]
-        except Exception as error:
-            # One of torch's frames holds the error that it raises, and through it this iterator: in that
-            # cycle its workers would live until a garbage collection, which then waits 5 s for each.
-            clear_frames(error.__traceback__)
-            if isinstance(error, StopIteration):
-                self._delivered.batches = 0
-            raise
-        self._delivered.batches += 1
-        if isinstance(batch, Unsplit):
-            self._tell_unsplit(3)  # past torch's __next__, to the loop
-            return batch.batch
-        return batch
-
-    def _get_data(self) -> Any:
-        try:
-            return super()._get_data()  # type: ignore[no-untyped-call]
-        except RuntimeError as error:
-            if "timed out" in str(error):
-                worker = self._task_info.get(self._rcvd_idx, (None,))[0]
-                process = self._workers[worker] if worker is not None else None
-                error.add_note(
-                    f"batch {self._rcvd_idx} was being made by worker {worker} "
-                    f"(pid {process.pid if process is not None else '?'}, "
-                    f"{'alive' if process is not None and process.is_alive() else 'dead'})"
-                )
-            raise
+    def end(self) -> None:
+        self.delivered.batches = 0
 
 
 @dataclass(frozen=True)
@@ -170,47 +123,122 @@ class AsyncDoor:
     """``async for`` over a plain iterator: its ``next`` runs on a thread of its own.
 
     The batches are those of ``for``, in the same order. If cancelled while waiting, the batch that was
-    being made is handed on by the next ``__anext__``.
+    being made is handed on by the next ``__anext__``. Let go of, or closed, it stops the ``next`` that is
+    under way and ends the worker processes, in its thread: no event loop waits for that.
     """
 
     def __init__(self, iterator: Any) -> None:
-        self._iterator = iterator
-        # One thread, so that calls never overlap; named as what it stands for.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="asyncloader-next")
-        self._waiting: Any = None
-        self._ended = False
-        self._closer = weakref.finalize(self, self._thread.shutdown, wait=False, cancel_futures=True)
+        self._calls = _Calls(iterator)
+        self._closer = weakref.finalize(self, self._calls.leave)
+        # At the interpreter's end no thread can be started, and multiprocessing ends its processes itself.
+        self._closer.atexit = False
 
     def __aiter__(self) -> AsyncDoor:
         return self
 
     async def __anext__(self) -> Any:
-        if self._ended:
-            raise StopAsyncIteration
-        if self._waiting is None:
-            self._waiting = self._thread.submit(next, self._iterator, _END)
-        waiting = self._waiting
         try:
-            batch = await asyncio.shield(asyncio.wrap_future(waiting))
-        except asyncio.CancelledError:
-            raise
+            batch = await self._calls.take()
         except BaseException:
-            self._waiting = None  # as in torch, the batches after a failed one can still be had
+            del self  # the error's traceback holds this frame: not also the door, and so the workers
             raise
-        self._waiting = None
         if batch is _END:
             await self.aclose()
             raise StopAsyncIteration
         return batch
 
     async def aclose(self) -> None:
-        """Let go of the iterator and end the thread."""
-        self._ended = True
-        self._iterator = self._waiting = None
+        """Let go of the iterator, and return once its thread and its workers have ended."""
         self._closer()
+        await self._calls.wait_ended()
+
+
+class _Calls:
+    """The thread of a door, and the ``next`` that is under way in it."""
+
+    def __init__(self, iterator: Any) -> None:
+        self._iterator = iterator
+        # One: a call is asked for when the one before has been answered.
+        self._asked = Channel[Future[Any]](1)
+        self._waiting: Future[Any] | None = None
+        self._ended = Future[None]()
+        self._thread: threading.Thread | None = None
+        self._left = False
+
+    async def take(self) -> Any:
+        """The next batch, or ``_END``."""
+        if self._left:
+            return _END
+        if self._waiting is None:
+            self._ask()
+        assert self._waiting is not None
+        waiting = self._waiting
+        try:
+            # Cancelling what waits here leaves the call alone, since that is running.
+            batch = await asyncio.wrap_future(waiting)
+        except asyncio.CancelledError:
+            raise
+        except BaseException:
+            self._waiting = None  # as in torch, the batches after a failed one can still be had
+            raise
+        self._waiting = None
+        return batch
+
+    def _ask(self) -> None:
+        if self._thread is None:
+            # A daemon: the interpreter's end must not wait for a user's function.
+            self._thread = threading.Thread(
+                target=_serve,
+                args=(self._asked, self._iterator, self._ended),
+                name="asyncloader-next",
+                daemon=True,
+            )
+            self._thread.start()
+        self._waiting = Future()
+        self._waiting.set_running_or_notify_cancel()
+        self._asked.send(self._waiting)
+
+    def leave(self) -> None:
+        """Stop the call under way and have the thread end; from any thread, without waiting for it."""
+        self._left = True
+        self._asked.finish()
+        waiting, iterator = self._waiting, self._iterator
+        self._waiting = self._iterator = None
+        if waiting is not None and not waiting.done():
+            getattr(iterator, "leave", bool)()
+        if self._thread is None:
+            self._ended.set_result(None)
+
+    async def wait_ended(self) -> None:
+        """Wait for the thread's end; no longer than workers may take, if a user's function holds it up."""
+        await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=_END_PATIENCE_S)
+
+
+def _serve(asked: Channel[Future[Any]], iterator: Any, ended: Future[None]) -> None:
+    try:
+        while True:
+            _answer(asked.receive(), iterator)
+    except EndOfChannel:
+        getattr(iterator, "end", bool)()
+    finally:
+        del iterator
+        ended.set_result(None)
+
+
+def _answer(call: Future[Any], iterator: Any) -> None:
+    try:
+        batch = next(iterator, _END)
+    except BaseException as error:
+        call.set_exception(error)
+        del call, iterator  # the error's traceback holds this frame
+    else:
+        call.set_result(batch)
 
 
 _END = object()
+
+# Workers have one second to end by themselves, and are killed then.
+_END_PATIENCE_S = 3.0
 
 
 def _set(view: DataLoader[Any], name: str, value: Any) -> None:
@@ -218,14 +246,5 @@ def _set(view: DataLoader[Any], name: str, value: Any) -> None:
     object.__setattr__(view, name, value)
 
 
-def _pickles(context: Any) -> bool:
-    """Whether workers of this start method get what they need by pickle."""
-    import multiprocessing
-
-    method = context.get_start_method() if context is not None else multiprocessing.get_start_method()
-    return bool(method != "fork")
-
-
-def _stop_engine_with(iterator: _BaseDataLoaderIter, dataset: Any) -> None:
-    if isinstance(dataset, AsyncFetched | AsyncIterated):
-        weakref.finalize(iterator, dataset.engine.stop)
+def _nothing() -> None:
+    pass

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from torch.utils.data import _utils
-
+from ..torch_private import pin_memory
 from .worker_info import is_first_worker, was_asked
 
 __all__ = ["Unsplit", "UnsplitNotice", "WatchedCollate"]
@@ -26,7 +25,7 @@ class Unsplit:
 
     def pin_memory(self) -> Unsplit:
         """As torch asks of types that it does not know."""
-        return Unsplit(_utils.pin_memory.pin_memory(self.batch))  # type: ignore[no-untyped-call]
+        return Unsplit(pin_memory(self.batch))
 
 
 class WatchedCollate:

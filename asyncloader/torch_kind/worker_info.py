@@ -5,21 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, cast
 
-from torch.utils.data import _utils
 from torch.utils.data import get_worker_info as torch_worker_info
 
 from ..plan.topology import current_topology
+from ..torch_private import TorchWorkerInfo, set_worker_info
 
 __all__ = ["WorkerInfo", "enter_worker", "get_worker_info", "is_first_worker", "was_asked"]
-
-_TorchInfo: Any = _utils.worker.WorkerInfo
 
 # Whether the dataset in this process has looked at its number. One process is one worker, for life.
 _asked = False
 
 
 @dataclass(frozen=True)
-class WorkerInfo(_TorchInfo):  # type: ignore[misc]  # torch's class is untyped
+class WorkerInfo(TorchWorkerInfo):  # type: ignore[misc]  # torch's class is untyped
     """torch's ``WorkerInfo`` (id, num_workers, seed, dataset), and which rank the worker works for.
 
     To the source of a stream it says worker 0 of 1. A lane's source has the topology to find its part by, and
@@ -55,9 +53,10 @@ def get_worker_info() -> WorkerInfo | None:
 def enter_worker(worker: int, num_workers: int, seed: int, dataset: Any, rank: int, world_size: int) -> None:
     """Make this process a worker in the eyes of everybody who asks torch."""
     global _asked
-    # torch's own place, which get_worker_info() and every dataset library read; there is no other way in.
-    _utils.worker._worker_info = WorkerInfo(
-        id=worker, num_workers=num_workers, seed=seed, dataset=dataset, rank=rank, world_size=world_size
+    set_worker_info(
+        WorkerInfo(
+            id=worker, num_workers=num_workers, seed=seed, dataset=dataset, rank=rank, world_size=world_size
+        )
     )
     _asked = False
 

@@ -14,9 +14,8 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
-import cloudpickle
-
 from .._flow.channel import ChannelClosed, EndOfChannel
+from ..by_value import Homeward
 from ..tracebacks import format_frames
 
 __all__ = ["dump_error", "load_error"]
@@ -105,7 +104,7 @@ def _dump(error: BaseException, place: str, own: bool, chained: bool) -> bytes:
     return file.getvalue()
 
 
-class _ErrorPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle is untyped
+class _ErrorPickler(Homeward):
     """Pickles errors, wherever they are met, so that they are rebuilt as this module says.
 
     Args:

@@ -22,10 +22,11 @@ from collections import ChainMap
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import cloudpickle
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+from ..by_value import Homeward
 
 __all__ = ["OVER_PAGES_BYTES", "Bytes", "Packed", "pack", "unpack"]
 
@@ -78,7 +79,7 @@ def pack(batch: object) -> Packed:
         return _pack_with(pickle.Pickler, batch)
     except Exception:
         # The slower pickler also knows what lives in __main__, and names what it cannot send.
-        return _pack_with(cloudpickle.Pickler, batch)
+        return _pack_with(Homeward, batch)
 
 
 def unpack(source: Bytes) -> Any:

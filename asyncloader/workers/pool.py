@@ -15,8 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
-import cloudpickle
-
+from ..by_value import dumps_outward
 from ._wire import Setting, socketpair, store
 from .forkserver import ForkServer, path_strings
 from .slots import InboundSlots, OnMapped
@@ -148,8 +147,7 @@ class WorkerPool:
 
 def _pickled_job(number: int, job: Job) -> bytes:
     try:
-        pickled: bytes = cloudpickle.dumps(job, protocol=5)
+        return dumps_outward(job)
     except Exception as error:
         error.add_note(f"while pickling the job of worker {number}, to send it to its process")
         raise
-    return pickled

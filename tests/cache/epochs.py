@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from asyncloader._flow.budget import claim_alone
 from asyncloader._flow.channel import Channel, EndOfChannel
 from asyncloader._flow.engine import Engine
 from asyncloader.cache.cache import Cache
@@ -52,7 +53,7 @@ class Epoch:
         self.engine.start()
         shards = [(url, self._begin) for url in self._urls]
         stores: Any = self
-        self.engine.submit(partial(read_shards, stores, shards, 64 << 20, self.out), self.out)
+        self.engine.submit(partial(read_shards, stores, shards, claim_alone(64 << 20), self.out), self.out)
         return self
 
     def __exit__(self, *_: object) -> None:

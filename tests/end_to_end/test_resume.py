@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -374,3 +375,29 @@ def test_what_is_no_state_of_this_release_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=named):
         loader_of(make_corpus).load_state_dict(change(saved()))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_after_an_error_the_state_goes_on_with_the_batch_that_was_not_complete(
+    workers: int, make_corpus: Callable[..., Corpus], tmp_path: Path
+) -> None:
+    corpus = make_corpus("jsonl")
+    broken, bad = tmp_path / "broken", corpus.keys[len(corpus.keys) // 2]
+    broken.touch()
+
+    def refuse(sample: dict[str, Any]) -> dict[str, Any]:
+        if sample["key"] == bad and broken.exists():
+            raise LookupError("refused")
+        return sample
+
+    recipe = recipe_of(corpus).map(refuse)
+    loader = al.DataLoader(recipe, 4, num_workers=workers, lanes=2, collate_fn=list)
+    keys: list[str] = []
+    with pytest.raises(LookupError):
+        for batch in loader:
+            keys += [sample["key"] for sample in batch]
+    assert keys and bad not in keys
+    broken.unlink()
+    loader.load_state_dict(loader.state_dict())
+    keys += [sample["key"] for batch in loader for sample in batch]
+    assert sorted(keys) == corpus.keys

@@ -216,6 +216,24 @@ def test_on_close_is_called_at_once_if_it_is_closed_and_never_if_it_has_finished
 # --- waiting ---
 
 
+def test_who_waits_for_room_holds_nothing_and_nobody_up() -> None:
+    channel = Channel[str](10)
+    channel.wait_room(100)
+    channel.send("a", 10)
+    with in_thread(lambda: channel.wait_room(5)) as outcome:
+        assert waits(outcome)
+        with in_thread(lambda: channel.send("b", 7)) as sent:
+            assert waits(sent)
+            assert channel.receive() == "a"
+            outcome.result(5)
+            sent.result(5)
+    with in_thread(lambda: channel.wait_room(5)) as outcome:
+        assert waits(outcome)
+        channel.close()
+        with pytest.raises(ChannelClosed):
+            outcome.result(5)
+
+
 def test_a_timeout_leaves_the_channel_as_it_was() -> None:
     channel = Channel[str](1)
     begun = time.monotonic()

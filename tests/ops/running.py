@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
+from asyncloader._flow.budget import Budget
 from asyncloader._flow.engine import Engine
 from asyncloader.dataset import Dataset
 from asyncloader.ops.op import START, Blocks, Lane, Op
@@ -47,7 +48,7 @@ class Listed:
 
 
 def lane_of(engine: Engine, lane: int = 0, lanes: int = 1, epoch: int = 0) -> Lane:
-    return Lane(Topology(lane, lanes, 0, 1, epoch), engine, 1 << 20)
+    return Lane(Topology(lane, lanes, 0, 1, epoch), engine, Budget(1 << 20, [lane]), 1 << 20)
 
 
 def run(source: Listed, ops: Sequence[Op], lane: Lane, start: Position = START) -> list[Any]:

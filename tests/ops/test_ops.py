@@ -18,12 +18,13 @@ from asyncloader.ops.async_map import AsyncMap
 from asyncloader.ops.fields import Rename, Select
 from asyncloader.ops.filter import Filter
 from asyncloader.ops.map import Map
-from asyncloader.ops.op import Op, name_of, note_sample
+from asyncloader.ops.op import Op, name_of, note_batch, note_sample
 from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle
 from asyncloader.ops.take import Take
+from asyncloader.types import Block, JoinedTrail, OffsetTrail, SourceTrail
 
-from .running import Listed, assert_resumes_everywhere, lane_of, run
+from .running import Listed, assert_resumes_everywhere, lane_of, positions_of, run
 
 
 def plus_one(number: int) -> int:
@@ -129,18 +130,33 @@ def test_an_error_of_the_users_function_names_the_sample(op: Op, engine: Engine)
     with pytest.raises(ZeroDivisionError) as caught:
         run(Listed(samples), [op], lane_of(engine))
     (note,) = caught.value.__notes__
-    assert "of the sample with __key__ 'k0', __url__ 'u.tar' (fields: a, b)" in note
+    assert note.endswith("of sample 0 of listed, __key__ 'k0' (fields: a, b)")
     assert note.startswith(f"in {op.describe()['op']}(")
 
 
-def test_a_sample_without_a_key_is_told_by_its_type() -> None:
+def test_a_sample_without_a_key_is_told_by_its_place() -> None:
     error = ValueError()
-    note_sample(error, "map(f)", {"n": 1})
-    note_sample(error, "map(f)", 3)
+    note_sample(error, "map(f)", Block([{"n": 1}, 3], OffsetTrail(7, None, line=8)), 0)
+    note_sample(error, "map(f)", Block([{"n": 1}, 3], OffsetTrail(7, None)), 1)
     assert error.__notes__ == [
-        "in map(f) of the sample with no key (fields: n)",
-        "in map(f) of a sample of type int",
+        "in map(f) of sample 7, line 8 (fields: n)",
+        "in map(f) of sample 8, of type int",
     ]
+
+
+def test_a_batch_is_told_by_the_places_of_its_first_samples() -> None:
+    error = ValueError()
+    one, other = (SourceTrail(OffsetTrail(first, None), f"{first}.tar", 0, 0) for first in (3, 5))
+    trail = JoinedTrail([(one, range(2)), (other, range(20))])
+    note_batch(error, "collate_fn", trail, 3)
+    note_batch(error, "collate_fn", trail, 1)
+    note_batch(error, "collate_fn", trail, 22)
+    note_batch(error, "collate_fn", OffsetTrail(3, None), 2)
+    whole, single, long, plain = error.__notes__
+    assert whole == "in collate_fn of 3 samples: samples 3, 4 of 3.tar; samples 5 of 5.tar"
+    assert single == "in collate_fn of sample 3 of 3.tar"
+    assert long.startswith("in collate_fn of 22 samples: ") and long.endswith("18 of 5.tar; and 6 more")
+    assert plain == "in collate_fn of 2 samples: samples 3, 4"
 
 
 def test_functions_are_named_as_their_author_named_them() -> None:
@@ -186,4 +202,15 @@ def test_fields_that_do_not_fit_the_sample_are_refused_by_name(
 ) -> None:
     with pytest.raises(kind, match=message) as caught:
         run(Listed([{"__key__": "k", "a": 1, "b": 2}]), [op], lane_of(engine))
-    assert "with __key__ 'k'" in caught.value.__notes__[0]
+    assert "__key__ 'k'" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("op", [Select(("a",)), Rename((("a", "b"),))])
+def test_samples_before_one_that_lacks_a_field_are_handed_on(op: Op, engine: Engine) -> None:
+    samples: list[dict[str, int]] = [{"a": 1}, {"a": 2}, {"c": 3}, {"a": 4}]
+    handed_on = []
+    with pytest.raises(KeyError) as caught:
+        for sample, _ in positions_of(Listed(samples, sizes=(4,)), [op], lane_of(engine)):
+            handed_on.append(sample)
+    assert [list(sample.values()) for sample in handed_on] == [[1], [2]]
+    assert "sample 2 of listed" in caught.value.__notes__[0]

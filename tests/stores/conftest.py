@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
+from asyncloader._flow.budget import claim_alone
 from asyncloader._flow.channel import Channel, EndOfChannel
 from asyncloader._flow.engine import Engine
 from asyncloader.progress import NetworkCounts
@@ -97,7 +98,8 @@ class Reading:
     def __enter__(self) -> Reading:
         self.engine.start()
         stores = Stores(self.engine.resources, Access(self._options, self._network), self.counts)
-        work = partial(read_shards, stores, self._shards, self._budget, self.out)
+        budget = claim_alone(self._budget)
+        work = partial(read_shards, stores, self._shards, budget, self.out)
         self.engine.submit(work, self.out)
         return self
 

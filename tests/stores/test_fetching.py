@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from asyncloader._flow.budget import claim_alone
 from asyncloader._flow.engine import Scope
 from asyncloader.errors import StoreError
 from asyncloader.progress import NetworkCounts
@@ -47,7 +48,7 @@ async def fetching(
     for _ in range(20):
         hedges.answered(0.1)
     async with held_server() as (url, held), asyncio.timeout(10):
-        lookahead = Lookahead([(url, 0)], 8 * MiB)
+        lookahead = Lookahead([(url, 0)], claim_alone(8 * MiB))
         request = lookahead.next_part()
         assert request is not None
         shard, part = request

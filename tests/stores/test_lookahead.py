@@ -8,6 +8,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from asyncloader._flow.budget import claim_alone
 from asyncloader.stores.reading import lookahead
 from asyncloader.stores.reading.lookahead import Lookahead, Part, Shard
 from asyncloader.stores.store import Body, no_chunks
@@ -37,13 +38,14 @@ class Play:
 
     def __post_init__(self) -> None:
         shards = [(str(index), start) for index, start in enumerate(self.starts)]
-        self.rule = Lookahead(shards, self.budget)
+        self.claim = claim_alone(self.budget)
+        self.rule = Lookahead(shards, self.claim)
 
     def top_up(self) -> None:
         while (request := self.rule.next_part()) is not None:
             shard, part = request
             needed = shard is self.rule.window[0] and shard.parts[0] is part
-            assert self.rule._reserved <= self.budget or needed
+            assert self.claim.taken_bytes <= self.budget or needed
             self.requested.append((int(shard.url), part.start, part.stop))
             self.unanswered.append(request)
 
@@ -93,7 +95,7 @@ def test_every_byte_is_requested_once_and_handed_on_in_order(
             play.answer(data.draw(st.integers(0, len(play.unanswered) - 1)))
         play.top_up()
     assert not play.unanswered
-    assert play.rule._reserved == 0
+    assert play.claim.taken_bytes == 0
     assert len(set(play.requested)) == len(play.requested)
     wanted = [(shard, byte) for shard, total in enumerate(totals) for byte in range(starts[shard], total)]
     got = [(shard, byte) for shard, start, stop in play.handed_on for byte in range(start, stop)]

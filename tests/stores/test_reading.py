@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
+from asyncloader._flow.budget import claim_alone
 from asyncloader._flow.channel import Channel, ChannelClosed, EndOfChannel
 from asyncloader._flow.engine import Engine, EngineStopped
 from asyncloader.errors import StoreError
@@ -336,7 +337,7 @@ async def test_reading_can_be_cancelled_at_every_await(serve: Serve) -> None:
 
         async with engine.resources:
             stores = Stores(engine.resources, Access(), NetworkCounts())
-            tasks = [asyncio.create_task(read_shards(stores, urls, 8 * MiB, out))]
+            tasks = [asyncio.create_task(read_shards(stores, urls, claim_alone(8 * MiB), out))]
             tasks.append(asyncio.create_task(consume()))
             for _ in range(steps):
                 await asyncio.sleep(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -313,6 +314,37 @@ async def test_async_for_leaves_nothing_behind(how: str, workers: int) -> None:
         else:
             assert [number async for number in batches] == list(range(20))
         del batches
+
+
+class StuckOnce:
+    """Its last item takes a minute, until ``path`` is there."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        if index == 2 and not self.path.exists():
+            time.sleep(60)
+        return index
+
+
+async def test_persistent_workers_that_were_left_waiting_are_followed_by_new_ones(tmp_path: Path) -> None:
+    loader = al.DataLoader(
+        StuckOnce(tmp_path / "there"), None, num_workers=2, persistent_workers=True, collate_fn=whole
+    )
+    got: list[int] = []
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(1.5):
+            async for number in loader:
+                got.append(number)
+    assert got == [0, 1]
+    (tmp_path / "there").touch()
+    for _ in range(2):
+        assert [number async for number in loader] == [0, 1, 2]
+    assert iter(loader) is iter(loader)
 
 
 async def test_plain_for_works_inside_a_running_event_loop() -> None:

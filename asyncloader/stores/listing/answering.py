@@ -15,6 +15,7 @@ from ..access import Access
 from ..braces import MOST_SHARDS
 from ..failures import TransientError
 from ..globs import folder_before, matcher
+from ..network.notices import Notices
 from ..network.retries import Attempts, RetryBudget
 from ..policy import NetworkPolicy
 from ..router import Stores
@@ -93,6 +94,7 @@ async def _list(pattern: str, order: Order, stores: Stores) -> Listing:
 async def _sizes(root: str, folder: str, order: Order) -> dict[str, int]:
     """The size of every object below a folder, by key."""
     scheme = scheme_of(root)
+    notices = Notices()
     if scheme == "hf":
         from ..hub.client import list_hub
 
@@ -101,7 +103,7 @@ async def _sizes(root: str, folder: str, order: Order) -> dict[str, int]:
             try:
                 found = await list_hub(root + folder, order.options, network=order.network)
             except TransientError as error:
-                await pause(attempts.pause_s(error, time.monotonic()))
+                await pause(notices.pause_s(attempts, error, time.monotonic()))
             else:
                 return {split_key(url)[1]: size for url, size in found}
     # Imported where it is needed: a listing of the hub alone does without.
@@ -122,7 +124,7 @@ async def _sizes(root: str, folder: str, order: Order) -> dict[str, int]:
                     attempts = _attempts(order.network)
             return sizes
         except TransientError as error:
-            await pause(attempts.pause_s(error, time.monotonic()))
+            await pause(notices.pause_s(attempts, error, time.monotonic()))
 
 
 async def _fetch(stores: Stores, url: str) -> bytes:

@@ -15,6 +15,7 @@ from ..failures import TransientError, check_same
 from ..policy import NetworkPolicy
 from ..store import NO_END, Body, Store, clip
 from ..urls import redact
+from .notices import Notices
 from .retries import Attempts, RetryBudget
 
 __all__ = ["ResumingStore"]
@@ -38,6 +39,7 @@ class ResumingStore:
         self._budget = budget
         self._counts = counts
         self._draw = random.Random()
+        self._notices = Notices()
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
@@ -58,7 +60,7 @@ class ResumingStore:
                 await self._wait_turn(attempts, error)
 
     async def _wait_turn(self, attempts: Attempts, error: TransientError) -> None:
-        wait_s = attempts.pause_s(error, time.monotonic())
+        wait_s = self._notices.pause_s(attempts, error, time.monotonic())
         self._counts.retries += 1
         await pause(wait_s)
 

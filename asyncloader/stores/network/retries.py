@@ -100,6 +100,19 @@ class Attempts:
             raise self._given_up(error, now_s, reason) from None  # whose message it repeats
         return wait_s
 
+    def outlook(self, wait_s: float, now_s: float) -> str:
+        """What comes after the failure that was told last, in words.
+
+        Args:
+            wait_s: As ``pause_s`` gave it.
+            now_s: As it was given.
+        """
+        left_s = self._failed_first_s + self._policy.deadline_s - now_s
+        return (
+            f"asking again in {wait_s:.1f} s, attempt {self._failed + 1} of {self._policy.attempts}, "
+            f"none later than {left_s:.0f} s from now"
+        )
+
     def _jitter_s(self) -> float:
         base = self._policy.backoff_s
         if self._failed == 1:

@@ -1,8 +1,8 @@
 """Which part of which shard is requested next; pure, so that the rule can be read and tested alone.
 
 The first request for a shard asks for a small part, whose answer also tells the shard's length; the rest
-is asked for in large parts, and the first parts of the shards behind it go out meanwhile. What is
-requested and not yet handed on is bounded in bytes.
+is asked for in large parts, and the first parts of the shards behind it go out meanwhile. A budget bounds
+what is requested and not yet handed on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from ..._flow.budget import Claim
 from ..._flow.channel import Channel
 from ...types import Buffer
 from ..store import NO_END, Body
@@ -22,6 +23,7 @@ __all__ = ["FIRST_PART_BYTES", "PART_BYTES", "Lookahead", "Part", "Shard"]
 # connection an 8 MiB part spends four fifths of its time transferring.
 FIRST_PART_BYTES = 1 << 20
 PART_BYTES = 8 << 20
+_LEAST_PART_BYTES = 128 << 10
 
 # Requests for shards whose turn is far off only take connections from those that are needed next.
 _MOST_SHARDS_AHEAD = 32
@@ -82,32 +84,28 @@ class Lookahead:
 
     Args:
         shards: Pairs of a URL and the byte offset to read it from.
-        budget_bytes: Bound on what is requested and not yet handed on.
+        budget: What bounds the bytes that are requested and not yet handed on.
     """
 
-    def __init__(self, shards: Iterable[tuple[str, int]], budget_bytes: int) -> None:
+    def __init__(self, shards: Iterable[tuple[str, int]], budget: Claim) -> None:
         self._waiting = iter(shards)
-        self._budget = budget_bytes
-        self._reserved = 0
+        self._budget = budget
         self.window: deque[Shard] = deque()
 
     def next_part(self) -> tuple[Shard, Part] | None:
         """The part to request now, if the budget has room for one.
 
-        Parts of the first shard come before those of later ones; the very next part that the reader
-        needs is let in whatever the budget says, since nothing could be freed without it.
+        Parts of the first shard come before those of later ones.
         """
         shard = self._next_shard()
         if shard is None:
             return None
         size = self._part_bytes(shard)
-        needed_now = shard is self.window[0] and not shard.parts
-        if self._reserved + size > self._budget and not needed_now:
+        if not self._budget.take(size, is_needed=shard is self.window[0] and not shard.parts):
             return None
         part = Part(shard.requested_to, shard.requested_to + size, size, Channel(size))
         shard.requested_to = part.stop
         shard.parts.append(part)
-        self._reserved += size
         return shard, part
 
     def opened(self, shard: Shard, part: Part, body: Body) -> None:
@@ -125,7 +123,7 @@ class Lookahead:
         """``size`` bytes of ``part`` were handed on."""
         size = min(size, part.reserved)
         part.reserved -= size
-        self._reserved -= size
+        self._budget.free(size)
 
     def _next_shard(self) -> Shard | None:
         for shard in self.window:
@@ -139,8 +137,11 @@ class Lookahead:
         return None
 
     def _part_bytes(self, shard: Shard) -> int:
+        share = self._budget.share_bytes
+        # Where many lanes share little, each has two small ones rather than none.
+        first = min(FIRST_PART_BYTES, max(share // 2, _LEAST_PART_BYTES))
         if shard.total is None:
-            return FIRST_PART_BYTES
+            return first
         # Halves of a small budget still leave one part in transfer while another is decoded.
-        largest = max(min(PART_BYTES, self._budget // 4), FIRST_PART_BYTES)
+        largest = max(min(PART_BYTES, share // 4), first)
         return min(largest, shard.total - shard.requested_to)

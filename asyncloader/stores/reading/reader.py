@@ -5,10 +5,13 @@ A reader that falls behind stops the sockets; one that has to wait for late byte
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Protocol
 
+from ..._flow.budget import Claim
 from ..._flow.channel import Channel, EndOfChannel
 from ..._flow.clock import Alarm
 from ..._flow.engine import EngineStopped, Scope
@@ -61,25 +64,36 @@ class ShardChunks(Channel[Buffer]):
 
 
 async def read_shards(
-    stores: Opener, shards: Iterable[tuple[str, int]], budget_bytes: int, out: Channel[ShardChunks]
+    stores: Opener, shards: Iterable[tuple[str, int]], budget: Claim, out: Channel[ShardChunks]
 ) -> None:
     """Send one channel of chunks for each shard, in order; each ends as its shard ends.
 
     Args:
         stores: Where the URLs are opened.
         shards: Pairs of a URL and the byte offset to read it from; asked for one by one, on the loop.
-        budget_bytes: Bound on what is requested and not yet handed on. One part is always let in.
+        budget: Bounds what is requested and not yet taken by the receiver.
         out: Receives the shards' channels; closing it, or one of them, stops the reading.
 
     Raises:
         StoreError: Also ends the channel of the shard it happened in.
     """
     async with Scope() as scope:
-        reader = _Reader(stores, Lookahead(shards, budget_bytes), scope)
+        loop = asyncio.get_running_loop()
+        reader = _Reader(stores, Lookahead(shards, budget), scope)
+        budget.on_room = partial(_call_soon, loop, reader.on_room)
         try:
             await reader.run(out)
         finally:
+            budget.close()
             reader.close()
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+    try:
+        loop.call_soon_threadsafe(call)
+    except RuntimeError:
+        if not loop.is_closed():  # else the reader has gone with it
+            raise
 
 
 class _Reader:
@@ -90,10 +104,12 @@ class _Reader:
         self._lookahead = lookahead
         self._scope = scope
         self._fetches: dict[Part, Fetch] = {}
+        self._closed = False
+        self._has_room = asyncio.Event()
         self._late = Alarm(self._hedge)
 
     async def run(self, out: Channel[ShardChunks]) -> None:
-        self._top_up()
+        self.top_up()
         while self._lookahead.window:
             shard = self._lookahead.window[0]
             chunks = ShardChunks(shard, _HANDOVER_BYTES)
@@ -109,31 +125,53 @@ class _Reader:
                 raise
             chunks.finish()
             self._lookahead.window.popleft()
-            self._top_up()
+            self.top_up()
 
     def close(self) -> None:
+        self._closed = True
         self._late.close()
 
-    def _top_up(self) -> None:
+    def top_up(self) -> None:
         """Start every request that the budget allows."""
-        while (request := self._lookahead.next_part()) is not None:
+        while not self._closed and (request := self._lookahead.next_part()) is not None:
             shard, part = request
             self._scope.start(partial(self._fetch, shard, part), part.chunks)
 
     async def _hand_on(self, shard: Shard, chunks: ShardChunks) -> None:
         """Send the bytes of ``shard`` part by part, and free their budget as they go."""
-        while shard.parts:
+        sent: deque[tuple[Part, int]] = deque()
+        while shard.parts or shard.wants_part:
+            if not shard.parts:  # other lanes hold what there is, and it is not this one's turn
+                await self._wait_room()
+                continue
             part = shard.parts[0]
             try:
                 while True:
                     chunk = await self._next_chunk(part)
                     await chunks.send_async(chunk, len(chunk))
-                    self._lookahead.release(part, len(chunk))
-                    self._top_up()
+                    sent.append((part, len(chunk)))
+                    del chunk
+                    # What still waits to be taken counts, lest lanes whose turn is far hold that as well.
+                    while len(sent) > len(chunks):
+                        self._lookahead.release(*sent.popleft())
+                    self.top_up()
             except EndOfChannel:
-                self._lookahead.release(part, part.reserved)
+                waiting = sum(size for of, size in sent if of is part)
+                self._lookahead.release(part, max(part.reserved - waiting, 0))
                 shard.parts.popleft()
-                self._top_up()
+                self.top_up()
+        for part, size in sent:
+            self._lookahead.release(part, size)
+
+    def on_room(self) -> None:
+        """A part that was refused may be had now."""
+        self._has_room.set()
+        self.top_up()
+
+    async def _wait_room(self) -> None:
+        await self._has_room.wait()
+        self._has_room.clear()
+        self.top_up()
 
     async def _next_chunk(self, part: Part) -> Buffer:
         """The next bytes of the part; if they are late, they are asked for a second time."""
@@ -162,4 +200,4 @@ class _Reader:
     def _opened(self, shard: Shard, part: Part, body: Body) -> None:
         if shard.total is None:
             self._lookahead.opened(shard, part, body)
-            self._top_up()
+            self.top_up()

@@ -1,0 +1,139 @@
+"""The byte budget of a process: what its lanes may have under way, shared by them.
+
+Laws:
+
+* Together the lanes never take more than there is, but for the one part that the lane whose turn it is
+  needs next: nothing could be freed without it.
+* No lane takes more than its share, so that the first one leaves something for the others. A part that is
+  larger than a share is let in where a lane has none and there is room; those whose turn is near first.
+* Who was refused is called when that may have changed; nobody has to ask again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+__all__ = ["Budget", "Claim", "claim_alone"]
+
+
+class Budget:
+    """Bytes for the lanes of one process.
+
+    Args:
+        total_bytes: For all together.
+        lanes: In the order of their turns, which begins with the first.
+    """
+
+    def __init__(self, total_bytes: int, lanes: Sequence[int]) -> None:
+        self.share_bytes = total_bytes // len(lanes)
+        self._total_bytes = total_bytes
+        self._places = {lane: place for place, lane in enumerate(lanes)}
+        self._turn = lanes[0]
+        self._taken_bytes = 0
+        # Claims belong to a loop, and turns are passed on by the thread that reads.
+        self._lock = threading.Lock()
+        self._refused: dict[Claim, int] = {}
+
+    def claim(self, lane: int) -> Claim:
+        """What one reader of ``lane`` takes."""
+        return Claim(self, lane)
+
+    def pass_turn(self, lane: int) -> None:
+        """It is the turn of ``lane`` now: it may go on, whoever holds what."""
+        with self._lock:
+            self._turn = lane
+            woken = [claim for claim in self._refused if claim.lane == lane]
+            for claim in woken:
+                del self._refused[claim]
+        for claim in woken:
+            claim.on_room()
+
+    def take(self, claim: Claim, size: int, is_needed: bool) -> bool:
+        """Take ``size`` bytes, if they may be had; see ``Claim.take``."""
+        with self._lock:
+            fits = self._taken_bytes + size <= self._total_bytes and (
+                not claim.taken_bytes or claim.taken_bytes + size <= self.share_bytes
+            )
+            if not fits and not (is_needed and claim.lane == self._turn):
+                # With something of its own under way, it will ask again when that is freed.
+                if is_needed or not claim.taken_bytes:
+                    self._refused[claim] = size
+                return False
+            self._refused.pop(claim, None)
+            claim.taken_bytes += size
+            self._taken_bytes += size
+            return True
+
+    def free(self, claim: Claim, size: int) -> None:
+        """Give back; see ``Claim.free``."""
+        with self._lock:
+            claim.taken_bytes -= size
+            self._taken_bytes -= size
+            woken = self._those_that_fit() if self._refused else ()
+        for each in woken:
+            each.on_room()
+
+    def forget(self, claim: Claim) -> None:
+        """Call it no more."""
+        with self._lock:
+            self._refused.pop(claim, None)
+
+    def _those_that_fit(self) -> list[Claim]:
+        room = self._total_bytes - self._taken_bytes
+        if min(self._refused.values()) > room:
+            return []
+        turn, count = self._places[self._turn], len(self._places)
+        woken = []
+        for claim in sorted(self._refused, key=lambda claim: (self._places[claim.lane] - turn) % count):
+            room -= self._refused[claim]
+            if room < 0:
+                break  # smaller ones behind it would keep it out for ever
+            woken.append(claim)
+        for claim in woken:
+            del self._refused[claim]
+        return woken
+
+
+class Claim:
+    """The part of a budget that one reader has taken.
+
+    Attributes:
+        taken_bytes: Taken and not given back.
+        on_room: Called in any thread when a refused reader should ask again.
+    """
+
+    def __init__(self, budget: Budget, lane: int) -> None:
+        self._budget = budget
+        self.lane = lane
+        self.taken_bytes = 0
+        self.on_room: Callable[[], object] = bool  # nobody is there yet
+
+    @property
+    def share_bytes(self) -> int:
+        """What it may count on."""
+        return self._budget.share_bytes
+
+    def take(self, size: int, is_needed: bool = False) -> bool:
+        """Take ``size`` bytes; says whether they may be had.
+
+        Args:
+            size: In bytes.
+            is_needed: The lane cannot go on without them.
+        """
+        return self._budget.take(self, size, is_needed)
+
+    def free(self, size: int) -> None:
+        """Give ``size`` bytes back."""
+        self._budget.free(self, size)
+
+    def close(self) -> None:
+        """Give everything back. Idempotent."""
+        self.on_room = bool
+        self._budget.forget(self)
+        self.free(self.taken_bytes)
+
+
+def claim_alone(total_bytes: int) -> Claim:
+    """A budget for one reader, which shares it with nobody."""
+    return Budget(total_bytes, [0]).claim(0)

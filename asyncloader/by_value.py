@@ -1,0 +1,69 @@
+"""Classes that travel to a worker by value, by cloudpickle, and come back as what they were.
+
+Such a class carries a number, and on the way home only that travels. By value it would come back as a
+stranger; or, where cloudpickle knows it again, overwrite what the consumer's class has become since.
+"""
+
+from __future__ import annotations
+
+import io
+import uuid
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import cloudpickle
+
+__all__ = ["Homeward", "Outward", "any_class_came", "dumps_outward"]
+
+# The classes that travel by value: here under the number that they carry, in every process that knows them.
+_numbers: WeakKeyDictionary[type, str] = WeakKeyDictionary()
+_classes: WeakValueDictionary[str, type] = WeakValueDictionary()
+
+
+class Outward(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
+    """cloudpickle, towards a worker."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        reduced = super().reducer_override(obj)
+        if isinstance(obj, type) and isinstance(reduced, tuple) and len(reduced) == 6:
+            # cloudpickle's way of sending a class by value: how to make it, and how to fill it.
+            make, arguments, state, _, _, fill = reduced
+            number = _numbers.setdefault(obj, uuid.uuid4().hex)
+            _classes[number] = obj
+            return make, arguments, (number, fill, state), None, None, _settle
+        return reduced
+
+
+class Homeward(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
+    """cloudpickle, back from a worker."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) and obj in _numbers:
+            return _class_of, (_numbers[obj],)
+        return super().reducer_override(obj)
+
+
+def any_class_came() -> bool:
+    """Whether this process knows a class that plain pickle may not send as what it is."""
+    return bool(_numbers)
+
+
+def dumps_outward(held: Any) -> bytes:
+    """Pickle for a worker."""
+    out = io.BytesIO()
+    Outward(out, 5).dump(held)
+    return out.getvalue()
+
+
+def _settle(arrived: type, parts: tuple[str, Callable[[Any, Any], Any], Any]) -> None:
+    """Fill a class that came by value, once in a process's life."""
+    number, fill, state = parts
+    if arrived not in _numbers:
+        _numbers[arrived] = number
+        _classes[number] = arrived
+        fill(arrived, state)
+
+
+def _class_of(number: str) -> type:
+    return _classes[number]

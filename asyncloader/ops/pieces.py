@@ -1,0 +1,64 @@
+"""How much an operator that runs the user's code takes at a time: fewer samples, the larger they become."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..sizes import bytes_of
+from ..types import Block, PickedTrail
+
+__all__ = ["Pieces"]
+
+# What is worked at should stay near the processor, whatever the memory may hold.
+_MOST_BYTES = 8 << 20
+
+# Of each piece so many samples are measured, which takes some microseconds.
+_MEASURED = 4
+
+
+class Pieces:
+    """Cuts blocks into pieces by what was made of those before.
+
+    The first piece is one sample, and each next one at most twice the one before: what a function makes is
+    not known until it has made it.
+
+    Args:
+        most: Samples of a piece.
+        made_bytes: Bound on what is made and not yet handed on, one piece or many.
+    """
+
+    def __init__(self, most: int, made_bytes: int) -> None:
+        self._most = most
+        self._made_bytes = made_bytes
+        self._samples = 1
+        # Nothing is known of the first ones: no more of them than are worked at.
+        self._sample_bytes = made_bytes + 1
+        self._measured = False
+
+    def cut(self, block: Block) -> Iterator[Block]:
+        """The pieces of ``block``, each as large as it may be when it is asked for."""
+        start, length = 0, len(block)
+        while start < length:
+            stop = min(start + self._samples, length)
+            if stop - start == length:
+                yield block
+                return
+            yield Block(block.samples[start:stop], PickedTrail(block.trail, range(start, stop)))
+            start = stop
+
+    def measure(self, made: list[Any]) -> None:
+        """Learn from the samples that were made of a piece."""
+        if not made:
+            return
+        seen = made[:: -(-len(made) // _MEASURED)]
+        sample_bytes = bytes_of(seen) // len(seen)
+        if self._measured:  # a large one is remembered for a while, lest the size go up and down with each
+            sample_bytes = max(sample_bytes, self._sample_bytes * 7 // 8)
+        self._measured, self._sample_bytes = True, sample_bytes
+        fit = min(self._made_bytes, _MOST_BYTES) // max(self._sample_bytes, 1)
+        self._samples = max(1, min(fit, 2 * self._samples, self._most))
+
+    def may_hold(self, samples: int) -> bool:
+        """Whether so many may be made and not yet handed on, all pieces together."""
+        return samples * self._sample_bytes <= self._made_bytes

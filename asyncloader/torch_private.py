@@ -1,0 +1,250 @@
+"""All that the library takes from torch beyond what torch documents: each name, since when, and what for.
+
+Every other file goes by public names (tests/test_torch_private.py), so that a release of torch that moves one
+is answered here. All of these are in torch 2.6, the oldest release that ``pyproject.toml`` admits:
+
+===================================================  ========  ============================================
+name                                                 since     what for
+===================================================  ========  ============================================
+``utils.data._utils.collate.collate``                1.13      collation by rules of our own for tensors
+``utils.data._utils.collate.default_collate_fn_map`` 1.13      torch's rules, with what users registered
+``utils.data._utils.pin_memory.pin_memory``          1.0       pinning a batch inside a wrapper of ours
+``utils.data._utils.worker._generate_state``         1.9       NumPy's seed in a worker
+``utils.data._utils.worker._worker_info``            1.2       what ``get_worker_info()`` gives, with ranks
+``utils.data._utils.worker.WorkerInfo``              1.2       its class; a frozen dataclass in newer ones
+``utils.data._utils.python_exit_status``             1.0       whether the interpreter is ending
+``utils.data._utils.signal_handling``                1.0       a worker that we kill is no accident
+``utils.data.dataloader._*DataLoaderIter``           1.2       torch's own loops, and their attributes below
+``utils.data.DataLoader._get_iterator``              1.7       the hook that makes them, for ``loader``
+``utils.data.DataLoader._iterator``                  1.7       the one that persistent workers belong to
+``_utils.ExceptionWrapper``                          1.2       a worker's error on its way to the consumer
+===================================================  ========  ============================================
+
+``DataLoader(in_order=)`` and ``torch.accelerator`` are public and came with 2.6: they set the lower bound.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable
+from multiprocessing.connection import wait
+from time import monotonic
+from traceback import clear_frames
+from typing import Any, Protocol
+
+from torch._utils import ExceptionWrapper
+from torch.utils.data import DataLoader, _utils
+from torch.utils.data._utils.collate import collate, default_collate_fn_map
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+
+__all__ = [
+    "ExceptionWrapper",
+    "HereIterator",
+    "Pass",
+    "TorchWorkerInfo",
+    "WorkersIterator",
+    "collate",
+    "default_collate_fn_map",
+    "forget_iterator",
+    "frozen_worker_info",
+    "numpy_seed",
+    "pin_memory",
+    "set_worker_info",
+]
+
+# Law 6 says a second. An idle worker ends in milliseconds; one that does not is inside the user's code, where
+# torch waits for 5 s, for one worker after the other.
+_GRACE_S = 1.0
+
+# After a kill; longer only where the kernel cannot let go of the process.
+_KILLED_S = 1.0
+
+
+def pin_memory(batch: Any) -> Any:
+    """``batch`` with its tensors in page-locked memory, by torch's rules."""
+    return _utils.pin_memory.pin_memory(batch)  # type: ignore[no-untyped-call]
+
+
+def numpy_seed(base_seed: int, worker: int) -> Any:
+    """What torch seeds NumPy with in a worker: NumPy seeded with torch's own seed would correlate with it."""
+    return _utils.worker._generate_state(base_seed, worker)  # type: ignore[no-untyped-call]
+
+
+def set_worker_info(info: Any) -> None:
+    """Make ``torch.utils.data.get_worker_info()`` give ``info`` in this process, whoever asks."""
+    _utils.worker._worker_info = info
+
+
+def frozen_worker_info(torchs: Any) -> Any:
+    """torch's ``WorkerInfo`` as a frozen dataclass, which newer torch has made it itself.
+
+    Older torch has a class that takes any keyword and refuses assignment by a rule of its own; what is
+    made from it here is still an instance of it.
+    """
+    if dataclasses.is_dataclass(torchs):
+        return torchs
+    fields = [("id", int), ("num_workers", int), ("seed", int), ("dataset", Any)]
+    return dataclasses.make_dataclass("WorkerInfo", fields, bases=(torchs,), frozen=True)
+
+
+TorchWorkerInfo: Any = frozen_worker_info(_utils.worker.WorkerInfo)
+
+
+class Pass(Protocol):
+    """Told of how a pass goes."""
+
+    def begin(self) -> None: ...
+
+    def deliver(self, batch: Any) -> Any:
+        """The batch as the consumer gets it."""
+        ...
+
+    def end(self) -> None: ...
+
+
+def forget_iterator(loader: Any) -> None:
+    """Let ``loader`` go of the iterator that its persistent workers belong to: the next one is new."""
+    loader._iterator = None
+
+
+class HereIterator(_SingleProcessDataLoaderIter):
+    """torch's loop in this process.
+
+    Args:
+        view: The loader, as torch is to see it.
+        told: Of its pass.
+        interrupt: Ends what a ``next`` waits for, from another thread, as far as anything can.
+    """
+
+    def __init__(self, view: DataLoader[Any], told: Pass, interrupt: Callable[[], None]) -> None:
+        self._told = told
+        self._interrupt = interrupt
+        super().__init__(view)
+
+    def _next_data(self) -> Any:
+        try:
+            batch = super()._next_data()  # type: ignore[no-untyped-call]
+        except StopIteration:
+            self._told.end()
+            raise
+        return self._told.deliver(batch)
+
+    def leave(self) -> None:
+        """Have a ``next`` in another thread stop waiting."""
+        self._interrupt()
+
+    def end(self) -> None:
+        """Nothing: it has no processes."""
+
+
+class WorkersIterator(_MultiProcessingDataLoaderIter):
+    """torch's loop over worker processes, which end within about a second however it is left.
+
+    Args:
+        view: The loader, as torch is to see it.
+        told: Of its passes.
+    """
+
+    # Until torch has something to shut down; else its __del__ fails on an iterator that it refused to make.
+    _shutdown = True
+    _left = False
+
+    def __init__(self, view: DataLoader[Any], told: Pass) -> None:
+        self._told = told
+        self._owner = os.getpid()
+        super().__init__(view)
+
+    def leave(self) -> None:
+        """Have a ``next`` in another thread stop waiting. From any thread; ``end`` comes after it."""
+        self._left = True
+        if not self._shutdown:
+            # Wakes it in torch's get; with pinning the thread in between hands it on.
+            self._worker_result_queue.put((None, None))
+
+    def end(self) -> None:
+        """End the workers, unless they are to persist and nobody has left them waiting."""
+        if self._left or not self._persistent_workers:
+            self._shutdown_workers()
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        if self._left and not first_iter:
+            # The thread that was left may still be on its way out of this one: the loader, which asks for its
+            # persistent workers and hands on what it then has, gets new ones.
+            loader._iterator = loader._get_iterator()
+            return
+        self._told.begin()
+        super()._reset(loader, first_iter)
+
+    def _next_data(self) -> Any:
+        try:
+            batch = super()._next_data()  # type: ignore[no-untyped-call]
+        except Exception as error:
+            # One of torch's frames holds the error that it raises, and through it this iterator: in that
+            # cycle its workers would live until a garbage collection.
+            clear_frames(error.__traceback__)
+            if isinstance(error, StopIteration):
+                self._told.end()
+            raise
+        return self._told.deliver(batch)
+
+    def _get_data(self) -> Any:
+        try:
+            got = super()._get_data()  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if "timed out" in str(error):
+                error.add_note(self._who_is_late())
+            raise
+        if self._left:
+            raise RuntimeError("this iterator was closed while it waited for a batch")
+        return got
+
+    def _who_is_late(self) -> str:
+        worker = self._task_info.get(self._rcvd_idx, (None,))[0]
+        process = self._workers[worker] if worker is not None else None
+        return (
+            f"batch {self._rcvd_idx} was being made by worker {worker} "
+            f"(pid {process.pid if process is not None else '?'}, "
+            f"{'alive' if process is not None and process.is_alive() else 'dead'})"
+        )
+
+    def _shutdown_workers(self) -> None:
+        # At the interpreter's end, where modules may have become None, multiprocessing ends its children. A
+        # process that was forked off with this iterator in it must let the workers be.
+        if self._shutdown or _utils is None or _utils.python_exit_status is not False:
+            return
+        if self._owner != os.getpid():
+            return
+        self._shutdown = True
+        if self._worker_pids_set:
+            # Else torch's handler of SIGCHLD raises the end of those killed here in the main thread.
+            _utils.signal_handling._remove_worker_pids(id(self))  # type: ignore[attr-defined]  # a C function
+            self._worker_pids_set = False
+        deadline = monotonic() + _GRACE_S
+        pinning = getattr(self, "_pin_memory_thread", None)
+        if pinning is not None:
+            # First: what it reads from may be damaged by a worker that is killed.
+            self._pin_memory_thread_done_event.set()
+            self._worker_result_queue.put((None, None))
+            pinning.join(_GRACE_S)
+        # One that was killed may hold a lock of the event, which set() would then wait for.
+        if not any(worker.exitcode for worker in self._workers):
+            self._workers_done_event.set()
+            for queue in self._index_queues:
+                queue.put(None)
+            _wait_ended(self._workers, deadline)
+        for worker in self._workers:
+            if worker.is_alive():
+                # Not SIGTERM: a handler for it that the script has installed is inherited by a fork, and
+                # saving a checkpoint is no business of a worker's.
+                worker.kill()
+        _wait_ended(self._workers, monotonic() + _KILLED_S)
+        for queue in (*self._index_queues, self._worker_result_queue):
+            queue.cancel_join_thread()
+            queue.close()
+
+
+def _wait_ended(processes: Any, deadline: float) -> None:
+    while alive := [process.sentinel for process in processes if process.is_alive()]:
+        if not wait(alive, max(0.0, deadline - monotonic())):
+            return

@@ -1,0 +1,60 @@
+"""What a pass holds under a small limit, and that it delivers the same as under a large one."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import asyncloader as al
+
+MiB = 1 << 20
+LANES, SAMPLES, SAMPLE_BYTES = 48, 15, 200_000
+
+
+def write_shards(folder: Path) -> None:
+    for shard in range(LANES):
+        with tarfile.open(folder / f"{shard:03d}.tar", "w") as tar:
+            for index in range(SAMPLES):
+                member = tarfile.TarInfo(f"{shard:03d}-{index:03d}.bin")
+                member.size = SAMPLE_BYTES
+                tar.addfile(member, io.BytesIO(bytes([shard]) * SAMPLE_BYTES))
+
+
+def traced(dataset: al.Dataset, **options: Any) -> tuple[list[str], int]:
+    """The keys that are delivered, and the most bytes that Python held meanwhile."""
+    keys: list[str] = []
+    loader = al.DataLoader(dataset, 2, collate_fn=list, **options)
+    tracemalloc.start()
+    try:
+        for batch in loader:
+            for sample in batch:
+                assert len(set(sample["bin"])) == 1
+                keys.append(sample["__key__"])
+            del batch, sample
+        return keys, tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_many_lanes_share_what_one_may_have(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    dataset = al.from_urls(f"{tmp_path}/*.tar")
+    expected, _ = traced(dataset, lanes=LANES)
+    keys, peak_bytes = traced(dataset, lanes=LANES, memory_limit=16 * MiB)
+    assert keys == expected
+    assert len(set(keys)) == LANES * SAMPLES
+    assert peak_bytes < 64 * MiB
+
+
+def test_the_lanes_of_a_worker_come_through_with_little(tmp_path: Path) -> None:
+    write_shards(tmp_path)
+    dataset = al.from_urls(f"{tmp_path}/*.tar").shuffle(4, seed=1).map(dict)
+    expected, _ = traced(dataset, lanes=LANES)
+    with al.DataLoader(
+        dataset, 2, collate_fn=list, lanes=LANES, num_workers=2, memory_limit=16 * MiB
+    ) as loader:
+        keys = [sample["__key__"] for batch in loader for sample in batch]
+    assert keys == expected
