@@ -62,6 +62,9 @@ class StreamKind:
         self._next_counts = False
         #: What was said of epochs' lengths.
         self._lengths: dict[int, int] = {}
+        #: What was said of the latest pass before its first batch: whoever asks then goes by it, and never
+        #: asks for what comes after the last batch. Lightning does, and opens passes that it does not read.
+        self._promised: int | None = None
 
     # --- constructing ---
 
@@ -98,7 +101,7 @@ class StreamKind:
     def open(self, loader: Loader[Any]) -> BatchIterator[Any]:
         self._check_world(loader)
         self._warn_of_cut_epoch(loader)
-        cursor = self._next
+        cursor = self._unread_cursor() or self._next
         limit = _memory_bytes(loader)
         seed = draw_base_seed(loader.generator)
         lanes = self._lanes(loader, cursor, limit)
@@ -122,6 +125,7 @@ class StreamKind:
             stack.callback(source.close)
             run = Run(source, cursor, statistics, stack.pop_all(), loader.timeout or None)
         self._run = run
+        self._promised = None
         self._next_counts = False
         self._next = self._new_cursor(cursor.epoch + 1)
         statistics.waited(statistics.started_s)  # for the workers, which a loop's first step has to start
@@ -132,7 +136,10 @@ class StreamKind:
         cursor = self._next if run is None or run.is_over or self._next_counts else run.cursor
         if cursor.epoch not in self._lengths:
             self._lengths[cursor.epoch] = self._count_batches(loader, cursor.epoch)
-        return self._lengths[cursor.epoch]
+        length = self._lengths[cursor.epoch]
+        if run is not None and cursor is run.cursor and not run.statistics.batches:
+            self._promised = length
+        return length
 
     def set_epoch(self, loader: Loader[Any], epoch: int) -> None:
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
@@ -148,7 +155,10 @@ class StreamKind:
 
     def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:
         run = self._run
-        cursor = self._next if run is None or run.exhausted or self._next_counts else run.cursor
+        if run is None or self._next_counts or run.exhausted or run.cursor.batches == self._promised:
+            cursor = self._next
+        else:
+            cursor = run.cursor
         return save_cursor(cursor, self._recipe_of(loader, self._lane_count), self._world)
 
     def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:
@@ -179,7 +189,7 @@ class StreamKind:
     def __getstate__(self) -> dict[str, Any]:
         # The cursor of a running pass moves; a copy's must stay where it is.
         following = replace(self._next, positions=dict(self._next.positions))
-        return {**self.__dict__, "_run": None, "_forkserver": None, "_next": following}
+        return {**self.__dict__, "_run": None, "_promised": None, "_forkserver": None, "_next": following}
 
     # --- the parts ---
 
@@ -209,6 +219,13 @@ class StreamKind:
                 f"the length of this loader is not known: {why}. Count batches as they come, or say with "
                 ".take(n) at the recipe's end how many samples an epoch has"
             ) from None
+
+    def _unread_cursor(self) -> Cursor | None:
+        """Where the latest pass began, if its length was asked for and then none of its batches."""
+        run = self._run
+        if run is None or self._promised is None or self._next_counts or run.statistics.batches:
+            return None
+        return replace(run.cursor, positions=dict(run.cursor.positions))
 
     def _warn_of_cut_epoch(self, loader: Loader[Any]) -> None:
         """Say so if the latest pass was left where another epoch ends: somebody takes all to be alike."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -273,3 +274,45 @@ def test_an_epoch_that_the_trainer_cuts_to_the_length_of_the_first_is_warned_of(
         make_trainer(max_epochs=6).fit(Line(), loader)
     told = f"epoch {longer} was left after {lengths[0]} of its {lengths[longer]} batches"
     assert any(told in str(warning.message) for warning in warned)
+
+
+@pytest.mark.parametrize("knows_length", [False, True])
+@pytest.mark.parametrize("moment", ["on_train_epoch_end", "on_train_batch_end", "on_validation_end"])
+def test_a_checkpoint_of_the_end_of_an_epoch_goes_on_with_the_next(
+    moment: str, knows_length: bool, tmp_path: Path
+) -> None:
+    for name in ("train", "val"):
+        (tmp_path / name).mkdir()
+
+    class SavesOnce(lightning.Callback):  # type: ignore[misc]  # only known at run time
+        pass
+
+    def save(self: Any, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == COUNT // 4 and not (tmp_path / "state.ckpt").exists():
+            trainer.save_checkpoint(tmp_path / "state.ckpt")
+
+    setattr(SavesOnce, moment, save)
+
+    class Validated(Line):
+        def validation_step(self, batch: Any, _: int) -> None:
+            pass
+
+    def make(folder: Path) -> al.DataLoader[Any]:
+        return counted(folder) if knows_length else KINDS["from_urls"](folder, 0)
+
+    def fit(**options: Any) -> list[list[int]]:
+        torch.manual_seed(0)
+        model = Validated()
+        trainer = make_trainer(callbacks=[SavesOnce()], num_sanity_val_steps=0)
+        trainer.fit(model, make(tmp_path / "train"), make(tmp_path / "val"), **options)
+        return model.batches
+
+    whole = fit()
+    assert len(whole) == EPOCHS * COUNT // 4
+    resumed = fit(ckpt_path=tmp_path / "state.ckpt", weights_only=False)
+    assert len(resumed) == (EPOCHS - 1) * COUNT // 4
+    for epoch in (resumed[: COUNT // 4], resumed[COUNT // 4 :]):
+        assert sorted(chain(*epoch)) == list(range(COUNT))
+    # In other cases Lightning does not load the position, or opens passes and reads none of their batches.
+    if knows_length and moment != "on_train_epoch_end":
+        assert resumed == whole[COUNT // 4 :]

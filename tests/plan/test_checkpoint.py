@@ -100,3 +100,12 @@ def test_a_thousand_lanes_take_less_than_fifty_bytes_each() -> None:
     lanes = range(1000)
     state = save_cursor(Cursor(0, lanes, 0, dict.fromkeys(lanes, deep)), RECIPE, World())
     assert len(json.dumps(state)) < 50 * 1000
+
+
+def test_a_state_need_not_say_how_many_batches_there_were() -> None:
+    state = save_cursor(Cursor(0, LANES, 1, {1: {"sample": 4}}, batches=3), RECIPE, WORLD)
+    assert load_cursor(state, RECIPE, WORLD, LANES).batches == 3
+    del state["batches"]
+    assert load_cursor(state, RECIPE, WORLD, LANES).batches == 0
+    with pytest.raises(ValueError, match="was it edited"):
+        load_cursor({**state, "batches": -1}, RECIPE, WORLD, LANES)
