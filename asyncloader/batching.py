@@ -67,6 +67,11 @@ class Batcher:
         self._held: list[Any] = []  # the open batch; our own list, never one of a block
         self._last: tuple[Trail, int] | None = None  # where to ask for the position of its last sample
 
+    @property
+    def lacking(self) -> int:
+        """How many samples the open batch still lacks."""
+        return (self.batch_size or 1) - len(self._held)
+
     def feed(self, block: Block) -> Iterator[tuple[Any, Position]]:
         """The batches that ``block`` completes, each with the position after its last sample.
 

@@ -209,6 +209,11 @@ class Dataset:
         """Whether something of the user's is to be left at the end of a pass."""
         return any(getattr(op, "context", None) is not None for op in self.ops)
 
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether an operator goes on by itself, on threads or on the loop, while nobody pulls."""
+        return any(isinstance(op, AsyncMap) or getattr(op, "concurrency", 1) > 1 for op in self.ops)
+
     def describe(self) -> dict[str, Any]:
         """What a saved state must match, as JSON values, without secrets."""
         return {**self.source.describe(), "ops": [dict(op.describe()) for op in self.ops]}

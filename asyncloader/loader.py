@@ -16,9 +16,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 import torch.utils.data
 
+from ._flow.asking import Asked, Asking, Asks
 from .dataset import AsyncIterableDataset, Dataset, from_iterable
 from .device import check_device, open_stage
-from .options import check_streaming
+from .options import check_ahead, check_streaming
 from .plan.checkpoint import Cursor, load_cursor, save_cursor
 from .plan.lanes import check_shards, choose_lanes, rank_lanes
 from .plan.topology import World, process_group, resolve_world
@@ -56,7 +57,7 @@ torch.utils.data.IterableDataset.register(AsyncIterableDataset)
 # one process can decode (tests/benchmarks/far_away.py). Small beside what a training process takes anyway.
 _MEMORY_LIMIT = 1 << 30
 
-_STREAM_OPTIONS = ("device", "lanes", "memory_limit", "progress")
+_STREAM_OPTIONS = ("ahead", "device", "lanes", "memory_limit", "progress")
 
 
 class _Loader(torch.utils.data.DataLoader[T]):
@@ -262,6 +263,10 @@ class StreamLoader(DataLoader[T]):
         memory_limit: Bound in bytes on what this rank holds in flight and ahead, all its processes
             together; shuffle windows and the batches in your hands come on top.
         progress: Show a tqdm bar.
+        ahead: How many samples may be made beyond those of the batches asked for, by all processes of this
+            rank together, dealt evenly to its lanes. For functions whose calls cost money or quota: with 0
+            a batch's calls are made when it is asked for. None, the default, does not count them, so that
+            the consumer waits least.
 
     Raises:
         TypeError: A function that cannot be called.
@@ -297,7 +302,9 @@ class StreamLoader(DataLoader[T]):
         world_size: int | None = None,
         memory_limit: int = _MEMORY_LIMIT,
         progress: bool = False,
+        ahead: int | None = None,
     ) -> None:
+        check_ahead(ahead)
         check_streaming(shuffle, multiprocessing_context, collate_fn, worker_init_fn, memory_limit)
         check_device(device)
         super().__init__(
@@ -324,6 +331,7 @@ class StreamLoader(DataLoader[T]):
         self.lanes = lanes
         self.memory_limit = memory_limit
         self.progress = progress
+        self.ahead = ahead
         self._recipe = dataset if isinstance(dataset, Dataset) else from_iterable(dataset)
         self._world = resolve_world(rank, world_size, lambda: process_group(sys.modules), os.environ)
         self.rank, self.world_size = rank, world_size
@@ -448,6 +456,7 @@ class StreamLoader(DataLoader[T]):
             # A quarter each for batches made and for those pinned, if any are; the rest for bytes on their
             # way to a decoder.
             read_bytes=self.memory_limit // 4 * (2 if pins else 3),
+            ahead=None if self.ahead is None else self.ahead // len(cursor.turns()),
         )
         statistics = Statistics(bar=ProgressBar(f"epoch {cursor.epoch}") if self.progress else None)
         with ExitStack() as stack:
@@ -460,6 +469,9 @@ class StreamLoader(DataLoader[T]):
                 prefetch = self.prefetch_factor or 1
                 setting = WorkerSetting(self.num_workers, seed, self.worker_init_fn, prefetch)
                 source = stream_in_workers(lanes, setting, self.memory_limit // 4, statistics.network, stack)
+            asks = Asks() if pins and self.ahead is not None else None
+            if asks is not None:  # the stage would read on by itself
+                source = Asked(source, asks)
             source = open_stage(
                 source,
                 pin_memory=self.pin_memory,
@@ -467,6 +479,8 @@ class StreamLoader(DataLoader[T]):
                 pin_memory_device=self.pin_memory_device,
                 budget_bytes=self.memory_limit // 4,
             )
+            if asks is not None:
+                source = Asking(source, asks)
             stack.callback(source.close)
             run = Run(source, cursor, statistics, stack.pop_all(), self.timeout or None)
         self._run = run

@@ -6,7 +6,7 @@ plain generators from chunk to batch, which block only where bytes are waited fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -15,13 +15,13 @@ from ._flow.channel import EndOfChannel
 from ._flow.engine import Engine
 from .batching import Batcher
 from .dataset import Dataset
-from .ops.op import Lane
+from .ops.op import Blocks, Lane
 from .ops.take import Shortfall
 from .plan.lanes import Rotation
 from .plan.topology import Topology, World
 from .progress import NetworkCounts
 from .sizes import bytes_of
-from .types import Position
+from .types import Block, Position
 
 __all__ = ["Batches", "Lanes", "MergedLanes", "Note", "read_lanes"]
 
@@ -63,6 +63,8 @@ class Lanes:
         drop_last: As ``Batcher``.
         collate_fn: Makes a batch of a list of samples.
         read_bytes: Bound on what all of them together have requested and not yet decoded.
+        ahead: How many samples each lane may make beyond those of the batches asked for. None does not
+            count: batches are made ahead, and operators run ahead, as suits the speed.
     """
 
     recipe: Dataset
@@ -74,6 +76,20 @@ class Lanes:
     drop_last: bool
     collate_fn: Callable[[Any], Any]
     read_bytes: int
+    ahead: int | None = None
+
+    @property
+    def batches_ahead(self) -> int | None:
+        """How many batches these lanes together may make before they are asked for; None: not counted.
+
+        Operators that go on by themselves, on threads or on the loop, get all of ``ahead``: in pieces of
+        whole batches it would leave them no more at a time than a batch needs.
+        """
+        if self.ahead is None:
+            return None
+        if self.recipe.runs_ahead:
+            return 0
+        return len(self.turns) * (self.ahead // (self.batch_size or 1))
 
 
 def read_lanes(lanes: Lanes, engine: Engine) -> Batches:
@@ -122,7 +138,7 @@ def _lane_batches(
     batcher = Batcher(lanes.batch_size, lanes.drop_last)
     try:
         with closing(lanes.recipe.open(start, lane)) as blocks:
-            for block in blocks:
+            for block in _pulled(blocks, lanes, lane, batcher):
                 for samples, position in batcher.feed(block):
                     yield _collate(lanes, number, samples, position)
             for samples, position in batcher.finish():
@@ -132,6 +148,13 @@ def _lane_batches(
             f"in lane {number} of {lanes.lane_count}, rank {lanes.world.rank}, epoch {lanes.epoch}"
         )
         raise
+
+
+def _pulled(blocks: Blocks, lanes: Lanes, lane: Lane, batcher: Batcher) -> Iterator[Block]:
+    if lanes.ahead is None:
+        return blocks
+    beyond = lanes.ahead if lanes.recipe.runs_ahead else 0
+    return lane.want.pull(blocks, lambda: batcher.lacking + beyond)
 
 
 def _collate(lanes: Lanes, number: int, samples: Any, position: Position) -> tuple[Any, Note]:

@@ -47,14 +47,19 @@ class AsyncMap:
         fn = given(self.fn, self.context, lane)
         lane.engine.submit(partial(_map_blocks, fn, self.concurrency, lane, inbox, outbox), outbox)
         outstanding = 0
+
+        def wanted() -> int:
+            return lane.want.samples - outstanding
+
         try:
             with closing(upstream(start, lane)) as blocks:
-                for block in blocks:
-                    for piece in block.pieces(min(self.concurrency, PIECE_SAMPLES)):
+                for block in lane.want.pull(blocks, wanted):
+                    most = min(self.concurrency, PIECE_SAMPLES)
+                    for piece in lane.want.pieces(block, most, wanted):
                         inbox.send(piece)
                         outstanding += len(piece)
                         # Twice as many as run, so that none idles while this thread is elsewhere.
-                        while len(outbox) or outstanding > 2 * self.concurrency:
+                        while len(outbox) or outstanding > min(2 * self.concurrency, lane.want.samples - 1):
                             done = outbox.receive()
                             outstanding -= len(done)
                             yield done

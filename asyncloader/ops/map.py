@@ -40,7 +40,7 @@ class Map:
         with closing(upstream(start, lane)) as blocks:
             if self.concurrency == 1:
                 for block in blocks:
-                    for piece in block.pieces(PIECE_SAMPLES):
+                    for piece in lane.want.pieces(block, PIECE_SAMPLES):
                         yield from self._apply(fn, piece, lane).hand_on()
             else:
                 yield from self._open_threads(fn, blocks, lane)
@@ -49,19 +49,35 @@ class Map:
         return {"op": "map", "fn": name_of(self.fn)}
 
     def _open_threads(self, fn: Callable[[Any], Any], blocks: Iterator[Block], lane: Lane) -> Blocks:
-        running: deque[Future[_Applied]] = deque()
+        running: deque[tuple[Future[_Applied], int]] = deque()
+        begun = 0
+
+        def wanted() -> int:
+            return lane.want.samples - begun
+
         pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="asyncloader-map")
         try:
-            for block in blocks:
-                for piece in block.pieces(_THREAD_PIECE_SAMPLES):
-                    running.append(pool.submit(self._apply, fn, piece, lane))
+            for block in lane.want.pull(blocks, wanted):
+                for piece in lane.want.pieces(block, self._piece_samples(lane), wanted):
+                    running.append((pool.submit(self._apply, fn, piece, lane), len(piece)))
+                    begun += len(piece)
                     # Twice as many as run, so that none idles while this thread is elsewhere.
-                    while running and (running[0].done() or len(running) > 2 * self.concurrency):
-                        yield from running.popleft().result().hand_on()
+                    while running and (
+                        running[0][0].done()
+                        or len(running) > 2 * self.concurrency
+                        or begun >= lane.want.samples
+                    ):
+                        done, count = running.popleft()
+                        begun -= count
+                        yield from done.result().hand_on()
             while running:
-                yield from running.popleft().result().hand_on()
+                yield from running.popleft()[0].result().hand_on()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+    def _piece_samples(self, lane: Lane) -> int:
+        # What is wanted may be too little for pieces: then every thread gets something.
+        return min(_THREAD_PIECE_SAMPLES, -(-lane.want.samples // self.concurrency))
 
     def _apply(self, fn: Callable[[Any], Any], block: Block, lane: Lane) -> _Applied:
         mapped: list[Any] = []

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .._flow.engine import Engine
 from ..plan.topology import Topology
 from ..progress import NetworkCounts
-from ..types import Block, Position
+from ..types import Block, PickedTrail, Position
 
 if TYPE_CHECKING:
     from .take import Shortfall
 
-__all__ = ["PIECE_SAMPLES", "START", "Blocks", "Lane", "Op", "Opener", "Source", "name_of", "note_sample"]
+__all__ = [
+    "PIECE_SAMPLES",
+    "START",
+    "Blocks",
+    "Lane",
+    "Op",
+    "Opener",
+    "Source",
+    "Want",
+    "name_of",
+    "note_sample",
+]
 
 START: Position = {}
 """The position before the first sample."""
@@ -25,6 +37,44 @@ PIECE_SAMPLES = 32
 Few enough that the first of them is handed on before a whole block of decoded images is made; enough
 that what a block costs (some 2 us) is lost among them.
 """
+
+
+class Want:
+    """How many samples whoever pulls a lane's stream has a use for; without bound in most passes.
+
+    Operators that call the user's functions hold themselves to it: what is begun and not yet handed on is
+    never more, and always at least one while somebody pulls, so that a filter behind them starves nobody.
+
+    Attributes:
+        samples: The number, set anew before each pull.
+    """
+
+    def __init__(self) -> None:
+        self.samples = sys.maxsize
+
+    def pull(self, blocks: Iterator[Block], wanted: Callable[[], int]) -> Iterator[Block]:
+        """The blocks, each pulled with ``wanted()`` as the want."""
+        while True:
+            mine, self.samples = self.samples, max(wanted(), 1)
+            try:
+                block = next(blocks, None)
+            finally:
+                self.samples = mine
+            if block is None:
+                return
+            yield block
+
+    def pieces(self, block: Block, most: int, wanted: Callable[[], int] | None = None) -> Iterator[Block]:
+        """The block in blocks of at most ``most`` samples and at most ``wanted()``, the want by default."""
+        start = 0
+        while start < len(block):
+            room = self.samples if wanted is None else wanted()
+            stop = min(start + min(most, max(room, 1)), len(block))
+            if stop - start == len(block):
+                yield block
+            else:
+                yield Block(block.samples[start:stop], PickedTrail(block.trail, range(start, stop)))
+            start = stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +90,7 @@ class Lane:
         network: Counts the requests of this process.
         shared: Clients shared by the lanes of one engine, made by the source that needs them.
         operator: Which of the recipe's operators is being opened, from 0.
+        want: What the stream is pulled for.
         shortfalls: Told of each ``take`` that could not be kept.
     """
 
@@ -51,6 +102,7 @@ class Lane:
     network: NetworkCounts = field(default_factory=NetworkCounts, compare=False)
     shared: dict[Any, Any] = field(default_factory=dict, compare=False)
     operator: int = 0
+    want: Want = field(default_factory=Want, compare=False)
     shortfalls: list[Shortfall] = field(default_factory=list, compare=False)
 
     def repeated(self, repetition: int) -> Lane:

@@ -20,14 +20,14 @@ class Shortfall(NamedTuple):
     """A lane that ended before it had given its part of a ``take``.
 
     Attributes:
-        count: What the recipe was to take.
+        of: What the recipe was to take.
         lane: Which lane.
         lanes: Of how many.
         share: What it was to give.
         taken: What it gave.
     """
 
-    count: int
+    of: int
     lane: int
     lanes: int
     share: int
@@ -38,7 +38,7 @@ def describe_shortfalls(found: Iterable[Shortfall]) -> list[str]:
     """A sentence for each ``take`` that fell short, whatever the number of lanes."""
     by_count: dict[int, list[Shortfall]] = {}
     for short in sorted(set(found)):
-        by_count.setdefault(short.count, []).append(short)
+        by_count.setdefault(short.of, []).append(short)
     return [_describe(count, shorts) for count, shorts in by_count.items()]
 
 
