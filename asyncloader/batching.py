@@ -66,6 +66,11 @@ class Batcher:
         self._held: list[Any] = []  # the open batch; our own list, never one of a block
         self._parts: list[tuple[Trail, range]] = []  # where its samples came from
 
+    @property
+    def lacking(self) -> int:
+        """How many samples the open batch still lacks."""
+        return (self.batch_size or 1) - len(self._held)
+
     def feed(self, block: Block) -> Iterator[Block]:
         """The batches that ``block`` completes.
 

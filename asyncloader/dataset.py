@@ -7,12 +7,15 @@ description; the loader runs it, in as many lanes and processes as it likes.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from inspect import iscoroutinefunction
 from typing import Any
 
+from ._flow.budget import Budget
+from ._flow.engine import Engine
 from .cache.setting import cache_setting
 from .catalog import make_catalog
 from .formats.fields import decode_sample, default_handlers
@@ -22,11 +25,12 @@ from .ops.context import MakeContext
 from .ops.fields import Rename, Select
 from .ops.filter import Filter
 from .ops.map import Map
-from .ops.op import Blocks, Lane, Op, Opener, Source
+from .ops.op import START, Blocks, Lane, Op, Opener, Source
 from .ops.repeat import Repeat
 from .ops.shuffle import Shuffle
 from .ops.take import Take
 from .plan.counts import Counter, Deal
+from .plan.topology import Topology
 from .shards import Shards
 from .stores.access import Access, Renew
 from .stores.options import check_buckets
@@ -38,6 +42,10 @@ __all__ = ["AsyncIterableDataset", "Dataset", "from_iterable", "from_urls"]
 
 # Whose URLs may be signed for a time, or lead to such.
 _RENEWED = ("http", "https", "hf")
+
+
+# Of shards, in flight for a look at their first samples: some parts of them at once.
+_HEAD_READ_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -192,6 +200,39 @@ class Dataset:
         _check_count("count", count)
         return self._with(Take(count))
 
+    def head(self, n: int = 5) -> list[Any]:
+        """The first ``n`` samples, to look at: those of epoch 0 in one lane, made in this process.
+
+        Functions of the recipe are called for as many samples as are wanted, and no more; a ``.shuffle``
+        fills its first window. Everything is closed when it returns. It blocks: in a coroutine, call it on
+        a thread.
+
+        Args:
+            n: How many; fewer come if the recipe has fewer.
+
+        Raises:
+            ValueError: ``n`` is below 1.
+            Exception: Whatever a loader would raise: of a store, of a format, of a function.
+        """
+        _check_count("n", n)
+        samples: list[Any] = []
+        with Engine() as engine:
+            budget = Budget(_HEAD_READ_BYTES, [0])
+            lane = Lane(Topology(), engine, budget, _HEAD_READ_BYTES, self.order_seed)
+            with closing(self.open(START, lane)) as blocks:
+                for block in lane.want.pull(blocks, lambda: n - len(samples)):
+                    samples.extend(block.samples[: n - len(samples)])
+                    if len(samples) == n:
+                        break
+        return samples
+
+    def __iter__(self) -> Iterator[Any]:
+        """A recipe is no stream yet: raises TypeError, which says how to make one."""
+        raise TypeError(
+            "a recipe is not iterated itself, a loader runs it: for sample in DataLoader(ds.take(1), "
+            "batch_size=None), or a batch_size for batches; ds.head(5) gives the first samples as a list"
+        )
+
     def open(self, start: Position, lane: Lane) -> Blocks:
         """Run the recipe for one lane from a position on; the loader's side of the recipe."""
         opener: Opener = self.source.open
@@ -215,6 +256,11 @@ class Dataset:
     def has_context(self) -> bool:
         """Whether something of the user's is to be left at the end of a pass."""
         return any(getattr(op, "context", None) is not None for op in self.ops)
+
+    @property
+    def runs_ahead(self) -> bool:
+        """Whether an operator goes on by itself, on threads or on the loop, while nobody pulls."""
+        return any(isinstance(op, AsyncMap) or getattr(op, "concurrency", 1) > 1 for op in self.ops)
 
     def describe(self) -> dict[str, Any]:
         """What a saved state must match, as JSON values, without secrets."""
@@ -306,6 +352,8 @@ def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:
     Raises:
         TypeError: ``make`` is neither.
     """
+    if isinstance(make, Dataset):
+        raise TypeError("from_iterable should get an iterable, but got a recipe, which needs no more")
     if isinstance(make, AsyncIterator) or (hasattr(make, "__next__") and not callable(make)):
         raise TypeError(
             f"from_iterable should get something that can be iterated in every epoch, but got "

@@ -94,6 +94,10 @@ class DataLoader(Loader[T]):
             together, in bytes or as a text such as ``"2GB"`` and ``"512 MiB"``; 1 GiB by default. Shuffle
             windows and the batches in your hands come on top.
         progress: For streams: show a tqdm bar.
+        ahead: For streams: how many samples may be made beyond those of the batches asked for, by all
+            processes of this rank together, dealt evenly to its lanes. For functions whose calls cost money
+            or quota: with 0 a batch's calls are made when it is asked for. None, the default, does not
+            count them, so that the consumer waits least.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, a function that
@@ -127,10 +131,11 @@ class DataLoader(Loader[T]):
         world_size: int | None = None,
         memory_limit: int | str | None = None,
         progress: bool = False,
+        ahead: int | None = None,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
-        self.memory_limit, self.progress = memory_limit, progress
+        self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
         self._kind.check(
             self,

@@ -6,10 +6,20 @@ from typing import Any
 
 from .quantity import parse_bytes
 
-__all__ = ["check_streaming", "memory_bytes"]
+__all__ = ["check_ahead", "check_streaming", "memory_bytes"]
 
 # A lane must be able to hold a first part and the block decoded from it, whatever the user says.
 _LEAST_MEMORY = 16 << 20
+
+
+def check_ahead(ahead: object) -> None:
+    """Check how many samples may be made ahead.
+
+    Raises:
+        ValueError: Neither None nor a number of samples.
+    """
+    if ahead is not None and (isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0):
+        raise ValueError(f"ahead should be a number of samples, 0 or more, or None, but got ahead={ahead!r}")
 
 
 def check_streaming(

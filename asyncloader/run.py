@@ -23,6 +23,7 @@ from typing import Any, Generic, TypeVar
 
 import cloudpickle
 
+from ._flow.asking import Asking, Asks
 from ._flow.channel import EndOfChannel, Receiver
 from ._flow.engine import Engine
 from ._flow.producer import Producer
@@ -80,22 +81,40 @@ def stream_in_thread(
     """
     keep_freed_pages()
     engine = stack.enter_context(Engine())
+    asks = None if lanes.batches_ahead is None else Asks(lanes.batches_ahead)
 
     def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
         # At most so many batches, at most so many bytes, whichever comes first.
         least = batch_bytes // _BATCHES_AHEAD
         with closing(read_lanes(lanes, engine)) as items:
-            for item in items:
+            while _is_asked(asks) and (item := next(items, None)) is not None:
                 yield item, max(item[1].size_bytes, least)
-                del item
+                del item  # the next batch must not be made while this one is still held
 
-    producer = Producer(generate, batch_bytes, on_close=engine.stop, name="asyncloader-batches")
+    def stop() -> None:
+        if asks is not None:
+            asks.finish()
+        engine.stop()
+
+    producer = Producer(generate, batch_bytes, on_close=stop, name="asyncloader-batches")
     stack.callback(producer.close)
     producer.start()
+    carrier = producer if asks is None else Asking(producer, asks)
     order = [lane for lane, _ in lanes.turns]
-    merged = MergedLanes(order, dict.fromkeys(order, producer), producer.close, network)
+    merged = MergedLanes(order, dict.fromkeys(order, carrier), producer.close, network)
     stack.callback(_warn_of_shortfalls, merged)
     return merged
+
+
+def _is_asked(asks: Asks | None) -> bool:
+    """Whether there is a next item to make; waits until it is asked for, if that counts."""
+    if asks is None:
+        return True
+    try:
+        asks.wait()
+    except EndOfChannel:
+        return False
+    return True
 
 
 def stream_in_workers(
@@ -114,7 +133,7 @@ def stream_in_workers(
         receivers_of.update(dict.fromkeys(mine, worker))
     pool = WorkerPool(
         jobs,
-        prefetch=setting.prefetch,
+        prefetch=setting.prefetch if lanes.ahead is None else _batches_of_a_worker(lanes, dealt),
         prefetch_bytes=batch_bytes // len(dealt),
         grace_s=_CONTEXT_GRACE_S if lanes.recipe.has_context else None,
     )
@@ -128,6 +147,12 @@ def stream_in_workers(
     merged = MergedLanes([lane for lane, _ in lanes.turns], receivers, pool.close, network, ends)
     stack.callback(_warn_of_shortfalls, merged)
     return merged
+
+
+def _batches_of_a_worker(lanes: Lanes, dealt: list[list[int]]) -> int:
+    """How many batches a worker makes unasked, where ``ahead`` counts: the same for all, so the least."""
+    assert lanes.batches_ahead is not None
+    return lanes.batches_ahead // len(lanes.turns) * min(map(len, dealt))
 
 
 def _warn_of_shortfalls(merged: MergedLanes) -> None:

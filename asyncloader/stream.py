@@ -6,7 +6,7 @@ plain generators from chunk to batch, which block only where bytes are waited fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from .collate.entries import telling_entries
 from .dataset import Dataset
 from .ops.async_map import AsyncMap
 from .ops.map import Map
-from .ops.op import Lane, note_batch
+from .ops.op import Blocks, Lane, note_batch
 from .ops.take import Shortfall
 from .plan.lanes import Rotation
 from .plan.topology import Topology, World
@@ -69,6 +69,8 @@ class Lanes:
         collate_fn: Makes a batch of a list of samples.
         read_bytes: Bound on what all of them together have requested and not yet decoded, and what their
             operators have made and not yet handed on.
+        ahead: How many samples each lane may make beyond those of the batches asked for. None does not
+            count: batches are made ahead, and operators run ahead, as suits the speed.
     """
 
     recipe: Dataset
@@ -80,6 +82,20 @@ class Lanes:
     drop_last: bool
     collate_fn: Callable[[Any], Any]
     read_bytes: int
+    ahead: int | None = None
+
+    @property
+    def batches_ahead(self) -> int | None:
+        """How many batches these lanes together may make before they are asked for; None: not counted.
+
+        Operators that go on by themselves, on threads or on the loop, get all of ``ahead``: in pieces of
+        whole batches it would leave them no more at a time than a batch needs.
+        """
+        if self.ahead is None:
+            return None
+        if self.recipe.runs_ahead:
+            return 0
+        return len(self.turns) * (self.ahead // (self.batch_size or 1))
 
     def place(self, number: int) -> Topology:
         """Where lane ``number`` of these stands among all."""
@@ -130,7 +146,7 @@ def _lane_batches(lanes: Lanes, lane: Lane, start: Position) -> Batches:
     batcher = Batcher(lanes.batch_size, lanes.drop_last)
     try:
         with closing(lanes.recipe.open(start, lane)) as blocks:
-            for block in blocks:
+            for block in _pulled(blocks, lanes, lane, batcher):
                 for batch in batcher.feed(block):
                     yield _collate(lanes, number, batch)
                     del batch
@@ -142,6 +158,13 @@ def _lane_batches(lanes: Lanes, lane: Lane, start: Position) -> Batches:
             f"in lane {number} of {lanes.lane_count}, rank {lanes.world.rank}, epoch {lanes.epoch}"
         )
         raise
+
+
+def _pulled(blocks: Blocks, lanes: Lanes, lane: Lane, batcher: Batcher) -> Iterator[Block]:
+    if lanes.ahead is None:
+        return blocks
+    beyond = lanes.ahead if lanes.recipe.runs_ahead else 0
+    return lane.want.pull(blocks, lambda: batcher.lacking + beyond)
 
 
 def _collate(lanes: Lanes, number: int, block: Block) -> tuple[Any, Note]:

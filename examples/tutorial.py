@@ -24,7 +24,7 @@ for shard in writer.shards:
     print(shard.path, shard.samples, "samples")
 
 dataset = al.from_urls(str(folder / "train-*.tar"))
-for sample in al.DataLoader(dataset.take(1), batch_size=None):
+for sample in dataset.head(1):
     print({field: type(value).__name__ for field, value in sample.items()})
 
 

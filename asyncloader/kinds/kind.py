@@ -26,6 +26,7 @@ class Loader(torch.utils.data.DataLoader[T]):
     world_size: int | None
     memory_limit: int | str | None
     progress: bool
+    ahead: int | None
 
 
 class Kind(Protocol):

@@ -50,17 +50,21 @@ class AsyncMap:
         lane.engine.submit(partial(_map_blocks, fn, self.concurrency, lane, inbox, outbox), outbox)
         outstanding = 0
         pieces = Pieces(min(self.concurrency, PIECE_SAMPLES), lane.made_bytes)
+
+        def wanted() -> int:
+            return lane.want.samples - outstanding
+
         try:
             with closing(upstream(start, lane)) as blocks:
-                for block in blocks:
-                    for piece in pieces.cut(block):
+                for block in lane.want.pull(blocks, wanted):
+                    for piece in lane.want.pieces(block, pieces.size, wanted):
                         inbox.send(piece)
                         outstanding += len(piece)
                         # Twice as many as run, so that none idles while this thread is elsewhere; but of
-                        # large samples no more than run.
+                        # large samples no more than run, and never more than are wanted.
                         while (
                             len(outbox)
-                            or outstanding > 2 * self.concurrency
+                            or outstanding > min(2 * self.concurrency, lane.want.samples - 1)
                             or (outstanding > self.concurrency and not pieces.may_hold(outstanding))
                         ):
                             done = outbox.receive()

@@ -30,7 +30,7 @@ class Filter:
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(upstream(start, lane)) as blocks:
             for block in blocks:
-                for piece in block.pieces(PIECE_SAMPLES):
+                for piece in lane.want.pieces(block, lambda: PIECE_SAMPLES):
                     kept, failure = self._kept(piece, lane)
                     if len(kept) == len(piece):
                         yield piece

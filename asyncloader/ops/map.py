@@ -43,7 +43,7 @@ class Map:
             if self.concurrency == 1:
                 pieces = Pieces(PIECE_SAMPLES, lane.made_bytes)
                 for block in blocks:
-                    for piece in pieces.cut(block):
+                    for piece in lane.want.pieces(block, pieces.size):
                         applied = self._apply(fn, piece, lane)
                         pieces.measure(applied.block.samples)
                         yield from applied.hand_on()
@@ -61,17 +61,26 @@ class Map:
         pieces = Pieces(_THREAD_PIECE_SAMPLES, lane.made_bytes)
         running: deque[tuple[int, Future[_Applied]]] = deque()
         outstanding = 0  # samples
+
+        def wanted() -> int:
+            return lane.want.samples - outstanding
+
+        def most() -> int:
+            # What is wanted may be too little for such pieces: then every thread gets something.
+            return min(pieces.size(), -(-lane.want.samples // self.concurrency))
+
         pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="asyncloader-map")
         try:
-            for block in blocks:
-                for piece in pieces.cut(block):
+            for block in lane.want.pull(blocks, wanted):
+                for piece in lane.want.pieces(block, most, wanted):
                     running.append((len(piece), pool.submit(self._apply, fn, piece, lane)))
                     outstanding += len(piece)
                     # Twice as many as run, so that none idles while this thread is elsewhere; but of large
-                    # samples no more than run.
+                    # samples no more than run, and never more than are wanted.
                     while running and (
                         running[0][1].done()
                         or len(running) > 2 * self.concurrency
+                        or outstanding >= lane.want.samples
                         or (outstanding > self.concurrency and not pieces.may_hold(outstanding))
                     ):
                         samples, future = running.popleft()

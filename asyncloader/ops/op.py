@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -12,7 +13,7 @@ from .._flow.engine import Engine
 from ..plan.counts import Counter, Deal
 from ..plan.topology import Topology
 from ..progress import NetworkCounts
-from ..types import Block, Position, Trail
+from ..types import Block, PickedTrail, Position, Trail
 
 if TYPE_CHECKING:
     from .take import Shortfall
@@ -25,6 +26,7 @@ __all__ = [
     "Op",
     "Opener",
     "Source",
+    "Want",
     "name_of",
     "note_batch",
     "note_sample",
@@ -45,6 +47,52 @@ that what a block costs (some 2 us) is lost among them.
 _MOST_PLACES = 16
 
 
+class Want:
+    """How many samples whoever pulls a lane's stream has a use for; without bound in most passes.
+
+    Operators that call the user's functions hold themselves to it: what is begun and not yet handed on is
+    never more, and always at least one while somebody pulls, so that a filter behind them starves nobody.
+
+    Attributes:
+        samples: The number, set anew before each pull.
+    """
+
+    def __init__(self) -> None:
+        self.samples = sys.maxsize
+
+    def pull(self, blocks: Iterator[Block], wanted: Callable[[], int]) -> Iterator[Block]:
+        """The blocks, each pulled with ``wanted()`` as the want."""
+        while True:
+            mine, self.samples = self.samples, max(wanted(), 1)
+            try:
+                block = next(blocks, None)
+            finally:
+                self.samples = mine
+            if block is None:
+                return
+            yield block
+
+    def pieces(
+        self, block: Block, most: Callable[[], int], wanted: Callable[[], int] | None = None
+    ) -> Iterator[Block]:
+        """The block cut into pieces, each as large as it may be when it is asked for.
+
+        Args:
+            block: What to cut.
+            most: Gives the most samples of the next piece.
+            wanted: Gives how many more are wanted; the want by default.
+        """
+        start = 0
+        while start < len(block):
+            room = min(most(), self.samples if wanted is None else wanted())
+            stop = min(start + max(room, 1), len(block))
+            if stop - start == len(block):
+                yield block
+            else:
+                yield Block(block.samples[start:stop], PickedTrail(block.trail, range(start, stop)))
+            start = stop
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """One lane of one pass, as sources and operators see it.
@@ -60,6 +108,7 @@ class Lane:
         network: Counts the requests of this process.
         shared: Clients shared by the lanes of one engine, made by the source that needs them.
         operator: Which of the recipe's operators is being opened, from 0.
+        want: What the stream is pulled for.
         shortfalls: Told of each ``take`` that could not be kept.
     """
 
@@ -72,6 +121,7 @@ class Lane:
     network: NetworkCounts = field(default_factory=NetworkCounts, compare=False)
     shared: dict[Any, Any] = field(default_factory=dict, compare=False)
     operator: int = 0
+    want: Want = field(default_factory=Want, compare=False)
     shortfalls: list[Shortfall] = field(default_factory=list, compare=False)
 
     def repeated(self, repetition: int) -> Lane:

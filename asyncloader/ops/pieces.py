@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from ..sizes import bytes_of
-from ..types import Block, PickedTrail
 
 __all__ = ["Pieces"]
 
@@ -18,7 +16,7 @@ _MEASURED = 4
 
 
 class Pieces:
-    """Cuts blocks into pieces by what was made of those before.
+    """How large pieces may be, by what was made of those before.
 
     The first piece is one sample, and each next one at most twice the one before: what a function makes is
     not known until it has made it.
@@ -36,16 +34,9 @@ class Pieces:
         self._sample_bytes = made_bytes + 1
         self._measured = False
 
-    def cut(self, block: Block) -> Iterator[Block]:
-        """The pieces of ``block``, each as large as it may be when it is asked for."""
-        start, length = 0, len(block)
-        while start < length:
-            stop = min(start + self._samples, length)
-            if stop - start == length:
-                yield block
-                return
-            yield Block(block.samples[start:stop], PickedTrail(block.trail, range(start, stop)))
-            start = stop
+    def size(self) -> int:
+        """Samples of the next piece."""
+        return self._samples
 
     def measure(self, made: list[Any]) -> None:
         """Learn from the samples that were made of a piece."""

@@ -152,7 +152,7 @@ class _Outlet:
                 self._let_go()
             credits, freed = decode_grant(message)
             self._credits += credits
-            for _ in range(credits):  # one for each batch received
+            for _ in range(min(credits, len(self._unreceived))):  # on demand the first is for none
                 self._unreceived.popleft()
             self._slots.take_back(freed)
         self._credits -= 1

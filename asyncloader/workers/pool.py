@@ -33,7 +33,8 @@ class WorkerPool:
         jobs: Called without arguments in a process of its own, each returns an iterator of
             ``(batch, note)``. Sent by cloudpickle: lambdas and what is defined in ``__main__`` work.
             A job seeds its own random number generators: all workers inherit the same state.
-        prefetch: How many batches each worker makes ahead of those received; at least 1.
+        prefetch: How many batches each worker makes ahead of those received. 0: it makes each only when
+            somebody waits for it.
         prefetch_bytes: Bound on what those batches of one worker take in shared memory; one is always
             let in. Without a bound by default, since the count is one.
         grace_s: How long a worker may take to close its job before it is killed; with a job whose iterator
@@ -43,7 +44,7 @@ class WorkerPool:
             what it returns is called before the piece is unmapped. For registering it as page-locked.
 
     Raises:
-        ValueError: ``prefetch`` is below 1.
+        ValueError: ``prefetch`` is negative.
     """
 
     def __init__(
@@ -56,8 +57,8 @@ class WorkerPool:
         server: ForkServer | None = None,
         on_mapped: OnMapped | None = None,
     ) -> None:
-        if prefetch < 1:
-            raise ValueError(f"prefetch must be at least 1, not {prefetch}")
+        if prefetch < 0:
+            raise ValueError(f"prefetch must not be negative, but is {prefetch}")
         self._jobs = list(jobs)
         self._prefetch = prefetch
         self._prefetch_bytes = prefetch_bytes
@@ -142,7 +143,8 @@ class WorkerPool:
         finally:
             theirs.close()
             os.close(stored)
-        return Worker(number, ours, lifeline, InboundSlots(self._on_mapped), self._grace_s)
+        slots = InboundSlots(self._on_mapped)
+        return Worker(number, ours, lifeline, slots, self._grace_s, on_demand=self._prefetch == 0)
 
 
 def _pickled_job(number: int, job: Job) -> bytes:

@@ -57,6 +57,8 @@ class Worker:
         lifeline: Lifeline,
         slots: InboundSlots,
         grace_s: float = GRACE_S,
+        *,
+        on_demand: bool = False,
     ) -> None:
         self.number = number
         self.grace_s = grace_s
@@ -67,6 +69,9 @@ class Worker:
         self._lock = threading.Lock()
         self._receiving = False
         self._closed = False
+        # A credit is granted for each batch received; on demand, before each is received.
+        self._on_demand = on_demand
+        self._demanded = False
         self._owed_credits = 0
         self._owed_freed: list[int] = []
         self._silent = False
@@ -102,6 +107,7 @@ class Worker:
         """
         deadline = None if timeout_s is None else monotonic() + timeout_s
         with self._as_receiver():
+            self._demand()
             while (slot := self._next_slot()) is None:
                 if not self._wait(deadline):
                     raise TimeoutError(f"worker {self.number} (pid {self.pid}): no batch for {timeout_s} s")
@@ -110,6 +116,7 @@ class Worker:
     async def receive_async(self) -> tuple[Any, Any]:
         """Like ``receive``, from a coroutine. If cancelled while waiting, no batch is lost."""
         with self._as_receiver():
+            self._demand()
             while (slot := self._next_slot()) is None:
                 await self._wait_async()
             return self._take(slot)
@@ -200,13 +207,20 @@ class Worker:
 
     def _take(self, slot: int) -> tuple[Any, Any]:
         pages = self._slots.lend(slot)
-        self._grant()  # first: the worker makes the next batch while this one is unpickled
+        self._demanded = False
+        if not self._on_demand:
+            self._grant()  # first: the worker makes the next batch while this one is unpickled
         try:
             batch, note = unpack(pages)
         except Exception as error:
             error.add_note(f"while rebuilding a batch from worker {self.number} (pid {self.pid})")
             raise
         return batch, note
+
+    def _demand(self) -> None:
+        if self._on_demand and not self._demanded:
+            self._demanded = True
+            self._grant()
 
     def _grant(self) -> None:
         self._owed_credits += 1

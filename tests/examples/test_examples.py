@@ -33,6 +33,7 @@ SAYS = {
     "hugging_face.py": r"each once: True",
     "own_source.py": r"a class: True\na function: True\nrefused: Careless should yield only its part",
     "padded_text.py": r"epoch 2: 600 texts, (9[5-9]|100)% right, \d+ positions of padding",
+    "paid_calls.py": r"16 calls for one batch of 16\n(1[6-9]|2\d|3[0-2]) calls with one batch ahead",
     "presigned_urls.py": r"100 samples with 0 workers\n100 samples with 2 workers\nwithout renew: 403",
     "random_augmentation.py": r"cropped and noised alike with 0, 1 and 3 workers, and after a break\n",
     "resume.py": r"25 batches before, 55 after, together the same as 80 without a stop\n(.*\n)+.*'seed': 1",

@@ -197,9 +197,9 @@ def test_a_job_that_cannot_be_sent_is_told_before_anything_starts() -> None:
         del caught
 
 
-def test_prefetch_below_one_is_refused() -> None:
+def test_a_negative_prefetch_is_refused() -> None:
     with pytest.raises(ValueError, match="prefetch"):
-        WorkerPool([], prefetch=0)
+        WorkerPool([], prefetch=-1)
 
 
 def test_workers_see_the_parents_surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,118 @@
+"""A stream that makes its next item only when somebody asks for it, though others stand in between.
+
+Streams run ahead of their consumer by default, which costs memory at most. Where making an item costs more
+than that, the consumer's end asks for each one, and the making end waits to be asked.
+"""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from .channel import Channel, Receiver
+
+__all__ = ["Asked", "Asking", "Asks"]
+
+T = TypeVar("T")
+
+# Never reached: at most one item is asked for at a time, beyond those that may be made unasked.
+_MOST = 1 << 30
+
+
+class Asks:
+    """What was asked for and not yet begun.
+
+    Args:
+        unasked: How many items may be made ahead of the asking.
+    """
+
+    def __init__(self, unasked: int = 0) -> None:
+        self._asked = Channel[None](_MOST)
+        for _ in range(unasked):
+            self._asked.send(None)
+
+    def ask(self) -> None:
+        """Ask for one more item."""
+        self._asked.send(None)
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Wait until the next item is asked for.
+
+        Raises:
+            TimeoutError: It was not for ``timeout_s``.
+            EndOfChannel: Nothing more will be.
+        """
+        self._asked.receive(timeout_s)
+
+    async def wait_async(self) -> None:
+        """Like ``wait``, from a coroutine."""
+        await self._asked.receive_async()
+
+    def finish(self) -> None:
+        """Wake whoever waits to be asked: nothing more will be. Idempotent."""
+        self._asked.finish()
+
+
+class Asking(Generic[T]):
+    """The consumer's end: a ``Receiver`` that asks before it receives."""
+
+    def __init__(self, source: Receiver[T], asks: Asks) -> None:
+        self._source = source
+        self._asks = asks
+        # Once for each item: a call that timed out, or was cancelled, has asked for the next one's item.
+        self._has_asked = False
+
+    def receive(self, timeout_s: float | None = None) -> T:
+        """See ``Receiver``."""
+        self._ask()
+        item = self._source.receive(timeout_s)
+        self._has_asked = False
+        return item
+
+    async def receive_async(self) -> T:
+        """See ``Receiver``."""
+        self._ask()
+        item = await self._source.receive_async()
+        self._has_asked = False
+        return item
+
+    def close(self) -> None:
+        """See ``Receiver``."""
+        self._asks.finish()
+        self._source.close()
+
+    def _ask(self) -> None:
+        if not self._has_asked:
+            self._asks.ask()
+            self._has_asked = True
+
+
+class Asked(Generic[T]):
+    """The making end: a ``Receiver`` for a stage that would read on by itself."""
+
+    def __init__(self, source: Receiver[T], asks: Asks) -> None:
+        self._source = source
+        self._asks = asks
+        self._was_asked = False
+
+    def receive(self, timeout_s: float | None = None) -> T:
+        """See ``Receiver``."""
+        if not self._was_asked:
+            self._asks.wait(timeout_s)
+            self._was_asked = True
+        item = self._source.receive(timeout_s)
+        self._was_asked = False
+        return item
+
+    async def receive_async(self) -> T:
+        """See ``Receiver``."""
+        if not self._was_asked:
+            await self._asks.wait_async()
+            self._was_asked = True
+        item = await self._source.receive_async()
+        self._was_asked = False
+        return item
+
+    def close(self) -> None:
+        """See ``Receiver``."""
+        self._asks.finish()
+        self._source.close()

@@ -1,0 +1,80 @@
+"""Looking at a recipe without a loader."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import pickle
+from collections.abc import Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from corpus import Corpus
+
+import asyncloader as al
+from asyncloader import testing
+
+
+def numbers(count: int) -> al.Dataset:
+    return al.from_iterable(lambda topology: topology.split(range(count)))
+
+
+@pytest.mark.usefixtures("no_leaks")
+@pytest.mark.parametrize("remote", [False, True], ids=["disk", "http"])
+def test_the_head_is_what_a_loader_in_one_lane_delivers_first(
+    remote: bool, make_corpus: Callable[..., Corpus], served: testing.Server
+) -> None:
+    corpus = make_corpus("tar")
+    recipe = al.from_urls(corpus.urls(served) if remote else corpus.paths).shuffle(4, seed=1)
+    first = [sample["__key__"] for sample in al.DataLoader(recipe.take(6), None)]
+    assert [sample["__key__"] for sample in recipe.head(6)] == first
+    assert len(recipe.head()) == 5
+    everything = recipe.head(1000)
+    assert len(everything) == len(list(al.DataLoader(recipe, None)))
+
+
+@pytest.mark.usefixtures("no_leaks")
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_the_head_calls_functions_for_as_many_samples_as_are_wanted(concurrency: int) -> None:
+    asked: list[int] = []
+    left: list[int] = []
+
+    @asynccontextmanager
+    async def context() -> Any:
+        yield 10
+        left.append(1)
+
+    async def ask(number: int, factor: int) -> int:
+        asked.append(number)
+        await asyncio.sleep(0)
+        return number * factor
+
+    recipe = numbers(100).map(ask, concurrency=concurrency, context=context)
+    assert recipe.head(3) == [0, 10, 20]
+    assert asked == [0, 1, 2] and left == [1]
+    assert recipe.filter(lambda number: number % 20 == 10).head(2) == [10, 30]
+    assert numbers(5).map(lambda number: al.sample_seed(), concurrency=concurrency).head(1)[0] > 0
+
+
+def test_an_error_of_the_recipe_is_the_caller_of_heads() -> None:
+    def fails(number: int) -> int:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        numbers(5).map(fails).head()
+    with pytest.raises(ValueError, match="n should be a positive integer"):
+        numbers(5).head(0)
+
+
+def test_a_recipe_that_is_iterated_says_how_to_load_it() -> None:
+    recipe = numbers(5)
+    for iterate in (iter, list, next, lambda recipe: [*recipe]):
+        with pytest.raises(TypeError) as caught:
+            iterate(recipe)  # type: ignore[operator]  # the wrong calls
+        if iterate is not next:
+            assert "DataLoader(ds.take(1), batch_size=None)" in str(caught.value)
+    with pytest.raises(TypeError, match="but got a recipe"):
+        al.from_iterable(recipe)
+    assert bool(recipe) and copy.deepcopy(recipe.take(1)) == recipe.take(1) != recipe
+    assert pickle.loads(pickle.dumps(al.from_iterable(range(3)))).head(1) == [0]
