@@ -105,7 +105,8 @@ class Pass(Protocol):
 
 def forget_iterator(loader: Any) -> None:
     """Let ``loader`` go of the iterator that its persistent workers belong to: the next one is new."""
-    loader._iterator = None
+    if loader._iterator is not None:  # Lightning notes what is set, and sets it on the loader it makes anew
+        loader._iterator = None
 
 
 class HereIterator(_SingleProcessDataLoaderIter):
