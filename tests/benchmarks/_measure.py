@@ -15,7 +15,8 @@ from pathlib import Path
 class PeakMemory:
     """Watches the proportional memory of this process and all its descendants."""
 
-    def __init__(self) -> None:
+    def __init__(self, every_s: float = 0.2) -> None:
+        self._every_s = every_s
         self._peak = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -28,7 +29,7 @@ class PeakMemory:
         return self._peak
 
     def _watch(self) -> None:
-        while not self._ended.wait(0.2):
+        while not self._ended.wait(self._every_s):
             self._peak = max(self._peak, sum(map(proportional_bytes, descendants(os.getpid()))))
 
 
