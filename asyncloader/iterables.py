@@ -14,6 +14,7 @@ from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterat
 from contextlib import closing
 from contextvars import Context, copy_context
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Any, TypeAlias
@@ -62,13 +63,14 @@ class Iterables:
         skip: int = start.get("sample", 0)
         # Lanes take turns in one thread; the topology that an iterator sees must be its own lane's.
         context = copy_context()
-        here = context.run(enter_topology, lane.topology)
-        iterable = context.run(self.make, lane.topology) if callable(self.make) else self.make
-        must_ask = lane.topology.lanes > 1 and not callable(self.make)
+        here = AskedTopology(lane.topology)
+        context.run(enter_topology, here)
+        iterable = context.run(self.make, here.told()) if callable(self.make) else self.make
+        check = None if lane.topology.lanes == 1 else partial(self._check, iterable, here)
         if isinstance(iterable, AsyncIterable):
-            blocks = _open_async(iterable, skip, must_ask, lane.topology, lane.engine)
+            blocks = _open_async(iterable, skip, here, check, lane.engine)
         elif isinstance(iterable, Iterable):
-            blocks = _open_sync(iterable, skip, must_ask, here, context)
+            blocks = _open_sync(iterable, skip, context, check)
         else:
             raise TypeError(
                 f"from_iterable should get an iterable, or a function that makes one, but "
@@ -85,6 +87,16 @@ class Iterables:
     def describe(self) -> Mapping[str, Any]:
         kind = name_of(self.make) if callable(self.make) else type(self.make).__qualname__
         return {"source": "iterable", "iterable": kind}
+
+    def _check(self, iterable: object, here: AskedTopology) -> None:
+        if not callable(self.make):
+            _check_asked(iterable, here)
+        elif not here.asked:
+            raise RuntimeError(
+                f"{name_of(self.make)} should give each of {here.topology.lanes} lanes its own part, but it "
+                "never looked at the lane of the topology that it is given: every lane would yield the same "
+                "samples. Give topology.split(items), or load it in one lane (lanes=1, on one rank)"
+            )
 
 
 def _check_asked(iterable: object, here: AskedTopology) -> None:
@@ -108,7 +120,7 @@ def _check_asked(iterable: object, here: AskedTopology) -> None:
 
 
 def _open_sync(
-    iterable: Iterable[Any], skip: int, must_ask: bool, here: AskedTopology, context: Context
+    iterable: Iterable[Any], skip: int, context: Context, check: Callable[[], None] | None
 ) -> Blocks:
     iterator: Any = context.run(iter, iterable)
     index = 0
@@ -116,8 +128,8 @@ def _open_sync(
     try:
         samples, failure = context.run(_take, iterator, 1)
         while True:
-            if must_ask:
-                _check_asked(iterable, here)
+            if check is not None and failure is None:
+                check()
             if not samples:
                 break
             if index + len(samples) > skip:
@@ -150,16 +162,20 @@ def _take(iterator: Iterator[Any], most: int) -> tuple[list[Any], Exception | No
 
 def iterate_async(iterable: AsyncIterable[Any], engine: Engine) -> Generator[Any, None, None]:
     """The samples of an asynchronous iterable, for a plain loop; it runs ahead on the engine's loop."""
-    with closing(_open_async(iterable, 0, False, None, engine)) as blocks:
+    with closing(_open_async(iterable, 0, None, None, engine)) as blocks:
         for block in blocks:
             yield from block.samples
 
 
 def _open_async(
-    iterable: AsyncIterable[Any], skip: int, must_ask: bool, topology: Topology | None, engine: Engine
+    iterable: AsyncIterable[Any],
+    skip: int,
+    here: AskedTopology | None,
+    check: Callable[[], None] | None,
+    engine: Engine,
 ) -> Blocks:
     out = Channel[Block](_BLOCKS_AHEAD)
-    pump = _Pump(iterable, skip, must_ask, topology, out)
+    pump = _Pump(iterable, skip, here, check, out)
     engine.submit(pump.run, out)
     try:
         while True:
@@ -182,14 +198,14 @@ class _Pump:
         self,
         iterable: AsyncIterable[Any],
         skip: int,
-        must_ask: bool,
-        topology: Topology | None,
+        here: AskedTopology | None,
+        check: Callable[[], None] | None,
         out: Channel[Block],
     ) -> None:
         self._iterable = iterable
         self._skip = skip
-        self._must_ask = must_ask
-        self._topology = topology
+        self._here = here
+        self._check = check
         self._out = out
         self._gathered: list[Any] = []
         self._index = 0
@@ -212,12 +228,13 @@ class _Pump:
 
     async def _gather(self) -> None:
         # None for a dataset of the torch kind, whose parts torch's workers are.
-        here = None if self._topology is None else enter_topology(self._topology)
+        if self._here is not None:
+            enter_topology(self._here)
         iterator: Any = aiter(self._iterable)
         try:
             async for sample in iterator:
-                if self._must_ask and here is not None:
-                    _check_asked(self._iterable, here)
+                if self._check is not None:
+                    self._check()
                 self._index += 1
                 if self._index <= self._skip:
                     continue

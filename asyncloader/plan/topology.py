@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -120,6 +120,15 @@ class Topology:
     rank: int = 0
     world_size: int = 1
     epoch: int = 0
+    # Whoever wants to know whether a function has looked at the topology that it was given.
+    _reader: AskedTopology | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "lane" or (name == "rank" and object.__getattribute__(self, "lanes") == self.world_size):
+            reader = object.__getattribute__(self, "_reader")
+            if reader is not None:
+                reader.asked = True
+        return object.__getattribute__(self, name)
 
     def split(self, items: Iterable[T]) -> Iterator[T]:
         """This lane's part of ``items``: every ``lanes``-th one, starting at ``lane``."""
@@ -139,6 +148,12 @@ class AskedTopology:
     topology: Topology
     asked: bool = field(default=False)
     asked_workers: bool = field(default=False)
+
+    def told(self) -> Topology:
+        """The topology for a function that is handed it: looking at the lane's place is asking."""
+        topology = replace(self.topology)
+        object.__setattr__(topology, "_reader", self)
+        return topology
 
 
 _current: ContextVar[AskedTopology | None] = ContextVar("asyncloader_topology", default=None)
@@ -161,8 +176,6 @@ def current_topology() -> AskedTopology | None:
     return _current.get()
 
 
-def enter_topology(topology: Topology) -> AskedTopology:
-    """Make ``topology`` the current one of this context, and tell whether it is asked for."""
-    here = AskedTopology(topology)
+def enter_topology(here: AskedTopology) -> None:
+    """Make ``here`` the topology of this context."""
     _current.set(here)
-    return here

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.plan.topology import Topology, World, enter_topology, get_topology, resolve_world
+from asyncloader.plan.topology import (
+    AskedTopology,
+    Topology,
+    World,
+    enter_topology,
+    get_topology,
+    resolve_world,
+)
 
 
 @given(st.lists(st.integers(), max_size=50), st.integers(1, 9))
@@ -24,7 +31,8 @@ def test_outside_a_loader_the_topology_is_all_there_is() -> None:
 
 
 def test_asking_for_the_topology_is_noticed() -> None:
-    here = enter_topology(Topology(2, 5))
+    here = AskedTopology(Topology(2, 5))
+    enter_topology(here)
     assert not here.asked
     assert get_topology() == Topology(2, 5)
     assert here.asked
