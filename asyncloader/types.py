@@ -75,15 +75,6 @@ class Block:
     def __len__(self) -> int:
         return len(self.samples)
 
-    def pieces(self, most: int) -> Iterator[Block]:
-        """The block cut into blocks of at most ``most`` samples."""
-        if len(self.samples) <= most:
-            yield self
-            return
-        for start in range(0, len(self.samples), most):
-            samples = self.samples[start : start + most]
-            yield Block(samples, PickedTrail(self.trail, range(start, start + len(samples))))
-
 
 @dataclass(slots=True)
 class OffsetTrail:
