@@ -85,7 +85,9 @@ class Dataset:
         """
         _check_callable("map", fn)
         _check_count("concurrency", concurrency)
-        if context is not None and not callable(context):
+        # One that is made already may be callable too: contextlib's are decorators as well.
+        made = hasattr(context, "__aenter__") and not isinstance(context, type)
+        if context is not None and (made or not callable(context)):
             raise TypeError(
                 "context should be a function that makes an asynchronous context manager in each process, "
                 f"such as the class itself, but got a {type(context).__name__}"

@@ -438,3 +438,8 @@ def test_a_manifest_of_another_program_stays_and_a_warning_says_so(tmp_path: Pat
     assert "no manifest" in str(warning.message) and str(tmp_path / "manifest.json") in str(warning.message)
     assert (tmp_path / "manifest.json").read_text() == '{"name": "a web app"}'
     assert read(tmp_path / "s.tar") == [sample(0)]
+
+
+def test_a_field_whose_name_is_no_text_is_refused_in_json_lines(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "x.jsonl") as writer, pytest.raises(TypeError, match="not 1"):
+        writer.write({1: 2, "1": 3})

@@ -24,10 +24,14 @@ def encode_jsonl_sample(sample: Mapping[str, Any]) -> bytes:
     """One line of JSON; ``__url__``, which says where a sample was read from, is left out.
 
     Raises:
-        TypeError: Not a mapping, or a value that JSON has no form for; it says which.
+        TypeError: Not a mapping, a field whose name is no text, or a value that JSON has no form for; it says
+            which.
     """
     if not isinstance(sample, Mapping):
         raise TypeError(f"a sample must be a dict, not {type(sample).__name__}")
+    for field in sample:
+        if not isinstance(field, str):  # JSON would make text of a number, and two fields one
+            raise TypeError(f"a field of a sample must have a str for its name, not {field!r}")
     plain = {key: value for key, value in sample.items() if key != "__url__"}
     return _dump_json(plain, "sample") + b"\n"
 

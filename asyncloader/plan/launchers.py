@@ -55,6 +55,7 @@ def find_claim(environ: Mapping[str, str]) -> Claim | None:
     """
     claims = list(_claims(environ))
     if not claims:
+        _check_alone(environ)
         return None
     inner, *around = claims
     # torchrun meets its ranks by itself: several of them, one in each task, may also be as many runs.
@@ -77,6 +78,17 @@ def _claims(environ: Mapping[str, str]) -> Iterator[Claim]:
             yield _claim(environ, rank, size, launcher)
     if (tasks := _tasks_of_step(environ)) is not None:
         yield _claim(environ, "SLURM_PROCID", tasks, "a Slurm job step")
+
+
+def _check_alone(environ: Mapping[str, str]) -> None:
+    """Refuse a rank that is not the first, where nothing says of how many."""
+    sizes = [(rank, size) for rank, size, _ in _MPI]
+    for rank, size in (*sizes, ("SLURM_PROCID", "SLURM_STEP_ID with SLURM_STEP_NUM_TASKS")):
+        if environ.get(rank, "0") != "0":
+            raise ValueError(
+                f"{rank}={environ[rank]!r} is a rank of several, and {size} should say of how many, but does "
+                f"not; set it, or {_WAY_OUT}"
+            )
 
 
 def _is_torchrun(environ: Mapping[str, str]) -> bool:

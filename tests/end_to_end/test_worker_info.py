@@ -140,3 +140,28 @@ def test_a_dataset_of_the_torch_kind_still_sees_its_worker() -> None:
     for dataset in (Torchs(), SplitsAsynchronously()):
         loader: al.DataLoader[Any] = al.DataLoader(dataset, 7, num_workers=2, collate_fn=list)
         assert numbers_of(loader) == list(range(COUNT))
+
+
+async def _counts_asynchronously() -> AsyncIterator[int]:
+    for number in range(4):
+        yield number
+
+
+@pytest.mark.parametrize("make", [lambda topology: range(4), lambda topology: _counts_asynchronously()])
+def test_a_function_that_never_looks_at_its_lane_is_refused(make: Any) -> None:
+    loader = al.DataLoader(al.from_iterable(make), None, lanes=2)
+    with pytest.raises(RuntimeError, match="never looked at the lane"):
+        list(loader)
+    assert list(al.DataLoader(al.from_iterable(make), None)) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda topology: topology.split(range(4)),
+        lambda topology: range(topology.lane, 4, 2),
+        lambda topology: (n for n in range(4) if n % topology.lanes == topology.lane),
+    ],
+)
+def test_a_function_that_looks_at_its_lane_is_believed(make: Any) -> None:
+    assert sorted(al.DataLoader(al.from_iterable(make), None, lanes=2)) == [0, 1, 2, 3]

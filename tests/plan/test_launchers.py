@@ -61,7 +61,7 @@ def test_a_step_without_its_own_count_goes_by_the_jobs() -> None:
         ALLOCATED | {"SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "4"},
         PTY_SHELL,
         {"PMIX_RANK": "2"},
-        {"PMI_RANK": "2"},
+        {"PMI_RANK": "0"},
     ],
     ids=str,
 )
@@ -145,6 +145,9 @@ def test_launchers_that_contradict_each_other_are_refused_by_name(
         ({"RANK": ""}, "set together .* RANK='', WORLD_SIZE=None"),
         ({"WORLD_SIZE": ""}, "set together .* RANK=None, WORLD_SIZE=''"),
         (STEP | {"SLURM_PROCID": "x"}, "SLURM_PROCID is no number"),
+        ({"PMI_RANK": "2"}, "PMI_RANK='2' is a rank of several, and PMI_SIZE should say of how many"),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE should say"),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_ID": "x", "SLURM_NTASKS": "2"}, "SLURM_STEP_ID"),
         (HYDRA | {"PMI_SIZE": "2"}, r"PMI_RANK='2', PMI_SIZE='2': rank should be in the interval \[0, 1\]"),
     ],
 )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextvars import copy_context
 
 import pytest
 from hypothesis import given
@@ -32,9 +33,10 @@ def test_outside_a_loader_the_topology_is_all_there_is() -> None:
 
 def test_asking_for_the_topology_is_noticed() -> None:
     here = AskedTopology(Topology(2, 5))
-    enter_topology(here)
+    context = copy_context()
+    context.run(enter_topology, here)
     assert not here.asked
-    assert get_topology() == Topology(2, 5)
+    assert context.run(get_topology) == Topology(2, 5)
     assert here.asked
 
 
