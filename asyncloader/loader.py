@@ -23,6 +23,7 @@ from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
 from .progress import Statistics
 from .torch_kind.iterate import AsyncDoor
+from .torch_private import attributes_at_rest
 
 __all__ = ["DataLoader"]
 
@@ -248,8 +249,8 @@ class DataLoader(Loader[T]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied and pickled: the loader, and nothing that is running."""
-        return {**self.__dict__, "_kind": copy.copy(self._kind)}
+        """What is copied and pickled: the loader, and nothing that is running, persistent workers neither."""
+        return {**attributes_at_rest(self), "_kind": copy.copy(self._kind)}
 
     # --- what others probe ---
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 import multiprocessing
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -481,6 +483,17 @@ def test_persistent_workers_survive_epochs_and_others_do_not() -> None:
         assert len(first) == len(second) == 2
         assert (first == second) is persistent
         assert not persistent or iter(loader) is iter(loader)
+
+
+def test_a_copy_has_persistent_workers_of_its_own() -> None:
+    with al.DataLoader(Pids(), None, num_workers=1, persistent_workers=True) as loader:
+        batches = iter(loader)
+        own = next(batches)
+        for twin in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
+            with twin:
+                assert own not in list(twin), "another worker"
+        assert list(batches) == [own] * 3, "its pass goes on"
+        assert set(loader) == {own}, "and its worker persists"
 
 
 class Passes(IterableDataset[int]):
