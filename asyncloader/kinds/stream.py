@@ -26,6 +26,7 @@ from ..run import BatchIterator, Run, WorkerSetting, stream_in_thread, stream_in
 from ..seeding import draw_base_seed
 from ..shards import Shards
 from ..stream import Lanes
+from ..tracebacks import users_level
 from ..workers import ForkServer
 from .kind import Loader
 
@@ -236,7 +237,7 @@ class StreamKind:
                 f"epoch {epoch} was left after {delivered} of its {length} batches, where another epoch "
                 "ends: whoever asked for len(loader) takes it for the length of all epochs, as Lightning's "
                 "Trainer does. They are of one length if the shards are",
-                stacklevel=4,
+                stacklevel=users_level(),
             )
 
     def _bar(self, loader: Loader[Any], cursor: Cursor) -> ProgressBar:

@@ -162,6 +162,14 @@ def test_an_unsplit_dataset_is_warned_of_once_in_the_consumers_process(batch_siz
     assert first == [plain(batch) for batch in TORCH(NotSplit(0, 6), batch_size, num_workers=2)]
 
 
+async def test_an_unsplit_dataset_is_warned_of_at_the_line_of_an_async_loop_too() -> None:
+    loader = al.DataLoader(NotSplit(0, 6), None, num_workers=2)
+    with pytest.warns(UserWarning, match="NotSplit is read by several workers") as warned:
+        async for _ in loader:
+            pass
+    assert [warning.filename for warning in warned] == [__file__]
+
+
 def test_one_worker_and_a_dataset_that_asked_are_not_warned_of() -> None:
     list(al.DataLoader(NotSplit(0, 6), num_workers=1))
     list(al.DataLoader(SplitInIter(0, 6), num_workers=2))
