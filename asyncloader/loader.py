@@ -213,7 +213,8 @@ class DataLoader(Loader[T]):
         """The position after the last batch delivered, whatever was prefetched: JSON-plain, a few KB.
 
         Inside the loop after the last batch it says that the epoch is over: resuming gives no batch, and
-        then the next epoch. After the loop has ended it is the beginning of the next epoch. Datasets of
+        then the next epoch; where the length was asked for before the first batch, it is the beginning of
+        the next epoch at once. After the loop has ended it is the beginning of the next epoch. Datasets of
         torch's kinds have no positions: their state is a count of batches, for a warning.
         """
         return self._kind.state_dict(self)
