@@ -23,6 +23,7 @@ from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
 from .progress import Statistics
 from .torch_kind.iterate import AsyncDoor
+from .torch_private import attributes_at_rest
 
 __all__ = ["DataLoader"]
 
@@ -212,7 +213,8 @@ class DataLoader(Loader[T]):
         """The position after the last batch delivered, whatever was prefetched: JSON-plain, a few KB.
 
         Inside the loop after the last batch it says that the epoch is over: resuming gives no batch, and
-        then the next epoch. After the loop has ended it is the beginning of the next epoch. Datasets of
+        then the next epoch; where the length was asked for before the first batch, it is the beginning of
+        the next epoch at once. After the loop has ended it is the beginning of the next epoch. Datasets of
         torch's kinds have no positions: their state is a count of batches, for a warning.
         """
         return self._kind.state_dict(self)
@@ -248,8 +250,8 @@ class DataLoader(Loader[T]):
         self.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied and pickled: the loader, and nothing that is running."""
-        return {**self.__dict__, "_kind": copy.copy(self._kind)}
+        """What is copied and pickled: the loader, and nothing that is running, persistent workers neither."""
+        return {**attributes_at_rest(self), "_kind": copy.copy(self._kind)}
 
     # --- what others probe ---
 

@@ -314,8 +314,9 @@ class Run:
         if self._closed:
             # Not a quiet end: a loop that goes on after an error must not take this for the epoch's end.
             raise RuntimeError(
-                "this iterator was closed before the end of its epoch, by an error, a cancellation or "
-                "close(); iterate the loader anew, from its state_dict() if no batch may be missed"
+                "this iterator was closed before the end of its epoch, by an error, a cancellation, "
+                "close(), or an iterator made later that began at the same place; iterate the loader anew, "
+                "from its state_dict() if no batch may be missed"
             )
 
     def _deliver(self, batch: Any, note: Note, began: float) -> Any:

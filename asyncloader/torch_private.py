@@ -44,6 +44,7 @@ __all__ = [
     "Pass",
     "TorchWorkerInfo",
     "WorkersIterator",
+    "attributes_at_rest",
     "collate",
     "default_collate_fn_map",
     "forget_iterator",
@@ -107,6 +108,14 @@ def forget_iterator(loader: Any) -> None:
     """Let ``loader`` go of the iterator that its persistent workers belong to: the next one is new."""
     if loader._iterator is not None:  # Lightning notes what is set, and sets it on the loader it makes anew
         loader._iterator = None
+
+
+def attributes_at_rest(loader: Any) -> dict[str, Any]:
+    """The attributes of ``loader`` without the iterator that its persistent workers belong to."""
+    attributes = dict(vars(loader))
+    if "_iterator" in attributes:
+        attributes["_iterator"] = None
+    return attributes
 
 
 class HereIterator(_SingleProcessDataLoaderIter):

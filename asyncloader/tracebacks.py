@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from .errors import FormatError, StoreError, WorkerDiedError
 
-__all__ = ["drop_frames", "format_frames", "raise_told", "users_level"]
+__all__ = ["drop_frames", "format_frames", "raise_told", "users_level", "users_line"]
 
 # Whose frames tell a user nothing: ours, and those of the clients and the event loop in between.
 _INTERNAL = sys.stdlib_module_names | {"aiohttp", "aiohappyeyeballs", "asyncloader", "obstore", "yarl"}
@@ -65,8 +65,26 @@ def users_level() -> int:
     return level + 1
 
 
+class Line(NamedTuple):
+    """A line of code, as ``warnings.warn_explicit`` takes it."""
+
+    filename: str
+    lineno: int
+    module: str
+    registry: dict[Any, Any]
+
+
+def users_line() -> Line:
+    """The line that called the library, for a warning that comes later, maybe on another thread."""
+    frame = sys._getframe(1)
+    while _is_ours_or_between(frame.f_globals) and frame.f_back is not None:
+        frame = frame.f_back
+    registry = frame.f_globals.setdefault("__warningregistry__", {})
+    return Line(frame.f_code.co_filename, frame.f_lineno, str(frame.f_globals.get("__name__")), registry)
+
+
 def _is_ours_or_between(module: dict[str, object]) -> bool:
-    return str(module.get("__name__")).partition(".")[0] in ("asyncloader", "contextlib", "weakref")
+    return str(module.get("__name__")).partition(".")[0] in ("asyncloader", "contextlib", "torch", "weakref")
 
 
 def _origins(error: BaseException) -> Iterator[BaseException]:

@@ -79,7 +79,7 @@ class Kind(Protocol):
         ...
 
     def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:
-        """The position after the last batch delivered, JSON-plain."""
+        """The position after the last batch delivered, JSON-plain; of a kind without positions, a count."""
         ...
 
     def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:

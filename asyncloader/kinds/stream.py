@@ -26,6 +26,7 @@ from ..run import BatchIterator, Run, WorkerSetting, stream_in_thread, stream_in
 from ..seeding import draw_base_seed
 from ..shards import Shards
 from ..stream import Lanes
+from ..tracebacks import users_level
 from ..workers import ForkServer
 from .kind import Loader
 
@@ -103,8 +104,7 @@ class StreamKind:
 
     def open(self, loader: Loader[Any]) -> BatchIterator[Any]:
         self._check_world(loader)
-        self._warn_of_cut_epoch(loader)
-        cursor = self._unread_cursor() or self._next
+        cursor = self._begin_following(loader)
         limit = _memory_bytes(loader)
         seed = draw_base_seed(loader.generator)
         lanes = self._lanes(loader, cursor, limit)
@@ -130,7 +130,7 @@ class StreamKind:
 
     def length(self, loader: Loader[Any]) -> int:
         run = self._run
-        cursor = self._next if run is None or run.is_over or self._next_counts else run.cursor
+        cursor = self._following() if run is None or run.is_over or self._next_counts else run.cursor
         if cursor.epoch not in self._lengths:
             self._lengths[cursor.epoch] = self._count_batches(loader, cursor.epoch)
         length = self._lengths[cursor.epoch]
@@ -141,8 +141,8 @@ class StreamKind:
     def set_epoch(self, loader: Loader[Any], epoch: int) -> None:
         if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
             raise ValueError(f"epoch should be a non-negative integer, but got epoch={epoch!r}")
-        if self._next.epoch != epoch:
-            self._next = self._new_cursor(epoch)
+        following = self._following()
+        self._next = following if following.epoch == epoch else self._new_cursor(epoch)
         self._next_counts = True
 
     def statistics(self) -> Statistics:
@@ -152,10 +152,7 @@ class StreamKind:
 
     def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:
         run = self._run
-        if run is None or self._next_counts or run.exhausted or run.cursor.batches == self._promised:
-            cursor = self._next
-        else:
-            cursor = run.cursor
+        cursor = self._next if run is None or self._next_counts or self._is_read_out(run) else run.cursor
         return save_cursor(cursor, self._recipe_of(loader, self._lane_count), self._world)
 
     def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:
@@ -185,7 +182,8 @@ class StreamKind:
 
     def __getstate__(self) -> dict[str, Any]:
         # The cursor of a running pass moves; a copy's must stay where it is.
-        following = replace(self._next, positions=dict(self._next.positions))
+        following = self._following()
+        following = replace(following, positions=dict(following.positions))
         return {**self.__dict__, "_run": None, "_promised": None, "_forkserver": None, "_next": following}
 
     # --- the parts ---
@@ -218,12 +216,32 @@ class StreamKind:
                 ".take(n) at the recipe's end how many samples an epoch has"
             ) from None
 
-    def _unread_cursor(self) -> Cursor | None:
-        """Where the latest pass began, if its length was asked for and then none of its batches."""
+    def _following(self) -> Cursor:
+        """Where the next pass begins."""
+        unread = self._unread_run()
+        if unread is None:
+            return self._next
+        return replace(unread.cursor, positions=dict(unread.cursor.positions))
+
+    def _begin_following(self, loader: Loader[Any]) -> Cursor:
+        """Where the next pass begins, which is being opened: see to the latest one."""
+        cursor, unread = self._following(), self._unread_run()
+        if unread is None:
+            self._warn_of_cut_epoch(loader)
+        else:
+            unread.close()  # whoever still reads it is told, and does not get the same samples again
+        return cursor
+
+    def _unread_run(self) -> Run | None:
+        """The latest pass, if its length was asked for and then none of the batches that it has."""
         run = self._run
-        if run is None or self._promised is None or self._next_counts or run.statistics.batches:
+        if run is None or self._promised is None or self._next_counts or self._is_read_out(run):
             return None
-        return replace(run.cursor, positions=dict(run.cursor.positions))
+        return None if run.statistics.batches else run
+
+    def _is_read_out(self, run: Run) -> bool:
+        """Whether a pass is at its end, or at what its consumer takes for it."""
+        return run.exhausted or run.cursor.batches == self._promised
 
     def _warn_of_cut_epoch(self, loader: Loader[Any]) -> None:
         """Say so if the latest pass was left where another epoch ends: somebody takes all to be alike."""
@@ -236,7 +254,7 @@ class StreamKind:
                 f"epoch {epoch} was left after {delivered} of its {length} batches, where another epoch "
                 "ends: whoever asked for len(loader) takes it for the length of all epochs, as Lightning's "
                 "Trainer does. They are of one length if the shards are",
-                stacklevel=4,
+                stacklevel=users_level(),
             )
 
     def _bar(self, loader: Loader[Any], cursor: Cursor) -> ProgressBar:

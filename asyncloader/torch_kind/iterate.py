@@ -19,6 +19,7 @@ from .._flow.channel import Channel, EndOfChannel
 from ..descriptors import occupy_standard_descriptors
 from ..plan.topology import World
 from ..torch_private import HereIterator, WorkersIterator
+from ..tracebacks import Line, users_line
 from .adapt import AsyncFetched, AsyncIterated, for_loop
 from .travel import ByValue, Roads, travels_by_pickle
 from .unsplit import Unsplit, UnsplitNotice, WatchedCollate
@@ -76,26 +77,29 @@ def close_torch_iterator(iterator: HereIterator | WorkersIterator) -> None:
     iterator.end()
 
 
-@dataclass(frozen=True)
 class _Pass:
     """What torch's loop tells of a pass."""
 
-    delivered: Delivered
-    tell_unsplit: Callable[[int], None]
+    def __init__(self, delivered: Delivered, tell_unsplit: Callable[[Line], None]) -> None:
+        self._delivered = delivered
+        self._tell_unsplit = tell_unsplit
+        #: Where the pass was opened, which is the line of its loop: ``async for`` reads it on another thread.
+        self._line = users_line()
 
     def begin(self) -> None:
-        self.delivered.batches = 0
+        self._delivered.batches = 0
+        self._line = users_line()
 
     def deliver(self, batch: Any) -> Any:
         """The batch as the consumer gets it."""
-        self.delivered.batches += 1
+        self._delivered.batches += 1
         if not isinstance(batch, Unsplit):
             return batch
-        self.tell_unsplit(4)  # past torch's frames, to the loop
+        self._tell_unsplit(self._line)
         return batch.batch
 
     def end(self) -> None:
-        self.delivered.batches = 0
+        self._delivered.batches = 0
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..torch_private import pin_memory
+from ..tracebacks import Line
 from .worker_info import is_first_worker, was_asked
 
 __all__ = ["Unsplit", "UnsplitNotice", "WatchedCollate"]
@@ -49,14 +50,15 @@ class UnsplitNotice:
     def __init__(self) -> None:
         self._told = False
 
-    def tell(self, dataset: Any, stacklevel: int) -> None:
-        """Warn at the caller's ``stacklevel``, unless that was done before."""
+    def tell(self, dataset: Any, line: Line) -> None:
+        """Warn at ``line`` of the user's, unless that was done before."""
         if self._told:
             return
         self._told = True
-        warnings.warn(
+        warnings.warn_explicit(
             f"{type(dataset).__name__} is read by several workers but never asked get_worker_info(): "
             "each worker yields all of it, so that every sample comes once for each worker. Wrap it in "
             "asyncloader.split(dataset), or divide it in its __iter__",
-            stacklevel=stacklevel + 1,
+            UserWarning,
+            *line,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -205,3 +206,91 @@ def test_passes_beside_each_other_are_of_different_epochs(shards: list[str]) -> 
     loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=2, collate_fn=list)
     pairs = list(zip(loader, loader, strict=False))
     assert any(first != second for first, second in pairs)
+
+
+def ten() -> al.DataLoader[Any]:
+    return al.DataLoader(al.from_iterable(list(range(10))).take(10), 2, collate_fn=list)
+
+
+def state_after(batches: int) -> dict[str, Any]:
+    """As saved inside a loop that asked for no length."""
+    loader = ten()
+    for delivered, _ in enumerate(loader, 1):
+        if delivered == batches:
+            break
+    return loader.state_dict()
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_a_pass_that_has_no_batch_is_followed_by_the_next_epoch(read: bool) -> None:
+    def open_and_leave(loader: al.DataLoader[Any]) -> int:
+        """The epoch that follows."""
+        batches: Any = iter(loader)
+        assert len(loader) in (0, 5)
+        assert not read or list(batches) == []
+        batches.close()
+        epoch: int = loader.state_dict()["epoch"]
+        return epoch
+
+    empty = al.DataLoader(al.from_iterable([1]).take(1), 2, drop_last=True)
+    assert [open_and_leave(empty) for _ in range(3)] == [1, 2, 3]
+    resumed = ten()
+    resumed.load_state_dict(state_after(5))
+    assert open_and_leave(resumed) == 1
+    assert len(list(resumed)) == 5
+
+
+def test_an_epoch_that_is_set_keeps_the_position_of_a_pass_that_was_not_read() -> None:
+    loader = ten()
+    loader.load_state_dict(state_after(2))
+    iter(loader).close()
+    loader.load_state_dict(state_after(2))
+    unread: Any = iter(loader)
+    assert len(loader) == 5
+    unread.close()
+    loader.set_epoch(0)
+    assert list(loader) == [[4, 5], [6, 7], [8, 9]]
+    loader.set_epoch(0)
+    assert len(list(loader)) == 5, "it was read"
+
+
+def test_length_and_copies_are_those_of_the_pass_that_was_not_read(shards: list[str]) -> None:
+    loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3, collate_fn=list)
+    lengths = []
+    for epoch in range(10):
+        loader.set_epoch(epoch)
+        lengths.append(len(loader))
+    epoch = next(number for number in range(9) if lengths[number] != lengths[number + 1])
+    loader.set_epoch(epoch)
+    unread: Any = iter(loader)
+    assert len(loader) == lengths[epoch]
+    unread.close()
+    assert len(loader) == lengths[epoch]
+    twin = copy.copy(loader)
+    assert list(twin) == list(loader)
+
+
+def test_a_pass_that_another_one_takes_the_place_of_is_closed() -> None:
+    loader = ten()
+    unread = iter(loader)
+    assert len(loader) == 5
+    batches = iter(loader)
+    with pytest.raises(RuntimeError, match="an iterator made later that began at the same place"):
+        next(unread)
+    assert list(batches) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
+
+
+async def test_a_cut_epoch_is_told_at_the_line_of_an_async_loop_too(shards: list[str]) -> None:
+    loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3, collate_fn=list)
+    lengths = []
+    for epoch in range(10):
+        loader.set_epoch(epoch)
+        lengths.append(len(loader))
+    loader.set_epoch(lengths.index(max(lengths)))
+    for delivered, _ in enumerate(loader, 1):
+        if delivered == min(lengths):
+            break
+    with pytest.warns(UserWarning, match=f"left after {min(lengths)} of its {max(lengths)}") as warned:
+        async for _ in loader:
+            break
+    assert warned[0].filename == __file__

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import math
 import multiprocessing
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -158,6 +160,14 @@ def test_an_unsplit_dataset_is_warned_of_once_in_the_consumers_process(batch_siz
     assert "asyncloader.split(dataset)" in str(warning.message)
     assert warning.filename == __file__
     assert first == [plain(batch) for batch in TORCH(NotSplit(0, 6), batch_size, num_workers=2)]
+
+
+async def test_an_unsplit_dataset_is_warned_of_at_the_line_of_an_async_loop_too() -> None:
+    loader = al.DataLoader(NotSplit(0, 6), None, num_workers=2)
+    with pytest.warns(UserWarning, match="NotSplit is read by several workers") as warned:
+        async for _ in loader:
+            pass
+    assert [warning.filename for warning in warned] == [__file__]
 
 
 def test_one_worker_and_a_dataset_that_asked_are_not_warned_of() -> None:
@@ -481,6 +491,17 @@ def test_persistent_workers_survive_epochs_and_others_do_not() -> None:
         assert len(first) == len(second) == 2
         assert (first == second) is persistent
         assert not persistent or iter(loader) is iter(loader)
+
+
+def test_a_copy_has_persistent_workers_of_its_own() -> None:
+    with al.DataLoader(Pids(), None, num_workers=1, persistent_workers=True) as loader:
+        batches = iter(loader)
+        own = next(batches)
+        for twin in (copy.copy(loader), pickle.loads(pickle.dumps(loader))):
+            with twin:
+                assert own not in list(twin), "another worker"
+        assert list(batches) == [own] * 3, "its pass goes on"
+        assert set(loader) == {own}, "and its worker persists"
 
 
 class Passes(IterableDataset[int]):
