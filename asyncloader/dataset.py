@@ -170,11 +170,17 @@ class Dataset:
             concurrency: How many samples at a time, on threads; pays for images.
 
         Raises:
-            TypeError: ``handlers`` holds something else than functions by extension.
+            TypeError: ``handlers`` is no mapping, or holds something else than functions by extension.
             ValueError: ``concurrency`` is below 1.
             FormatError: While iterating: a field does not decode; names field and key.
         """
         _check_count("concurrency", concurrency)
+        if handlers is not None and not isinstance(handlers, Mapping):
+            raise TypeError(
+                f"decode should get a mapping of functions by extension, but got {type(handlers).__name__}: "
+                f"{handlers!r}; write .decode() for RGB arrays of images, or .decode({{'jpg': fn}}) with a "
+                "function that makes of the bytes what you want"
+            )
         for extension, handler in (handlers or {}).items():
             if not isinstance(extension, str) or not callable(handler):
                 raise TypeError(

@@ -31,7 +31,11 @@ def _size(value: Any, most: int = _MOST_ELEMENTS) -> int:
         return _NUMBER_BYTES
     if isinstance(value, bytes | bytearray | str):
         return len(value)
-    size = getattr(value, "nbytes", None)
+    try:
+        size = getattr(value, "nbytes", None)
+    except RuntimeError:  # a sparse tensor of torch has none, but its parts do
+        is_sparse = getattr(value, "is_sparse", False)
+        return value._indices().nbytes + value._values().nbytes if is_sparse else 0
     if isinstance(size, int):
         return size
     if isinstance(value, Mapping):

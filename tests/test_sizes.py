@@ -18,6 +18,8 @@ from asyncloader.sizes import bytes_of
         ("12345", 5),
         (np.zeros(4, np.int16), 8),
         (torch.zeros(2, 3), 24),
+        (torch.eye(4).to_sparse(), 4 * 4 + 2 * 4 * 8),
+        ({"graph": torch.eye(4).to_sparse(1), "label": 7}, 4 * 16 + 4 * 8 + 8),
         (7, 8),
         (0.5, 8),
         (None, 0),
@@ -31,6 +33,16 @@ from asyncloader.sizes import bytes_of
 )
 def test_data_is_counted_wherever_it_lies(batch: Any, size_bytes: int) -> None:
     assert bytes_of(batch) == size_bytes
+
+
+class Sizeless:
+    @property
+    def nbytes(self) -> int:
+        raise RuntimeError("no size")
+
+
+def test_what_cannot_tell_its_size_counts_nothing() -> None:
+    assert bytes_of([Sizeless(), b"12"]) == 2
 
 
 def test_each_sample_of_a_batch_is_counted() -> None:

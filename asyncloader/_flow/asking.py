@@ -14,7 +14,8 @@ __all__ = ["Asked", "Asking", "Asks"]
 
 T = TypeVar("T")
 
-# Never reached: at most one item is asked for at a time, beyond those that may be made unasked.
+# Never reached: an item is asked for before it is received, and what is asked for is begun before anything
+# is made unasked; so these are no more than the items that lie ready, and one.
 _MOST = 1 << 30
 
 
@@ -27,8 +28,9 @@ class Asks:
 
     def __init__(self, unasked: int = 0) -> None:
         self._asked = Channel[None](_MOST)
-        for _ in range(unasked):
-            self._asked.send(None)
+        # Counted by the making end alone. It may be any number: nothing is held for each.
+        self._unasked = unasked
+        self._is_finished = False
 
     def ask(self) -> None:
         """Ask for one more item."""
@@ -41,15 +43,24 @@ class Asks:
             TimeoutError: It was not for ``timeout_s``.
             EndOfChannel: Nothing more will be.
         """
-        self._asked.receive(timeout_s)
+        if not self._may_make_unasked():
+            self._asked.receive(timeout_s)
 
     async def wait_async(self) -> None:
         """Like ``wait``, from a coroutine."""
-        await self._asked.receive_async()
+        if not self._may_make_unasked():
+            await self._asked.receive_async()
 
     def finish(self) -> None:
         """Wake whoever waits to be asked: nothing more will be. Idempotent."""
+        self._is_finished = True
         self._asked.finish()
+
+    def _may_make_unasked(self) -> bool:
+        if not self._unasked or len(self._asked) or self._is_finished:
+            return False
+        self._unasked -= 1
+        return True
 
 
 class Asking(Generic[T]):

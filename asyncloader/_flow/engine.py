@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from ..descriptors import occupy_standard_descriptors
 from .channel import Channel
+from .producer import OWN_THREADS
 from .residents import MakeContext, Residents
 
 __all__ = ["Engine", "EngineStopped", "Scope"]
@@ -156,6 +157,8 @@ class Engine:
     def stop(self) -> None:
         """Cancel every task, close the loop and join the thread. Idempotent, from any thread.
 
+        One of the library's own threads joins nothing: it may hold what the tasks' clean-up needs.
+
         Raises:
             RuntimeError: The tasks' clean-up did not end within its deadline of five seconds.
             Exception: What leaving a context of ``enter`` raised; once.
@@ -170,8 +173,10 @@ class Engine:
             except RuntimeError:
                 if not self._loop.is_closed():
                     raise
-        # A garbage collection on the loop thread itself may end up here; it cannot wait for itself.
-        if self._thread is threading.current_thread():
+        # A garbage collection may run a finalizer in any thread: on the loop itself, or in one that holds a
+        # lock which the loop waits for.
+        here = threading.current_thread()
+        if here is self._thread or here.name.startswith(OWN_THREADS):
             return
         self._thread.join(_STOP_DEADLINE_S)
         if self._thread.is_alive():

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from .channel import Channel, ChannelClosed
 
-__all__ = ["Producer"]
+__all__ = ["OWN_THREADS", "Producer"]
 
 T = TypeVar("T")
 
@@ -18,9 +18,9 @@ T = TypeVar("T")
 # thread cannot be killed; beyond the deadline we say so and go on.
 _CLOSE_DEADLINE_S = 5.0
 
-
-# The engine's, the producers', the map's and the device's threads, and those in which the loop reads files.
-_OWN_THREADS = ("asyncloader-", "asyncio_")
+OWN_THREADS = ("asyncloader-", "asyncio_")
+"""How the library's threads are named: the engine's, the producers', the map's and the device's, and those in
+which the loop reads files."""
 
 
 class Producer(Generic[T]):
@@ -74,7 +74,7 @@ class Producer(Generic[T]):
 
     def _join(self) -> None:
         # A garbage collection may run a finalizer in any thread, also in one that this one waits for.
-        if threading.current_thread().name.startswith(_OWN_THREADS) or self._thread.ident is None:
+        if threading.current_thread().name.startswith(OWN_THREADS) or self._thread.ident is None:
             return
         self._thread.join(_CLOSE_DEADLINE_S)
         if self._thread.is_alive():

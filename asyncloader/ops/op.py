@@ -60,6 +60,11 @@ class Want:
     def __init__(self) -> None:
         self.samples = sys.maxsize
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether calls are counted in this pass."""
+        return self.samples < sys.maxsize
+
     def pull(self, blocks: Iterator[Block], wanted: Callable[[], int]) -> Iterator[Block]:
         """The blocks, each pulled with ``wanted()`` as the want."""
         while True:

@@ -75,8 +75,13 @@ class Take:
         taken: int = start.get("taken", 0)
         if taken >= share:
             return
+
+        def wanted() -> int:
+            # Without a bound, a filter in front would slow down the calls before it for the last few.
+            return min(lane.want.samples, share - taken) if lane.want.is_bounded else lane.want.samples
+
         with closing(upstream(start.get("from", START), lane)) as blocks:
-            for block in blocks:
+            for block in lane.want.pull(blocks, wanted):
                 if taken + len(block) > share:
                     count = share - taken
                     block = Block(block.samples[:count], PickedTrail(block.trail, range(count)))

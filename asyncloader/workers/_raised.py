@@ -113,14 +113,25 @@ class _ErrorPickler(Homeward):
         place: Where it happened.
         own: Go by the ``__reduce__`` of those that define one.
         chained: Keep what they came from as objects; else it is told with the frames.
+        tried: By id each value that was tried for itself, and whether it pickles. Shared by the picklers
+            that try the values within: each is tried once, however many errors hold it.
     """
 
-    def __init__(self, file: io.BytesIO, error: BaseException, place: str, own: bool, chained: bool) -> None:
+    def __init__(
+        self,
+        file: io.BytesIO,
+        error: BaseException,
+        place: str,
+        own: bool,
+        chained: bool,
+        tried: dict[int, tuple[Any, bool]] | None = None,
+    ) -> None:
         super().__init__(file, protocol=5)
         self._error = error
         self._place = place
         self._own = own
         self._chained = chained
+        self._tried = {} if tried is None else tried
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, BaseException):
@@ -159,13 +170,19 @@ class _ErrorPickler(Homeward):
         return _make, (kind, *kept), state
 
     def _pickles(self, value: Any) -> bool:
+        if id(value) in self._tried:
+            return self._tried[id(value)][1]
+        # Kept, so that its id stays its own. In a circle it is met again while it is tried: that it does
+        # not pickle, the outermost trial finds out.
+        self._tried[id(value)] = value, True
         file = io.BytesIO()
         try:
-            _ErrorPickler(file, self._error, self._place, self._own, self._chained).dump(value)
+            within = _ErrorPickler(file, self._error, self._place, self._own, self._chained, self._tried)
+            within.dump(value)
             pickle.loads(file.getvalue())
         except Exception:
-            return False
-        return True
+            self._tried[id(value)] = value, False
+        return self._tried[id(value)][1]
 
 
 def _native(kind: type[BaseException]) -> type[BaseException]:

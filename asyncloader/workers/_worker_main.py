@@ -35,6 +35,10 @@ from .slots import OutboundSlots
 
 __all__ = ["work"]
 
+# Free slots that a worker keeps, however many batches it may make ahead: enough that making one anew is
+# rare, and few enough that what a consumer kept for a while does not stay allocated.
+_MOST_SPARE = 64
+
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -136,7 +140,7 @@ class _Outlet:
         self._last_bytes = 0
         # At rest the parent has taken all that was sent, and each of these slots may be free at once; one
         # more is the one being filled.
-        self._slots = OutboundSlots(spare=prefetch + 1)
+        self._slots = OutboundSlots(spare=min(prefetch, _MOST_SPARE) + 1)
 
     def wait_credit(self) -> None:
         """Take one credit, waiting for it. Raises _LetGo when the parent wants no more."""

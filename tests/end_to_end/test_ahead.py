@@ -127,6 +127,13 @@ def test_maps_in_a_row_are_held_to_the_same_number(workers: int, counter: Counte
             assert nth * BATCH <= calls <= nth * BATCH + 32
 
 
+@pytest.mark.parametrize("kind", [plain, threads, coroutines])
+def test_a_take_pays_for_what_it_gives(kind: Any, counter: Counter) -> None:
+    loader = al.DataLoader(kind(counter)(numbers()).take(10), 64, ahead=0, collate_fn=list)
+    assert [number for batch in loader for number in batch] == list(range(10))
+    assert counter.settled() == 10
+
+
 @WORKERS
 @pytest.mark.parametrize("kept", [0, 1, 7])
 @pytest.mark.parametrize("batch_size", [None, 4])

@@ -81,6 +81,8 @@ def test_wrong_urls_are_refused_at_once(
         (lambda ds: ds.repeat(0), ValueError, "times should be a positive integer value, but got times=0"),
         (lambda ds: ds.take(-1), ValueError, "count should be a positive integer value, but got count=-1"),
         (lambda ds: ds.decode({"jpg": 3}), TypeError, "decode should get functions .*but got 'jpg': 3"),
+        (lambda ds: ds.decode("pil"), TypeError, r"but got str: 'pil'; write .decode\(\)"),
+        (lambda ds: ds.decode([len]), TypeError, "decode should get a mapping .*but got list"),
         (lambda ds: ds.decode(concurrency=0), ValueError, "concurrency should be a positive integer"),
     ],
 )

@@ -205,6 +205,32 @@ def test_an_engine_can_be_stopped_by_a_garbage_collection_on_its_own_thread() ->
     engine.stop()
 
 
+def test_a_garbage_collection_under_a_lock_that_the_loop_waits_for_does_not_wait_for_the_loop() -> None:
+    engine, lock, out = Engine(), threading.Lock(), Channel[str](1)
+    errors = []
+
+    async def work() -> None:
+        await out.send_async("started")
+        with lock:  # as a reader gives its bytes back
+            pass
+
+    def collect() -> None:
+        with lock:
+            engine.submit(work, out)
+            out.receive()
+            try:
+                engine.stop()
+            except RuntimeError as error:
+                errors.append(error)
+
+    engine.start()
+    thread = threading.Thread(target=collect, name="asyncloader-batches")
+    thread.start()
+    thread.join()
+    assert not errors
+    engine.stop()
+
+
 # --- scopes ---
 
 

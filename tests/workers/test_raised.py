@@ -197,6 +197,46 @@ def test_an_error_that_came_from_itself_arrives() -> None:
     assert arrived.__cause__.__cause__ is arrived
 
 
+class Client:
+    """What an error of a library may hold, and what may hold the error in turn."""
+
+    def __init__(self, held: object) -> None:
+        self.held = held
+        self.last: Exception | None = None
+
+
+def test_errors_that_hold_each_other_arrive() -> None:
+    one: Any = ValueError("one")
+    one.first = one.second = other = KeyError("other")
+    other.first = other.second = one  # type: ignore[attr-defined]
+    arrived: Any = sent(one)
+    assert type(arrived) is ValueError and type(arrived.first) is KeyError
+    assert arrived.first is arrived.second and arrived.first.second is arrived
+
+
+@pytest.mark.parametrize("held", [None, threading.Lock()], ids=["whole", "partly"])
+def test_an_error_in_a_circle_with_its_client_arrives(held: object) -> None:
+    error: Any = TwoArgumentsError(3, "cut")
+    error.client = error.session = client = Client(held)
+    client.last = error
+    arrived: Any = sent(error)
+    assert type(arrived) is TwoArgumentsError and arrived.code == 3
+    if held is None:
+        assert arrived.client is arrived.session and arrived.client.last is arrived
+    else:
+        assert not hasattr(arrived, "client") and not hasattr(arrived, "session")
+
+
+def test_errors_in_errors_are_each_tried_once() -> None:
+    error = ResponseError(threading.Lock(), 404)
+    for _ in range(40):
+        error = ResponseError(error, 404)
+    arrived: Any = sent(error)
+    for _ in range(40):
+        arrived = arrived.response
+    assert type(arrived) is ResponseError and not hasattr(arrived, "response")
+
+
 def test_a_group_comes_with_its_members() -> None:
     group = ExceptionGroup("both", [TwoArgumentsError(1, "cut"), ResponseError(threading.Lock(), 404)])
     arrived = sent(group)
