@@ -138,7 +138,7 @@ def test_a_stopped_process_goes_on_as_if_nothing_had_been(serve: Serve, new_run:
 def test_a_stopped_process_makes_the_others_wait_once(serve: Serve, new_run: Any, kept: Any) -> None:
     content = os.urandom(9 * MiB)
     server, setting = serve({"x": content}, [testing.Stall(100, 30, after=1, times=1)]), new_run()
-    url, stall_s = server.url_of("x"), 1.0
+    url, stall_s = server.url_of("x"), 2.0
     with running(setting, [url]) as (_, start):
         pid = start()
         until(lambda: server.counters.requests >= 2 and size_of(kept("filling")) > 0)
@@ -146,7 +146,8 @@ def test_a_stopped_process_makes_the_others_wait_once(serve: Serve, new_run: Any
         began = time.monotonic()
         with Epoch(setting, [url, url, url], stall_s=stall_s) as epoch:
             assert epoch.all_shards() == [content] * 3
-        assert 2 * stall_s - 0.5 < time.monotonic() - began < 2 * stall_s + 2
+        # Once, and not for each of the three; a busy machine may take seconds more.
+        assert 2 * stall_s - 0.5 < time.monotonic() - began < 2 * stall_s + 5
         os.kill(pid, signal.SIGKILL)
     assert read_epoch(setting, [url]) == [content]
     assert len(kept("shards")) == 1
