@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -148,7 +149,10 @@ def test_a_stopped_process_makes_the_others_wait_once(serve: Serve, new_run: Any
             assert epoch.all_shards() == [content] * 3
         # Once, and not for each of the three; a busy machine may take seconds more.
         assert 2 * stall_s - 0.5 < time.monotonic() - began < 2 * stall_s + 5
+        ended = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL)
+        assert select.select([ended], [], [], 10)[0]  # till then it holds its lock
+        os.close(ended)
     assert read_epoch(setting, [url]) == [content]
     assert len(kept("shards")) == 1
 
