@@ -33,7 +33,7 @@ from .plan.checkpoint import Cursor
 from .plan.lanes import worker_lanes
 from .progress import NetworkCounts, Statistics
 from .seeding import seed_worker
-from .shards import Shards
+from .sources.shards import Shards
 from .stream import Batches, Lanes, MergedLanes, Note, read_lanes
 from .torch_kind.worker_info import enter_worker
 from .tracebacks import drop_frames, users_level

@@ -32,7 +32,7 @@ ROOMS = [
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
     {"catalog"},  # which shards a recipe is of
     {"ops"},  # one transformation of a lane's stream a file
-    {"shards", "iterables"},  # sources: where a lane's samples come from
+    {"sources"},  # where a lane's samples come from
     {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows
     {"stream"},  # one run of a recipe: lanes in turn, as batches
     {"run"},  # one pass: threads or processes, and their end

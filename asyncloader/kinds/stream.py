@@ -24,7 +24,7 @@ from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
 from ..run import BatchIterator, Run, WorkerSetting, stream_in_thread, stream_in_workers
 from ..seeding import draw_base_seed
-from ..shards import Shards
+from ..sources.shards import Shards
 from ..stream import Lanes
 from ..tracebacks import users_level
 from ..workers import ForkServer
