@@ -55,7 +55,6 @@ class Worker:
         number: int,
         connection: socket.socket,
         lifeline: Lifeline,
-        slots: InboundSlots,
         grace_s: float = GRACE_S,
         *,
         on_demand: bool = False,
@@ -65,7 +64,7 @@ class Worker:
         self._owner = os.getpid()
         self._connection = connection
         self._lifeline = lifeline
-        self._slots = slots
+        self._slots = InboundSlots()
         self._lock = threading.Lock()
         self._receiving = False
         self._closed = False
@@ -80,11 +79,6 @@ class Worker:
     @property
     def pid(self) -> int | None:
         return self._lifeline.pid
-
-    @property
-    def slot_count(self) -> int:
-        """How many slots are mapped: batches outstanding, those kept by the user, and a few free."""
-        return len(self._slots)
 
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Any]:
         """The next batch and its note, blocking this thread until it is there.
