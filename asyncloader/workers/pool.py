@@ -15,9 +15,10 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from .._flow.children import import_path
 from ..by_value import dumps_outward
 from ._wire import Setting, socketpair, store
-from .forkserver import ForkServer, path_strings
+from .forkserver import ForkServer
 from .worker import GRACE_S, Worker, close_workers
 
 __all__ = ["Job", "WorkerPool"]
@@ -103,7 +104,7 @@ class WorkerPool:
             number=number,
             prefetch=self._prefetch,
             prefetch_bytes=self._prefetch_bytes,
-            path=path_strings(sys.path),
+            path=import_path(),
             argv=list(sys.argv),
             directory=os.getcwd(),
             environment=dict(os.environ),

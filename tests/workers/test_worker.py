@@ -22,7 +22,7 @@ from asyncloader._flow.channel import ChannelClosed, EndOfChannel
 from asyncloader.errors import FormatError, WorkerDiedError
 from asyncloader.testing import check_leaks
 from asyncloader.workers import Worker, WorkerPool
-from asyncloader.workers.forkserver import wait_ended
+from asyncloader.workers.lifeline import wait_ended
 
 pytestmark = pytest.mark.usefixtures("server")
 
