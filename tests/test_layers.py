@@ -21,7 +21,7 @@ PACKAGE = Path(asyncloader.__file__).parent
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
     # Small things that know nobody else.
-    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors", "texts"},
+    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors", "texts", "dense"},
     {"torch_private", "by_value"},
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
