@@ -20,8 +20,9 @@ PACKAGE = Path(asyncloader.__file__).parent
 #: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
-    # Small things that know nobody else.
-    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors", "texts", "dense"},
+    # Small things that know nobody else: values, and what lies in memory and on disk.
+    {"progress", "quantity", "sizes", "texts", "tracebacks"},
+    {"dense", "descriptors", "digest", "draft", "memory"},
     {"torch_private", "by_value"},
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
