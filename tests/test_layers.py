@@ -22,7 +22,7 @@ ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
     {"blocks"},  # runs of samples, as rows or columns
     # Small things that know nobody else.
-    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors", "run_length"},
+    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors", "texts"},
     {"torch_private", "by_value"},
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
@@ -33,7 +33,7 @@ ROOMS = [
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
     {"catalog"},  # which shards a recipe is of
     {"ops"},  # one transformation of a lane's stream a file
-    {"shards", "iterables"},  # sources: where a lane's samples come from
+    {"sources"},  # where a lane's samples come from
     {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows
     {"stream"},  # one run of a recipe: lanes in turn, as batches
     {"run"},  # one pass: threads or processes, and their end

@@ -23,9 +23,11 @@ from ..plan.counts import Deal, UnknownCount
 from ..plan.lanes import check_shards, choose_lanes, rank_lanes
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
-from ..run import BatchIterator, Run, WorkerSetting, stream_in_thread, stream_in_workers
+from ..run.run import BatchIterator, Run
+from ..run.thread import stream_in_thread
+from ..run.workers import WorkerSetting, stream_in_workers
 from ..seeding import draw_base_seed
-from ..shards import Shards
+from ..sources.shards import Shards
 from ..stream import Job
 from ..tracebacks import users_level
 from ..workers import ForkServer

@@ -19,13 +19,13 @@ from itertools import islice
 from time import monotonic
 from typing import Any, TypeAlias
 
-from ._flow.channel import Channel, EndOfChannel
-from ._flow.engine import Engine, Scope
-from .blocks import Block, OffsetTrail, Rows, SourceTrail
-from .ops.op import Blocks, Lane, name_of
-from .plan.counts import Deal, UnknownCount
-from .plan.topology import AskedTopology, Topology, enter_topology
-from .types import Position
+from .._flow.channel import Channel, EndOfChannel
+from .._flow.engine import Engine, Scope
+from ..blocks import Block, OffsetTrail, Rows, SourceTrail
+from ..ops.op import Blocks, Lane, name_of
+from ..plan.counts import Deal, UnknownCount
+from ..plan.topology import AskedTopology, Topology, enter_topology
+from ..types import Position
 
 __all__ = ["Iterables", "Make", "iterate_async"]
 

@@ -9,22 +9,22 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
-from ._flow.channel import Channel
-from .blocks import Block, NestedTrail, Rows, SourceTrail
-from .cache.opener import CachedStores
-from .errors import FormatError
-from .formats import open_decoder
-from .manifest.check import ShardCheck
-from .manifest.entries import Expected
-from .ops.op import Blocks, Lane
-from .plan.counts import Deal, UnknownCount, lane_counts
-from .plan.lanes import lane_shards
-from .stores.access import Access
-from .stores.names import names_digest
-from .stores.reading.reader import Opener, ShardChunks, read_shards
-from .stores.router import Stores
-from .stores.urls import redact
-from .types import Position
+from .._flow.channel import Channel
+from ..blocks import Block, NestedTrail, Rows, SourceTrail
+from ..cache.opener import CachedStores
+from ..errors import FormatError
+from ..formats import open_decoder
+from ..manifest.check import ShardCheck
+from ..manifest.entries import Expected
+from ..ops.op import Blocks, Lane
+from ..plan.counts import Deal, UnknownCount, lane_counts
+from ..plan.lanes import lane_shards
+from ..stores.access import Access
+from ..stores.names import names_digest
+from ..stores.reading.reader import Opener, ShardChunks, read_shards
+from ..stores.router import Stores
+from ..stores.urls import redact
+from ..types import Position
 
 __all__ = ["Shards"]
 
