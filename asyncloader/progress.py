@@ -99,8 +99,9 @@ class Statistics:
         return time.perf_counter() if self.ended_s is None else self.ended_s
 
     def __repr__(self) -> str:
+        tokens = f"tokens={self.tokens}, " if self.tokens else ""
         return (
-            f"Statistics(batches={self.batches}, samples={self.samples}, tokens={self.tokens}, "
+            f"Statistics(batches={self.batches}, samples={self.samples}, {tokens}"
             f"size_bytes={self.size_bytes}, elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, "
             f"wait_share={self.wait_share:.3f}, network={self.network})"
         )
