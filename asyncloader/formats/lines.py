@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import msgspec
 import numpy as np
 
+from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
-from ..types import Block, OffsetTrail
 from ._push import MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
 
 __all__ = ["JsonlDecoder", "TextDecoder"]
@@ -153,7 +153,7 @@ class _LineDecoder(PushDecoder):
 
     def _take(self) -> Iterator[Block]:
         if self._samples:
-            block = Block(self._samples, OffsetTrail(self._index, self._ends, self._line, self._blanks))
+            block = Rows(self._samples, OffsetTrail(self._index, self._ends, self._line, self._blanks))
             self._index += len(self._samples)
             if self._line is not None:
                 self._line += len(self._samples) + sum(self._blanks.values())
