@@ -88,7 +88,7 @@ def read_plainly(body: bytes) -> tuple[list[Any], list[int], tuple[str, int] | N
         try:
             value = json.loads(str(line, "utf-8"))
             if type(value) is not dict:
-                return samples, ends, ("jsonl: expected one object per line, found a", at)
+                return samples, ends, ("jsonl: expected one object per line, found ", at)
             samples.append(value)
             ends.append(min(at + len(line) + 1, len(body)))
         except json.JSONDecodeError as error:
@@ -112,7 +112,7 @@ def check(body: bytes, sizes: list[int]) -> None:
         assert [position["byte"] for position in positions] == expected_ends
         assert (fault is None) == (expected_fault is None)
         if fault is not None and expected_fault is not None:
-            assert fault[0].startswith(expected_fault[0].removesuffix("\n"))
+            assert fault[0].startswith(expected_fault[0])
             assert fault[1:] == (expected_fault[1], len(samples))
 
 
