@@ -167,7 +167,8 @@ class JsonlDecoder(_LineDecoder):
     """Decode JSON Lines: each line that is not blank is one JSON object, and that dict the sample.
 
     Nothing is added to the dict. Lines end with ``\\n`` or ``\\r\\n``, the last one may lack its end;
-    a byte order mark at the start is dropped. ``NaN`` and ``Infinity`` are read, as :mod:`json` does.
+    a byte order mark at the start is dropped. The values are those of :mod:`json`, ``NaN`` and large
+    integers too; what parses them is faster.
     A line with any other JSON value raises: pipelines address samples by field, and a value wrapped
     in a dict of our making would hide that the shard is not what was expected.
 
