@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from ._flow.channel import Channel
-from .cache.opener import CachedStores
+from .cache.store import CachedStores
 from .errors import FormatError
 from .formats import open_decoder
 from .manifest.check import ShardCheck

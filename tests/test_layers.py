@@ -141,6 +141,17 @@ def test_a_pure_room_has_no_async_and_no_clock(room: str) -> None:
                 assert not names & {"time", "asyncio", "threading", "socket", "aiohttp"}, path
 
 
+def test_the_folder_of_the_cache_knows_neither_the_loop_nor_the_flow() -> None:
+    for path in (PACKAGE / "cache/folder").glob("*.py"):
+        imported = {
+            node.module if isinstance(node, ast.ImportFrom) else alias.name
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        assert not {name for name in imported if re.search(r"\b(asyncio|_flow|flow|store)$", name or "")}, path
+
+
 def sources(pattern: str) -> list[str]:
     """Where the pattern is in code of the library itself, comments and docstrings apart."""
     found = []

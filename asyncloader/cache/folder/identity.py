@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..stores.objects.options import ENDPOINT_VARIABLES, plain_options
-from ..stores.urls import scheme_of
+from ...stores.objects.options import ENDPOINT_VARIABLES, plain_options
+from ...stores.urls import scheme_of
 
 __all__ = ["Identity", "identity_of"]
 
