@@ -14,7 +14,7 @@ from typing import Any
 from ..errors import StoreError
 from ..stores.access import Access, CacheSetting
 from ..stores.network.hedging import Hedges
-from ..stores.reading.reader import Opener
+from ..stores.reading.reader import StoresByUrl
 from ..stores.store import Body, Store, clip
 from ..stores.urls import scheme_of
 from ..types import Buffer
@@ -45,7 +45,7 @@ class CachedStores:
 
     def __init__(
         self,
-        remote: Opener,
+        remote: StoresByUrl,
         access: Access,
         setting: CacheSetting,
         resources: AsyncExitStack,
@@ -61,7 +61,7 @@ class CachedStores:
         self._cache: Cache | None = None
         self._opening = asyncio.Lock()
 
-    def for_lane(self, lane: int) -> Opener:
+    def for_lane(self, lane: int) -> StoresByUrl:
         """These stores, as one lane reads from them."""
         return _LaneStores(self, lane)
 
