@@ -182,6 +182,12 @@ def test_nothing_sleeps_and_so_nothing_polls() -> None:
     assert sources(r"\bsleep\(") == []
 
 
+def test_schemes_are_told_apart_in_their_tables_alone() -> None:
+    places = {line.partition(":")[0] for line in sources(r"['\"](s3|gs|az|hf)(://)?['\"]")}
+    # The last is what AWS calls its service, in the shared files.
+    assert places == {"stores/schemes.py", "stores/objects/clouds.py", "stores/objects/profiles.py"}
+
+
 def test_no_wait_has_a_default_bound_on_queues() -> None:
     assert sources(r"\b(asyncio|queue)\.(Simple|Lifo|Priority)?Queue\b") == []
 

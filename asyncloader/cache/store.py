@@ -68,7 +68,7 @@ class CachedStores:
     async def of(self, url: str, lane: int) -> Store:
         """The store that serves ``url``."""
         store = await self._remote.of(url)
-        if scheme_of(url) == "file":
+        if scheme_of(url).is_local:
             return store
         async with self._opening:
             if self._cache is None:

@@ -172,7 +172,7 @@ def find_local_manifests(
 def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:
     """The local ones of the names, by their numbers, with the folders that they lie in."""
     if isinstance(names, Braces):
-        if scheme_of(names[0]) != "file":
+        if not scheme_of(names[0]).is_local:
             return []
         if "/" not in names.pattern.partition("{")[2]:
             return [(os.path.dirname(local_path(names[0])), range(len(names)))]
@@ -184,7 +184,7 @@ def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:
     return [
         (os.path.dirname(local_path(names[numbers[0]])), numbers)
         for numbers in beginnings.values()
-        if scheme_of(names[numbers[0]]) == "file"
+        if scheme_of(names[numbers[0]]).is_local
     ]
 
 
@@ -226,7 +226,7 @@ def read_local_manifest(path: str) -> bytes | None:
 
 def _meaning(pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], bool]:
     """Whether the shard at a place is meant by a folder, prefix or glob."""
-    if scheme_of(pattern) == "file":
+    if scheme_of(pattern).is_local:
         path = local_path(pattern)
         if not path.endswith("/"):
             # Where it is looked from is no pattern, whatever its name.
@@ -247,11 +247,11 @@ def _place(url: str) -> str:
         scheme = scheme_of(url)
     except ValueError:  # a name in a manifest, from a version that knows more schemes
         return url
-    if scheme == "file":
+    if scheme.is_local:
         path = os.path.abspath(local_path(url))
         return path.replace(os.sep, "/")
     rest = url.partition("://")[2]
-    if scheme in ("http", "https"):
+    if scheme.is_web:
         parts = urlsplit(url)
         rest = parts.netloc.rpartition("@")[2].lower() + unquote(parts.path)
-    return f"{scheme}://{rest}"
+    return f"{scheme.name}://{rest}"

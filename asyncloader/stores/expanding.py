@@ -11,6 +11,7 @@ from typing import TypeAlias
 from .braces import MOST_SHARDS, Braces
 from .globs import has_special
 from .names import Part, is_even
+from .schemes import Scheme
 from .urls import (
     MANIFEST_NAME,
     check_web_url,
@@ -58,7 +59,7 @@ class Expanded:
     """
 
     parts: tuple[Part | RemotePattern, ...]
-    schemes: frozenset[str]
+    schemes: frozenset[Scheme]
     matches: tuple[Match, ...]
 
 
@@ -141,12 +142,12 @@ class _Sorter:
     """Takes the user's names apart into what is known by itself and what has to be looked up."""
 
     def __init__(self) -> None:
-        self.schemes: set[str] = set()
+        self.schemes: set[Scheme] = set()
         self._parts: list[Part | RemotePattern | _LocalPattern] = []
         self._names: list[str] = []  # the run of names since the part before
         self._count = 0
         # Of folders whose scheme and server were found to be good: long lists repeat a few.
-        self._known: dict[str, str] = {}
+        self._known: dict[str, Scheme] = {}
 
     def add(self, pattern: str) -> None:
         names = _expand_braces(pattern) if "{" in pattern else (pattern,)
@@ -159,7 +160,7 @@ class _Sorter:
             return
         for name in names:
             scheme = self._scheme_of(name)
-            if scheme == "file":
+            if scheme.is_local:
                 name = expand_home(name)  # of a brace such as {~/a,~/b}
                 if name.endswith("/") or glob.has_magic(local_path(name) if "://" in name else name):
                     self._append(_LocalPattern(name))
@@ -182,14 +183,14 @@ class _Sorter:
             self._parts.append(tuple(self._names))
             self._names = []
 
-    def _scheme_of(self, name: str) -> str:
+    def _scheme_of(self, name: str) -> Scheme:
         """The scheme of a name whose server is good."""
         folder = name[: name.rfind("/") + 1]
         scheme = self._known.get(folder)
         if scheme is None:
             scheme = scheme_of(name)
             self.schemes.add(scheme)
-            if scheme in ("http", "https"):
+            if scheme.is_web:
                 check_web_url(name)
             if folder and not folder.endswith("://") and "?" not in folder:
                 self._known[folder] = scheme

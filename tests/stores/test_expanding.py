@@ -143,7 +143,7 @@ def test_a_range_is_not_looked_through_and_what_differs_is() -> None:
     expanded = expanding.expand_urls(patterns)
     assert list(map(len, expanded.parts)) == [1_000_000, 2, 1_000_000, 4]  # type: ignore[arg-type]
     assert list(map(type, expanded.parts)) == [braces.Braces, tuple, braces.Braces, tuple]
-    assert expanded.schemes == {"s3", "gs", "file"}
+    assert {scheme.name for scheme in expanded.schemes} == {"s3", "gs", "file"}
 
 
 def test_prefixes_of_servers_stay_patterns_in_their_places() -> None:

@@ -26,7 +26,7 @@ def test_a_file_url_with_a_host_is_refused() -> None:
     [("S3://b/k", "s3"), ("https://h", "https"), ("/x", "file"), ("a:b", "file"), ("file:///x", "file")],
 )
 def test_schemes(url: str, scheme: str) -> None:
-    assert scheme_of(url) == scheme
+    assert scheme_of(url).name == scheme
 
 
 @pytest.mark.parametrize(
