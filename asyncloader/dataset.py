@@ -19,7 +19,6 @@ from ._flow.engine import Engine
 from .cache.setting import cache_setting
 from .catalog import make_catalog
 from .formats.fields import decode_sample, default_handlers
-from .iterables import Iterables, Make
 from .ops.async_map import AsyncMap
 from .ops.context import MakeContext
 from .ops.fields import Rename, Select
@@ -31,7 +30,8 @@ from .ops.shuffle import Shuffle
 from .ops.take import Take
 from .plan.counts import Counter, Deal
 from .plan.topology import Topology
-from .shards import Shards
+from .sources.iterables import Iterables, Make
+from .sources.shards import Shards
 from .stores.access import Access, Renew
 from .stores.objects.options import check_buckets
 from .stores.policy import NetworkPolicy
@@ -225,7 +225,7 @@ class Dataset:
             lane = Lane(Topology(), engine, budget, _HEAD_READ_BYTES, self.order_seed)
             with closing(self.open(START, lane)) as blocks:
                 for block in lane.want.pull(blocks, lambda: n - len(samples)):
-                    samples.extend(block.samples[: n - len(samples)])
+                    samples.extend(block.rows()[: n - len(samples)])
                     if len(samples) == n:
                         break
         return samples

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence, Sized
 from urllib.parse import urlsplit
 
 from .formats import compression_suffixes, format_of, formats, has_format, known_suffixes
-from .run_length import RunLengths
 from .stores.braces import Braces, has_unclosed_brace
 from .stores.names import ShardNames
 from .stores.schemes import SCHEMES
 from .stores.urls import WEB, local_path, redact, scheme_of, suffix_path
+from .texts import RunLengths
 
 __all__ = ["check_names", "check_prefix", "formats_of", "is_shard_name"]
 

@@ -20,19 +20,20 @@ PACKAGE = Path(asyncloader.__file__).parent
 #: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
+    {"blocks"},  # runs of samples, as rows or columns
     # Small things that know nobody else.
-    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors", "run_length"},
+    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors", "texts"},
     {"torch_private", "by_value"},
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
-    {"stores", "formats", "batching", "collate", "seeding"},  # bytes; samples; batches
+    {"stores", "formats", "collate", "seeding"},  # bytes; samples; batches
     {"shard_names"},  # what names tell of formats, and what to write where they tell none
     {"shard_search"},  # names checked, expanded and looked up
     {"manifest"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
     {"catalog"},  # which shards a recipe is of
     {"ops"},  # one transformation of a lane's stream a file
-    {"shards", "iterables"},  # sources: where a lane's samples come from
+    {"sources"},  # where a lane's samples come from
     {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows
     {"stream"},  # one run of a recipe: lanes in turn, as batches
     {"run"},  # one pass: threads or processes, and their end
@@ -45,7 +46,7 @@ ROOMS = [
 APART = {"testing"}
 
 #: Rooms without ``async``, clock and I/O, so that their rules can be tested as functions.
-PURE = {"errors", "types", "sizes", "quantity", "digest", "plan", "formats", "batching", "collate"}
+PURE = {"errors", "types", "sizes", "quantity", "digest", "blocks", "plan", "formats", "collate"}
 
 
 def level_of(room: str) -> int:

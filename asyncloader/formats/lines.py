@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, ClassVar
 
+from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
-from ..types import Block, OffsetTrail
 from ._push import MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
 
 __all__ = ["JsonlDecoder", "TextDecoder"]
@@ -141,7 +141,7 @@ class _LineDecoder(PushDecoder):
 
     def _take(self) -> Iterator[Block]:
         if self._samples:
-            block = Block(self._samples, OffsetTrail(self._index, self._ends, self._line, self._blanks))
+            block = Rows(self._samples, OffsetTrail(self._index, self._ends, self._line, self._blanks))
             self._index += len(self._samples)
             if self._line is not None:
                 self._line += len(self._samples) + sum(self._blanks.values())

@@ -11,7 +11,9 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import accumulate, chain
-from typing import Protocol, overload
+from typing import Protocol
+
+from ..texts import Texts
 
 __all__ = ["MOST_SHARDS", "Braces", "has_unclosed_brace"]
 
@@ -21,7 +23,7 @@ MOST_SHARDS = 10_000_000
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
 
 
-class Braces(Sequence[str]):
+class Braces(Texts):
     """The names that a pattern stands for, in the order in which a shell expands it.
 
     Ranges (``{000..127}``, padded as written) and lists (``{a,b}``) are expanded, also in one another, and
@@ -36,25 +38,18 @@ class Braces(Sequence[str]):
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        self._texts = _parse(pattern)
-        if self._texts.count > MOST_SHARDS:
+        self._meaning = _parse(pattern)
+        if self._meaning.count > MOST_SHARDS:
             raise ValueError(f"its braces name more than {MOST_SHARDS} shards")
 
     def __len__(self) -> int:
-        return self._texts.count
+        return self._meaning.count
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return tuple(map(self._texts.at, range(len(self))[index]))
-        return self._texts.at(range(len(self))[index])
+    def at(self, index: int) -> str:
+        return self._meaning.at(index)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._texts)
+        return iter(self._meaning)
 
     def __reduce__(self) -> tuple[type[Braces], tuple[str]]:
         return Braces, (self.pattern,)
@@ -65,7 +60,7 @@ def has_unclosed_brace(text: str) -> bool:
     return text.count("{") > len(_partners(text))
 
 
-class _Texts(Protocol):
+class _Meaning(Protocol):
     """What a part of a pattern stands for. Its number may be too large for ``len``."""
 
     count: int
@@ -110,7 +105,7 @@ class _Numbers:
 class _Around:
     """Texts with others before and behind each."""
 
-    def __init__(self, before: str, inner: _Texts, behind: str) -> None:
+    def __init__(self, before: str, inner: _Meaning, behind: str) -> None:
         self._before, self._inner, self._behind = before, inner, behind
         self.count = inner.count
 
@@ -125,7 +120,7 @@ class _Around:
 class _Either:
     """Those of each option, one option after the other."""
 
-    def __init__(self, options: Sequence[_Texts]) -> None:
+    def __init__(self, options: Sequence[_Meaning]) -> None:
         self._options = options
         self._firsts = [0, *accumulate(option.count for option in options)]
         self.count = self._firsts.pop()
@@ -141,7 +136,7 @@ class _Either:
 class _Each:
     """Each of the first with each of the second, the second running faster."""
 
-    def __init__(self, first: _Texts, second: _Texts) -> None:
+    def __init__(self, first: _Meaning, second: _Meaning) -> None:
         self._first, self._second = first, second
         self.count = first.count * second.count
 
@@ -153,7 +148,7 @@ class _Each:
         return (slow + fast for slow in self._first for fast in self._second)
 
 
-def _parse(pattern: str) -> _Texts:
+def _parse(pattern: str) -> _Meaning:
     partners = _partners(pattern)
     groups = []
     done = 0
@@ -164,12 +159,12 @@ def _parse(pattern: str) -> _Texts:
     tail = pattern[done:]
     if not groups:
         return _Literal(tail)
-    texts: list[_Texts] = [_Around(before, choices, "") for before, choices in groups[:-1]]
+    texts: list[_Meaning] = [_Around(before, choices, "") for before, choices in groups[:-1]]
     before, choices = groups[-1]
     return reduce(_Each, [*texts, _Around(before, choices, tail)])
 
 
-def _choices(inside: str) -> _Texts:
+def _choices(inside: str) -> _Meaning:
     """What may stand in place of a brace, its contents and its partner."""
     if (bounds := _RANGE.fullmatch(inside)) is not None:
         return _Numbers(bounds[1], bounds[2])

@@ -12,8 +12,9 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
-from typing import TypeAlias, overload
+from typing import TypeAlias
 
+from ..texts import Texts
 from .braces import Braces
 from .schemes import SCHEMES
 from .urls import LOCAL, WEB, redact
@@ -39,10 +40,10 @@ _SPECIAL = re.compile(r"[*?\[#%]")
 _BATCH = 4096
 
 
-class ShardNames(Sequence[str]):
+class ShardNames(Texts):
     """Names in order, of which those of even patterns are made when they are asked for.
 
-    It is equal to a tuple of the same names, and pickles as its parts.
+    It pickles as its parts.
 
     Args:
         parts: Names, and patterns for which ``is_even`` holds, without a part that is empty.
@@ -60,27 +61,12 @@ class ShardNames(Sequence[str]):
     def __len__(self) -> int:
         return self._firsts[-1]
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[str]: ...
-
-    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
-        if isinstance(index, slice):
-            return tuple(map(self.__getitem__, range(len(self))[index]))
-        place = range(len(self))[index]
-        part = bisect_right(self._firsts, place) - 1
-        return self.parts[part][place - self._firsts[part]]
+    def at(self, index: int) -> str:
+        part = bisect_right(self._firsts, index) - 1
+        return self.parts[part][index - self._firsts[part]]
 
     def __iter__(self) -> Iterator[str]:
         return chain.from_iterable(self.parts)
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, ShardNames | tuple):
-            return NotImplemented
-        return len(self) == len(other) and all(mine == its for mine, its in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]  # it would have to be that of the tuple
 
     def __reduce__(self) -> tuple[type[ShardNames], tuple[tuple[Part, ...]]]:
         return ShardNames, (self.parts,)

@@ -16,7 +16,7 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, IterDataPi
 
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine, Scope
-from ..iterables import iterate_async
+from ..sources.iterables import iterate_async
 
 __all__ = [
     "AsyncFetched",

@@ -20,7 +20,7 @@ import asyncloader as al
 from asyncloader.digest import ALGORITHMS, open_digest
 from asyncloader.manifest.entries import Expected
 from asyncloader.manifest.lookup import find_local_manifests
-from asyncloader.shards import Shards
+from asyncloader.sources.shards import Shards
 
 CHUNK = os.urandom(2 << 20)
 ROUNDS = 5

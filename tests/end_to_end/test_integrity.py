@@ -16,7 +16,7 @@ from asyncloader import testing
 from asyncloader.formats import format_of
 from asyncloader.manifest.entries import Expected
 from asyncloader.manifest.lookup import Entries, expectations, find_local_manifests
-from asyncloader.shards import Shards
+from asyncloader.sources.shards import Shards
 
 from .harness import assert_resume_everywhere
 

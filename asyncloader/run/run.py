@@ -1,0 +1,173 @@
+"""A pass as its consumer holds it: batch by batch, for both kinds of loop, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+import weakref
+from contextlib import ExitStack
+from typing import Any, Generic, TypeVar
+
+from .._flow.channel import EndOfChannel, Receiver
+from ..plan.checkpoint import Cursor
+from ..progress import Statistics
+from ..stream import Note
+from ..tracebacks import drop_frames
+
+__all__ = ["BatchIterator", "Run"]
+
+T = TypeVar("T", covariant=True)
+
+
+class Run:
+    """A running pass: gives batches, moves the cursor, and cleans up after itself.
+
+    Args:
+        source: The rank's batches.
+        cursor: Moved with each delivery.
+        statistics: Counts them.
+        stack: Everything to be closed with the pass.
+        timeout_s: How long the next batch may take; None for as long as it takes.
+    """
+
+    def __init__(
+        self,
+        source: Receiver[tuple[Any, Note]],
+        cursor: Cursor,
+        statistics: Statistics,
+        stack: ExitStack,
+        timeout_s: float | None,
+    ) -> None:
+        self._source = source
+        self._stack = stack
+        self._timeout_s = timeout_s
+        self.cursor = cursor
+        self.statistics = statistics
+        self.exhausted = False
+        self._closed = False
+        self._owner = os.getpid()
+
+    def next_batch(self) -> Any:
+        """The next batch, blocking this thread.
+
+        Raises:
+            EndOfChannel: The pass is over, and everything it held is freed.
+            TimeoutError: The batch did not come in time; a later call may get it, as in torch.
+            RuntimeError: The pass was closed before its end.
+        """
+        self._check_open()
+        began = time.perf_counter()
+        try:
+            batch, note = self._source.receive(self._timeout_s)
+        except BaseException as error:
+            self.statistics.waited(began)
+            self._check_open()
+            # A TimeoutError that comes before the time is up is the user's own, or a store's.
+            waited_s = time.perf_counter() - began
+            if not isinstance(error, TimeoutError) or waited_s < (self._timeout_s or math.inf):
+                self._end(error)
+            drop_frames(error)
+            raise
+        return self._deliver(batch, note, began)
+
+    async def next_batch_async(self) -> Any:
+        """Like ``next_batch``, from a coroutine. If cancelled, the pass is closed."""
+        self._check_open()
+        began = time.perf_counter()
+        deadline = asyncio.timeout(self._timeout_s)
+        try:
+            async with deadline:
+                batch, note = await self._source.receive_async()
+        except BaseException as error:
+            self.statistics.waited(began)
+            self._check_open()
+            if not isinstance(error, TimeoutError) or not deadline.expired():
+                self._end(error)
+            drop_frames(error)
+            raise
+        return self._deliver(batch, note, began)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no batch to be had any more."""
+        return self._closed
+
+    def close(self) -> None:
+        """Free everything. Idempotent, from any thread."""
+        self._closed = True
+        self.statistics.end()
+        self._stack.close()
+
+    def _check_open(self) -> None:
+        """Refuse a pass that is not ours to read; also one closed by somebody else while we waited."""
+        if self._owner != os.getpid():
+            raise RuntimeError(
+                f"this iterator belongs to process {self._owner}, and a process forked from it would take "
+                "its batches away; iterate the loader anew"
+            )
+        if self.exhausted:
+            raise EndOfChannel
+        if self._closed:
+            # Not a quiet end: a loop that goes on after an error must not take this for the epoch's end.
+            raise RuntimeError(
+                "this iterator was closed before the end of its epoch, by an error, a cancellation, "
+                "close(), or an iterator made later that began at the same place; iterate the loader anew, "
+                "from its state_dict() if no batch may be missed"
+            )
+
+    def _deliver(self, batch: Any, note: Note, began: float) -> Any:
+        assert note.position is not None
+        self.cursor.delivered(note.lane, note.position)
+        self.statistics.count(note.samples, note.tokens, note.size_bytes, began)
+        return batch
+
+    def _end(self, error: BaseException) -> None:
+        self.exhausted = isinstance(error, EndOfChannel)
+        try:
+            self.close()
+        except Exception as at_close:
+            if self.exhausted:
+                raise at_close from None
+            # The first one is what the user has to know.
+            error.add_note(f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
+
+
+class BatchIterator(Generic[T]):
+    """One pass over a loader, for both kinds of loop. Letting go of it frees what it holds."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._closer = weakref.finalize(self, run.close)
+
+    def __iter__(self) -> BatchIterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        try:
+            batch: T = self._run.next_batch()
+        except EndOfChannel:
+            raise StopIteration from None
+        return batch
+
+    def __aiter__(self) -> BatchIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            batch: T = await self._run.next_batch_async()
+        except EndOfChannel:
+            raise StopAsyncIteration from None
+        return batch
+
+    def close(self) -> None:
+        """End the pass now and free what it holds."""
+        self._closer()
+
+    async def aclose(self) -> None:
+        """End the pass now and free what it holds."""
+        self._closer()
+
+    def __reduce__(self) -> Any:
+        raise NotImplementedError("an iterator cannot be pickled; pickle the loader, and its state_dict()")
