@@ -154,7 +154,10 @@ def _hint(shard: str) -> str:
     if shard.endswith("/"):
         return "there is no such folder; "
     if os.path.isdir(local_path(shard)):
-        return f"it is a folder, whose name should end with '/' ({shard}/ for all shards below it); "
+        return (
+            f"it is a folder, whose name should end with '/' ({shard}/ for all shards below it, as a string: "
+            "a Path has no '/' at its end); "
+        )
     return ""
 
 

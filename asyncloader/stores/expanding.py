@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from .braces import MOST_SHARDS, Braces
+from .braces import MOST_SHARDS, Braces, range_meant
 from .globs import has_special
 from .names import Part, is_even
 from .schemes import Scheme
@@ -102,7 +102,8 @@ def expand_urls(
 
     Braces are expanded as a shell does, or kept where they are even; then local globs (``*``, ``?``,
     ``[...]``, and ``**`` for folders of any depth) and folders (a path that ends in ``/``), whose matches
-    are sorted. No disk is looked at before all names were found to be good.
+    are sorted. No disk is looked at before all names were found to be good, but for
+    a file whose name looks like a slip.
 
     Args:
         patterns: As given by the user.
@@ -155,7 +156,8 @@ class _Sorter:
         if self._count > MOST_SHARDS:
             raise ValueError(f"{redact(pattern)} names more than {MOST_SHARDS} shards")
         if isinstance(names, Braces):
-            self._scheme_of(names[0])
+            if self._scheme_of(names[0]).is_local:
+                _check_range(pattern, names[0])
             self._append(names)
             return
         for name in names:
@@ -165,6 +167,7 @@ class _Sorter:
                 if name.endswith("/") or glob.has_magic(local_path(name) if "://" in name else name):
                     self._append(_LocalPattern(name))
                     continue
+                _check_range(pattern, name)
             elif (name.endswith("/") or has_special(name)) and is_remote_pattern(name):
                 self._append(RemotePattern(name))
                 continue
@@ -203,6 +206,19 @@ def _expand_braces(pattern: str) -> Part:
     except ValueError as error:
         raise ValueError(f"{redact(pattern)!r}: {error}") from None
     return names if is_even(pattern) else tuple(names)
+
+
+def _check_range(pattern: str, name: str) -> None:
+    """Refuse a local name that has another tool's range, unless there is a file of exactly that name."""
+    if "{" not in name and "%" not in name:
+        return
+    path = local_path(name)
+    meant = range_meant(path)
+    if meant is not None and not os.path.lexists(path):
+        raise ValueError(
+            f"{pattern!r} has {meant[0]!r}, which is no range here, and no file has that very name: "
+            f"write {meant[1]}"
+        )
 
 
 def _look_up(name: str, is_shard: IsShard) -> Match:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .policy import NetworkPolicy
     from .store import Store
 
-__all__ = ["SCHEMES", "Backend", "Lister", "Scheme"]
+__all__ = ["ELSEWHERE", "SCHEMES", "Backend", "Lister", "Scheme"]
 
 
 class Backend(Protocol):
@@ -137,4 +137,19 @@ SCHEMES: Mapping[str, Scheme] = {
         Scheme("hf", _hub, _list_hub, is_renewed=True),
         Scheme("file", _nobody, is_local=True),
     )
+}
+
+_AZURE = "az://container/key, with the account as storage_options={'account_name': ...}"
+
+#: What to write for the schemes of other libraries and services.
+ELSEWHERE: Mapping[str, str] = {
+    "gcs": "gs://bucket/key",
+    "s3a": "s3://bucket/key",
+    "s3n": "s3://bucket/key",
+    "r2": "s3://bucket/key, with storage_options={'endpoint': 'https://ACCOUNT.r2.cloudflarestorage.com'}",
+    "azure": _AZURE,
+    "abfs": _AZURE,
+    "abfss": _AZURE,
+    "wasb": _AZURE,
+    "wasbs": _AZURE,
 }

@@ -6,7 +6,7 @@ import re
 from urllib.parse import unquote, urlsplit
 
 from .globs import has_special
-from .schemes import SCHEMES, Scheme
+from .schemes import ELSEWHERE, SCHEMES, Scheme
 
 __all__ = [
     "MANIFEST_NAME",
@@ -49,6 +49,8 @@ def scheme_of(url: str) -> Scheme:
         return SCHEMES["file"]
     name = match[1].lower()
     if name not in SCHEMES:
+        if name in ELSEWHERE:
+            raise ValueError(f"unknown scheme {name}:// in {redact(url)!r}; write {ELSEWHERE[name]}")
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise ValueError(f"unknown scheme {name}:// in {redact(url)!r}; known are {known} and plain paths")
     return SCHEMES[name]
@@ -61,6 +63,11 @@ def local_path(url: str) -> str:
         return url
     # Not urlsplit: files have no query, and a ``?`` is a glob's.
     host, slash, path = url[match.end() :].partition("/")
+    if host.startswith("~"):
+        raise ValueError(
+            f"a file:// URL knows no home, but one begins with file://{host}; leave out file://, and write "
+            f"{host}{slash}..."
+        )
     if host not in ("", "localhost"):
         raise ValueError(
             f"a file:// URL should have no host, but got {host.rpartition('@')[2]!r}; write file:///path"
