@@ -21,6 +21,8 @@ from .interop import accelerate_keeps
 from .kinds.kind import Kind, Loader
 from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
+from .ops.batching import Batching
+from .options import check_batching
 from .progress import Statistics
 from .torch_kind.iterate import AsyncDoor
 from .torch_private import attributes_at_rest
@@ -99,6 +101,8 @@ class DataLoader(Loader[T]):
             processes of this rank together, dealt evenly to its lanes. For functions whose calls cost money
             or quota: with 0 a batch's calls are made when it is asked for. None, the default, does not
             count them, so that the consumer waits least.
+        batching: For streams: which samples make a batch, instead of a fixed number of them. Excludes
+            ``batch_size`` and ``drop_last``.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, a function that
@@ -133,10 +137,13 @@ class DataLoader(Loader[T]):
         memory_limit: int | str | None = None,
         progress: bool = False,
         ahead: int | None = None,
+        batching: Batching | None = None,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
+        self.batching = batching
+        batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
         self._kind.check(
             self,
@@ -152,7 +159,7 @@ class DataLoader(Loader[T]):
             sampler,
             batch_sampler,
             num_workers,
-            collate_fn or self._kind.default_collate(batch_size),
+            collate_fn or self._kind.default_collate(batch_size, batching),
             pin_memory,
             drop_last,
             timeout,

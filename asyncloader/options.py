@@ -6,7 +6,7 @@ from typing import Any
 
 from .quantity import parse_bytes
 
-__all__ = ["check_ahead", "check_streaming", "memory_bytes"]
+__all__ = ["check_ahead", "check_batching", "check_streaming", "memory_bytes"]
 
 # A lane must be able to hold a first part and the block decoded from it, whatever the user says.
 _LEAST_MEMORY = 16 << 20
@@ -20,6 +20,29 @@ def check_ahead(ahead: object) -> None:
     """
     if ahead is not None and (isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0):
         raise ValueError(f"ahead should be a number of samples, 0 or more, or None, but got ahead={ahead!r}")
+
+
+def check_batching(batching: object, batch_size: int | None, drop_last: bool) -> int | None:
+    """The batch size for torch to see, None beside another batching.
+
+    Raises:
+        TypeError: ``batching`` is no batching.
+        ValueError: A batch size, or ``drop_last``, beside it.
+    """
+    if batching is None:
+        return batch_size
+    if not callable(getattr(batching, "open", None)) or isinstance(batching, type):
+        raise TypeError(
+            "batching should be TokenBatches(...), Buckets(...) or Pack(...), but got "
+            f"{batching!r}; a number of samples is batch_size="
+        )
+    # 1 is torch's default, None what such a loader has: Lightning makes it anew with that.
+    if batch_size not in (1, None) or drop_last:
+        raise ValueError(
+            "batching option is mutually exclusive with batch_size and drop_last: it says by itself which "
+            f"samples make a batch, but got batch_size={batch_size}, drop_last={drop_last}"
+        )
+    return None
 
 
 def check_streaming(

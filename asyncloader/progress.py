@@ -45,6 +45,7 @@ class Statistics:
     Attributes:
         batches: Delivered.
         samples: In those batches.
+        tokens: In those batches, without padding, as far as their batching counts them.
         size_bytes: Bytes of tensors, arrays, strings and byte strings in them, and 8 for each number; of long
             lists within a batch an estimate. See ``sizes.bytes_of``.
         wait_s: Time the consumer has waited: for the pass to start, for batches, and for the end.
@@ -55,6 +56,7 @@ class Statistics:
 
     batches: int = 0
     samples: int = 0
+    tokens: int = 0
     size_bytes: int = 0
     wait_s: float = 0.0
     network: NetworkCounts = field(default_factory=NetworkCounts)
@@ -62,10 +64,11 @@ class Statistics:
     ended_s: float | None = None
     bar: ProgressBar | None = None
 
-    def count(self, samples: int, size_bytes: int, since_s: float) -> None:
+    def count(self, samples: int, tokens: int, size_bytes: int, since_s: float) -> None:
         """A batch was delivered, which the consumer has waited for since then."""
         self.batches += 1
         self.samples += samples
+        self.tokens += tokens
         self.size_bytes += size_bytes
         self.waited(since_s)
         if self.bar is not None:
@@ -96,10 +99,11 @@ class Statistics:
         return time.perf_counter() if self.ended_s is None else self.ended_s
 
     def __repr__(self) -> str:
+        tokens = f"tokens={self.tokens}, " if self.tokens else ""
         return (
-            f"Statistics(batches={self.batches}, samples={self.samples}, size_bytes={self.size_bytes}, "
-            f"elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, wait_share={self.wait_share:.3f}, "
-            f"network={self.network})"
+            f"Statistics(batches={self.batches}, samples={self.samples}, {tokens}"
+            f"size_bytes={self.size_bytes}, elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, "
+            f"wait_share={self.wait_share:.3f}, network={self.network})"
         )
 
 

@@ -6,7 +6,7 @@ plain generators from chunk to batch, which block only where bytes are waited fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -15,20 +15,20 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from ._flow.budget import Budget
 from ._flow.channel import EndOfChannel
 from ._flow.engine import Engine
-from .batching import Batcher
-from .collate.entries import telling_entries
+from .collate.block import collate_block
 from .dataset import Dataset
 from .ops.async_map import AsyncMap
+from .ops.batching import Batch, Batching, Single
 from .ops.map import Map
-from .ops.op import Blocks, Lane, note_batch
+from .ops.op import Lane, Want, note_batch
 from .ops.take import Shortfall
 from .plan.lanes import Rotation
 from .plan.topology import Topology, World
 from .progress import NetworkCounts
 from .sizes import bytes_of
-from .types import Block, Position
+from .types import Position
 
-__all__ = ["Batches", "Lanes", "MergedLanes", "Note", "read_lanes"]
+__all__ = ["Collated", "Job", "MergedLanes", "Note", "read_lanes"]
 
 
 class Note(NamedTuple):
@@ -39,6 +39,7 @@ class Note(NamedTuple):
         position: Of the lane after the batch; None says, without a batch, that the lane has ended.
         samples: How many samples the batch has.
         size_bytes: How many bytes of data it holds.
+        tokens: How many tokens it has, as far as its batching counts them.
         network: What the process has asked of the network since its note before.
         shortfalls: Every ``take`` that fell short since then.
     """
@@ -47,15 +48,16 @@ class Note(NamedTuple):
     position: Position | None
     samples: int = 0
     size_bytes: int = 0
+    tokens: int = 0
     network: NetworkCounts = NetworkCounts()
     shortfalls: tuple[Shortfall, ...] = ()
 
 
-Batches: TypeAlias = Generator[tuple[Any, Note], None, None]
+Collated: TypeAlias = Generator[tuple[Any, Note], None, None]
 
 
 @dataclass(frozen=True)
-class Lanes:
+class Job:
     """Some lanes of one pass, and how their samples become batches; pickles if the recipe does.
 
     Attributes:
@@ -64,9 +66,8 @@ class Lanes:
         lane_count: Lanes of all ranks together.
         world: The rank they belong to.
         epoch: Number of the pass.
-        batch_size: As ``Batcher``.
-        drop_last: As ``Batcher``.
-        collate_fn: Makes a batch of a list of samples.
+        batching: Which of their samples go into a batch.
+        collate_fn: Makes of them what the consumer gets.
         read_bytes: Bound on what all of them together have requested and not yet decoded, and what their
             operators have made and not yet handed on.
         ahead: How many samples each lane may make beyond those of the batches asked for. None does not
@@ -78,8 +79,7 @@ class Lanes:
     lane_count: int
     world: World
     epoch: int
-    batch_size: int | None
-    drop_last: bool
+    batching: Batching
     collate_fn: Callable[[Any], Any]
     read_bytes: int
     ahead: int | None = None
@@ -95,41 +95,54 @@ class Lanes:
             return None
         if self.recipe.runs_ahead:
             return 0
-        return len(self.turns) * (self.ahead // (self.batch_size or 1))
+        samples = self.batching.samples_per_batch
+        return 0 if samples is None else len(self.turns) * (self.ahead // samples)
+
+    def open_want(self) -> Want:
+        """What a lane's stream is pulled for, batch by batch."""
+        if self.ahead is None:
+            return Want()
+        return Want(self.ahead if self.recipe.runs_ahead else 0)
 
     def place(self, number: int) -> Topology:
         """Where lane ``number`` of these stands among all."""
         return Topology(number, self.lane_count, self.world.rank, self.world.size, self.epoch)
 
 
-def read_lanes(lanes: Lanes, engine: Engine) -> Batches:
+def read_lanes(job: Job, engine: Engine) -> Collated:
     """The batches of the lanes, one of each in turn, and a bare note where a lane ends."""
     shortfalls: list[Shortfall] = []
     network, told = NetworkCounts(), NetworkCounts()
-    order = [lane for lane, _ in lanes.turns]
+    order = [lane for lane, _ in job.turns]
     rotation = Rotation(order)
     # A third for the operators that make samples, if there are any.
-    makers = sum(isinstance(op, Map | AsyncMap) for op in lanes.recipe.ops)
-    made_bytes = lanes.read_bytes // 3 if makers else 0
-    budget = Budget(lanes.read_bytes - made_bytes, order)
-    lane_of = partial(
-        Lane,
-        engine=engine,
-        budget=budget,
-        made_bytes=made_bytes // (len(order) * max(makers, 1)),
-        order_seed=lanes.recipe.order_seed,
-        network=network,
-        shared={},
-        shortfalls=shortfalls,
-    )
+    makers = sum(isinstance(op, Map | AsyncMap) for op in job.recipe.ops)
+    made_bytes = job.read_bytes // 3 if makers else 0
+    budget = Budget(job.read_bytes - made_bytes, order)
+    shared: dict[Any, Any] = {}
+
+    def open_lane(number: int) -> Lane:
+        return Lane(
+            topology=job.place(number),
+            engine=engine,
+            budget=budget,
+            made_bytes=made_bytes // (len(order) * max(makers, 1)),
+            order_seed=job.recipe.order_seed,
+            network=network,
+            shared=shared,
+            want=job.open_want(),
+            shortfalls=shortfalls,
+        )
+
     with ExitStack() as stack:
         streams = {
-            number: stack.enter_context(closing(_lane_batches(lanes, lane_of(lanes.place(number)), start)))
-            for number, start in lanes.turns
+            number: stack.enter_context(closing(_lane_batches(job, open_lane(number), start)))
+            for number, start in job.turns
         }
         for lane in rotation:
             budget.pass_turn(lane)
-            batch, note = next(streams[lane], (None, Note(lane, None)))
+            made = [next(streams[lane], (None, Note(lane, None)))]
+            note = made[0][1]
             news, told = network.since(told), replace(network)
             if note.position is None:
                 rotation.mark_dry(lane)
@@ -137,45 +150,31 @@ def read_lanes(lanes: Lanes, engine: Engine) -> Batches:
                 shortfalls.clear()
             else:
                 rotation.advance()
-            yield batch, note._replace(network=news)
-            del batch  # it may go while the next one is made
+            yield made.pop()[0], note._replace(network=news)  # nothing here holds it meanwhile
 
 
-def _lane_batches(lanes: Lanes, lane: Lane, start: Position) -> Batches:
+def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
     number = lane.topology.lane
-    batcher = Batcher(lanes.batch_size, lanes.drop_last)
     try:
-        with closing(lanes.recipe.open(start, lane)) as blocks:
-            for block in _pulled(blocks, lanes, lane, batcher):
-                for batch in batcher.feed(block):
-                    yield _collate(lanes, number, batch)
-                    del batch
-                del block
-            for batch in batcher.finish():
-                yield _collate(lanes, number, batch)
+        with closing(job.batching.open(job.recipe.open, start, lane)) as batches:
+            # No name for a batch here: its samples go while what was made of them is handed on.
+            yield from map(partial(_collate, job, number), batches)
     except Exception as error:
-        error.add_note(
-            f"in lane {number} of {lanes.lane_count}, rank {lanes.world.rank}, epoch {lanes.epoch}"
-        )
+        error.add_note(f"in lane {number} of {job.lane_count}, rank {job.world.rank}, epoch {job.epoch}")
         raise
 
 
-def _pulled(blocks: Blocks, lanes: Lanes, lane: Lane, batcher: Batcher) -> Iterator[Block]:
-    if lanes.ahead is None:
-        return blocks
-    beyond = lanes.ahead if lanes.recipe.runs_ahead else 0
-    return lane.want.pull(blocks, lambda: batcher.lacking + beyond)
-
-
-def _collate(lanes: Lanes, number: int, block: Block) -> tuple[Any, Note]:
-    samples, trail, count = block.samples, block.trail, len(block)  # the function may change the list
+def _collate(job: Job, number: int, batch: Batch) -> tuple[Any, Note]:
+    block, trail = batch.block, batch.block.trail
     try:
-        with telling_entries(samples, lambda index: str(trail.place(index))):
-            batch = lanes.collate_fn(samples[0] if lanes.batch_size is None else samples)
+        if isinstance(job.batching, Single):
+            collated = job.collate_fn(block.rows()[0])
+        else:
+            collated = collate_block(job.collate_fn, block, lambda index: str(trail.place(index)))
     except Exception as error:
-        note_batch(error, "collate_fn", trail, count)
+        note_batch(error, "collate_fn", trail, len(block))
         raise
-    return batch, Note(number, trail.after(count - 1), count, bytes_of(batch))
+    return collated, Note(number, batch.position, batch.samples, bytes_of(collated), batch.tokens)
 
 
 class NoteReceiver(Protocol):

@@ -27,7 +27,7 @@ COMPRESSIONS = ["", ".gz", ".zst", ".xz", ".bz2"]
 def read(path: str | Path) -> list[Any]:
     decoder = open_decoder(format_of(str(path)))
     blocks = list(decoder.feed(Path(path).read_bytes())) + list(decoder.finish())
-    return [sample for block in blocks for sample in block.samples]
+    return [sample for block in blocks for sample in block.rows()]
 
 
 def sample(index: int, size: int = 3) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Decoders of shard formats: feed bytes, get blocks of samples. Pure: no await, no I/O, no clock.
 
-A new format is a new file with a class that satisfies :class:`asyncloader.types.Decoder`, and one row
-in ``formats``.
+A new format is a new file with a class that satisfies :class:`.decoder.Decoder`, and one row in ``formats``.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from ..types import Decoder
 from ._open import SkippingDecoder, SniffingDecoder
+from .decoder import Decoder
 from .lines import JsonlDecoder, TextDecoder
 from .tar import TarDecoder
 

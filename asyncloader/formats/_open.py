@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from ..blocks import Block
 from ..errors import FormatError
-from ..types import Block, Decoder, PickedTrail
 from ._push import PushDecoder
 from .compression import SIGNATURE_BYTES, CompressedDecoder, compression_of
+from .decoder import Decoder
 
 __all__ = ["SkippingDecoder", "SniffingDecoder"]
 
@@ -78,7 +79,6 @@ class SkippingDecoder(PushDecoder):
                 self._left -= len(block)
                 continue
             if self._left:
-                kept = range(self._left, len(block))
-                block = Block(block.samples[self._left :], PickedTrail(block.trail, kept))
+                block = block.part(self._left, len(block))
             yield block
             self._left = 0

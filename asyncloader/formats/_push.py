@@ -9,7 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 
-from ..types import Block, Buffer
+from ..blocks import Block
+from ..types import Buffer
 
 __all__ = ["MAX_BLOCK_BYTES", "MAX_BLOCK_SAMPLES", "PushDecoder", "describe_bytes"]
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
-from ..types import Block, OffsetTrail, Sample
+from ..types import Sample
 from ._push import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES
 from ._tar_header import BLOCK
 from ._tar_sparse import SparsePlan
@@ -108,7 +109,7 @@ class SampleGroups:
         """The complete samples as a block, or None if there are none."""
         if not self._samples:
             return None
-        block = Block(self._samples, OffsetTrail(self._first, self._ends if self.restartable else None))
+        block = Rows(self._samples, OffsetTrail(self._first, self._ends if self.restartable else None))
         self._first += len(self._samples)
         self._samples = []
         self._ends = []

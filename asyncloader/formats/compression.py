@@ -18,10 +18,12 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from typing import Protocol
 
+from ..blocks import Block, OffsetTrail
 from ..errors import FormatError
-from ..types import Block, Buffer, Decoder, OffsetTrail
+from ..types import Buffer
 from ._push import PushDecoder
 from ._zstd import ZstdFrame
+from .decoder import Decoder
 
 __all__ = ["SIGNATURE_BYTES", "CompressedDecoder", "Decompressor", "compression_of"]
 
@@ -227,6 +229,5 @@ class CompressedDecoder(PushDecoder):
 
 
 def _without_ends(block: Block) -> Block:
-    if isinstance(block.trail, OffsetTrail):
-        block.trail = replace(block.trail, ends=None)
-    return block
+    trail = block.trail
+    return block.follow(replace(trail, ends=None)) if isinstance(trail, OffsetTrail) else block

@@ -14,8 +14,8 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator
 
+from ..blocks import Block
 from ..errors import FormatError
-from ..types import Block
 from ._push import PushDecoder, describe_bytes
 from ._tar_header import BLOCK
 from ._tar_members import read_members

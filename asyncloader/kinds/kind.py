@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 import torch.utils.data
 
+from ..ops.batching import Batching
 from ..progress import Statistics
 
 __all__ = ["Kind", "Loader"]
@@ -27,6 +28,7 @@ class Loader(torch.utils.data.DataLoader[T]):
     memory_limit: int | str | None
     progress: bool
     ahead: int | None
+    batching: Batching | None
 
 
 class Kind(Protocol):
@@ -54,7 +56,9 @@ class Kind(Protocol):
         """Refuse what torch would not, before torch looks at its parameters; only ours are set as yet."""
         ...
 
-    def default_collate(self, batch_size: int | None) -> Callable[[Any], Any] | None:
+    def default_collate(
+        self, batch_size: int | None, batching: Batching | None
+    ) -> Callable[[Any], Any] | None:
         """What makes batches where the user names no function; None for torch's."""
         ...
 

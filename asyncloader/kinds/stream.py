@@ -14,9 +14,10 @@ import torch.utils.data
 
 from ..dataset import AsyncIterableDataset, Dataset, from_iterable
 from ..device import check_device, open_stage
+from ..ops.batching import Batching, FixedSize, Single
 from ..options import check_ahead, check_streaming, memory_bytes
 from ..plan.checkpoint import Cursor, load_cursor, save_cursor
-from ..plan.counts import Deal, UnknownCount, batch_count
+from ..plan.counts import Deal, UnknownCount
 from ..plan.lanes import check_shards, choose_lanes, rank_lanes
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
@@ -25,7 +26,7 @@ from ..run.thread import stream_in_thread
 from ..run.workers import WorkerSetting, stream_in_workers
 from ..seeding import draw_base_seed
 from ..sources.shards import Shards
-from ..stream import Lanes
+from ..stream import Job
 from ..tracebacks import users_level
 from ..workers import ForkServer
 from .kind import Loader
@@ -85,10 +86,12 @@ class StreamKind:
         check_streaming(shuffle, multiprocessing_context, collate_fn, worker_init_fn, limit)
         check_device(loader.device)
 
-    def default_collate(self, batch_size: int | None) -> Callable[[Any], Any]:
+    def default_collate(self, batch_size: int | None, batching: Batching | None) -> Callable[[Any], Any]:
         from ..collate import default_convert
         from ..collate.streaming import streaming_collate
 
+        if batching is not None:
+            return batching.collate_fn or streaming_collate
         return default_convert if batch_size is None else streaming_collate
 
     def attach(self, loader: Loader[Any]) -> None:
@@ -107,17 +110,17 @@ class StreamKind:
         cursor = self._begin_following(loader)
         limit = _memory_bytes(loader)
         seed = draw_base_seed(loader.generator)
-        lanes = self._lanes(loader, cursor, limit)
+        job = self._job(loader, cursor, limit)
         statistics = Statistics(bar=self._bar(loader, cursor) if loader.progress else None)
         with ExitStack() as stack:
             stack.callback(statistics.end)
             if loader.num_workers == 0:
-                source = stream_in_thread(lanes, limit // 4, statistics.network, stack)
+                source = stream_in_thread(job, limit // 4, statistics.network, stack)
             else:
                 self._forkserver = ForkServer.shared()
                 prefetch = loader.prefetch_factor or 1
                 setting = WorkerSetting(loader.num_workers, seed, loader.worker_init_fn, prefetch)
-                source = stream_in_workers(lanes, setting, limit // 4, statistics.network, stack)
+                source = stream_in_workers(job, setting, limit // 4, statistics.network, stack)
             source = open_stage(
                 source,
                 pin_memory=loader.pin_memory,
@@ -195,17 +198,16 @@ class StreamKind:
 
     # --- the parts ---
 
-    def _lanes(self, loader: Loader[Any], cursor: Cursor, memory_bytes: int) -> Lanes:
+    def _job(self, loader: Loader[Any], cursor: Cursor, memory_bytes: int) -> Job:
         turns = tuple(cursor.turns())
         pins = loader.pin_memory or loader.device is not None
-        return Lanes(
+        return Job(
             recipe=self._recipe,
             turns=turns,
             lane_count=self._lane_count,
             world=self._world,
             epoch=cursor.epoch,
-            batch_size=loader.batch_size,
-            drop_last=loader.drop_last,
+            batching=_batching(loader),
             collate_fn=loader.collate_fn,
             # A quarter each for batches made and for those pinned, if any are; the rest for bytes on their
             # way to a decoder.
@@ -217,7 +219,7 @@ class StreamKind:
         lanes = rank_lanes(self._lane_count, self._world)
         deal = Deal(tuple(lanes), self._lane_count, epoch, self._recipe.order_seed)
         try:
-            return batch_count(self._recipe.count_samples(deal), loader.batch_size, loader.drop_last)
+            return _batching(loader).count_batches(self._recipe.count_samples(deal))
         except UnknownCount as why:
             raise TypeError(
                 f"the length of this loader is not known: {why}. Count batches as they come, or say with "
@@ -286,13 +288,18 @@ class StreamKind:
         """What a saved state and a loader must agree on."""
         return {
             **self._recipe.describe(),
-            "batch_size": loader.batch_size,
-            "drop_last": loader.drop_last,
+            **_batching(loader).describe(),
             "lanes": lanes,
         }
 
     def _new_cursor(self, epoch: int) -> Cursor:
         return Cursor(epoch, rank_lanes(self._lane_count, self._world))
+
+
+def _batching(loader: Loader[Any]) -> Batching:
+    if loader.batching is not None:
+        return loader.batching
+    return Single() if loader.batch_size is None else FixedSize(loader.batch_size, loader.drop_last)
 
 
 def _memory_bytes(loader: Loader[Any]) -> int:

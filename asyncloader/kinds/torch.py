@@ -21,7 +21,7 @@ from .kind import Loader
 
 __all__ = ["TorchKind"]
 
-_STREAM_OPTIONS = ("ahead", "device", "lanes", "memory_limit", "progress")
+_STREAM_OPTIONS = ("ahead", "batching", "device", "lanes", "memory_limit", "progress")
 
 
 class TorchKind:
@@ -49,7 +49,7 @@ class TorchKind:
                 f"AsyncIterableDataset), but the dataset is a {type(self._dataset).__name__}"
             )
 
-    def default_collate(self, batch_size: int | None) -> None:
+    def default_collate(self, batch_size: int | None, batching: Any) -> None:
         return None
 
     def attach(self, loader: Loader[Any]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from .._flow.channel import EndOfChannel
+from ..blocks import Block
 from ..digest import Verifier
 from ..errors import FormatError, StoreError
 from ..stores.reading.reader import ShardChunks
-from ..types import Block, Buffer, Position
+from ..types import Buffer, Position
 from .entries import Expected
 
 __all__ = ["ShardCheck"]

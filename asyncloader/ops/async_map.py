@@ -16,8 +16,9 @@ from typing import Any
 
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Scope
+from ..blocks import Block, PickedTrail, Rows
 from ..plan.counts import Counter, Deal
-from ..types import Block, PickedTrail, Position
+from ..types import Position
 from .context import MakeContext, given
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
@@ -69,7 +70,7 @@ class AsyncMap:
                         ):
                             done = outbox.receive()
                             outstanding -= len(done)
-                            pieces.measure(done.samples)
+                            pieces.measure(done.rows())
                             yield done
                             del done
             inbox.finish()
@@ -94,6 +95,7 @@ class _Pending:
     """A block under way."""
 
     block: Block
+    samples: list[Any]
     results: list[Any]
     left: int
     # Index of the first sample that failed, and its error.
@@ -117,7 +119,7 @@ class _Cursor:
             async with self.turn:
                 if self.open is None or self.next_index == len(self.open.block):
                     block = await self.inbox.receive_async()
-                    self.open = _Pending(block, [None] * len(block), len(block))
+                    self.open = _Pending(block, block.rows(), [None] * len(block), len(block))
                     self.order.append(self.open)
                     self.next_index = 0
         index = self.next_index
@@ -141,7 +143,7 @@ async def _run(fn: AsyncFn, lane: Lane, cursor: _Cursor, outbox: Channel[Block])
             pending, index = await cursor.take()
         except EndOfChannel:
             return
-        sample = pending.block.samples[index]
+        sample = pending.samples[index]
         try:
             with Calls(lane, pending.block.trail, range(index)):
                 pending.results[index] = await _call(fn, sample)
@@ -153,11 +155,11 @@ async def _run(fn: AsyncFn, lane: Lane, cursor: _Cursor, outbox: Channel[Block])
         while cursor.order and cursor.order[0].left == 0 and not cursor.failed:
             done = cursor.order.popleft()
             if done.failed is None:
-                outbox.send(Block(done.results, done.block.trail))
+                outbox.send(Rows(done.results, done.block.trail))
                 continue
             count, failure = done.failed
             if count:  # what came before the failure is good, and may complete a batch
-                outbox.send(Block(done.results[:count], PickedTrail(done.block.trail, range(count))))
+                outbox.send(Rows(done.results[:count], PickedTrail(done.block.trail, range(count))))
             cursor.failed = True
             raise failure
 

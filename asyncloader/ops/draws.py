@@ -11,7 +11,7 @@ from collections.abc import Sized
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING
 
-from ..types import Trail
+from ..blocks import Trail
 from .op import Lane
 
 if TYPE_CHECKING:

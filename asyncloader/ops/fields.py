@@ -7,8 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from ..blocks import Block, Rows
 from ..plan.counts import Counter, Deal
-from ..types import Block, Position
+from ..types import Position
 from .op import Blocks, Lane, Opener, note_sample
 
 __all__ = ["Rename", "Select"]
@@ -67,12 +68,12 @@ def _change(blocks: Iterable[Block], change: Callable[[Any], Any], what: str) ->
         changed: list[Any] = []
         failure: Exception | None = None
         try:
-            for sample in block.samples:
+            for sample in block.rows():
                 changed.append(change(sample))
         except Exception as error:
             note_sample(error, what, block, len(changed))
             failure = error
         if changed:
-            yield Block(changed, block.trail)
+            yield Rows(changed, block.trail)
         if failure is not None:
             raise failure  # what came before it was good, and may have completed a batch

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import Any
 
+from ..blocks import Block
 from ..plan.counts import Counter, Deal, UnknownCount
-from ..types import Block, PickedTrail, Position
+from ..types import Position
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
 
@@ -35,7 +36,7 @@ class Filter:
                     if len(kept) == len(piece):
                         yield piece
                     elif kept:
-                        yield Block([piece.samples[index] for index in kept], PickedTrail(piece.trail, kept))
+                        yield piece.take(kept)
                     if failure is not None:
                         raise failure  # what came before it was good, and may have completed a batch
 
@@ -51,7 +52,7 @@ class Filter:
         answers: list[bool] = []
         try:
             with Calls(lane, block.trail, answers):
-                for sample in block.samples:
+                for sample in block.rows():
                     answers.append(True if self.predicate(sample) else False)  # noqa: SIM210  # half of bool()'s time
         except Exception as error:
             note_sample(error, f"filter({name_of(self.predicate)})", block, len(answers))

@@ -9,8 +9,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+from ..blocks import Block, Rows
 from ..plan.counts import Counter, Deal
-from ..types import Block, Position
+from ..types import Position
 from .context import MakeContext, given
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
@@ -45,7 +46,7 @@ class Map:
                 for block in blocks:
                     for piece in lane.want.pieces(block, pieces.size):
                         applied = self._apply(fn, piece, lane)
-                        pieces.measure(applied.block.samples)
+                        pieces.measure(applied.block.rows())
                         yield from applied.hand_on()
                         del applied  # before the next one is made
             else:
@@ -86,7 +87,7 @@ class Map:
                         samples, future = running.popleft()
                         outstanding -= samples
                         applied = future.result()
-                        pieces.measure(applied.block.samples)
+                        pieces.measure(applied.block.rows())
                         yield from applied.hand_on()
                         del future, applied
             while running:
@@ -98,12 +99,12 @@ class Map:
         mapped: list[Any] = []
         try:
             with Calls(lane, block.trail, mapped):
-                for sample in block.samples:
+                for sample in block.rows():
                     mapped.append(fn(sample))
         except Exception as error:
             note_sample(error, f"map({name_of(self.fn)})", block, len(mapped))
-            return _Applied(Block(mapped, block.trail), error)
-        return _Applied(Block(mapped, block.trail), None)
+            return _Applied(Rows(mapped, block.trail), error)
+        return _Applied(Rows(mapped, block.trail), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class _Applied:
 
     def hand_on(self) -> Blocks:
         """The block, then the failure: what came before it is good, and may complete a batch."""
-        if self.block.samples:
+        if len(self.block):
             yield self.block
         if self.failure is not None:
             raise self.failure

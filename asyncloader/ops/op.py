@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from .._flow.budget import Budget
 from .._flow.engine import Engine
+from ..blocks import Block, Trail
 from ..plan.counts import Counter, Deal
 from ..plan.topology import Topology
 from ..progress import NetworkCounts
-from ..types import Block, PickedTrail, Position, Trail
+from ..types import Position
 
 if TYPE_CHECKING:
     from .take import Shortfall
@@ -53,17 +54,26 @@ class Want:
     Operators that call the user's functions hold themselves to it: what is begun and not yet handed on is
     never more, and always at least one while somebody pulls, so that a filter behind them starves nobody.
 
+    Args:
+        ahead: How many samples may be begun beyond those of a batch that was asked for; None for any number.
+
     Attributes:
         samples: The number, set anew before each pull.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ahead: int | None = None) -> None:
+        self._ahead = ahead
         self.samples = sys.maxsize
 
     @property
     def is_bounded(self) -> bool:
         """Whether calls are counted in this pass."""
         return self.samples < sys.maxsize
+
+    def pull_for_batches(self, blocks: Iterator[Block], lacking: Callable[[], int]) -> Iterator[Block]:
+        """The blocks, each pulled for as many samples as a batching lacks, and for those made ahead."""
+        ahead = self._ahead
+        return blocks if ahead is None else self.pull(blocks, lambda: lacking() + ahead)
 
     def pull(self, blocks: Iterator[Block], wanted: Callable[[], int]) -> Iterator[Block]:
         """The blocks, each pulled with ``wanted()`` as the want."""
@@ -94,7 +104,7 @@ class Want:
             if stop - start == len(block):
                 yield block
             else:
-                yield Block(block.samples[start:stop], PickedTrail(block.trail, range(start, stop)))
+                yield block.part(start, stop)
             start = stop
 
 
@@ -184,7 +194,7 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 def note_sample(error: BaseException, what: str, block: Block, index: int) -> None:
     """Say at ``error`` which sample of a block the user's function was given."""
-    sample, place = block.samples[index], block.trail.place(index)
+    sample, place = block.rows()[index], block.trail.place(index)
     if isinstance(sample, Mapping):
         key = f", __key__ {sample['__key__']!r}" if "__key__" in sample else ""
         fields = ", ".join(sorted(str(name) for name in sample if not str(name).startswith("__")))

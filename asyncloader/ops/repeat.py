@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
+from ..blocks import NestedTrail
 from ..plan.counts import Counter, Deal, UnknownCount
-from ..types import Block, NestedTrail, Position
+from ..types import Position
 from .op import START, Blocks, Lane, Opener
 
 __all__ = ["Repeat"]
@@ -35,7 +36,7 @@ class Repeat:
             with closing(upstream(begins, inner)) as blocks:
                 for block in blocks:
                     came = True
-                    yield Block(block.samples, NestedTrail(block.trail, {"repetition": number}))
+                    yield block.follow(NestedTrail(block.trail, {"repetition": number}))
             if not came and begins is START:
                 return  # an empty lane repeated for ever would spin for ever
             begins = START

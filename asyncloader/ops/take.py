@@ -7,8 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..blocks import NestedTrail
 from ..plan.counts import Counter, Deal, UnknownCount, take_share
-from ..types import Block, NestedTrail, PickedTrail, Position
+from ..types import Position
 from .op import START, Blocks, Lane, Opener
 
 __all__ = ["Shortfall", "Take", "describe_shortfalls"]
@@ -84,8 +85,8 @@ class Take:
             for block in lane.want.pull(blocks, wanted):
                 if taken + len(block) > share:
                     count = share - taken
-                    block = Block(block.samples[:count], PickedTrail(block.trail, range(count)))
-                yield Block(block.samples, NestedTrail(block.trail, {}, ("taken", taken)))
+                    block = block.part(0, count)
+                yield block.follow(NestedTrail(block.trail, {}, ("taken", taken)))
                 taken += len(block)
                 if taken == share:
                     return

@@ -120,7 +120,7 @@ class Run:
     def _deliver(self, batch: Any, note: Note, began: float) -> Any:
         assert note.position is not None
         self.cursor.delivered(note.lane, note.position)
-        self.statistics.count(note.samples, note.size_bytes, began)
+        self.statistics.count(note.samples, note.tokens, note.size_bytes, began)
         return batch
 
     def _end(self, error: BaseException) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import ExitStack, closing
+from itertools import islice
 from typing import Any
 
 from .._flow.asking import Asking, Asks
@@ -12,37 +13,37 @@ from .._flow.engine import Engine
 from .._flow.producer import Producer
 from ..memory import keep_freed_pages
 from ..progress import NetworkCounts
-from ..stream import Lanes, MergedLanes, Note, read_lanes
+from ..stream import Job, MergedLanes, Note, read_lanes
 from .shortfalls import warn_of_shortfalls
 
 __all__ = ["stream_in_thread"]
 
-# Batches made ahead of the consumer without workers: two to hand over at once, one in the making.
+# Collated made ahead of the consumer without workers: two to hand over at once, one in the making.
 _BATCHES_AHEAD = 3
 
 
 def stream_in_thread(
-    lanes: Lanes, batch_bytes: int, network: NetworkCounts, stack: ExitStack
+    job: Job, batch_bytes: int, network: NetworkCounts, stack: ExitStack
 ) -> Receiver[tuple[Any, Note]]:
     """Read the lanes on an engine and a thread of this process.
 
     Args:
-        lanes: All lanes of the rank.
+        job: All lanes of the rank.
         batch_bytes: Bound on the batches made and not yet received; one is always let in.
         network: Told what is asked of the network.
         stack: Closes what is started here.
     """
     keep_freed_pages()
     engine = stack.enter_context(Engine())
-    asks = None if lanes.batches_ahead is None else Asks(lanes.batches_ahead)
+    asks = None if job.batches_ahead is None else Asks(job.batches_ahead)
 
     def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
         # At most so many batches, at most so many bytes, whichever comes first.
         least = batch_bytes // _BATCHES_AHEAD
-        with closing(read_lanes(lanes, engine)) as items:
-            while _is_asked(asks) and (item := next(items, None)) is not None:
-                yield item, max(item[1].size_bytes, least)
-                del item  # the next batch must not be made while this one is still held
+        with closing(read_lanes(job, engine)) as items:
+            while _is_asked(asks) and (made := list(islice(items, 1))):
+                size_bytes = max(made[0][1].size_bytes, least)
+                yield made.pop(), size_bytes  # nothing here holds it while it waits
 
     def stop() -> None:
         if asks is not None:
@@ -53,7 +54,7 @@ def stream_in_thread(
     stack.callback(producer.close)
     producer.start()
     carrier = producer if asks is None else Asking(producer, asks)
-    order = [lane for lane, _ in lanes.turns]
+    order = [lane for lane, _ in job.turns]
     merged = MergedLanes(order, dict.fromkeys(order, carrier), producer.close, network)
     stack.callback(warn_of_shortfalls, merged)
     return merged

@@ -17,7 +17,7 @@ from ..plan.lanes import worker_lanes
 from ..progress import NetworkCounts
 from ..seeding import seed_worker
 from ..sources.shards import Shards
-from ..stream import Batches, Lanes, MergedLanes, Note, read_lanes
+from ..stream import Collated, Job, MergedLanes, Note, read_lanes
 from ..torch_kind.worker_info import enter_worker
 from ..workers import WorkerPool
 from .shortfalls import warn_of_shortfalls
@@ -37,7 +37,7 @@ class WorkerSetting:
         num_workers: As the user said it, also when there are fewer lanes to read.
         base_seed: Worker ``i`` is seeded with ``base_seed + i``.
         init_fn: The user's ``worker_init_fn``.
-        prefetch: Batches that each worker makes ahead of the consumer.
+        prefetch: Collated that each worker makes ahead of the consumer.
     """
 
     num_workers: int
@@ -47,53 +47,53 @@ class WorkerSetting:
 
 
 def stream_in_workers(
-    lanes: Lanes, setting: WorkerSetting, batch_bytes: int, network: NetworkCounts, stack: ExitStack
+    job: Job, setting: WorkerSetting, batch_bytes: int, network: NetworkCounts, stack: ExitStack
 ) -> Receiver[tuple[Any, Note]]:
     """Read the lanes in worker processes; see ``stream_in_thread``."""
     keep_freed_pages()  # byte strings come out of the workers' shared memory as copies
-    starts = dict(lanes.turns)
+    starts = dict(job.turns)
     dealt = worker_lanes(sorted(starts), setting.num_workers)
     jobs, receivers_of = [], {}
     for worker, mine in enumerate(dealt):
         # The order of turns is the rank's, cut down to the worker's own lanes.
-        turns = tuple((lane, start) for lane, start in lanes.turns if lane in mine)
-        share = replace(lanes, turns=turns, read_bytes=lanes.read_bytes // len(dealt))
+        turns = tuple((lane, start) for lane, start in job.turns if lane in mine)
+        share = replace(job, turns=turns, read_bytes=job.read_bytes // len(dealt))
         jobs.append(partial(_run_worker, share, worker, setting))
         receivers_of.update(dict.fromkeys(mine, worker))
     pool = WorkerPool(
         jobs,
-        prefetch=setting.prefetch if lanes.ahead is None else _batches_of_a_worker(lanes, dealt),
+        prefetch=setting.prefetch if job.ahead is None else _batches_of_a_worker(job, dealt),
         prefetch_bytes=batch_bytes // len(dealt),
-        grace_s=_CONTEXT_GRACE_S if lanes.recipe.has_context else None,
+        grace_s=_CONTEXT_GRACE_S if job.recipe.has_context else None,
     )
     try:
         stack.enter_context(pool)
     except Exception as error:
-        _note_unpicklable(lanes, setting, error)
+        _note_unpicklable(job, setting, error)
         raise
     receivers = {lane: pool.workers[worker] for lane, worker in receivers_of.items()}
-    ends = pool.workers if lanes.recipe.has_context else []
-    merged = MergedLanes([lane for lane, _ in lanes.turns], receivers, pool.close, network, ends)
+    ends = pool.workers if job.recipe.has_context else []
+    merged = MergedLanes([lane for lane, _ in job.turns], receivers, pool.close, network, ends)
     stack.callback(warn_of_shortfalls, merged)
     return merged
 
 
-def _batches_of_a_worker(lanes: Lanes, dealt: list[list[int]]) -> int:
+def _batches_of_a_worker(job: Job, dealt: list[list[int]]) -> int:
     """How many batches a worker makes unasked, where ``ahead`` counts: the same for all, so the least."""
-    assert lanes.batches_ahead is not None
-    return lanes.batches_ahead // len(lanes.turns) * min(map(len, dealt))
+    assert job.batches_ahead is not None
+    return job.batches_ahead // len(job.turns) * min(map(len, dealt))
 
 
-def _note_unpicklable(lanes: Lanes, setting: WorkerSetting, error: Exception) -> None:
+def _note_unpicklable(job: Job, setting: WorkerSetting, error: Exception) -> None:
     """Say at ``error`` which part of the recipe cannot be sent to a worker, if that is what it is about."""
-    source = lanes.recipe.source
+    source = job.recipe.source
     parts: list[tuple[str, object]] = [("the source", source)]
     if isinstance(source, Shards):  # whose URLs and numbers always pickle
         options = source.access.options.items()
         parts = [(f"storage_options[{name!r}]", value) for name, value in options]
         parts.append(("renew", source.access.renew))
-    parts += [(f".{op.describe()['op']}({op.describe().get('fn', '...')})", op) for op in lanes.recipe.ops]
-    parts += [("collate_fn", lanes.collate_fn), ("worker_init_fn", setting.init_fn)]
+    parts += [(f".{op.describe()['op']}({op.describe().get('fn', '...')})", op) for op in job.recipe.ops]
+    parts += [("collate_fn", job.collate_fn), ("worker_init_fn", setting.init_fn)]
     for name, part in parts:
         try:
             cloudpickle.dumps(part)
@@ -104,33 +104,33 @@ def _note_unpicklable(lanes: Lanes, setting: WorkerSetting, error: Exception) ->
             )
 
 
-def _run_worker(lanes: Lanes, worker: int, setting: WorkerSetting) -> Iterator[tuple[Any, Note]]:
+def _run_worker(job: Job, worker: int, setting: WorkerSetting) -> Iterator[tuple[Any, Note]]:
     """A worker's job, in its own process."""
     engine = Engine()
-    batches = _worker_batches(lanes, worker, setting, engine)
-    return _Interruptible(batches, engine.stop) if lanes.recipe.has_context else batches
+    batches = _worker_batches(job, worker, setting, engine)
+    return _Interruptible(batches, engine.stop) if job.recipe.has_context else batches
 
 
-def _worker_batches(lanes: Lanes, worker: int, setting: WorkerSetting, engine: Engine) -> Batches:
+def _worker_batches(job: Job, worker: int, setting: WorkerSetting, engine: Engine) -> Collated:
     seed = seed_worker(worker, setting.base_seed)
-    world = lanes.world
-    enter_worker(worker, setting.num_workers, seed, lanes.recipe, world.rank, world.size)
+    world = job.world
+    enter_worker(worker, setting.num_workers, seed, job.recipe, world.rank, world.size)
     if setting.init_fn is not None:
         setting.init_fn(worker)
-    with engine, closing(read_lanes(lanes, engine)) as items:
+    with engine, closing(read_lanes(job, engine)) as items:
         yield from items
 
 
 @dataclass(frozen=True)
 class _Interruptible:
-    """Batches which the worker need not wait for when the parent lets go: contexts want to be left in time.
+    """Collated which the worker need not wait for when the parent lets go: contexts want to be left in time.
 
     Attributes:
         batches: Made by a worker.
         let_go: Ends a wait for the next one, from another thread.
     """
 
-    batches: Batches
+    batches: Collated
     let_go: Callable[[], None]
 
     def __iter__(self) -> Iterator[tuple[Any, Note]]:

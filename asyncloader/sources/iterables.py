@@ -21,10 +21,11 @@ from typing import Any, TypeAlias
 
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine, Scope
+from ..blocks import Block, OffsetTrail, Rows, SourceTrail
 from ..ops.op import Blocks, Lane, name_of
 from ..plan.counts import Deal, UnknownCount
 from ..plan.topology import AskedTopology, Topology, enter_topology
-from ..types import Block, OffsetTrail, Position, SourceTrail
+from ..types import Position
 
 __all__ = ["Iterables", "Make", "iterate_async"]
 
@@ -79,7 +80,7 @@ class Iterables:
         with closing(blocks):
             for block in blocks:
                 trail = SourceTrail(block.trail, None, lane.topology.lane, lane.repetition)
-                yield Block(block.samples, trail)
+                yield block.follow(trail)
 
     def count_samples(self, deal: Deal) -> list[float]:
         raise UnknownCount(f"{self.describe()['iterable']} does not say how many samples it gives each lane")
@@ -134,7 +135,7 @@ def _open_sync(
                 break
             if index + len(samples) > skip:
                 fresh = max(skip - index, 0)
-                yield Block(samples[fresh:], OffsetTrail(index + fresh, None))
+                yield Rows(samples[fresh:], OffsetTrail(index + fresh, None))
             if failure is not None:
                 break
             index += len(samples)
@@ -164,7 +165,7 @@ def iterate_async(iterable: AsyncIterable[Any], engine: Engine) -> Generator[Any
     """The samples of an asynchronous iterable, for a plain loop; it runs ahead on the engine's loop."""
     with closing(_open_async(iterable, 0, None, None, engine)) as blocks:
         for block in blocks:
-            yield from block.samples
+            yield from block.rows()
 
 
 def _open_async(
@@ -253,7 +254,7 @@ class _Pump:
             self._gathered_some.clear()
             if self._gathered:
                 samples, self._gathered = self._gathered, []
-                block = Block(samples, OffsetTrail(self._index - len(samples), None))
+                block = Rows(samples, OffsetTrail(self._index - len(samples), None))
                 self._has_room.set()
                 await self._out.send_async(block)
                 if self._ended:

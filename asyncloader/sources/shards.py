@@ -10,7 +10,8 @@ from functools import cached_property, partial
 from typing import Any
 
 from .._flow.channel import Channel
-from ..cache.opener import CachedStores
+from ..blocks import Block, NestedTrail, Rows, SourceTrail
+from ..cache.store import CachedStores
 from ..errors import FormatError
 from ..formats import open_decoder
 from ..manifest.check import ShardCheck
@@ -20,10 +21,10 @@ from ..plan.counts import Deal, UnknownCount, lane_counts
 from ..plan.lanes import lane_shards
 from ..stores.access import Access
 from ..stores.names import names_digest
-from ..stores.reading.reader import Opener, ShardChunks, read_shards
+from ..stores.reading.reader import ShardChunks, StoresByUrl, read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
-from ..types import Block, NestedTrail, Position, SourceTrail
+from ..types import Position
 
 __all__ = ["Shards"]
 
@@ -77,7 +78,7 @@ class Shards:
                 url = redact(self.urls[shard])
                 for block in self._decode(shard, inside, out.receive()):
                     trail = SourceTrail(block.trail, url, shard, lane.repetition)
-                    yield Block(block.samples, NestedTrail(trail, {"shard": nth}))
+                    yield block.follow(NestedTrail(trail, {"shard": nth}))
                 inside = {}
         finally:
             out.close()
@@ -107,7 +108,7 @@ class Shards:
         key = None if lane.order_seed is None else lane.draw_key(lane.order_seed)
         return lane_shards(len(self.urls), lane.topology.lane, lane.topology.lanes, key)
 
-    def _stores(self, lane: Lane) -> Opener:
+    def _stores(self, lane: Lane) -> StoresByUrl:
         """One set of clients for all lanes of an engine."""
         stores: Stores | CachedStores | None = lane.shared.get(id(self.access))
         if stores is None:
@@ -161,7 +162,8 @@ def _digest_of(checks: tuple[Expected | None, ...]) -> str:
 
 def _with_url(block: Block, url: str) -> Block:
     """Name the shard in samples that have a key; other JSON objects stay the user's."""
-    for sample in block.samples:  # each for itself: where a block ends depends on how the bytes came
-        if "__key__" in sample:
-            sample["__url__"] = url
+    if isinstance(block, Rows):  # columns have no keys
+        for sample in block.samples:  # each for itself: where a block ends depends on how the bytes came
+            if "__key__" in sample:
+                sample["__url__"] = url
     return block

@@ -209,7 +209,7 @@ def test_a_sample_that_fails_when_looked_at_again_keeps_its_own_error() -> None:
 
 def test_importing_the_package_imports_neither_torch_nor_numpy() -> None:
     code = (
-        "import sys, asyncloader.batching, asyncloader.collate as c;"
+        "import sys, asyncloader.collate as c;"
         "import asyncloader.collate.default, asyncloader.collate._fault;"
         "assert 'Pad' in dir(c);"
         "print([name for name in ('torch', 'numpy') if name in sys.modules])"

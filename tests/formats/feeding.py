@@ -7,8 +7,9 @@ import tarfile
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from asyncloader.blocks import Block
 from asyncloader.errors import FormatError
-from asyncloader.types import Block, Decoder
+from asyncloader.formats.decoder import Decoder
 
 Outcome = tuple[list[Any], list[Any], tuple[str, int | None, int | None] | None]
 
@@ -29,7 +30,7 @@ def blocks_of(decoder: Decoder, chunks: Iterable[bytes]) -> list[Block]:
 
 
 def samples_of(decoder: Decoder, *chunks: bytes) -> list[Any]:
-    return [sample for block in blocks_of(decoder, chunks) for sample in block.samples]
+    return [sample for block in blocks_of(decoder, chunks) for sample in block.rows()]
 
 
 def outcome(decoder: Decoder, chunks: Iterable[bytes]) -> Outcome:
@@ -39,8 +40,8 @@ def outcome(decoder: Decoder, chunks: Iterable[bytes]) -> Outcome:
 
     def take(blocks: Iterable[Block]) -> None:
         for block in blocks:
-            assert block.samples, "empty blocks are not yielded"
-            samples.extend(block.samples)
+            assert len(block), "empty blocks are not yielded"
+            samples.extend(block.rows())
             positions.extend(block.trail.after(index) for index in range(len(block)))
 
     try:

@@ -181,7 +181,7 @@ def test_positions_in_a_compressed_shard_are_sample_numbers(name: str) -> None:
 def test_blocks_come_before_the_whole_chunk_is_expanded() -> None:
     packed = gzip.compress(b"line\n" * 2_000_000)
     first = next(CompressedDecoder(TextDecoder(), "gzip").feed(packed))
-    assert first.samples[0] == {"__key__": "0", "text": "line"}
+    assert first.rows()[0] == {"__key__": "0", "text": "line"}
     assert len(blocks_of(CompressedDecoder(TextDecoder(), "gzip"), [gzip.compress(b"line\n" * 5000)])) > 1
 
 

@@ -89,8 +89,8 @@ def test_a_buffer_may_be_reused_after_its_feed() -> None:
     decoder, samples, buffer = TarDecoder(), [], bytearray(100)
     for piece in cut(SMALL, (100,)):
         buffer[: len(piece)] = piece
-        samples += [s for block in decoder.feed(memoryview(buffer)[: len(piece)]) for s in block.samples]
-    assert samples + [s for block in decoder.finish() for s in block.samples] == SMALL_SAMPLES
+        samples += [s for block in decoder.feed(memoryview(buffer)[: len(piece)]) for s in block.rows()]
+    assert samples + [s for block in decoder.finish() for s in block.rows()] == SMALL_SAMPLES
 
 
 _PART = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=40)
@@ -508,7 +508,7 @@ def test_a_large_body_is_held_once(piece_bytes: int) -> None:
     try:
         for start in range(0, len(shard), piece_bytes):
             for block in decoder.feed(shard[start : start + piece_bytes]):
-                samples += block.samples
+                samples += block.rows()
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

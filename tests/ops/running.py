@@ -10,10 +10,11 @@ from typing import Any
 
 from asyncloader._flow.budget import Budget
 from asyncloader._flow.engine import Engine
+from asyncloader.blocks import OffsetTrail, Place, Rows, SourceTrail
 from asyncloader.dataset import Dataset
 from asyncloader.ops.op import START, Blocks, Lane, Op
 from asyncloader.plan.topology import Topology
-from asyncloader.types import Block, OffsetTrail, Place, Position, SourceTrail
+from asyncloader.types import Position
 
 __all__ = ["Listed", "assert_resumes_everywhere", "lane_of", "places_of", "positions_of", "run"]
 
@@ -38,7 +39,7 @@ class Listed:
                 samples = list(self.samples[at : at + size])
                 self.handed_on += len(samples)
                 trail = OffsetTrail(at, None)
-                yield Block(samples, SourceTrail(trail, "listed", lane.topology.lane, lane.repetition))
+                yield Rows(samples, SourceTrail(trail, "listed", lane.topology.lane, lane.repetition))
                 at += size
         finally:
             self.closed += 1
@@ -63,7 +64,7 @@ def positions_of(
     with closing(Dataset(source, tuple(ops)).open(start, lane)) as blocks:
         for block in blocks:
             assert len(block), "no stage hands on an empty block"
-            for index, sample in enumerate(block.samples):
+            for index, sample in enumerate(block.rows()):
                 yield sample, block.trail.after(index)
 
 
@@ -73,7 +74,7 @@ def places_of(
     """The samples that come out, each with where it came from."""
     with closing(Dataset(source, tuple(ops)).open(start, lane)) as blocks:
         for block in blocks:
-            for index, sample in enumerate(block.samples):
+            for index, sample in enumerate(block.rows()):
                 yield sample, block.trail.place(index)
 
 

@@ -112,7 +112,7 @@ def test_the_first_failure_in_order_is_the_one_that_is_raised(concurrency: int, 
     blocks = Dataset(Listed(range(40)), (AsyncMap(work, concurrency),)).open({}, lane_of(engine))
     with pytest.raises(KeyError, match="10"):
         for block in blocks:
-            mapped += block.samples
+            mapped += block.rows()
     assert mapped == list(range(10))
 
 
@@ -168,7 +168,7 @@ def test_a_slow_sample_does_not_hold_up_those_before_it(op: Any, engine: Engine)
     )
     mapped: list[int] = []
     while len(mapped) < 12:
-        mapped += next(blocks).samples
+        mapped += next(blocks).rows()
     assert mapped == list(range(len(mapped)))
     release.set()
     blocks.close()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from asyncloader import testing
 from asyncloader._flow.engine import Engine
+from asyncloader.blocks import JoinedTrail, OffsetTrail, Rows, SourceTrail
 from asyncloader.ops.async_map import AsyncMap
 from asyncloader.ops.fields import Rename, Select
 from asyncloader.ops.filter import Filter
@@ -22,7 +23,6 @@ from asyncloader.ops.op import Op, name_of, note_batch, note_sample
 from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle
 from asyncloader.ops.take import Take
-from asyncloader.types import Block, JoinedTrail, OffsetTrail, SourceTrail
 
 from .running import Listed, assert_resumes_everywhere, lane_of, positions_of, run
 
@@ -136,8 +136,8 @@ def test_an_error_of_the_users_function_names_the_sample(op: Op, engine: Engine)
 
 def test_a_sample_without_a_key_is_told_by_its_place() -> None:
     error = ValueError()
-    note_sample(error, "map(f)", Block([{"n": 1}, 3], OffsetTrail(7, None, line=8)), 0)
-    note_sample(error, "map(f)", Block([{"n": 1}, 3], OffsetTrail(7, None)), 1)
+    note_sample(error, "map(f)", Rows([{"n": 1}, 3], OffsetTrail(7, None, line=8)), 0)
+    note_sample(error, "map(f)", Rows([{"n": 1}, 3], OffsetTrail(7, None)), 1)
     assert error.__notes__ == [
         "in map(f) of sample 7, line 8 (fields: n)",
         "in map(f) of sample 8, of type int",

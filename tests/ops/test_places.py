@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from asyncloader._flow.engine import Engine
+from asyncloader.blocks import Place
 from asyncloader.ops.async_map import AsyncMap
 from asyncloader.ops.filter import Filter
 from asyncloader.ops.map import Map
@@ -12,7 +13,6 @@ from asyncloader.ops.op import Op
 from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle
 from asyncloader.ops.take import Take
-from asyncloader.types import Place
 
 from .running import Listed, lane_of, places_of, positions_of
 

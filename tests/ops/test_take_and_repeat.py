@@ -58,7 +58,7 @@ def test_repeat_gives_all_samples_so_many_times(times: int, engine: Engine) -> N
 def test_repeat_without_a_number_goes_on_for_ever(engine: Engine) -> None:
     blocks = Dataset(Listed(range(3), (3,)), (Repeat(None),)).open({}, lane_of(engine))
     for _ in range(500):
-        assert next(blocks).samples == [0, 1, 2]
+        assert next(blocks).rows() == [0, 1, 2]
     blocks.close()
 
 

@@ -1,0 +1,31 @@
+"""Blocks: runs of consecutive samples, as rows or as columns, with a trail of their positions.
+
+``block`` says what every block can do, ``rows`` and ``columns`` are the two kinds, ``ragged`` is a column of
+sequences, ``trails`` remember where samples came from, ``joining`` makes one block of several.
+"""
+
+from __future__ import annotations
+
+from .block import Block, Column
+from .columns import Columns
+from .joining import Gather, join
+from .ragged import Ragged
+from .rows import Rows
+from .trails import JoinedTrail, NestedTrail, OffsetTrail, PickedTrail, Place, SourceTrail, Trail
+
+__all__ = [
+    "Block",
+    "Column",
+    "Columns",
+    "Gather",
+    "JoinedTrail",
+    "NestedTrail",
+    "OffsetTrail",
+    "PickedTrail",
+    "Place",
+    "Ragged",
+    "Rows",
+    "SourceTrail",
+    "Trail",
+    "join",
+]

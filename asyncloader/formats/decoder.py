@@ -1,0 +1,27 @@
+"""What a format's decoder does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from ..blocks import Block
+from ..types import Buffer
+
+__all__ = ["Decoder"]
+
+
+class Decoder(Protocol):
+    """Feed the bytes of one shard in any chunking, get blocks of samples; no I/O, no await.
+
+    Both methods yield blocks as they come, so that a chunk which expands (decompression) is never
+    held expanded as a whole. Empty blocks are not yielded.
+    """
+
+    def feed(self, chunk: Buffer) -> Iterator[Block]:
+        """The samples that ``chunk`` completes. Raises FormatError with offset and sample."""
+        ...
+
+    def finish(self) -> Iterator[Block]:
+        """The samples left at the end of the shard. Raises FormatError if it is truncated."""
+        ...
