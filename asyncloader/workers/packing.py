@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..by_value import Homeward
+from ..dense import align, as_bytes, dense, over
 
 __all__ = ["OVER_PAGES_BYTES", "Bytes", "Packed", "pack", "unpack"]
 
@@ -35,9 +36,6 @@ Bytes: TypeAlias = NDArray[np.uint8]
 # Copying 16 KiB takes about a microsecond, as long as setting up a view; labels, lengths and ids of a
 # batch are below it, what makes a batch large is above.
 OVER_PAGES_BYTES = 16 << 10
-
-# A cache line, and the widest vector load: what torch gives its own tensors.
-_ALIGNMENT = 64
 
 _HEAD = struct.Struct("<QQ")  # number of buffers laid out on their own, length of the pickle stream
 
@@ -97,7 +95,7 @@ def _layout(used: int, sizes: Sequence[int]) -> tuple[list[int], int]:
     """Where each buffer starts when ``used`` bytes come before them, and the size of it all."""
     starts = []
     for size in sizes:
-        start = -(-used // _ALIGNMENT) * _ALIGNMENT
+        start = align(used)
         starts.append(start)
         used = start + size
     return starts, used
@@ -139,41 +137,25 @@ class _Sink:
 
 
 def _reduce_tensor(tensor: torch.Tensor) -> Any:
-    dense = _dense(tensor)
-    if dense is None:
+    if not _is_plain(tensor):
         return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
-    flat, stride = dense
-    layout = (tensor.dtype, tuple(tensor.shape), stride, tensor.requires_grad)
-    return _rebuild_tensor, (pickle.PickleBuffer(flat.numpy().data), *layout)
+    plain = dense(tensor.detach())
+    layout = (tensor.dtype, tuple(tensor.shape), plain.stride(), tensor.requires_grad)
+    return _rebuild_tensor, (pickle.PickleBuffer(as_bytes(plain).numpy().data), *layout)
 
 
-def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]] | None:
-    """The tensor's elements in memory order as bytes, and its strides; None for what has no such form."""
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is its elements and their layout, and nothing else."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
-        return None
-    if tensor.__dict__ or any(getattr(tensor, "names", ())):  # newer torch has no named tensors
-        return None
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    if not plain.is_contiguous():
-        # Channels-last images, transposed matrices: dense in another order, which is worth keeping.
-        order = sorted(range(plain.ndim), key=plain.stride, reverse=True)
-        if plain.permute(order).is_contiguous():
-            return _as_bytes(plain.permute(order)), plain.stride()
-        plain = plain.contiguous()
-    return _as_bytes(plain), plain.stride()
-
-
-def _as_bytes(contiguous: torch.Tensor) -> torch.Tensor:
-    return contiguous.reshape(-1).view(torch.uint8)
+        return False
+    return not (tensor.__dict__ or any(getattr(tensor, "names", ())))  # newer torch has no named tensors
 
 
 def _rebuild_tensor(
     buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], requires_grad: bool
 ) -> torch.Tensor:
-    tensor = torch.empty(0, dtype=dtype)
     if len(buffer):
-        storage = torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
-        tensor.set_(storage, 0, shape, stride)
+        tensor = over(torch.frombuffer(buffer, dtype=torch.uint8), dtype, 0, shape, stride)
     else:
-        tensor = tensor.new_empty(shape)
+        tensor = torch.empty(shape, dtype=dtype)
     return tensor.requires_grad_() if requires_grad else tensor
