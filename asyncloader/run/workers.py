@@ -64,6 +64,8 @@ def stream_in_workers(
         jobs,
         prefetch=setting.prefetch if job.ahead is None else _batches_of_a_worker(job, dealt),
         prefetch_bytes=batch_bytes // len(dealt),
+        # All of the worker's share: less, and each of a few large batches would be written to new pages.
+        spare_bytes=(job.read_bytes + batch_bytes) // len(dealt),
         grace_s=_CONTEXT_GRACE_S if job.recipe.has_context else None,
     )
     try:

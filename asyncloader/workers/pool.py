@@ -37,6 +37,8 @@ class WorkerPool:
             somebody waits for it.
         prefetch_bytes: Bound on what those batches of one worker take in shared memory; one is always
             let in. Without a bound by default, since the count is one.
+        spare_bytes: Bound on what the free slots of one worker hold, which spare it new pages for each batch.
+            Without a bound by default, since there are few.
         grace_s: How long a worker may take to close its job before it is killed; with a job whose iterator
             has a ``let_go``, which is then called on another thread to end a wait inside of ``next``.
         server: Where the workers come from; the process's shared one by default.
@@ -53,6 +55,7 @@ class WorkerPool:
         *,
         prefetch: int,
         prefetch_bytes: int = sys.maxsize,
+        spare_bytes: int = sys.maxsize,
         grace_s: float | None = None,
         server: ForkServer | None = None,
         on_mapped: OnMapped | None = None,
@@ -62,6 +65,7 @@ class WorkerPool:
         self._jobs = list(jobs)
         self._prefetch = prefetch
         self._prefetch_bytes = prefetch_bytes
+        self._spare_bytes = spare_bytes
         self._grace_s = GRACE_S if grace_s is None else grace_s
         self._server = server
         self._on_mapped = on_mapped
@@ -128,6 +132,7 @@ class WorkerPool:
             number=number,
             prefetch=self._prefetch,
             prefetch_bytes=self._prefetch_bytes,
+            spare_bytes=self._spare_bytes,
             path=path_strings(sys.path),
             argv=list(sys.argv),
             directory=os.getcwd(),
@@ -143,7 +148,7 @@ class WorkerPool:
         finally:
             theirs.close()
             os.close(stored)
-        slots = InboundSlots(self._on_mapped)
+        slots = InboundSlots(self._on_mapped, self._spare_bytes)
         return Worker(number, ours, lifeline, slots, self._grace_s, on_demand=self._prefetch == 0)
 
 

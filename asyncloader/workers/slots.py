@@ -10,6 +10,8 @@ Laws:
   deque. The freed slots are told to the worker with the next credit.
 * The worker never waits for a slot. It takes a free one or makes one, so a user who keeps every batch
   costs memory, not a deadlock; what is free beyond the need is given back to the kernel.
+* Free slots are bounded in number and in bytes. One that is larger than all of them may be is emptied at
+  once, in the parent: the worker learns that it is free only with the next credit, a batch later.
 """
 
 from __future__ import annotations
@@ -19,11 +21,12 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
 
-from ._libc import map_shared, unmap
+from ._libc import empty, map_shared, unmap
 from .packing import Bytes, Packed
 
 __all__ = ["InboundSlots", "OnMapped", "OutboundSlots"]
@@ -46,6 +49,10 @@ class _Pages:
         weakref.finalize(self, _release, address, size_bytes, recalls).atexit = False
         if on_mapped is not None:
             recalls.append(on_mapped(address, size_bytes))
+
+    def empty(self) -> None:
+        """Give the memory back to the kernel, until something is written again. Nothing lies over it."""
+        empty(self._address, self.size_bytes)
 
     def lend(self, on_return: Callable[[], object] | None = None) -> Bytes:
         """The pages as an array; ``on_return`` is called when nothing is built over it any more.
@@ -72,10 +79,13 @@ class InboundSlots:
     Args:
         on_mapped: Called with the address and the size in bytes of each new slot; what it returns is
             called just before the slot is unmapped. It is how slots become page-locked.
+        spare_bytes: A free slot of more gives its memory back; not with ``on_mapped``, since page-locked
+            memory must stay in its place.
     """
 
-    def __init__(self, on_mapped: OnMapped | None) -> None:
+    def __init__(self, on_mapped: OnMapped | None, spare_bytes: int) -> None:
         self._on_mapped = on_mapped
+        self._spare_bytes = spare_bytes
         self._pages: dict[int, _Pages] = {}
         self._freed: deque[int] = deque()
 
@@ -92,8 +102,10 @@ class InboundSlots:
 
     def lend(self, slot: int) -> Bytes:
         """The slot's pages; once nothing is built over them the slot is among ``take_freed``."""
-        freed = self._freed
-        return self._pages[slot].lend(lambda: freed.append(slot))
+        pages = self._pages[slot]
+        if pages.size_bytes <= self._spare_bytes or self._on_mapped is not None:
+            return pages.lend(partial(self._freed.append, slot))
+        return pages.lend(partial(_give_back, pages, self._freed, slot, os.getpid()))
 
     def take_freed(self, most: int) -> list[int]:
         # popleft and not a copy: leases may die, and append, at any moment.
@@ -108,16 +120,24 @@ class InboundSlots:
         self._pages.clear()
 
 
+def _give_back(pages: _Pages, freed: deque[int], slot: int, owner: int) -> None:
+    if os.getpid() == owner:  # what dies in a process forked by the user may still be in use here
+        pages.empty()
+        freed.append(slot)
+
+
 class OutboundSlots:
     """The worker's end: makes slots, fills them, and takes them back.
 
     Args:
         spare: How many free slots to keep; more are dropped, so that what a user kept for a while does
             not stay allocated for ever.
+        spare_bytes: How much they may hold together, but for the one that is filled next.
     """
 
-    def __init__(self, spare: int) -> None:
+    def __init__(self, spare: int, spare_bytes: int) -> None:
         self._spare = spare
+        self._spare_bytes = spare_bytes
         self._lent: dict[int, _Pages] = {}
         self._free: dict[int, _Pages] = {}
         self._made = 0
@@ -149,13 +169,21 @@ class OutboundSlots:
         A batch that fits no free slot replaces the smallest one, so that the slots grow to the size of
         the batches while their number stays what it was.
         """
-        by_size = sorted(self._free, key=lambda slot: self._free[slot].size_bytes)
+        sizes = {slot: pages.size_bytes for slot, pages in self._free.items()}
+        by_size = sorted(sizes, key=lambda slot: sizes[slot])
         surplus = max(len(by_size) - self._spare, 0)
-        if by_size and self._free[by_size[-1]].size_bytes < needed_bytes:
+        if by_size and sizes[by_size[-1]] < needed_bytes:
             surplus = max(surplus, 1)
-        for slot in by_size[:surplus]:
+        dropped, kept = by_size[:surplus], by_size[surplus:]
+        to_fill = next((slot for slot in kept if sizes[slot] >= needed_bytes), None)
+        held_bytes = sum(sizes[slot] for slot in kept if slot != to_fill)
+        for slot in reversed(kept):
+            if slot != to_fill and held_bytes > self._spare_bytes:
+                dropped.append(slot)
+                held_bytes -= sizes[slot]
+        for slot in dropped:
             del self._free[slot]
-        return by_size[:surplus]
+        return dropped
 
     def _make(self, needed_bytes: int) -> tuple[int, _Pages, int]:
         size_bytes = _rounded(needed_bytes)
