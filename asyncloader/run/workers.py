@@ -12,7 +12,7 @@ import cloudpickle
 
 from .._flow.channel import Receiver
 from .._flow.engine import Engine
-from ..memory import keep_freed_pages
+from ..memory import keep_freed_pages, share_arenas
 from ..plan.lanes import worker_lanes
 from ..progress import NetworkCounts
 from ..seeding import seed_worker
@@ -114,6 +114,8 @@ def _run_worker(job: Job, worker: int, setting: WorkerSetting) -> Iterator[tuple
 
 
 def _worker_batches(job: Job, worker: int, setting: WorkerSetting, engine: Engine) -> Collated:
+    if job.recipe.runs_on_threads:
+        share_arenas()
     seed = seed_worker(worker, setting.base_seed)
     world = job.world
     enter_worker(worker, setting.num_workers, seed, job.recipe, world.rank, world.size)
