@@ -26,10 +26,9 @@ KB = 1 << 10
 class Pair:
     """Both ends of the slots of one worker, in one process."""
 
-    def __init__(self, spare: int = 3, **options: Any) -> None:
-        spare_bytes = options.get("spare_bytes", sys.maxsize)
+    def __init__(self, spare: int = 3, spare_bytes: int = sys.maxsize) -> None:
         self.worker = OutboundSlots(spare, spare_bytes)
-        self.parent = InboundSlots(options.get("on_mapped"), spare_bytes)
+        self.parent = InboundSlots(spare_bytes)
 
     def send(self, batch: Any) -> int:
         packed = pack(batch)
@@ -190,22 +189,6 @@ def test_slots_hold_no_descriptor() -> None:
         pair = Pair()
         kept = [pair.pass_on(big()) for _ in range(5)]
     assert len(kept) == 5
-
-
-def test_each_slot_is_announced_once_and_recalled_before_it_is_unmapped() -> None:
-    known: dict[int, int] = {}
-
-    def on_mapped(address: int, size_bytes: int) -> Callable[[], object]:
-        known[address] = size_bytes
-        return lambda: known.pop(address)
-
-    pair = Pair(on_mapped=on_mapped)
-    for value in range(5):
-        pair.pass_on(big(value))
-        pair.return_freed()
-    assert list(known.values()) == [112 * KB]
-    pair.parent.clear()
-    assert known == {}
 
 
 @settings(max_examples=60, deadline=None)
