@@ -18,7 +18,7 @@ from __future__ import annotations
 import copyreg
 import pickle
 import struct
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -43,14 +43,17 @@ _HEAD = struct.Struct("<QQ")  # number of buffers laid out on their own, length 
 class Packed:
     """An object taken apart, ready to be written to shared memory. It refers to the object's memory.
 
+    Written once: each part is let go of as soon as it is copied, so that of a large batch which nobody else
+    holds there never are two.
+
     Args:
         stream: The pickle stream, in pieces; large ``bytes`` are pieces of their own, not yet copied.
         buffers: The memory of the tensors and arrays that stay out of the stream.
     """
 
     def __init__(self, stream: Sequence[Any], buffers: Sequence[memoryview]) -> None:
-        self._stream = stream
-        self._buffers = buffers
+        self._stream = deque(stream)
+        self._buffers = deque(buffers)
         length = sum(len(piece) for piece in stream)
         sizes = [len(buffer) for buffer in buffers]
         self._head = _HEAD.pack(len(sizes), length) + struct.pack(f"<{len(sizes)}Q", *sizes)
@@ -58,13 +61,13 @@ class Packed:
         self._starts = starts
 
     def write(self, target: Bytes) -> None:
-        """Copy everything to ``target``, of at least ``size_bytes``."""
-        end = 0
-        for piece in (self._head, *self._stream):
-            start, end = end, end + len(piece)
-            _copy(target[start:end], piece)
-        for start, buffer in zip(self._starts, self._buffers, strict=True):
-            _copy(target[start : start + len(buffer)], buffer)
+        """Copy everything to ``target``, of at least ``size_bytes``, and let go of it."""
+        end = len(self._head)
+        _copy(target[:end], self._head)
+        while self._stream:
+            end = _append(target, end, self._stream.popleft())
+        for start in self._starts:
+            _append(target, start, self._buffers.popleft())
 
 
 def pack(batch: object) -> Packed:
@@ -99,6 +102,13 @@ def _layout(used: int, sizes: Sequence[int]) -> tuple[list[int], int]:
         starts.append(start)
         used = start + size
     return starts, used
+
+
+def _append(target: Bytes, start: int, piece: Any) -> int:
+    """Copy ``piece``, which the caller has given away, to ``start``; where it ends."""
+    end = start + len(piece)
+    _copy(target[start:end], piece)
+    return end
 
 
 def _copy(target: Bytes, source: Any) -> None:
