@@ -8,6 +8,8 @@ name                                                 since     what for
 ===================================================  ========  ============================================
 ``utils.data._utils.collate.collate``                1.13      collation by rules of our own for tensors
 ``utils.data._utils.collate.default_collate_fn_map`` 1.13      torch's rules, with what users registered
+``utils.data._utils.collate.collate_tensor_fn``      1.13      torch's rules as they are, to know them by
+``utils.data._utils.collate.collate_numpy_*_fn``     1.13      torch's rules as they are, to know them by
 ``utils.data._utils.pin_memory.pin_memory``          1.0       pinning a batch inside a wrapper of ours
 ``utils.data._utils.worker._generate_state``         1.9       NumPy's seed in a worker
 ``utils.data._utils.worker._worker_info``            1.2       what ``get_worker_info()`` gives, with ranks
@@ -35,7 +37,13 @@ from typing import Any, Protocol
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, _utils
-from torch.utils.data._utils.collate import collate, default_collate_fn_map
+from torch.utils.data._utils.collate import (
+    collate,
+    collate_numpy_array_fn,
+    collate_numpy_scalar_fn,
+    collate_tensor_fn,
+    default_collate_fn_map,
+)
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 __all__ = [
@@ -46,6 +54,9 @@ __all__ = [
     "WorkersIterator",
     "attributes_at_rest",
     "collate",
+    "collate_numpy_array_fn",
+    "collate_numpy_scalar_fn",
+    "collate_tensor_fn",
     "default_collate_fn_map",
     "forget_iterator",
     "frozen_worker_info",
