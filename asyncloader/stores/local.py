@@ -33,7 +33,10 @@ class LocalStore:
         try:
             found = os.fstat(fd)
             if not stat.S_ISREG(found.st_mode):  # a pipe has no length, and would look empty
-                raise StoreError("a shard should be a regular file, and this is none", shard=url)
+                what = "this is a folder; one that is named with '/' at the end means the shards below it"
+                if not stat.S_ISDIR(found.st_mode):
+                    what = "this is none"
+                raise StoreError(f"a shard should be a regular file, and {what}", shard=url)
             # What an ETag is to a server: another inode, length or modification is another version.
             version = f"{found.st_dev:x}-{found.st_ino:x}-{found.st_size:x}-{found.st_mtime_ns:x}"
             if etag is not None and etag != version:

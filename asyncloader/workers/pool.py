@@ -15,10 +15,10 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from .._flow.children import import_path
 from ..by_value import dumps_outward
 from ._wire import Setting, socketpair, store
-from .forkserver import ForkServer, path_strings
-from .slots import InboundSlots, OnMapped
+from .forkserver import ForkServer
 from .worker import GRACE_S, Worker, close_workers
 
 __all__ = ["Job", "WorkerPool"]
@@ -40,8 +40,6 @@ class WorkerPool:
         grace_s: How long a worker may take to close its job before it is killed; with a job whose iterator
             has a ``let_go``, which is then called on another thread to end a wait inside of ``next``.
         server: Where the workers come from; the process's shared one by default.
-        on_mapped: Called with the address and the size in bytes of each piece of shared memory, once;
-            what it returns is called before the piece is unmapped. For registering it as page-locked.
 
     Raises:
         ValueError: ``prefetch`` is negative.
@@ -55,7 +53,6 @@ class WorkerPool:
         prefetch_bytes: int = sys.maxsize,
         grace_s: float | None = None,
         server: ForkServer | None = None,
-        on_mapped: OnMapped | None = None,
     ) -> None:
         if prefetch < 0:
             raise ValueError(f"prefetch must not be negative, but is {prefetch}")
@@ -64,7 +61,6 @@ class WorkerPool:
         self._prefetch_bytes = prefetch_bytes
         self._grace_s = GRACE_S if grace_s is None else grace_s
         self._server = server
-        self._on_mapped = on_mapped
         self.workers: list[Worker] = []
         # The list, not the pool: what a finalizer refers to is never collected.
         self._finalizer = weakref.finalize(self, close_workers, self.workers)
@@ -90,26 +86,6 @@ class WorkerPool:
             self.close()
             raise
 
-    def receive(self, worker: int, timeout_s: float | None = None) -> tuple[Any, Any]:
-        """``Worker.receive`` of that worker."""
-        return self.workers[worker].receive(timeout_s)
-
-    async def receive_async(self, worker: int) -> tuple[Any, Any]:
-        """``Worker.receive_async`` of that worker."""
-        return await self.workers[worker].receive_async()
-
-    def restart(self, worker: int, job: Job) -> None:
-        """Put a new process that runs ``job`` in the place of a worker, which is closed.
-
-        Raises:
-            Exception: As ``start``; the old worker is then as it was.
-        """
-        pickled = _pickled_job(worker, job)
-        new = self._ask_for(worker, pickled)
-        self.workers[worker].close()
-        self.workers[worker] = new
-        new.lifeline.wait_started()
-
     def close(self) -> None:
         """End all workers, and return once they have ended. Idempotent, from any thread."""
         self._finalizer()
@@ -128,7 +104,7 @@ class WorkerPool:
             number=number,
             prefetch=self._prefetch,
             prefetch_bytes=self._prefetch_bytes,
-            path=path_strings(sys.path),
+            path=import_path(),
             argv=list(sys.argv),
             directory=os.getcwd(),
             environment=dict(os.environ),
@@ -143,8 +119,7 @@ class WorkerPool:
         finally:
             theirs.close()
             os.close(stored)
-        slots = InboundSlots(self._on_mapped)
-        return Worker(number, ours, lifeline, slots, self._grace_s, on_demand=self._prefetch == 0)
+        return Worker(number, ours, lifeline, self._grace_s, on_demand=self._prefetch == 0)
 
 
 def _pickled_job(number: int, job: Job) -> bytes:

@@ -19,16 +19,13 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
 
 import numpy as np
 
 from ._libc import map_shared, unmap
 from .packing import Bytes, Packed
 
-__all__ = ["InboundSlots", "OnMapped", "OutboundSlots"]
-
-OnMapped: TypeAlias = Callable[[int, int], Callable[[], object]]
+__all__ = ["InboundSlots", "OutboundSlots"]
 
 # Far below this a batch's cost is its messages, not its pages; pages never touched are never allocated.
 _SMALLEST_BYTES = 64 << 10
@@ -37,15 +34,12 @@ _SMALLEST_BYTES = 64 << 10
 class _Pages:
     """A memfd's pages, mapped for as long as anybody refers to them."""
 
-    def __init__(self, descriptor: int, size_bytes: int, on_mapped: OnMapped | None = None) -> None:
+    def __init__(self, descriptor: int, size_bytes: int) -> None:
         address = map_shared(descriptor, size_bytes)
         self.size_bytes = size_bytes
         self._address = address
-        recalls: list[Callable[[], object]] = []
         # Not at exit: the process's end unmaps, and daemon threads may still read.
-        weakref.finalize(self, _release, address, size_bytes, recalls).atexit = False
-        if on_mapped is not None:
-            recalls.append(on_mapped(address, size_bytes))
+        weakref.finalize(self, unmap, address, size_bytes).atexit = False
 
     def lend(self, on_return: Callable[[], object] | None = None) -> Bytes:
         """The pages as an array; ``on_return`` is called when nothing is built over it any more.
@@ -60,22 +54,10 @@ class _Pages:
         return np.frombuffer(memoryview(lease), np.uint8)
 
 
-def _release(address: int, size_bytes: int, recalls: Iterable[Callable[[], object]]) -> None:
-    for recall in recalls:
-        recall()
-    unmap(address, size_bytes)
-
-
 class InboundSlots:
-    """The parent's end: the slots of one worker, mapped, and the ids of those that came free.
+    """The parent's end: the slots of one worker, mapped, and the ids of those that came free."""
 
-    Args:
-        on_mapped: Called with the address and the size in bytes of each new slot; what it returns is
-            called just before the slot is unmapped. It is how slots become page-locked.
-    """
-
-    def __init__(self, on_mapped: OnMapped | None) -> None:
-        self._on_mapped = on_mapped
+    def __init__(self) -> None:
         self._pages: dict[int, _Pages] = {}
         self._freed: deque[int] = deque()
 
@@ -85,8 +67,7 @@ class InboundSlots:
     def add(self, slot: int, descriptor: int) -> None:
         """Map a slot the worker made, and close the descriptor."""
         try:
-            size_bytes = os.fstat(descriptor).st_size
-            self._pages[slot] = _Pages(descriptor, size_bytes, self._on_mapped)
+            self._pages[slot] = _Pages(descriptor, os.fstat(descriptor).st_size)
         finally:
             os.close(descriptor)
 

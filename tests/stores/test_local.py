@@ -58,9 +58,10 @@ async def test_a_missing_file_says_which(fetch: Fetch, tmp_path: Path) -> None:
 
 async def test_what_is_no_regular_file_is_refused_at_once(fetch: Fetch, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(StoreError, match="regular file"):
-            await fetch(LocalStore(), str(path))
+    with pytest.raises(StoreError, match="regular file, and this is none"):
+        await fetch(LocalStore(), str(tmp_path / "pipe"))
+    with pytest.raises(StoreError, match="this is a folder; one that is named with '/' at the end"):
+        await fetch(LocalStore(), str(tmp_path))
 
 
 async def test_a_changed_file_is_refused(fetch: Fetch, shard: Path) -> None:

@@ -22,9 +22,9 @@ KB = 1 << 10
 class Pair:
     """Both ends of the slots of one worker, in one process."""
 
-    def __init__(self, spare: int = 3, **options: Any) -> None:
+    def __init__(self, spare: int = 3) -> None:
         self.worker = OutboundSlots(spare)
-        self.parent = InboundSlots(options.get("on_mapped"))
+        self.parent = InboundSlots()
 
     def send(self, batch: Any) -> int:
         packed = pack(batch)
@@ -146,22 +146,6 @@ def test_slots_hold_no_descriptor() -> None:
         pair = Pair()
         kept = [pair.pass_on(big()) for _ in range(5)]
     assert len(kept) == 5
-
-
-def test_each_slot_is_announced_once_and_recalled_before_it_is_unmapped() -> None:
-    known: dict[int, int] = {}
-
-    def on_mapped(address: int, size_bytes: int) -> Callable[[], object]:
-        known[address] = size_bytes
-        return lambda: known.pop(address)
-
-    pair = Pair(on_mapped=on_mapped)
-    for value in range(5):
-        pair.pass_on(big(value))
-        pair.return_freed()
-    assert list(known.values()) == [112 * KB]
-    pair.parent.clear()
-    assert known == {}
 
 
 @settings(max_examples=60, deadline=None)

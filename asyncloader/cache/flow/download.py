@@ -10,24 +10,23 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from .._flow.budget import claim_alone
-from .._flow.channel import Channel, EndOfChannel
-from .._flow.engine import Scope
-from ..digest import Verifier
-from ..errors import StoreError
-from ..stores.failures import changed
-from ..stores.reading.reader import ShardChunks, read_shards
-from ..stores.store import Body, Store
-from ..stores.urls import redact
-from ..types import Buffer
+from ..._flow.budget import claim_alone
+from ..._flow.channel import Channel, EndOfChannel
+from ..._flow.engine import Scope
+from ...digest import Verifier
+from ...errors import StoreError
+from ...stores.failures import changed
+from ...stores.reading.reader import ShardChunks, read_shards
+from ...stores.store import Body, Store
+from ...stores.urls import redact
+from ...types import Buffer
+from ..folder.checksums import Sums, has_crc32c, mark
+from ..folder.header import ABANDONED, Header, State
+from ..folder.identity import Identity
+from ..folder.layout import Folder, Found
+from ..folder.locks import publish, withdraw
 from .copy import Copy
-from .filling import publish, withdraw
-from .folder import Folder, Found
-from .header import ABANDONED, Header, State
-from .identity import Identity
-from .stretches import Sums, has_crc32c
-from .threads import Descriptor
-from .verifying import mark
+from .descriptor import Descriptor
 
 __all__ = ["Download", "NotKeptError", "Target"]
 
