@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .blocks import Ragged
     from .cache.audit import verify_cache
     from .collate import Pad, PadField, default_collate, default_convert
     from .dataset import AsyncIterableDataset, Dataset, from_iterable, from_urls
@@ -32,6 +33,7 @@ __all__ = [
     "NetworkPolicy",
     "Pad",
     "PadField",
+    "Ragged",
     "ShardWriter",
     "StoreError",
     "Topology",
@@ -58,6 +60,7 @@ _HOME = {
     "NetworkPolicy": "stores.policy",
     "Pad": "collate",
     "PadField": "collate",
+    "Ragged": "blocks",
     "ShardWriter": "writer",
     "StoreError": "errors",
     "Topology": "plan.topology",
