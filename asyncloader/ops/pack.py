@@ -96,10 +96,10 @@ class Pack:
             open_rows: list[Row] = []
             for row in rows:
                 open_rows.append(row)
+                del row  # which may hold the tokens of all its pool
                 if len(open_rows) == self.batch_size:
                     batch = [_batch(open_rows, names, fills, self.length)]
                     open_rows = []
-                    del row  # it holds the tokens of all its pool
                     yield batch.pop()
             if open_rows:
                 yield _batch(open_rows, names, fills, self.length)
