@@ -25,6 +25,7 @@ from .stores.expanding import Match, expand_home
 from .stores.globs import folder_before
 from .stores.names import ShardNames
 from .stores.policy import NetworkPolicy
+from .stores.schemes import Scheme
 from .stores.urls import MANIFEST_NAME, local_path, scheme_of, split_key
 
 __all__ = ["Catalog", "make_catalog"]
@@ -44,7 +45,7 @@ class Catalog:
     urls: ShardNames
     formats: Sequence[str]
     checks: tuple[Expected | None, ...]
-    schemes: frozenset[str]
+    schemes: frozenset[Scheme]
 
 
 def make_catalog(
@@ -75,7 +76,7 @@ def make_catalog(
     if manifest is not None and not isinstance(manifest, str | os.PathLike):
         raise TypeError(f"manifest should be a URL or path, but got {type(manifest).__name__}")
     where = None if manifest is None else expand_home(os.fspath(manifest))
-    far = [where] if where is not None and scheme_of(where) != "file" else []
+    far = [where] if where is not None and not scheme_of(where).is_local else []
     found = find_shards(urls, format, options, network, manifests=where is None, fetch=far)
     formats = formats_of(found.names, format)
     is_shard = partial(is_shard_name, format=format)
@@ -95,7 +96,8 @@ def make_catalog(
 def _found_beside(found: Found, is_shard: IsShard) -> tuple[Expected | None, ...]:
     """What manifests expect that lie where shards were looked for: local folders, and folders listed."""
     local = LocalManifests()
-    expected = find_local_manifests(found.names, local) if "file" in found.schemes else ()
+    any_local = any(scheme.is_local for scheme in found.schemes)
+    expected = find_local_manifests(found.names, local) if any_local else ()
     known = dict(zip(found.names, expected, strict=False))
     for match in found.matches:
         for path in match.manifests:

@@ -33,15 +33,11 @@ from .plan.topology import Topology
 from .sources.iterables import Iterables, Make
 from .sources.shards import Shards
 from .stores.access import Access, Renew
-from .stores.options import check_buckets
+from .stores.objects.options import check_buckets
 from .stores.policy import NetworkPolicy
 from .types import Position
 
 __all__ = ["AsyncIterableDataset", "Dataset", "from_iterable", "from_urls"]
-
-
-# Whose URLs may be signed for a time, or lead to such.
-_RENEWED = ("http", "https", "hf")
 
 
 # Of shards, in flight for a look at their first samples: some parts of them at once.
@@ -270,6 +266,11 @@ class Dataset:
         """Whether an operator goes on by itself, on threads or on the loop, while nobody pulls."""
         return any(isinstance(op, AsyncMap) or getattr(op, "concurrency", 1) > 1 for op in self.ops)
 
+    @property
+    def runs_on_threads(self) -> bool:
+        """Whether an operator calls the user's functions on threads of its own."""
+        return any(isinstance(op, Map) and op.concurrency > 1 for op in self.ops)
+
     def describe(self) -> dict[str, Any]:
         """What a saved state must match, as JSON values, without secrets."""
         return {**self.source.describe(), "ops": [dict(op.describe()) for op in self.ops]}
@@ -339,7 +340,7 @@ def from_urls(
     access = Access(dict(storage_options or {}), network or NetworkPolicy(), renew, cache)
     catalog = make_catalog(urls, format, manifest, access.options, access.network)
     check_buckets(catalog.urls.examples, access.options)
-    if renew is not None and catalog.schemes.isdisjoint(_RENEWED):
+    if renew is not None and not any(scheme.is_renewed for scheme in catalog.schemes):
         raise ValueError(
             "renew is for presigned http(s):// URLs, which expire, but none of the shards has one; keys of "
             "an object store that expire are given by storage_options={'credential_provider': function}"

@@ -10,14 +10,14 @@ from urllib.parse import urlsplit
 from .formats import compression_suffixes, format_of, formats, has_format, known_suffixes
 from .stores.braces import Braces, has_unclosed_brace
 from .stores.names import ShardNames
-from .stores.urls import local_path, redact, scheme_of, suffix_path
+from .stores.schemes import SCHEMES
+from .stores.urls import WEB, local_path, redact, scheme_of, suffix_path
 from .texts import RunLengths
 
 __all__ = ["check_names", "check_prefix", "formats_of", "is_shard_name"]
 
-_WEB = ("http", "https")
 _PIPE = re.compile(r"\s*pipe:", re.IGNORECASE)
-_URL = re.compile(r"(?:https?|s3|gs|az|hf|file)://[^\s'\"|]+")
+_URL = re.compile(rf"(?:{'|'.join(SCHEMES)})://[^\s'\"|]+")
 
 
 def is_shard_name(url: str, *, format: str | None) -> bool:
@@ -40,14 +40,14 @@ def check_names(names: Iterable[str]) -> None:
             _check_webdataset(name)
         if "{" not in name and "*" not in name:
             continue
-        web = scheme_of(name) in _WEB
-        if has_unclosed_brace(redact(name) if web else name.replace("[{]", "")):
-            literal = "%7B" if web or name[:7].lower() == "file://" else "[{]"
+        scheme = scheme_of(name)
+        if has_unclosed_brace(redact(name) if scheme.is_web else name.replace("[{]", "")):
+            literal = "%7B" if scheme.is_web or (scheme.is_local and "://" in name) else "[{]"
             raise ValueError(
                 f"{redact(name)!r} has a brace that is not closed: a range is written {{000..127}}, "
                 f"a brace of the name itself {literal}"
             )
-        if web and "*" in suffix_path(name):
+        if scheme.is_web and "*" in suffix_path(name):
             raise ValueError(
                 f"{redact(name)!r} is a glob, and web servers cannot be listed: name the shards by a range "
                 "such as train-{000..127}.tar or in a list; a star of the name itself is written %2A"
@@ -142,19 +142,22 @@ def _format_of(shard: str) -> str:
 def _hint(shard: str) -> str:
     """What is likely meant by a name without a suffix."""
     scheme = scheme_of(shard)
-    if scheme in _WEB:
+    if scheme.is_web:
         if urlsplit(shard).path.endswith("/") or not urlsplit(shard).path:
             return (
                 "web servers cannot be listed, so name each shard, by a range such as train-{000..127}.tar "
                 "or in a list; "
             )
         return ""
-    if scheme != "file":
+    if not scheme.is_local:
         return f"a prefix ends with '/' ({redact(shard)}/ for all shards below it); "
     if shard.endswith("/"):
         return "there is no such folder; "
     if os.path.isdir(local_path(shard)):
-        return f"it is a folder, whose name should end with '/' ({shard}/ for all shards below it); "
+        return (
+            f"it is a folder, whose name should end with '/' ({shard}/ for all shards below it, as a string: "
+            "a Path has no '/' at its end); "
+        )
     return ""
 
 
@@ -175,7 +178,7 @@ def _check_webdataset(name: str) -> None:
             "'pipe:' reads through a command, which is not run here: name the shard itself by its URL or "
             f"path{shown}, and give headers or credentials as storage_options"
         )
-    joined = re.split(r"[?#]", name, maxsplit=1)[0] if _is_web(name) else name
+    joined = re.split(r"[?#]", name, maxsplit=1)[0] if name.partition(":")[0].lower() in WEB else name
     first, *others = joined.split("::")
     if not others:
         return
@@ -191,7 +194,3 @@ def _check_webdataset(name: str) -> None:
             f"'::' does not join URLs here: give a list, from_urls([{redact(first)!r}, "
             f"{redact(others[0])!r}{', ...' if others[1:] else ''}])"
         )
-
-
-def _is_web(name: str) -> bool:
-    return name[:5].lower() in ("http:", "https")

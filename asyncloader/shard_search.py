@@ -14,6 +14,7 @@ from .stores.listing.asking import Listing, look
 from .stores.names import Part, ShardNames
 from .stores.options import check_storage_options
 from .stores.policy import NetworkPolicy
+from .stores.schemes import Scheme
 from .stores.urls import scheme_of
 
 __all__ = ["Found", "IsShard", "find_shards"]
@@ -34,7 +35,7 @@ class Found:
     names: ShardNames = field(repr=False)
     matches: tuple[Match, ...]
     listings: tuple[Listing, ...]
-    schemes: frozenset[str]
+    schemes: frozenset[Scheme]
     fetched: tuple[bytes, ...] = field(repr=False)
 
 

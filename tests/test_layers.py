@@ -21,8 +21,9 @@ PACKAGE = Path(asyncloader.__file__).parent
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
     {"blocks"},  # runs of samples, as rows or columns
-    # Small things that know nobody else.
-    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors", "texts"},
+    # Small things that know nobody else: values, and what lies in memory and on disk.
+    {"progress", "quantity", "sizes", "texts", "tracebacks"},
+    {"dense", "descriptors", "digest", "draft", "memory"},
     {"torch_private", "by_value"},
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
@@ -142,6 +143,14 @@ def test_a_pure_room_has_no_async_and_no_clock(room: str) -> None:
                 assert not names & {"time", "asyncio", "threading", "socket", "aiohttp"}, path
 
 
+def test_the_folder_of_the_cache_knows_neither_the_loop_nor_the_flow() -> None:
+    for path in (PACKAGE / "cache/folder").glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+                assert not {"asyncio", "_flow", "flow", "store"} & {*(module or "").split(".")}, path
+
+
 def sources(pattern: str) -> list[str]:
     """Where the pattern is in code of the library itself, comments and docstrings apart."""
     found = []
@@ -173,6 +182,12 @@ def test_tasks_are_born_in_one_place() -> None:
 
 def test_nothing_sleeps_and_so_nothing_polls() -> None:
     assert sources(r"\bsleep\(") == []
+
+
+def test_schemes_are_told_apart_in_their_tables_alone() -> None:
+    places = {line.partition(":")[0] for line in sources(r"['\"](s3|gs|az|hf)(://)?['\"]")}
+    # The last is what AWS calls its service, in the shared files.
+    assert places == {"stores/schemes.py", "stores/objects/clouds.py", "stores/objects/profiles.py"}
 
 
 def test_no_wait_has_a_default_bound_on_queues() -> None:

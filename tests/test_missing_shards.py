@@ -93,6 +93,19 @@ def test_entries_of_other_places_are_not_missed(tmp_path: Path) -> None:
         al.from_urls(f"{tmp_path}/a/")
 
 
+def test_a_range_that_goes_beyond_what_is_there_and_listed_is_told_before_reading(tmp_path: Path) -> None:
+    write(tmp_path)
+    message = r"lists 4 of the 10 shards that are named beside it: name those that are there.*s-4\.tar"
+    for root in ("", "file://"):
+        with pytest.raises(al.StoreError, match=message) as caught:
+            al.from_urls(f"{root}{tmp_path}/s-{{0..9}}.tar")
+        assert caught.value.shard == f"{root}{tmp_path}/s-4.tar"
+    for number in range(4, 10):
+        (tmp_path / f"s-{number}.tar").touch()
+    assert len(names_of(f"{tmp_path}/s-{{0..9}}.tar")) == 10
+    assert len(names_of(f"{tmp_path}/t-{{0..9}}.tar")) == 10  # of shards that it says nothing of, nothing
+
+
 def test_an_object_that_is_gone_from_a_prefix_or_glob_is_missed(tmp_path: Path) -> None:
     pytest.importorskip("moto")
     shards = write(tmp_path)

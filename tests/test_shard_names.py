@@ -64,7 +64,7 @@ def test_a_name_without_a_format_is_told_whole_with_what_may_be_meant(name: str,
 
 
 def test_a_folder_without_its_slash_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"it is a folder, .* \({tmp_path}/ for all"):
+    with pytest.raises(ValueError, match=rf"it is a folder, .* \({tmp_path}/ for all .* a Path has no"):
         al.from_urls(tmp_path)
 
 

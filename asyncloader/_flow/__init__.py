@@ -1,1 +1,1 @@
-"""Structured concurrency: the one place where tasks are born, and the channels between threads."""
+"""Structured concurrency: where tasks are born, the channels between threads, and clean processes."""

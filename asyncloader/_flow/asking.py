@@ -1,7 +1,7 @@
 """A stream that makes its next item only when somebody asks for it, though others stand in between.
 
 Streams run ahead of their consumer by default, which costs memory at most. Where making an item costs more
-than that, the consumer's end asks for each one, and the making end waits to be asked.
+than that, the consumer asks for each one (``Asking``), and whoever makes them waits for it (``Asks.wait``).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from .channel import Channel, Receiver
 
-__all__ = ["Asked", "Asking", "Asks"]
+__all__ = ["Asking", "Asks"]
 
 T = TypeVar("T")
 
@@ -36,20 +36,14 @@ class Asks:
         """Ask for one more item."""
         self._asked.send(None)
 
-    def wait(self, timeout_s: float | None = None) -> None:
+    def wait(self) -> None:
         """Wait until the next item is asked for.
 
         Raises:
-            TimeoutError: It was not for ``timeout_s``.
             EndOfChannel: Nothing more will be.
         """
         if not self._may_make_unasked():
-            self._asked.receive(timeout_s)
-
-    async def wait_async(self) -> None:
-        """Like ``wait``, from a coroutine."""
-        if not self._may_make_unasked():
-            await self._asked.receive_async()
+            self._asked.receive()
 
     def finish(self) -> None:
         """Wake whoever waits to be asked: nothing more will be. Idempotent."""
@@ -95,35 +89,3 @@ class Asking(Generic[T]):
         if not self._has_asked:
             self._asks.ask()
             self._has_asked = True
-
-
-class Asked(Generic[T]):
-    """The making end: a ``Receiver`` for a stage that would read on by itself."""
-
-    def __init__(self, source: Receiver[T], asks: Asks) -> None:
-        self._source = source
-        self._asks = asks
-        self._was_asked = False
-
-    def receive(self, timeout_s: float | None = None) -> T:
-        """See ``Receiver``."""
-        if not self._was_asked:
-            self._asks.wait(timeout_s)
-            self._was_asked = True
-        item = self._source.receive(timeout_s)
-        self._was_asked = False
-        return item
-
-    async def receive_async(self) -> T:
-        """See ``Receiver``."""
-        if not self._was_asked:
-            await self._asks.wait_async()
-            self._was_asked = True
-        item = await self._source.receive_async()
-        self._was_asked = False
-        return item
-
-    def close(self) -> None:
-        """See ``Receiver``."""
-        self._asks.finish()
-        self._source.close()

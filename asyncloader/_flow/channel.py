@@ -16,12 +16,13 @@ Laws:
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from time import monotonic
 from typing import Generic, Protocol, TypeVar
+
+from .waiting import LoopWaiter, ThreadWaiter, W, Waiter
 
 __all__ = ["Channel", "ChannelClosed", "EndOfChannel", "Receiver"]
 
@@ -74,8 +75,8 @@ class Channel(Generic[T]):
         self._finished = False
         self._error: BaseException | None = None
         self._closed = False
-        self._receivers: deque[_Waiter] = deque()
-        self._senders: deque[_Waiter] = deque()
+        self._receivers: deque[Waiter] = deque()
+        self._senders: deque[Waiter] = deque()
         self._on_close: list[Callable[[], None]] = []
 
     # --- the sender's end ---
@@ -86,7 +87,7 @@ class Channel(Generic[T]):
         Raises:
             ChannelClosed: The receiver has gone.
         """
-        while (ready := self._try_send(item, cost, _ThreadWaiter)) is not None:
+        while (ready := self._try_send(item, cost, ThreadWaiter)) is not None:
             try:
                 ready.wait()
             except BaseException:  # such as a KeyboardInterrupt
@@ -107,7 +108,7 @@ class Channel(Generic[T]):
 
     async def send_async(self, item: T, cost: int = 1) -> None:
         """Like ``send``, from a coroutine. If cancelled while waiting, the item was not sent."""
-        while (ready := self._try_send(item, cost, _LoopWaiter)) is not None:
+        while (ready := self._try_send(item, cost, LoopWaiter)) is not None:
             try:
                 await ready.wait()
             except BaseException:
@@ -154,8 +155,8 @@ class Channel(Generic[T]):
         """
         deadline = None if timeout_s is None else monotonic() + timeout_s
         while True:
-            outcome = self._try_receive(_ThreadWaiter)
-            if not isinstance(outcome, _ThreadWaiter):
+            outcome = self._try_receive(ThreadWaiter)
+            if not isinstance(outcome, ThreadWaiter):
                 return outcome[0]
             try:
                 if not outcome.wait(deadline):
@@ -167,8 +168,8 @@ class Channel(Generic[T]):
     async def receive_async(self) -> T:
         """Like ``receive``, from a coroutine. If cancelled while waiting, no item is lost."""
         while True:
-            outcome = self._try_receive(_LoopWaiter)
-            if not isinstance(outcome, _LoopWaiter):
+            outcome = self._try_receive(LoopWaiter)
+            if not isinstance(outcome, LoopWaiter):
                 return outcome[0]
             try:
                 await outcome.wait()
@@ -210,12 +211,12 @@ class Channel(Generic[T]):
         self._wake(woken)
         return None
 
-    def _look_for_room(self, cost: int) -> _ThreadWaiter | None:
+    def _look_for_room(self, cost: int) -> ThreadWaiter | None:
         with self._lock:
             if self._closed:
                 raise ChannelClosed
             if self._items and self._held + cost > self._capacity:
-                return self._wait_in(self._senders, _ThreadWaiter(cost))
+                return self._wait_in(self._senders, ThreadWaiter(cost))
         return None
 
     def _try_receive(self, waiter: Callable[[int], W]) -> tuple[T] | W:
@@ -234,22 +235,22 @@ class Channel(Generic[T]):
         self._wake(woken)
         return (item,)
 
-    def _wait_in(self, line: deque[_Waiter], waiter: W) -> W:
+    def _wait_in(self, line: deque[Waiter], waiter: W) -> W:
         line.append(waiter)
         if self._closed:  # by a garbage collection, since we looked: it has not seen this waiter
             waiter.wake()
         return waiter
 
-    def _senders_that_fit(self) -> list[_Waiter]:
+    def _senders_that_fit(self) -> list[Waiter]:
         """Take those from the line that can go on now. A large one in front is not passed by."""
-        fit: list[_Waiter] = []
+        fit: list[Waiter] = []
         room = self._capacity - self._held
         while self._senders and (self._senders[0].cost <= room or not (self._items or fit)):
             fit.append(self._senders.popleft())
             room -= fit[-1].cost
         return fit
 
-    def _give_up(self, waiter: _Waiter) -> None:
+    def _give_up(self, waiter: Waiter) -> None:
         """Let nobody wait for a wake that ``waiter`` has had, or for room that it stood in front of."""
         with self._lock:
             for line in (self._senders, self._receivers):
@@ -260,66 +261,8 @@ class Channel(Generic[T]):
                 woken.append(self._receivers.popleft())
         self._wake(woken)
 
-    def _wake(self, waiters: Iterable[_Waiter]) -> None:
+    def _wake(self, waiters: Iterable[Waiter]) -> None:
         """Outside the lock: the woken thread would only run into it."""
         for waiter in waiters:
             if not waiter.wake():
                 self._give_up(waiter)
-
-
-class _Waiter(Protocol):
-    """Somebody in line."""
-
-    cost: int
-
-    def wake(self) -> bool:
-        """Let it look again; says whether there still is somebody to do so. Twice is as good as once."""
-        ...
-
-
-class _ThreadWaiter:
-    """One blocked thread."""
-
-    def __init__(self, cost: int) -> None:
-        self.cost = cost
-        self._event = threading.Event()
-
-    def wake(self) -> bool:
-        self._event.set()
-        return True
-
-    def wait(self, deadline: float | None = None) -> bool:
-        return self._event.wait(None if deadline is None else max(0.0, deadline - monotonic()))
-
-
-class _LoopWaiter:
-    """One suspended coroutine, woken from any thread."""
-
-    def __init__(self, cost: int) -> None:
-        self.cost = cost
-        self._loop = asyncio.get_running_loop()
-        self._future: asyncio.Future[None] = self._loop.create_future()
-
-    def wake(self) -> bool:
-        # From its own loop at once: the way for other threads costs twice as much.
-        if asyncio._get_running_loop() is self._loop:
-            self._settle()
-            return True
-        try:
-            self._loop.call_soon_threadsafe(self._settle)
-        except RuntimeError:
-            # The loop was closed with this waiter still in line: nobody is left to wake.
-            if not self._loop.is_closed():
-                raise
-            return False
-        return True
-
-    def _settle(self) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    async def wait(self) -> None:
-        await self._future
-
-
-W = TypeVar("W", _ThreadWaiter, _LoopWaiter)

@@ -1,5 +1,6 @@
 """Whole shards on local disk: a store around a store, shared by all processes of the machine.
 
-See ``store`` for what readers get, ``bringing`` for how shards come, ``folder`` for what is on disk, and
-``room`` for what goes.
+The door is ``store``: ``CachedStores`` goes around an engine's stores, and says what readers get. Behind it
+``flow/`` is how shards come in and go out, and ``folder/`` what is on disk. Beside it ``setting`` checks the
+options, and ``audit`` verifies what is there.
 """

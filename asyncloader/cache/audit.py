@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .folder import ROOT, SHARDS, Folder, Found
-from .verifying import Check
+from .folder.checksums import Check
+from .folder.layout import ROOT, SHARDS, Folder, Found
 
 __all__ = ["Audit", "audit", "verify_cache"]
 

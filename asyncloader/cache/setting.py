@@ -44,7 +44,7 @@ def cache_setting(
     if not os.fspath(cache_dir):
         raise ValueError("cache_dir should name a folder, but got an empty path")
     # Only here: it needs ``fcntl``.
-    from .folder import Folder
+    from .folder.layout import Folder
 
     path = os.path.abspath(os.path.expanduser(cache_dir))
     try:

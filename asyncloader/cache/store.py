@@ -1,28 +1,91 @@
-"""A store that keeps whole shards on disk."""
+"""The door of the cache: a store around each store of an engine, which keeps whole shards on disk."""
 
 from __future__ import annotations
 
+import asyncio
 import copy as copying
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from ..errors import StoreError
+from ..stores.access import Access, CacheSetting
+from ..stores.local import PIECE_BYTES
+from ..stores.network.hedging import Hedges
+from ..stores.reading.reader import StoresByUrl
 from ..stores.store import Body, Store, clip
+from ..stores.urls import scheme_of
 from ..types import Buffer
-from .bringing import Wanted
-from .cache import Cache
-from .copy import Copy
-from .header import STRETCH_BYTES
-from .identity import Identity, identity_of
-from .stretches import DamagedError
+from .flow.cache import Cache, Start
+from .flow.copy import Copy
+from .flow.intake import Wanted
+from .folder.checksums import DamagedError
+from .folder.header import STRETCH_BYTES
+from .folder.identity import Identity, identity_of
 
-__all__ = ["CachedStore"]
+__all__ = ["CachedStore", "CachedStores"]
 
-# As for local files: see ``stores/local``.
-_PIECE_BYTES = 2 << 20
+
+class CachedStores:
+    """Gives stores that keep what they read, to all lanes of an engine.
+
+    Args:
+        remote: The stores themselves; local files are left as they are.
+        access: How the stores are reached.
+        setting: Of the cache.
+        resources: The engine's; it closes the cache before the clients that it reads from.
+        start: ``Engine.submit``.
+        sha256s: What a manifest promises of shards, by URL.
+    """
+
+    def __init__(
+        self,
+        remote: StoresByUrl,
+        access: Access,
+        setting: CacheSetting,
+        resources: AsyncExitStack,
+        start: Start,
+        sha256s: Mapping[str, bytes],
+    ) -> None:
+        self._remote = remote
+        self._access = access
+        self._setting = setting
+        self._resources = resources
+        self._start = start
+        self._sha256s = sha256s
+        self._cache: Cache | None = None
+        self._opening = asyncio.Lock()
+
+    def for_lane(self, lane: int) -> StoresByUrl:
+        """These stores, as one lane reads from them."""
+        return _LaneStores(self, lane)
+
+    async def of(self, url: str, lane: int) -> Store:
+        """The store that serves ``url``."""
+        store = await self._remote.of(url)
+        if scheme_of(url).is_local:
+            return store
+        async with self._opening:
+            if self._cache is None:
+                opened = Cache.open(self._setting, self._start, self._access.network)
+                self._cache = await self._resources.enter_async_context(opened)
+        return CachedStore(store, self._cache, self._access.options, self._sha256s, lane)
+
+
+@dataclass(frozen=True)
+class _LaneStores:
+    stores: CachedStores
+    lane: int
+
+    async def of(self, url: str) -> Store:
+        return await self.stores.of(url, self.lane)
+
+    def hedges_of(self, url: str) -> Hedges | None:
+        """None: what is read from disk has nobody to race against."""
+        return None
 
 
 class CachedStore:
@@ -94,7 +157,7 @@ class CachedStore:
         while offset < end:
             if offset < copy.filled:
                 # Up to where a stretch ends, so that the next piece begins with one.
-                most = offset - offset % STRETCH_BYTES + _PIECE_BYTES
+                most = offset - offset % STRETCH_BYTES + PIECE_BYTES
                 piece = await self._piece(copy, url, identity, offset, min(most, end, copy.filled))
                 if not piece:
                     break

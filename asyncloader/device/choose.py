@@ -6,6 +6,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 from .._flow.channel import Receiver
+from ..tracebacks import users_level
 from .cuda import CudaBackend
 from .stage import DeviceStage
 
@@ -18,9 +19,6 @@ __all__ = ["check_device", "open_stage"]
 # Every further one would hold its bytes in pinned or device memory and hide nothing more: what is
 # fetched ahead waits in ordinary memory.
 _DEPTH = 2
-
-# The user's line: over open_stage, and the loader's __iter__ and what it calls.
-_STACKLEVEL = 4
 
 
 def check_device(device: str | torch.device | None) -> torch.device | None:
@@ -72,6 +70,7 @@ def open_stage(
     device: str | torch.device | None = None,
     pin_memory_device: str = "",
     budget_bytes: int | None = None,
+    on_demand: bool = False,
 ) -> Receiver[tuple[Any, Any]]:
     """Put the stage that the user asked for behind ``source``, started; or none.
 
@@ -82,6 +81,7 @@ def open_stage(
             whatever ``pin_memory`` says; ``"cpu"`` asks for nothing.
         pin_memory_device: torch's deprecated option; only warned about.
         budget_bytes: See ``DeviceStage``.
+        on_demand: See ``DeviceStage``.
 
     Returns:
         What the consumer is to read, and to close: a ``DeviceStage``, or ``source`` itself.
@@ -94,18 +94,25 @@ def open_stage(
         warnings.warn(
             "pin_memory_device is deprecated, the current accelerator will be used as the device,"
             f"ignore pin_memory_device='{pin_memory_device}'.",
-            stacklevel=_STACKLEVEL,
+            stacklevel=users_level(),
         )
     to_device = chosen is not None and chosen.type == "cuda"
     if not to_device:
         chosen = _accelerator() if pin_memory else None
         if pin_memory and (why_not := _why_not_pinned(chosen)):
-            warnings.warn(why_not, stacklevel=_STACKLEVEL)
+            warnings.warn(why_not, stacklevel=users_level())
             return source
     if chosen is None:
         return source
     backend = CudaBackend(_with_index(chosen))
-    stage = DeviceStage(source, backend, to_device=to_device, depth=_DEPTH, budget_bytes=budget_bytes)
+    stage = DeviceStage(
+        source,
+        backend,
+        to_device=to_device,
+        depth=_DEPTH,
+        budget_bytes=budget_bytes,
+        on_demand=on_demand,
+    )
     stage.start()
     return stage
 
@@ -113,10 +120,7 @@ def open_stage(
 def _accelerator() -> torch.device | None:
     import torch
 
-    if hasattr(torch, "accelerator"):
-        return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    # torch < 2.6
-    return torch.device("cuda") if torch.cuda.is_available() else None
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 
 def _why_not_pinned(accelerator: torch.device | None) -> str | None:

@@ -12,6 +12,9 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, ClassVar
 
+import msgspec
+import numpy as np
+
 from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
 from ._push import MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
@@ -23,6 +26,11 @@ _BOM = b"\xef\xbb\xbf"
 # handed on before more is parsed stays in the processor's cache (a sixth less time for lists of numbers).
 _WINDOW_BYTES = 128 << 10
 _EXCERPT_BYTES = 60
+_NEWLINE = ord("\n")
+# What it decodes is what json.loads makes of it: integers of any size, floats to the last bit, the last of
+# equal keys. (orjson makes floats of integers beyond 64 bit.) What it refuses is json's to judge.
+_JSON: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+_REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)  # the first is no ValueError before 0.22
 _JSON_NAMES = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
 
@@ -85,7 +93,7 @@ class _LineDecoder(PushDecoder):
         yield from self._add([line])
         last = window.rfind(b"\n") + 1
         if last > first:
-            yield from self._add(window[first : last - 1].split(b"\n"))
+            yield from self._add_run(window[first : last - 1])
         if last < len(window):
             self._hold(memoryview(window)[last:])
 
@@ -109,6 +117,10 @@ class _LineDecoder(PushDecoder):
             error.args = (f"{error.args[0]}{hint}",)
             raise self._locate(error) from error.__cause__
         yield from self._take()
+
+    def _add_run(self, run: bytes) -> Iterator[Block]:
+        """Whole lines in a row, without the newline of the last; a subclass may know a shorter way."""
+        return self._add(run.split(b"\n"))
 
     def _add(self, lines: list[bytes], newline: int = 1) -> Iterator[Block]:
         if self._at == 0 and lines[0].startswith(_BOM):
@@ -155,7 +167,8 @@ class JsonlDecoder(_LineDecoder):
     """Decode JSON Lines: each line that is not blank is one JSON object, and that dict the sample.
 
     Nothing is added to the dict. Lines end with ``\\n`` or ``\\r\\n``, the last one may lack its end;
-    a byte order mark at the start is dropped. ``NaN`` and ``Infinity`` are read, as :mod:`json` does.
+    a byte order mark at the start is dropped. The values are those of :mod:`json`, ``NaN`` and large
+    integers too; what parses them is faster.
     A line with any other JSON value raises: pipelines address samples by field, and a value wrapped
     in a dict of our making would hide that the shard is not what was expected.
 
@@ -171,26 +184,62 @@ class JsonlDecoder(_LineDecoder):
 
     _blanks_count = False
 
+    def _add_run(self, run: bytes) -> Iterator[Block]:
+        samples = self._parse_run(run)
+        if samples is None:
+            yield from super()._add_run(run)
+            return
+        ends = self._at + 1 + np.flatnonzero(np.frombuffer(run + b"\n", np.uint8) == _NEWLINE)
+        for start in range(0, len(samples), MAX_BLOCK_SAMPLES):
+            self._samples += samples[start : start + MAX_BLOCK_SAMPLES]
+            self._ends += ends[start : start + MAX_BLOCK_SAMPLES].tolist()
+            self._at = self._ends[-1]
+            if len(self._samples) >= MAX_BLOCK_SAMPLES:
+                yield from self._take()
+
+    def _parse_run(self, run: bytes) -> list[Any] | None:
+        """The samples, if one call can tell that each line is one object; else it takes line by line."""
+        # To msgspec a newline is a space like any other: it takes a value over two lines, and two on one. But
+        # one between "}" and "{" is within no value, which has a comma there, and no newline in its strings.
+        # So where there are only these, each line has at least one value, and as many as there are lines are
+        # one each.
+        newlines = run.count(b"\n")
+        if not run.startswith(b"{") or run.count(b"}\n{") != newlines or len(run) > self._max_line_bytes:
+            return None
+        try:
+            samples = _JSON.decode_lines(run)
+        except _REFUSALS:
+            return None
+        return samples if len(samples) == newlines + 1 else None
+
     def _parse(self, lines: list[bytes], ends: list[int]) -> None:
         append = self._samples.append
-        loads = json.loads
+        decode = _JSON.decode
         for line, end in zip(lines, ends, strict=True):
             try:
-                # Decoded here: for bytes, json.loads guesses the encoding with slow Python code.
-                sample = loads(str(line, "utf-8"))
-            except (ValueError, RecursionError) as error:
-                if line.strip():
-                    raise _json_error(line, error) from error
-                self._at = end
-                before = len(self._samples)
-                self._blanks[before] = self._blanks.get(before, 0) + 1
-                continue
+                sample = decode(line)
+            except _REFUSALS:
+                if not line.strip():
+                    self._at = end
+                    before = len(self._samples)
+                    self._blanks[before] = self._blanks.get(before, 0) + 1
+                    continue
+                sample = _parse_as_json(line)
             if type(sample) is not dict:
                 found = _JSON_NAMES.get(type(sample), "a number")
                 raise FormatError(f"jsonl: expected one object per line, found {found}: {_excerpt(line)}")
             append(sample)
             self._ends.append(end)
             self._at = end
+
+
+def _parse_as_json(line: bytes) -> Any:
+    """What msgspec refuses: NaN, Infinity, 1e400 and lone surrogates have a value, all else its error."""
+    try:
+        # Decoded here: for bytes, json.loads guesses the encoding with slow Python code.
+        return json.loads(str(line, "utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise _json_error(line, error) from error
 
 
 def _json_error(line: bytes, error: Exception) -> FormatError:

@@ -13,8 +13,6 @@ from typing import Any, TypeAlias
 
 import torch.utils.data
 
-from .._flow.asking import Asked, Asking, Asks
-from .._flow.channel import Receiver
 from ..dataset import AsyncIterableDataset, Dataset, from_iterable
 from ..device import check_device, open_stage
 from ..ops.batching import Batching, FixedSize, Single
@@ -124,7 +122,14 @@ class StreamKind:
                 prefetch = loader.prefetch_factor or 1
                 setting = WorkerSetting(loader.num_workers, seed, loader.worker_init_fn, prefetch)
                 source = stream_in_workers(job, setting, limit // 4, statistics.network, stack)
-            source = _staged(loader, source, limit // 4)
+            source = open_stage(
+                source,
+                pin_memory=loader.pin_memory,
+                device=loader.device,
+                pin_memory_device=loader.pin_memory_device,
+                budget_bytes=limit // 4,
+                on_demand=loader.ahead is not None,
+            )
             stack.callback(source.close)
             run = Run(source, cursor, statistics, stack.pop_all(), loader.timeout or None)
         self._run = run
@@ -198,6 +203,7 @@ class StreamKind:
 
     def _job(self, loader: Loader[Any], cursor: Cursor, memory_bytes: int) -> Job:
         turns = tuple(cursor.turns())
+        pins = loader.pin_memory or loader.device is not None
         return Job(
             recipe=self._recipe,
             turns=turns,
@@ -208,7 +214,7 @@ class StreamKind:
             collate_fn=loader.collate_fn,
             # A quarter each for batches made and for those pinned, if any are; the rest for bytes on their
             # way to a decoder.
-            read_bytes=memory_bytes // 4 * (2 if _pins(loader) else 3),
+            read_bytes=memory_bytes // 4 * (2 if pins else 3),
             ahead=None if loader.ahead is None else loader.ahead // len(turns),
         )
 
@@ -294,28 +300,10 @@ class StreamKind:
         return Cursor(epoch, rank_lanes(self._lane_count, self._world))
 
 
-def _staged(loader: Loader[Any], source: Receiver[Any], budget_bytes: int) -> Receiver[Any]:
-    """The stream on its device, or as it is where no device is asked for."""
-    # A stage reads on by itself, but where calls are counted it must wait to be asked.
-    asks = Asks() if loader.ahead is not None and _pins(loader) else None
-    staged = open_stage(
-        source if asks is None else Asked(source, asks),
-        pin_memory=loader.pin_memory,
-        device=loader.device,
-        pin_memory_device=loader.pin_memory_device,
-        budget_bytes=budget_bytes,
-    )
-    return staged if asks is None else Asking(staged, asks)
-
-
 def _batching(loader: Loader[Any]) -> Batching:
     if loader.batching is not None:
         return loader.batching
     return Single() if loader.batch_size is None else FixedSize(loader.batch_size, loader.drop_last)
-
-
-def _pins(loader: Loader[Any]) -> bool:
-    return bool(loader.pin_memory) or loader.device is not None
 
 
 def _memory_bytes(loader: Loader[Any]) -> int:

@@ -132,7 +132,7 @@ def _measured(
 
 
 def _manifest_beside(urls: Sequence[str]) -> str:
-    folders = {os.path.dirname(local_path(url)) if scheme_of(url) == "file" else None for url in urls}
+    folders = {os.path.dirname(local_path(url)) if scheme_of(url).is_local else None for url in urls}
     folder = folders.pop()
     if folders or folder is None:
         raise ValueError("the shards are not files of one folder; say with -o where the manifest is")
@@ -141,7 +141,7 @@ def _manifest_beside(urls: Sequence[str]) -> str:
 
 def _names(urls: Sequence[str], manifest: str) -> list[str]:
     """The shards as the manifest names them: files by their paths from it, others by URL."""
-    if scheme_of(manifest) != "file":
+    if not scheme_of(manifest).is_local:
         raise ValueError("the manifest is written to a local path; copy it beside the shards afterwards")
     folder = os.path.abspath(os.path.dirname(local_path(manifest)))
     names = [_name(url, folder) for url in urls]
@@ -151,7 +151,7 @@ def _names(urls: Sequence[str], manifest: str) -> list[str]:
 
 
 def _name(url: str, folder: str) -> str:
-    if scheme_of(url) != "file":
+    if not scheme_of(url).is_local:
         return redact(url)
     path = os.path.abspath(local_path(url))
     if not path.startswith(os.path.join(folder, "")):

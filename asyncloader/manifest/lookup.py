@@ -6,6 +6,7 @@ import glob
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from urllib.parse import unquote, urlsplit
 
 from ..errors import FormatError, StoreError
@@ -28,6 +29,9 @@ __all__ = [
 
 # Shards that an error names; it says how many there are.
 _MOST_NAMED = 3
+
+# Files looked for that a manifest beside them does not list: a few ms of disk at most.
+_MOST_LOOKED_FOR = 1000
 
 
 class Entries:
@@ -150,7 +154,7 @@ def find_local_manifests(
 
     Raises:
         FormatError: A manifest is not sound.
-        StoreError: A manifest cannot be read.
+        StoreError: A manifest cannot be read, or a shard of a range is neither listed beside it nor there.
     """
     manifests = LocalManifests() if manifests is None else manifests
     found: dict[int, Expected] = {}
@@ -160,6 +164,8 @@ def find_local_manifests(
             entries = manifests.at(os.path.join(folder, MANIFEST_NAME))
             if entries is not None:
                 expected = entries.of(part[number] for number in numbers)
+                if isinstance(part, Braces):
+                    _check_there([part[number] for number in numbers], expected, entries)
                 found |= {
                     first + number: entry
                     for number, entry in zip(numbers, expected, strict=True)
@@ -169,10 +175,25 @@ def find_local_manifests(
     return tuple(map(found.get, range(len(urls)))) if found else ()
 
 
+def _check_there(urls: Sequence[str], expected: Sequence[Expected | None], entries: Entries) -> None:
+    """Refuse names that their manifest does not list, and that no file has: a range that goes too far."""
+    if all(expected) or not any(expected):
+        return
+    unlisted = (url for url, entry in zip(urls, expected, strict=True) if entry is None)
+    for url in islice(unlisted, _MOST_LOOKED_FOR):
+        if not os.path.exists(local_path(url)):
+            raise StoreError(
+                f"there is no such file, and the manifest {entries.url} lists "
+                f"{sum(entry is not None for entry in expected)} of the {len(urls)} shards that are named "
+                "beside it: name those that are there, or restore the others",
+                shard=url,
+            )
+
+
 def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:
     """The local ones of the names, by their numbers, with the folders that they lie in."""
     if isinstance(names, Braces):
-        if scheme_of(names[0]) != "file":
+        if not scheme_of(names[0]).is_local:
             return []
         if "/" not in names.pattern.partition("{")[2]:
             return [(os.path.dirname(local_path(names[0])), range(len(names)))]
@@ -184,7 +205,7 @@ def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:
     return [
         (os.path.dirname(local_path(names[numbers[0]])), numbers)
         for numbers in beginnings.values()
-        if scheme_of(names[numbers[0]]) == "file"
+        if scheme_of(names[numbers[0]]).is_local
     ]
 
 
@@ -226,7 +247,7 @@ def read_local_manifest(path: str) -> bytes | None:
 
 def _meaning(pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], bool]:
     """Whether the shard at a place is meant by a folder, prefix or glob."""
-    if scheme_of(pattern) == "file":
+    if scheme_of(pattern).is_local:
         path = local_path(pattern)
         if not path.endswith("/"):
             # Where it is looked from is no pattern, whatever its name.
@@ -247,11 +268,11 @@ def _place(url: str) -> str:
         scheme = scheme_of(url)
     except ValueError:  # a name in a manifest, from a version that knows more schemes
         return url
-    if scheme == "file":
+    if scheme.is_local:
         path = os.path.abspath(local_path(url))
         return path.replace(os.sep, "/")
     rest = url.partition("://")[2]
-    if scheme in ("http", "https"):
+    if scheme.is_web:
         parts = urlsplit(url)
         rest = parts.netloc.rpartition("@")[2].lower() + unquote(parts.path)
-    return f"{scheme}://{rest}"
+    return f"{scheme.name}://{rest}"

@@ -95,20 +95,18 @@ class Rotation:
     """A turn-taking over lanes in which those that have run dry are passed over.
 
     Args:
-        lanes: In the order of their turns.
-        turn: Index into ``lanes`` of the lane whose turn it is.
-        dry: Lanes that have ended.
+        lanes: In the order of their turns, the one whose turn it is first.
     """
 
-    def __init__(self, lanes: Sequence[int], turn: int = 0, dry: Sequence[int] = ()) -> None:
+    def __init__(self, lanes: Sequence[int]) -> None:
         self._lanes = list(lanes)
-        self._dry = set(dry)
-        self.turn = turn
+        self._dry: set[int] = set()
+        self._turn = 0
 
     def __iter__(self) -> Iterator[int]:
         """The lane whose turn it is, for ever, until all are dry; ``advance`` moves on."""
         while len(self._dry) < len(self._lanes):
-            lane = self._lanes[self.turn]
+            lane = self._lanes[self._turn]
             if lane in self._dry:
                 self.advance()
             else:
@@ -116,14 +114,9 @@ class Rotation:
 
     def advance(self) -> None:
         """Pass the turn to the next lane."""
-        self.turn = (self.turn + 1) % len(self._lanes)
+        self._turn = (self._turn + 1) % len(self._lanes)
 
     def mark_dry(self, lane: int) -> None:
         """``lane`` has ended; the turn is passed on without a batch."""
         self._dry.add(lane)
         self.advance()
-
-    @property
-    def dry(self) -> list[int]:
-        """The lanes that have ended, in rising order."""
-        return sorted(self._dry)

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._flow.channel import Channel
 from ..blocks import Block, NestedTrail, Rows, SourceTrail
-from ..cache.opener import CachedStores
+from ..cache.store import CachedStores
 from ..errors import FormatError
 from ..formats import open_decoder
 from ..manifest.check import ShardCheck
@@ -21,7 +21,7 @@ from ..plan.counts import Deal, UnknownCount, lane_counts
 from ..plan.lanes import lane_shards
 from ..stores.access import Access
 from ..stores.names import names_digest
-from ..stores.reading.reader import Opener, ShardChunks, read_shards
+from ..stores.reading.reader import ShardChunks, StoresByUrl, read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
 from ..types import Position
@@ -108,7 +108,7 @@ class Shards:
         key = None if lane.order_seed is None else lane.draw_key(lane.order_seed)
         return lane_shards(len(self.urls), lane.topology.lane, lane.topology.lanes, key)
 
-    def _stores(self, lane: Lane) -> Opener:
+    def _stores(self, lane: Lane) -> StoresByUrl:
         """One set of clients for all lanes of an engine."""
         stores: Stores | CachedStores | None = lane.shared.get(id(self.access))
         if stores is None:

@@ -15,12 +15,16 @@ from typing import Protocol
 
 from ..texts import Texts
 
-__all__ = ["MOST_SHARDS", "Braces", "has_unclosed_brace"]
+__all__ = ["MOST_SHARDS", "Braces", "has_unclosed_brace", "range_meant"]
 
 #: More shards than any data set has; a slip such as {0..999999999} should not eat the memory.
 MOST_SHARDS = 10_000_000
 
 _RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
+
+# Such as {000-015}, {000...015} and {0 .. 15}; {:03d} and %03d, which are Python's.
+_OTHER_RANGE = re.compile(r"\{\s*([0-9]+)\s*(?:-|\.{2,}|\u2026)\s*([0-9]+)\s*\}")
+_OTHER_FORMAT = re.compile(r"\{\w*:0?[0-9]*d?\}|%0?[0-9]*d")
 
 
 class Braces(Texts):
@@ -58,6 +62,14 @@ class Braces(Texts):
 def has_unclosed_brace(text: str) -> bool:
     """Whether a brace is opened in ``text`` and not closed."""
     return text.count("{") > len(_partners(text))
+
+
+def range_meant(text: str) -> tuple[str, str] | None:
+    """What in ``text`` is a range to other tools and none here, and what to write; None if there is none."""
+    if (slip := _OTHER_RANGE.search(text)) is not None:
+        return slip[0], f"{{{slip[1]}..{slip[2]}}}"
+    slip = _OTHER_FORMAT.search(text)
+    return None if slip is None else (slip[0], "a range such as {000..127}")
 
 
 class _Meaning(Protocol):

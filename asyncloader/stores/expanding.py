@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from .braces import MOST_SHARDS, Braces
+from .braces import MOST_SHARDS, Braces, range_meant
 from .globs import has_special
 from .names import Part, is_even
+from .schemes import Scheme
 from .urls import (
     MANIFEST_NAME,
     check_web_url,
@@ -58,7 +59,7 @@ class Expanded:
     """
 
     parts: tuple[Part | RemotePattern, ...]
-    schemes: frozenset[str]
+    schemes: frozenset[Scheme]
     matches: tuple[Match, ...]
 
 
@@ -101,7 +102,8 @@ def expand_urls(
 
     Braces are expanded as a shell does, or kept where they are even; then local globs (``*``, ``?``,
     ``[...]``, and ``**`` for folders of any depth) and folders (a path that ends in ``/``), whose matches
-    are sorted. No disk is looked at before all names were found to be good.
+    are sorted. No disk is looked at before all names were found to be good, but for
+    a file whose name looks like a slip.
 
     Args:
         patterns: As given by the user.
@@ -141,12 +143,12 @@ class _Sorter:
     """Takes the user's names apart into what is known by itself and what has to be looked up."""
 
     def __init__(self) -> None:
-        self.schemes: set[str] = set()
+        self.schemes: set[Scheme] = set()
         self._parts: list[Part | RemotePattern | _LocalPattern] = []
         self._names: list[str] = []  # the run of names since the part before
         self._count = 0
         # Of folders whose scheme and server were found to be good: long lists repeat a few.
-        self._known: dict[str, str] = {}
+        self._known: dict[str, Scheme] = {}
 
     def add(self, pattern: str) -> None:
         names = _expand_braces(pattern) if "{" in pattern else (pattern,)
@@ -154,16 +156,18 @@ class _Sorter:
         if self._count > MOST_SHARDS:
             raise ValueError(f"{redact(pattern)} names more than {MOST_SHARDS} shards")
         if isinstance(names, Braces):
-            self._scheme_of(names[0])
+            if self._scheme_of(names[0]).is_local:
+                _check_range(pattern, names[0])
             self._append(names)
             return
         for name in names:
             scheme = self._scheme_of(name)
-            if scheme == "file":
+            if scheme.is_local:
                 name = expand_home(name)  # of a brace such as {~/a,~/b}
                 if name.endswith("/") or glob.has_magic(local_path(name) if "://" in name else name):
                     self._append(_LocalPattern(name))
                     continue
+                _check_range(pattern, name)
             elif (name.endswith("/") or has_special(name)) and is_remote_pattern(name):
                 self._append(RemotePattern(name))
                 continue
@@ -182,14 +186,14 @@ class _Sorter:
             self._parts.append(tuple(self._names))
             self._names = []
 
-    def _scheme_of(self, name: str) -> str:
+    def _scheme_of(self, name: str) -> Scheme:
         """The scheme of a name whose server is good."""
         folder = name[: name.rfind("/") + 1]
         scheme = self._known.get(folder)
         if scheme is None:
             scheme = scheme_of(name)
             self.schemes.add(scheme)
-            if scheme in ("http", "https"):
+            if scheme.is_web:
                 check_web_url(name)
             if folder and not folder.endswith("://") and "?" not in folder:
                 self._known[folder] = scheme
@@ -202,6 +206,19 @@ def _expand_braces(pattern: str) -> Part:
     except ValueError as error:
         raise ValueError(f"{redact(pattern)!r}: {error}") from None
     return names if is_even(pattern) else tuple(names)
+
+
+def _check_range(pattern: str, name: str) -> None:
+    """Refuse a local name that has another tool's range, unless there is a file of exactly that name."""
+    if "{" not in name and "%" not in name:
+        return
+    path = local_path(name)
+    meant = range_meant(path)
+    if meant is not None and not os.path.lexists(path):
+        raise ValueError(
+            f"{pattern!r} has {meant[0]!r}, which is no range here, and no file has that very name: "
+            f"write {meant[1]}"
+        )
 
 
 def _look_up(name: str, is_shard: IsShard) -> Match:

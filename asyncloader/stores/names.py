@@ -16,7 +16,8 @@ from typing import TypeAlias
 
 from ..texts import Texts
 from .braces import Braces
-from .urls import redact
+from .schemes import SCHEMES
+from .urls import LOCAL, WEB, redact
 
 __all__ = ["Part", "ShardNames", "is_even", "names_digest"]
 
@@ -25,8 +26,10 @@ Part: TypeAlias = Braces | tuple[str, ...]
 # Up to the first brace stands the scheme with server or bucket; without a scheme no colon is anywhere, so
 # that no name can be taken for a URL, and no tilde that may be a home. What is in and between the braces
 # means no more than itself.
+_LISTED = "|".join(scheme.name for scheme in SCHEMES.values() if scheme.lister is not None)
 _EVEN = re.compile(
-    r"(?:(?P<web>https?://[^/?#{}]+/)|(?:s3|gs|az|hf)://[A-Z0-9._@:-]+/|file://(?:localhost)?/|(?![^:]*:|[^~]*~))"
+    rf"(?:(?P<web>(?:{'|'.join(WEB)})://[^/?#{{}}]+/)|(?:{_LISTED})://[A-Z0-9._@:-]+/"
+    rf"|(?:{'|'.join(LOCAL)})://(?:localhost)?/|(?![^:]*:|[^~]*~))"
     r"(?P<before>[^{}?#]*)\{(?P<inside>[A-Z0-9_.,={}/+-]*)\}(?P<behind>[^{}]*)",
     re.IGNORECASE | re.ASCII,
 )

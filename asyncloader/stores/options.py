@@ -4,52 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
-from .http.options import HTTP_OPTIONS, check_http_options
-from .hub.urls import check_hub_options
-from .objects.options import check_bucket, check_options, plain_options
-from .urls import scheme_of, split_key
+from .schemes import SCHEMES, Scheme
 
-__all__ = ["check_buckets", "check_storage_options"]
+__all__ = ["check_storage_options", "options_of"]
 
 
-def check_storage_options(schemes: Iterable[str], options: Mapping[str, Any]) -> None:
+def check_storage_options(schemes: Iterable[Scheme], options: Mapping[str, Any]) -> None:
     """Refuse options that one of the stores in use does not have.
 
-    The ``headers`` of web servers are theirs alone, so that a recipe may mix them with a bucket.
+    What is one store's alone (the ``headers`` of web servers) is no matter to others, so that a recipe may
+    mix web servers and a bucket.
 
     Raises:
         ValueError: An unknown name, or a value that cannot be.
         TypeError: A value of a wrong type. No message shows a value.
     """
-    used = {"http" if scheme == "https" else scheme for scheme in schemes} - {"file"}
-    others = {name: value for name, value in options.items() if name not in HTTP_OPTIONS}
-    if "http" in used:
-        check_http_options(
-            {name: options[name] for name in options.keys() - others} if len(used) > 1 else options
-        )
-    for scheme in used - {"http"}:
-        if scheme == "hf":
-            check_hub_options(others)
+    # http and https are one store, s3 and gs have each their own options.
+    used = {row.is_web or row.name: row for row in schemes if not row.is_local}
+    apart = frozenset[str]().union(*(row.store().OPTIONS_APART for row in used.values()))
+    for row in used.values():
+        store = row.store()
+        if store.OPTIONS_APART and len(used) > 1:
+            mine = {name: value for name, value in options.items() if name in store.OPTIONS_APART}
         else:
-            check_options(scheme, options if used == {scheme} else others)
+            mine = {name: value for name, value in options.items() if name not in apart - store.OPTIONS_APART}
+        store.check_options(row.name, mine)
     if options and not used:
         raise ValueError(f"local files have no storage options, but got {', '.join(sorted(options))}")
 
 
-def check_buckets(urls: Iterable[str], options: Mapping[str, Any]) -> None:
-    """Refuse an endpoint that names a bucket which the URLs name too.
-
-    Args:
-        urls: Of the shards.
-        options: Checked ones.
-
-    Raises:
-        ValueError: It does.
-    """
-    endpoint = plain_options("s3", options).get("endpoint")
-    if endpoint is None or not urlsplit(endpoint).path.strip("/"):
-        return
-    for root in {split_key(url)[0] for url in urls if scheme_of(url) == "s3"}:
-        check_bucket(root.removeprefix("s3://").rstrip("/"), endpoint)
+def options_of(scheme: Scheme, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Of checked options, what the stores of a scheme are told: all but what is another's alone."""
+    others = {row.store for row in SCHEMES.values() if not row.is_local} - {scheme.store}
+    foreign = frozenset[str]().union(*(store().OPTIONS_APART for store in others))
+    return {name: value for name, value in options.items() if name not in foreign}

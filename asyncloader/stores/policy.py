@@ -43,6 +43,11 @@ class NetworkPolicy:
     backoff_s: float = 1.0
     hedge: bool = True
 
+    @property
+    def answer_s(self) -> float:
+        """Seconds to the first byte of an answer, from before the connection."""
+        return self.connect_s + self.first_byte_s
+
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)

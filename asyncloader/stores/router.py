@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -18,6 +16,8 @@ from .network.renewing import RenewingStore
 from .network.resuming import ResumingStore
 from .network.retries import RetryBudget
 from .network.timed import TimedStore
+from .options import options_of
+from .schemes import Scheme
 from .store import Store
 from .urls import scheme_of
 
@@ -49,8 +49,8 @@ class Stores:
         self._access = access
         self._counts = counts
         self._budget = RetryBudget()
-        self._origins: dict[tuple[str, str], _Origin] = {}
-        self._clients: dict[str, Store] = {}
+        self._origins: dict[tuple[Scheme, str], _Origin] = {}
+        self._clients: dict[tuple[object, str], Store] = {}
         self._opening = asyncio.Lock()
 
     async def of(self, url: str) -> Store:
@@ -66,8 +66,8 @@ class Stores:
         origin = self._origins.get(_origin_of(url))
         return None if origin is None else origin.hedges
 
-    async def _open(self, scheme: str, place: str) -> _Origin:
-        if scheme == "file":
+    async def _open(self, scheme: Scheme, place: str) -> _Origin:
+        if scheme.is_local:
             return _Origin(LocalStore())
         network = self._access.network
         hedges = Hedges(self._counts, network.hedge)
@@ -78,39 +78,17 @@ class Stores:
         paced = PacedStore(timed, Pace(network.deadline_s), hedges, self._counts)
         return _Origin(ResumingStore(paced, network, self._budget, self._counts), hedges)
 
-    async def _client(self, scheme: str, place: str) -> Store:
-        # Each client library is imported by those who need it: together they cost a quarter second.
-        if scheme in ("http", "https"):
-            return await self._shared("http", self._http)
-        if scheme == "hf":
-            return await self._shared("hf", self._hub)
-        from .objects.store import ObjectStore
-
-        return ObjectStore(scheme, place, self._access.options)
-
-    async def _shared(
-        self, name: str, open_client: Callable[[], AbstractAsyncContextManager[Store]]
-    ) -> Store:
-        """A client that serves all origins."""
-        if name not in self._clients:
-            self._clients[name] = await self._resources.enter_async_context(open_client())
-        return self._clients[name]
-
-    def _http(self) -> AbstractAsyncContextManager[Store]:
-        from .http.client import HttpStore
-
-        headers = self._access.options.get("headers", {})
-        return HttpStore.open(connect_s=self._access.network.connect_s, headers=headers)
-
-    def _hub(self) -> AbstractAsyncContextManager[Store]:
-        from .hub.client import HubStore
-        from .hub.urls import hub_of
-
-        hub = hub_of(self._access.options, os.environ)
-        return HubStore.open(hub, connect_s=self._access.network.connect_s)
+    async def _client(self, scheme: Scheme, place: str) -> Store:
+        backend = scheme.store()
+        key = scheme.store, "" if backend.ONE_CLIENT else place
+        if key not in self._clients:
+            options, network = options_of(scheme, self._access.options), self._access.network
+            client = backend.open_store(scheme.name, place, options, network)
+            self._clients[key] = await self._resources.enter_async_context(client)
+        return self._clients[key]
 
 
-def _origin_of(url: str) -> tuple[str, str]:
+def _origin_of(url: str) -> tuple[Scheme, str]:
     """The scheme, and the server or bucket."""
     scheme = scheme_of(url)
-    return scheme, "" if scheme == "file" else urlsplit(url).netloc
+    return scheme, "" if scheme.is_local else urlsplit(url).netloc

@@ -1,8 +1,8 @@
 """What a store is: one small class that opens a byte range, and translates its client's errors.
 
-To add a store, write one file with one class that keeps this protocol, and add its schemes to
-``router.py``. Retries, hedging, rate control, the cache, read-ahead and budgets are written once, above: some
-of them as stores that wrap another.
+To add a store, write its file, with one class that keeps this protocol, and add its row to ``schemes``.
+Retries, hedging, rate control, the cache, read-ahead and budgets are written once, above: some of them as
+stores that wrap another.
 """
 
 from __future__ import annotations

@@ -6,12 +6,13 @@ import re
 from urllib.parse import unquote, urlsplit
 
 from .globs import has_special
+from .schemes import ELSEWHERE, SCHEMES, Scheme
 
 __all__ = [
     "MANIFEST_NAME",
-    "SCHEMES",
     "check_web_url",
     "is_remote_pattern",
+    "is_server_url",
     "local_path",
     "redact",
     "scheme_of",
@@ -19,23 +20,23 @@ __all__ = [
     "suffix_path",
 ]
 
-SCHEMES = ("http", "https", "s3", "gs", "az", "hf", "file")
-
 #: Lies beside the shards that it describes, and is none of them.
 MANIFEST_NAME = "manifest.json"
 
-# Of these schemes a server lists what there is.
-_LISTABLE = ("s3", "gs", "az", "hf")
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # No shard is a file of such a name, but a URL with its signature may be mistyped so, and would be shown.
-_MISTYPED = re.compile(r"\s*(https?|s3|gs|az|hf|file)\s*:", re.IGNORECASE)
+_MISTYPED = re.compile(rf"\s*({'|'.join(SCHEMES)})\s*:", re.IGNORECASE)
 # Nothing in it is user info, query or fragment, or changed by parsing: to be shown as it is.
 _PLAIN = re.compile(r"[a-z][a-z0-9+.-]*://[!\"$->A-Z^-~]*")
 
 
-def scheme_of(url: str) -> str:
-    """The scheme, ``file`` for a plain path.
+#: The schemes whose URLs have the parts of RFC 3986, and those of this machine.
+WEB = frozenset(scheme.name for scheme in SCHEMES.values() if scheme.is_web)
+LOCAL = frozenset(scheme.name for scheme in SCHEMES.values() if scheme.is_local)
+
+
+def scheme_of(url: str) -> Scheme:
+    """The row of its scheme, that of ``file`` for a plain path.
 
     Raises:
         ValueError: A scheme that no store serves, or one that is not written as such.
@@ -45,12 +46,14 @@ def scheme_of(url: str) -> str:
         mistyped = _MISTYPED.match(url)
         if mistyped is not None:
             raise ValueError(f"a URL should begin with {mistyped[1]}://, but one begins with {mistyped[0]!r}")
-        return "file"
-    scheme = match[1].lower()
-    if scheme not in SCHEMES:
-        known = ", ".join(f"{name}://" for name in SCHEMES)
-        raise ValueError(f"unknown scheme {scheme}:// in {redact(url)!r}; known are {known} and plain paths")
-    return scheme
+        return SCHEMES["file"]
+    name = match[1].lower()
+    if name not in SCHEMES:
+        if name in ELSEWHERE:
+            raise ValueError(f"unknown scheme {name}:// in {redact(url)!r}; write {ELSEWHERE[name]}")
+        known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
+        raise ValueError(f"unknown scheme {name}:// in {redact(url)!r}; known are {known} and plain paths")
+    return SCHEMES[name]
 
 
 def local_path(url: str) -> str:
@@ -60,6 +63,11 @@ def local_path(url: str) -> str:
         return url
     # Not urlsplit: files have no query, and a ``?`` is a glob's.
     host, slash, path = url[match.end() :].partition("/")
+    if host.startswith("~"):
+        raise ValueError(
+            f"a file:// URL knows no home, but one begins with file://{host}; leave out file://, and write "
+            f"{host}{slash}..."
+        )
     if host not in ("", "localhost"):
         raise ValueError(
             f"a file:// URL should have no host, but got {host.rpartition('@')[2]!r}; write file:///path"
@@ -69,7 +77,7 @@ def local_path(url: str) -> str:
 
 def is_remote_pattern(url: str) -> bool:
     """Whether a server must be asked which shards ``url`` means: a prefix that ends in ``/``, or a glob."""
-    if scheme_of(url) not in _LISTABLE:
+    if scheme_of(url).lister is None:
         return False
     root, key = split_key(url)
     return root.endswith("/") and (key == "" or key.endswith("/") or has_special(key))
@@ -97,12 +105,21 @@ def check_web_url(url: str) -> None:
         raise ValueError(f"a URL should be http(s)://host[:port]/path, but got {redact(url)!r}")
 
 
+def is_server_url(url: str) -> bool:
+    """Whether ``url`` names a web server."""
+    try:
+        parts = urlsplit(url)
+        return parts.scheme.lower() in WEB and bool(parts.hostname)
+    except ValueError:
+        return False
+
+
 def suffix_path(url: str) -> str:
     """The part of ``url`` that has the file name with its suffixes: no query, no fragment."""
     match = _SCHEME.match(url)
     if match is None:
         return url
-    if match[1].lower() in ("http", "https"):
+    if match[1].lower() in WEB:
         if _PLAIN.fullmatch(url) is None:
             return urlsplit(url).path
         _, slash, path = url[match.end() :].partition("/")
@@ -115,7 +132,7 @@ def redact(url: str) -> str:
     if "://" not in url or _PLAIN.fullmatch(url) is not None:
         return url
     match = _SCHEME.match(url)
-    if match is None or match[1].lower() == "file":
+    if match is None or match[1].lower() in LOCAL:
         return url
     try:
         parts = urlsplit(url)

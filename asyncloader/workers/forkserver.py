@@ -11,30 +11,29 @@ Laws:
 from __future__ import annotations
 
 import os
-import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
 
+from .._flow.children import clean_python
 from ..descriptors import occupy_standard_descriptors
-from ._wire import READY, FromServer, receive_message, send_message, socketpair
+from ._readable import wait_readable
+from ._wire import READY, receive_message, send_message, socketpair
+from .lifeline import Lifeline
 
-__all__ = ["ForkServer", "Lifeline", "path_strings", "wait_ended"]
+__all__ = ["ForkServer"]
 
 # The server ends within milliseconds of being asked. A second is for a machine that swaps.
 _STOP_DEADLINE_S = 1.0
 
-# The package may itself fail to import; then too the reason has to reach the parent. The path comes
-# first: with it the server finds what this process would find.
+# The package may itself fail to import; then too the reason has to reach the parent.
 _PROGRAM = """
 import sys
-sys.path[:] = sys.argv[4:]
 try:
     from asyncloader.workers._forkserver_main import main
 except BaseException:
@@ -96,8 +95,6 @@ class ForkServer:
         """
         if not hasattr(os, "memfd_create"):
             raise RuntimeError(f"worker processes need Linux (memfd), not {sys.platform}; use num_workers=0")
-        if not sys.executable:
-            raise RuntimeError("worker processes need sys.executable, which this embedded Python has not")
         assert self._process is None, "a fork server starts once"
         occupy_standard_descriptors()  # also for the server and its workers, which inherit them
         self._owner = os.getpid()
@@ -175,9 +172,8 @@ def _start_process(control: int) -> subprocess.Popen[bytes]:
     environment = os.environ | {
         name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     }
-    # -P: without it the current directory comes first, and a random.py there would be imported.
-    arguments = [str(control), str(os.getpid()), " ".join(_loaded_modules()), *path_strings(sys.path)]
-    command = [sys.executable, "-P", "-c", _PROGRAM, *arguments]
+    arguments = [str(control), str(os.getpid()), " ".join(_loaded_modules())]
+    command = clean_python(_PROGRAM, *arguments)
     # The mask is inherited: a Ctrl-C finds the server deaf from its first instruction.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -190,12 +186,6 @@ def _loaded_modules() -> list[str]:
     """What this process has loaded of the package: jobs are likely to need it, whatever it is."""
     package = __name__.partition(".")[0]
     return [name for name in sys.modules if name.partition(".")[0] == package]
-
-
-def path_strings(path: Iterable[object]) -> list[str]:
-    """An import path as another process can use it."""
-    # An empty entry is the current directory; other objects are ignored by import as well.
-    return [entry or os.getcwd() for entry in path if isinstance(entry, str)]
 
 
 def _end(
@@ -217,9 +207,7 @@ def _end(
 
 
 def _ends_before(control: socket.socket, deadline: float) -> bool:
-    poll = select.poll()
-    poll.register(control, select.POLLIN)
-    while poll.poll(max(0.0, deadline - monotonic()) * 1000):
+    while wait_readable([control], deadline):
         try:
             message, _ = receive_message(control)
         except OSError:
@@ -227,76 +215,3 @@ def _ends_before(control: socket.socket, deadline: float) -> bool:
         if not message:
             return True
     return False
-
-
-class Lifeline:
-    """What the server says of one worker. Safe from any thread; nothing blocks but ``wait_started``."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-        self._lock = threading.Lock()
-        self.pid: int | None = None
-        self.exitcode: int | None = None
-        self.ended = False
-        self._failure: str | None = None
-
-    def fileno(self) -> int:
-        """Readable when there is something for ``advance``."""
-        return self._end.fileno()
-
-    def wait_started(self) -> None:
-        """Wait until the worker is forked.
-
-        Raises:
-            RuntimeError: It could not be, or the server ended.
-        """
-        self._hear(0)
-        if self.pid is None:
-            reason = self._failure or "the server ended"
-            raise RuntimeError(f"the fork server could not start a worker: {reason}")
-
-    def advance(self) -> bool:
-        """Take in what has come, and say whether the worker has ended."""
-        while not self.ended and self._hear(socket.MSG_DONTWAIT):
-            pass
-        return self.ended
-
-    def kill(self) -> None:
-        """Have the server kill the worker; its end is told all the same."""
-        with suppress(OSError):  # it has ended already
-            self._end.shutdown(socket.SHUT_WR)
-
-    def close(self) -> None:
-        """Let go of the worker: if it still lives, it is killed."""
-        self._end.close()
-
-    def _hear(self, flags: int) -> bool:
-        with self._lock:
-            try:
-                message, _ = receive_message(self._end, flags)
-            except BlockingIOError:
-                return False
-            except OSError:
-                message = b""
-            if not message:
-                self.ended = True  # told before, or the server was killed and the worker with it
-                return True
-            kind, text = FromServer(message[0]), message[1:].decode(errors="replace")
-            if kind is FromServer.PID:
-                self.pid = int(text)
-            elif kind is FromServer.EXIT:
-                self.exitcode, self.ended = int(text), True
-            else:
-                self._failure, self.ended = text, True
-            return True
-
-
-def wait_ended(lifelines: Iterable[Lifeline], patience_s: float) -> None:
-    """Wait until all these workers have ended, but no longer than ``patience_s``."""
-    deadline = monotonic() + patience_s
-    while waiting := [lifeline for lifeline in lifelines if not lifeline.advance()]:
-        poll = select.poll()
-        for lifeline in waiting:
-            poll.register(lifeline, select.POLLIN)
-        if not poll.poll(max(0.0, deadline - monotonic()) * 1000):
-            return

@@ -15,10 +15,11 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from .._flow.children import import_path
 from ..by_value import dumps_outward
 from ._wire import Setting, socketpair, store
-from .forkserver import ForkServer, path_strings
-from .slots import InboundSlots, OnMapped
+from .forkserver import ForkServer
+from .slots import InboundSlots
 from .worker import GRACE_S, Worker, close_workers
 
 __all__ = ["Job", "WorkerPool"]
@@ -37,11 +38,11 @@ class WorkerPool:
             somebody waits for it.
         prefetch_bytes: Bound on what those batches of one worker take in shared memory; one is always
             let in. Without a bound by default, since the count is one.
+        spare_bytes: Bound on what the free slots of one worker hold, which spare it new pages for each batch.
+            Without a bound by default, since there are few.
         grace_s: How long a worker may take to close its job before it is killed; with a job whose iterator
             has a ``let_go``, which is then called on another thread to end a wait inside of ``next``.
         server: Where the workers come from; the process's shared one by default.
-        on_mapped: Called with the address and the size in bytes of each piece of shared memory, once;
-            what it returns is called before the piece is unmapped. For registering it as page-locked.
 
     Raises:
         ValueError: ``prefetch`` is negative.
@@ -53,18 +54,18 @@ class WorkerPool:
         *,
         prefetch: int,
         prefetch_bytes: int = sys.maxsize,
+        spare_bytes: int = sys.maxsize,
         grace_s: float | None = None,
         server: ForkServer | None = None,
-        on_mapped: OnMapped | None = None,
     ) -> None:
         if prefetch < 0:
             raise ValueError(f"prefetch must not be negative, but is {prefetch}")
         self._jobs = list(jobs)
         self._prefetch = prefetch
         self._prefetch_bytes = prefetch_bytes
+        self._spare_bytes = spare_bytes
         self._grace_s = GRACE_S if grace_s is None else grace_s
         self._server = server
-        self._on_mapped = on_mapped
         self.workers: list[Worker] = []
         # The list, not the pool: what a finalizer refers to is never collected.
         self._finalizer = weakref.finalize(self, close_workers, self.workers)
@@ -90,26 +91,6 @@ class WorkerPool:
             self.close()
             raise
 
-    def receive(self, worker: int, timeout_s: float | None = None) -> tuple[Any, Any]:
-        """``Worker.receive`` of that worker."""
-        return self.workers[worker].receive(timeout_s)
-
-    async def receive_async(self, worker: int) -> tuple[Any, Any]:
-        """``Worker.receive_async`` of that worker."""
-        return await self.workers[worker].receive_async()
-
-    def restart(self, worker: int, job: Job) -> None:
-        """Put a new process that runs ``job`` in the place of a worker, which is closed.
-
-        Raises:
-            Exception: As ``start``; the old worker is then as it was.
-        """
-        pickled = _pickled_job(worker, job)
-        new = self._ask_for(worker, pickled)
-        self.workers[worker].close()
-        self.workers[worker] = new
-        new.lifeline.wait_started()
-
     def close(self) -> None:
         """End all workers, and return once they have ended. Idempotent, from any thread."""
         self._finalizer()
@@ -128,7 +109,8 @@ class WorkerPool:
             number=number,
             prefetch=self._prefetch,
             prefetch_bytes=self._prefetch_bytes,
-            path=path_strings(sys.path),
+            spare_bytes=self._spare_bytes,
+            path=import_path(),
             argv=list(sys.argv),
             directory=os.getcwd(),
             environment=dict(os.environ),
@@ -143,7 +125,7 @@ class WorkerPool:
         finally:
             theirs.close()
             os.close(stored)
-        slots = InboundSlots(self._on_mapped)
+        slots = InboundSlots(self._spare_bytes)
         return Worker(number, ours, lifeline, slots, self._grace_s, on_demand=self._prefetch == 0)
 
 

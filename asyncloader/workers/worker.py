@@ -11,9 +11,7 @@ Laws:
 
 from __future__ import annotations
 
-import asyncio
 import os
-import select
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -26,8 +24,9 @@ from ..errors import WorkerDiedError
 from ..tracebacks import raise_told
 from ._endings import describe_exit
 from ._raised import load_error
+from ._readable import wait_readable, wait_readable_async
 from ._wire import FROM_WORKER, MOST_FREED, FromWorker, encode_grant, receive_message
-from .forkserver import Lifeline, wait_ended
+from .lifeline import Lifeline, wait_ended
 from .packing import unpack
 from .slots import InboundSlots
 
@@ -81,11 +80,6 @@ class Worker:
     def pid(self) -> int | None:
         return self._lifeline.pid
 
-    @property
-    def slot_count(self) -> int:
-        """How many slots are mapped: batches outstanding, those kept by the user, and a few free."""
-        return len(self._slots)
-
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Any]:
         """The next batch and its note, blocking this thread until it is there.
 
@@ -109,7 +103,7 @@ class Worker:
         with self._as_receiver():
             self._demand()
             while (slot := self._next_slot()) is None:
-                if not self._wait(deadline):
+                if not wait_readable(self._sources(), deadline):
                     raise TimeoutError(f"worker {self.number} (pid {self.pid}): no batch for {timeout_s} s")
             return self._take(slot)
 
@@ -118,7 +112,7 @@ class Worker:
         with self._as_receiver():
             self._demand()
             while (slot := self._next_slot()) is None:
-                await self._wait_async()
+                await wait_readable_async(self._sources())
             return self._take(slot)
 
     # --- waiting ---
@@ -143,24 +137,6 @@ class Worker:
     def _sources(self) -> list[socket.socket | Lifeline]:
         # The end of a stream stays readable for ever: waiting on it again would spin.
         return [self._lifeline] if self._silent else [self._connection, self._lifeline]
-
-    def _wait(self, deadline: float | None) -> bool:
-        poll = select.poll()
-        for source in self._sources():
-            poll.register(source, select.POLLIN)
-        return bool(poll.poll(None if deadline is None else max(0.0, deadline - monotonic()) * 1000))
-
-    async def _wait_async(self) -> None:
-        loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-        descriptors = [source.fileno() for source in self._sources()]
-        for descriptor in descriptors:
-            loop.add_reader(descriptor, _settle, ready)
-        try:
-            await ready
-        finally:
-            for descriptor in descriptors:
-                loop.remove_reader(descriptor)
 
     # --- the messages ---
 
@@ -285,11 +261,6 @@ class Worker:
         self._lifeline.kill()
         self._connection.close()
         self._lifeline.close()
-
-
-def _settle(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)
 
 
 def close_workers(workers: Sequence[Worker]) -> None:

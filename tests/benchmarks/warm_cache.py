@@ -24,8 +24,8 @@ from _measure import machine
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.cache.header import STRETCH_BYTES, Header
-from asyncloader.cache.stretches import Stretches, has_crc32c
+from asyncloader.cache.folder.checksums import Stretches, has_crc32c
+from asyncloader.cache.folder.header import STRETCH_BYTES, Header
 from asyncloader.formats.encode import encode_tar_sample, tar_end
 from asyncloader.types import Buffer
 

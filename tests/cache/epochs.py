@@ -18,7 +18,7 @@ from typing import Any
 from asyncloader._flow.budget import claim_alone
 from asyncloader._flow.channel import Channel, EndOfChannel
 from asyncloader._flow.engine import Engine
-from asyncloader.cache.cache import Cache
+from asyncloader.cache.flow.cache import Cache
 from asyncloader.cache.store import CachedStore
 from asyncloader.stores.access import CacheSetting
 from asyncloader.stores.http.client import HttpStore

@@ -10,7 +10,7 @@ from typing import Any
 
 from asyncloader import testing
 from asyncloader._flow.engine import EngineStopped, Scope
-from asyncloader.cache.cache import Cache
+from asyncloader.cache.flow.cache import Cache
 from asyncloader.cache.store import CachedStore
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.policy import NetworkPolicy

@@ -14,7 +14,7 @@ import pytest
 
 from asyncloader import testing
 from asyncloader.cache.audit import verify_cache
-from asyncloader.cache.header import HEADER_BYTES, Header, State
+from asyncloader.cache.folder.header import HEADER_BYTES, Header, State
 
 from .epochs import Epoch, read_epoch
 

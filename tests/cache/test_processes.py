@@ -18,7 +18,7 @@ import pytest
 
 from asyncloader import testing
 from asyncloader.cache.audit import verify_cache
-from asyncloader.cache.header import Header, State
+from asyncloader.cache.folder.header import Header, State
 from asyncloader.stores.access import CacheSetting
 
 from .epochs import Epoch, begin, read_epoch, start_program

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
-from asyncloader.cache.header import Header, State
+from asyncloader.cache.folder.header import Header, State
 from asyncloader.cache.setting import cache_setting
 
 from .epochs import begin, read_epoch, start_program

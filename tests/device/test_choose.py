@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+import asyncloader as al
 from asyncloader._flow.channel import Channel
 from asyncloader.device import check_device, open_stage
 
@@ -38,6 +39,15 @@ def test_pinning_without_accelerator_warns_as_torch_does() -> None:
     with pytest.warns(UserWarning) as caught:
         iter(loader)
     assert [str(warning.message) for warning in caught] == [text]
+
+
+@here_without_a_gpu
+def test_the_warning_names_the_line_of_the_loop() -> None:
+    loader = al.DataLoader(al.from_iterable([1]), pin_memory=True)
+    with pytest.warns(UserWarning, match="no accelerator") as caught:
+        for _ in loader:
+            pass
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_pin_memory_device_warns_as_torch_does() -> None:

@@ -22,7 +22,7 @@ import pytest
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.cache.audit import verify_cache
-from asyncloader.cache.header import HEADER_BYTES
+from asyncloader.cache.folder.header import HEADER_BYTES
 
 from .cached_runs import CachedRun, Victims
 

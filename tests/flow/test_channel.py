@@ -302,7 +302,7 @@ class Counting(Channel[Any]):
 
 def waiters() -> int:
     gc.collect()
-    kinds = ("_ThreadWaiter", "_LoopWaiter", "Event")
+    kinds = ("ThreadWaiter", "LoopWaiter", "Event")
     return sum(type(each).__name__ in kinds for each in gc.get_objects())
 
 

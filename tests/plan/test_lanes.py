@@ -85,7 +85,8 @@ def test_fewer_shards_than_ranks_are_refused_and_as_many_are_not() -> None:
 def played(lengths: list[int], turn: int = 0) -> list[int]:
     """The lanes in the order in which streams of these lengths are taken from."""
     left, order = list(lengths), []
-    rotation = Rotation(range(len(lengths)), turn)
+    lanes = range(len(lengths))
+    rotation = Rotation([*lanes[turn:], *lanes[:turn]])
     for lane in rotation:
         if left[lane]:
             left[lane] -= 1
@@ -93,7 +94,7 @@ def played(lengths: list[int], turn: int = 0) -> list[int]:
             rotation.advance()
         else:
             rotation.mark_dry(lane)
-    assert rotation.dry == list(range(len(lengths)))
+    assert not any(left)
     return order
 
 

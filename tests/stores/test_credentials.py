@@ -20,6 +20,7 @@ from asyncloader.stores.failures import TransientError
 from asyncloader.stores.listing.asking import look
 from asyncloader.stores.objects.options import check_options
 from asyncloader.stores.objects.store import ObjectStore
+from asyncloader.stores.policy import NetworkPolicy
 from asyncloader.stores.store import Body
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
@@ -216,7 +217,7 @@ async def test_what_a_provider_raises_is_raised_with_its_own_frames(
         assert caught.value.__notes__ == ["raised while credentials were asked of credential_provider"]
         assert "External" not in shown(caught.value)  # obstore's text
     with pytest.raises(LookupError, match="no such role in the vault"):
-        await anext(store.pages("", 10))
+        await anext(store.pages("", NetworkPolicy()))
     assert cloud.seen == []
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.stores import braces, expanding
+from asyncloader.stores.braces import Braces
 from asyncloader.stores.expanding import RemotePattern, read_urls
 from asyncloader.stores.names import ShardNames
 
@@ -113,6 +116,56 @@ def is_tar(name: str) -> bool:
     return name.endswith(".tar")
 
 
+@pytest.mark.parametrize(
+    ("url", "meant"),
+    [
+        ("gcs://b/x.tar", "write gs://bucket/key$"),
+        ("s3a://b/x.tar", "write s3://bucket/key$"),
+        ("r2://b/x.tar", "write s3://bucket/key, with .*r2.cloudflarestorage.com"),
+        (
+            "ABFS://SENTINEL@account.dfs.core.windows.net/x.tar",
+            "write az://container/key, with .*account_name",
+        ),
+    ],
+)
+def test_the_scheme_of_another_library_is_answered_with_what_to_write(url: str, meant: str) -> None:
+    with pytest.raises(ValueError, match=f"unknown scheme .*{meant}") as caught:
+        expand_urls(url)
+    assert "SENTINEL" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("slip", "write"),
+    [
+        ("{000-015}", "{000..015}"),
+        ("{000...015}", "{000..015}"),
+        ("{000\u2026015}", "{000..015}"),
+        ("{0 .. 15}", "{0..15}"),
+        ("{:03d}", "a range such as {000..127}"),
+        ("{i:03}", "a range such as {000..127}"),
+        ("%03d", "a range such as {000..127}"),
+        ("{a,b}-{0-3}", "{0..3}"),
+        ("{0..3}-%d", "a range such as {000..127}"),
+    ],
+)
+@pytest.mark.parametrize("root", ["", "file://"])
+def test_a_range_of_another_tool_is_refused_unless_a_file_has_that_name(
+    slip: str, write: str, root: str, tmp_path: Path
+) -> None:
+    root = "" if "%" in slip else root  # in a URL it is an escape
+    name = f"{root}{tmp_path}/x-{slip}.tar"
+    with pytest.raises(ValueError, match=rf"no range here, .* write {re.escape(write)}$"):
+        expand_urls(name)
+    shutil.rmtree(tmp_path)  # nothing but the name itself was asked for
+    with pytest.raises(ValueError, match="no range here"):
+        expand_urls(["/nowhere/*.tar", name])
+    tmp_path.mkdir()
+    for named in Braces(f"{tmp_path}/x-{slip}.tar"):
+        Path(named).touch()
+    assert expand_urls(name) == tuple(Braces(name))
+    assert expand_urls(f"https://h/x-{slip}.tar") == tuple(Braces(f"https://h/x-{slip}.tar"))
+
+
 def test_globs_are_sorted(tmp_path: Path) -> None:
     for name in ("b-10.tar", "b-2.tar", "a.tar", "other.txt"):
         (tmp_path / name).touch()
@@ -143,7 +196,7 @@ def test_a_range_is_not_looked_through_and_what_differs_is() -> None:
     expanded = expanding.expand_urls(patterns)
     assert list(map(len, expanded.parts)) == [1_000_000, 2, 1_000_000, 4]  # type: ignore[arg-type]
     assert list(map(type, expanded.parts)) == [braces.Braces, tuple, braces.Braces, tuple]
-    assert expanded.schemes == {"s3", "gs", "file"}
+    assert {scheme.name for scheme in expanded.schemes} == {"s3", "gs", "file"}
 
 
 def test_prefixes_of_servers_stay_patterns_in_their_places() -> None:

@@ -39,7 +39,7 @@ async def test_file_urls_are_unescaped(fetch: Fetch, shard: Path) -> None:
 
 async def test_large_files_come_in_pieces(fetch: Fetch, tmp_path: Path) -> None:
     path = tmp_path / "large"
-    path.write_bytes(os.urandom(local._PIECE_BYTES * 2 + 1))
+    path.write_bytes(os.urandom(local.PIECE_BYTES * 2 + 1))
     _, content = await fetch(LocalStore(), str(path), 0, 1 << 30)
     assert content == path.read_bytes()
 
@@ -58,9 +58,10 @@ async def test_a_missing_file_says_which(fetch: Fetch, tmp_path: Path) -> None:
 
 async def test_what_is_no_regular_file_is_refused_at_once(fetch: Fetch, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", tmp_path):
-        with pytest.raises(StoreError, match="regular file"):
-            await fetch(LocalStore(), str(path))
+    with pytest.raises(StoreError, match="regular file, and this is none"):
+        await fetch(LocalStore(), str(tmp_path / "pipe"))
+    with pytest.raises(StoreError, match="this is a folder; one that is named with '/' at the end"):
+        await fetch(LocalStore(), str(tmp_path))
 
 
 async def test_a_changed_file_is_refused(fetch: Fetch, shard: Path) -> None:

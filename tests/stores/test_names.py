@@ -25,9 +25,9 @@ def told_by(name: str) -> tuple[object, ...]:
     """What a name tells of itself, beside what it is called."""
     try:
         scheme = scheme_of(name)
-        if scheme in ("http", "https"):
+        if scheme.is_web:
             check_web_url(name)
-        local = scheme == "file" and (name.endswith("/") or has_special(name) or name.startswith("~"))
+        local = scheme.is_local and (name.endswith("/") or has_special(name) or name.startswith("~"))
         return scheme, local or is_remote_pattern(name)
     except ValueError:
         return ("refused",)

@@ -5,7 +5,7 @@ from obstore.exceptions import UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 import asyncloader as al
-from asyncloader.stores.objects.options import _CLIENT_NAMES, _FLAGS, _NAMES, check_options, client_arguments
+from asyncloader.stores.objects.options import _FLAGS, check_options, client_arguments, known_options
 
 # What obstore wants to see for the names that it parses.
 _PARSED = {
@@ -23,7 +23,7 @@ _CLIENTS = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 def test_obstore_knows_every_option(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     certificates = {"root_certificate", "proxy_ca_certificate"}  # obstore would parse them
     ours = {"credential_provider", "profile"}
-    for name in (_NAMES[scheme] - ours) | (_CLIENT_NAMES - certificates):
+    for name in known_options(scheme) - ours - certificates:
         value = True if name in _FLAGS else _PARSED.get(name, "http://x")
         options = {"account_name": "me"} if scheme == "az" else {}
         options |= {name: value}

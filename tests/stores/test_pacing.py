@@ -17,7 +17,7 @@ from asyncloader.progress import NetworkCounts
 from asyncloader.stores.failures import ThrottledError
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.network.hedging import Hedges
-from asyncloader.stores.network.pacing import Pace, PacedStore, Window
+from asyncloader.stores.network.pacing import ConcurrencyLimit, Pace, PacedStore
 from asyncloader.stores.network.resuming import ResumingStore
 from asyncloader.stores.network.retries import RetryBudget
 from asyncloader.stores.policy import NetworkPolicy
@@ -25,22 +25,22 @@ from asyncloader.stores.policy import NetworkPolicy
 
 def simulate(capacity: int, rounds: int, seed: int) -> tuple[float, float]:
     """Requests of random length at a store of hidden capacity: its utilisation, and the share refused."""
-    draw, window = random.Random(seed), Window()
+    draw, limit = random.Random(seed), ConcurrencyLimit()
     running: list[tuple[float, int]] = []
     now = busy = 0.0
     refused = halvings = answered = 0
     while answered < rounds:
-        while len(running) < int(window.limit):
+        while len(running) < int(limit.limit):
             if len(running) >= capacity:
                 refused += 1
-                window.throttled(len(running) + 1)
+                limit.throttled(len(running) + 1)
                 halvings += 1
                 break
             heapq.heappush(running, (now + draw.uniform(0.5, 1.5), halvings))
         ends, _ = heapq.heappop(running)
         busy += (len(running) + 1) * (ends - now)
         now = ends
-        window.answered(len(running) + 1)
+        limit.answered(len(running) + 1)
         answered += 1
     return busy / now / capacity, refused / (refused + answered)
 
@@ -54,56 +54,56 @@ def test_the_window_settles_near_a_hidden_capacity_with_few_refusals(capacity: i
 
 
 def test_the_window_halves_at_a_refusal_and_does_not_close() -> None:
-    window = Window()
+    limit = ConcurrencyLimit()
     for _ in range(20):
-        before = window.limit
-        window.throttled(int(before))
-        assert window.limit == max(1.0, before / 2)
-    assert window.limit == 1
+        before = limit.limit
+        limit.throttled(int(before))
+        assert limit.limit == max(1.0, before / 2)
+    assert limit.limit == 1
 
 
 def test_the_window_does_not_grow_while_it_is_not_used() -> None:
-    window = Window()
+    limit = ConcurrencyLimit()
     for _ in range(1000):
-        window.answered(3)
-    assert window.limit == Window.start
+        limit.answered(3)
+    assert limit.limit == ConcurrencyLimit.start
 
 
 async def test_a_burst_of_refusals_halves_the_limit_once() -> None:
     pace = Pace()
-    slots = [await pace.enter() for _ in range(8)]
-    for slot in slots:
-        pace.throttled(slot, None)
-    assert pace._window.limit == 4
+    permits = [await pace.acquire() for _ in range(8)]
+    for permit in permits:
+        pace.throttled(permit, None)
+    assert pace._limit.limit == 4
 
 
 async def test_requests_are_let_in_in_their_order_and_a_cancelled_one_keeps_no_place() -> None:
     pace = Pace()
-    slots = [await pace.enter() for _ in range(8)]
+    permits = [await pace.acquire() for _ in range(8)]
     order: list[int] = []
 
     async def ask(number: int) -> None:
-        slot = await pace.enter()
+        permit = await pace.acquire()
         order.append(number)
-        slot.leave()
+        permit.release()
 
     waiting = [asyncio.ensure_future(ask(number)) for number in range(5)]
     await asyncio.sleep(0)
     waiting[1].cancel()
-    slots[0].leave()
+    permits[0].release()
     await asyncio.wait(waiting, timeout=5)
     assert order == [0, 2, 3, 4]
-    for slot in slots:
-        slot.leave()
+    for permit in permits:
+        permit.release()
     assert pace._in_use == 0
 
 
 async def test_a_request_that_is_cancelled_in_its_turn_gives_it_back() -> None:
     pace = Pace()
-    slots = [await pace.enter() for _ in range(8)]
-    waiting = asyncio.ensure_future(pace.enter())
+    permits = [await pace.acquire() for _ in range(8)]
+    waiting = asyncio.ensure_future(pace.acquire())
     await asyncio.sleep(0)
-    slots[0].leave()  # its turn comes, and in the same moment it is cancelled
+    permits[0].release()  # its turn comes, and in the same moment it is cancelled
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -112,20 +112,20 @@ async def test_a_request_that_is_cancelled_in_its_turn_gives_it_back() -> None:
 
 async def test_nobody_is_let_in_while_the_origin_asks_for_rest() -> None:
     pace, loop = Pace(), asyncio.get_running_loop()
-    slot = await pace.enter()
+    permit = await pace.acquire()
     began = loop.time()
-    pace.throttled(slot, 0.1)
-    slot.leave()
-    (await asyncio.wait_for(pace.enter(), 5)).leave()
+    pace.throttled(permit, 0.1)
+    permit.release()
+    (await asyncio.wait_for(pace.acquire(), 5)).release()
     assert loop.time() - began >= 0.09
 
 
 async def test_a_rest_that_nobody_will_wait_for_stops_nobody() -> None:
     pace = Pace(longest_rest_s=60)
-    slot = await pace.enter()
-    pace.throttled(slot, 61)
-    slot.leave()
-    (await asyncio.wait_for(pace.enter(), 5)).leave()
+    permit = await pace.acquire()
+    pace.throttled(permit, 61)
+    permit.release()
+    (await asyncio.wait_for(pace.acquire(), 5)).release()
 
 
 @pytest.mark.parametrize("times", [None, 1], ids=["always", "the first time"])

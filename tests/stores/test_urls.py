@@ -21,12 +21,18 @@ def test_a_file_url_with_a_host_is_refused() -> None:
         local_path("file://server/share")
 
 
+@pytest.mark.parametrize("host", ["~", "~me"])
+def test_a_home_in_a_file_url_is_answered_with_what_to_write(host: str) -> None:
+    with pytest.raises(ValueError, match=rf"begins with file://{host}; leave out file://, and write {host}/"):
+        local_path(f"file://{host}/x.tar")
+
+
 @pytest.mark.parametrize(
     ("url", "scheme"),
     [("S3://b/k", "s3"), ("https://h", "https"), ("/x", "file"), ("a:b", "file"), ("file:///x", "file")],
 )
 def test_schemes(url: str, scheme: str) -> None:
-    assert scheme_of(url) == scheme
+    assert scheme_of(url).name == scheme
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def count(first):
 
 pool = WorkerPool([lambda: count(0), lambda: count(100)], prefetch=2)
 pool.start()
-first = [pool.receive(worker) for worker in (0, 1)]
+first = [worker.receive() for worker in pool.workers]
 print(ForkServer.shared().pid, *[pid for _, pid in first], flush=True)
 """
 
@@ -50,7 +50,7 @@ print(ForkServer.shared().pid, *[pid for _, pid in first], flush=True)
 @pytest.mark.parametrize("way", ["stdin", "file"])
 def test_a_script_without_a_main_guard_works(way: str, tmp_path: Path) -> None:
     ending = """
-second = [pool.receive(worker)[0] for worker in (0, 1)]
+second = [worker.receive()[0] for worker in pool.workers]
 assert all(isinstance(sample, Sample) for sample in second)
 print([int(sample.pixels[-1]) for sample in second])
 """
@@ -85,7 +85,7 @@ try:
     print("waiting", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
-    print([int(pool.receive(worker)[0].pixels[0]) for worker in (0, 1) for _ in range(5)][-1], flush=True)
+    print([int(worker.receive()[0].pixels[0]) for worker in pool.workers for _ in range(5)][-1], flush=True)
     raise SystemExit(3)
 """
     script = start_script(SCRIPT + ending)
@@ -196,11 +196,11 @@ def test_a_killed_server_takes_its_workers_and_is_replaced(server: ForkServer) -
             threading.Event().wait()
 
         with WorkerPool([job], prefetch=1, server=own) as pool:
-            _, pid = pool.receive(0)
+            _, pid = pool.workers[0].receive()
             with Watch([pid]) as watch:
                 os.kill(own.pid, signal.SIGKILL)
                 with pytest.raises(WorkerDiedError, match="fork server"):
-                    pool.receive(0)
+                    pool.workers[0].receive()
                 assert watch.left_after(1) == set()
             with pytest.raises(RuntimeError, match="has ended"):
                 WorkerPool([answers], prefetch=1, server=own).start()
@@ -219,7 +219,7 @@ def job():
 
 pool = WorkerPool([job], prefetch=2)
 pool.start()
-_, server = pool.receive(0)
+_, server = pool.workers[0].receive()
 child = os.fork()
 if child == 0:
     try:
@@ -227,12 +227,12 @@ if child == 0:
     except RuntimeError as error:
         print(error, flush=True)
     with WorkerPool([job], prefetch=2) as own:
-        number, own_server = own.receive(0)
+        number, own_server = own.workers[0].receive()
         print(number, own_server != server, ForkServer.shared() is not pool._server, flush=True)
     pool.close()
     sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0
-print(pool.receive(0)[0], pool.receive(0)[0])
+print(pool.workers[0].receive()[0], pool.workers[0].receive()[0])
 """
     status, output, errors = finish(start_script(text))
     assert (status, errors) == (0, "")
@@ -253,7 +253,7 @@ def test_obstore_and_threads_in_the_parent_do_no_harm(server: ForkServer) -> Non
         yield bytes(obstore.get(own, "b").bytes()), 0
 
     with WorkerPool([job] * 2, prefetch=1) as pool:
-        assert [pool.receive(worker)[0] for worker in (0, 1)] == [b"2", b"2"]
+        assert [worker.receive()[0] for worker in pool.workers] == [b"2", b"2"]
 
 
 def test_a_platform_without_memfd_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_closing_in_the_middle_ends_everything() -> None:
     with check_leaks():
         pool = WorkerPool([endless(), endless()], prefetch=3)
         pool.start()
-        pids = [pool.receive(worker)[1] for worker in (0, 1)]
+        pids = [worker.receive()[1] for worker in pool.workers]
         with Watch(pids) as watch:
             began = time.monotonic()
             pool.close()
@@ -54,7 +54,7 @@ def test_closing_in_the_middle_ends_everything() -> None:
             assert watch.left_after(0) == set()
         pool.close()
         with pytest.raises(ChannelClosed):
-            pool.receive(0)
+            pool.workers[0].receive()
 
 
 def test_batches_made_ahead_are_bounded_in_bytes_and_one_is_always_let_in(tmp_path: Path) -> None:
@@ -70,14 +70,14 @@ def test_batches_made_ahead_are_bounded_in_bytes_and_one_is_always_let_in(tmp_pa
         return len(made.read_text().split())
 
     with WorkerPool([job], prefetch=5, prefetch_bytes=2_500_000) as pool:
-        seen = [pool.receive(0)[1], pool.receive(0)[1]]
+        seen = [pool.workers[0].receive()[1], pool.workers[0].receive()[1]]
         # Two have been received. Ahead of them lie at most two, and the worker waits for a receiver.
         time.sleep(0.3)
         assert count() <= 4
-        seen += [pool.receive(0)[1] for _ in range(4)]
+        seen += [pool.workers[0].receive()[1] for _ in range(4)]
         assert seen == list(range(6))
     with WorkerPool([job], prefetch=5, prefetch_bytes=1) as pool:
-        assert [pool.receive(0)[1] for _ in range(6)] == list(range(6))
+        assert [pool.workers[0].receive()[1] for _ in range(6)] == list(range(6))
 
 
 def hold_the_interpreter() -> None:
@@ -90,7 +90,7 @@ def hold_the_interpreter() -> None:
 @pytest.mark.parametrize("how", [lambda: time.sleep(60), hold_the_interpreter])
 def test_a_stuck_job_is_killed_within_a_second(how: Callable[[], object]) -> None:
     with check_leaks(), WorkerPool([stuck(how), stuck(how)], prefetch=2) as pool:
-        pids = [pool.receive(worker)[0] for worker in (0, 1)]
+        pids = [worker.receive()[0] for worker in pool.workers]
         with Watch(pids) as watch:
             began = time.monotonic()
             pool.close()
@@ -107,7 +107,7 @@ def test_a_job_between_batches_is_closed_and_may_clean_up(tmp_path: Path) -> Non
             (tmp_path / "cleaned").touch()
 
     with WorkerPool([job], prefetch=1) as pool:
-        pool.receive(0)
+        pool.workers[0].receive()
     assert (tmp_path / "cleaned").exists()
 
 
@@ -123,14 +123,14 @@ def test_a_job_that_has_ended_is_closed_before_its_end_is_told(tmp_path: Path) -
             raise OSError("could not clean up")
 
     with WorkerPool([Batches], prefetch=1) as pool, pytest.raises(OSError, match="clean up"):
-        pool.receive(0)
+        pool.workers[0].receive()
 
 
 def test_a_collected_pool_ends_its_workers() -> None:
     with check_leaks():
         pool = WorkerPool([endless(), endless()], prefetch=2)
         pool.start()
-        kept, pid = pool.receive(0)
+        kept, pid = pool.workers[0].receive()
         with Watch([pid]) as watch:
             del pool
             gc.collect()
@@ -141,11 +141,11 @@ def test_a_collected_pool_ends_its_workers() -> None:
 
 def test_closing_wakes_a_blocked_receiver() -> None:
     with check_leaks(), WorkerPool([stuck(lambda: time.sleep(60))], prefetch=2) as pool:
-        pool.receive(0)
+        pool.workers[0].receive()
         timer = threading.Timer(0.2, pool.close)
         timer.start()
         with pytest.raises(ChannelClosed):
-            pool.receive(0)
+            pool.workers[0].receive()
         timer.join()
 
 
@@ -154,7 +154,7 @@ async def test_closing_under_a_waiting_coroutine_is_clean() -> None:
 
     async with check_leaks(within_s=2):
         with WorkerPool([stuck(lambda: time.sleep(60))], prefetch=2) as pool:
-            await pool.receive_async(0)
+            await pool.workers[0].receive_async()
             async with asyncio.TaskGroup() as group:
                 waiting = group.create_task(_closed(pool))
                 await asyncio.sleep(0.1)
@@ -164,21 +164,10 @@ async def test_closing_under_a_waiting_coroutine_is_clean() -> None:
 
 async def _closed(pool: WorkerPool) -> bool:
     try:
-        await pool.receive_async(0)
+        await pool.workers[0].receive_async()
     except ChannelClosed:
         return True
     return False
-
-
-def test_a_worker_is_restarted_with_another_job() -> None:
-    with check_leaks(), WorkerPool([endless(), endless()], prefetch=1) as pool:
-        old = pool.receive(1)[1]
-        with Watch([old]) as watch:
-            pool.restart(1, lambda: iter([("again", 0)]))
-            assert watch.left_after(0) == set()
-        assert pool.receive(1) == ("again", 0)
-        assert pool.workers[1].pid != old
-        assert pool.receive(0)[1] == pool.workers[0].pid
 
 
 def test_a_job_that_cannot_be_sent_is_told_before_anything_starts() -> None:
@@ -215,7 +204,7 @@ def test_workers_see_the_parents_surroundings(tmp_path: Path, monkeypatch: pytes
         yield made_after_the_server.ANSWER, (os.getcwd(), os.environ.get("SET_AFTER_THE_SERVER"), sys.argv)
 
     with WorkerPool([job], prefetch=1) as pool:
-        assert pool.receive(0) == (42, (str(tmp_path), "yes", ["train.py", "--lr=1"]))
+        assert pool.workers[0].receive() == (42, (str(tmp_path), "yes", ["train.py", "--lr=1"]))
 
 
 def test_workers_hold_only_what_is_theirs() -> None:
@@ -223,7 +212,7 @@ def test_workers_hold_only_what_is_theirs() -> None:
         yield [end for end in open_files().values() if end.startswith(("socket", "anon_inode"))], 0
 
     with WorkerPool([job] * 3, prefetch=1) as pool:
-        assert [len(pool.receive(worker)[0]) for worker in range(3)] == [1, 1, 1]
+        assert [len(worker.receive()[0]) for worker in pool.workers] == [1, 1, 1]
 
 
 def test_a_program_started_by_a_job_inherits_no_descriptor() -> None:
@@ -233,19 +222,4 @@ def test_a_program_started_by_a_job_inherits_no_descriptor() -> None:
         yield subprocess.run(["ls", "/proc/self/fd"], capture_output=True, close_fds=False).stdout.split(), 0
 
     with WorkerPool([job], prefetch=1) as pool:
-        assert [name for name in pool.receive(0)[0] if int(name) > 3] == []
-
-
-def test_shared_memory_is_announced_and_recalled() -> None:
-    known: set[int] = set()
-
-    def on_mapped(address: int, size_bytes: int) -> Callable[[], object]:
-        assert size_bytes >= 80_000
-        known.add(address)
-        return lambda: known.discard(address)
-
-    with WorkerPool([endless()], prefetch=2, on_mapped=on_mapped) as pool:
-        for _ in range(10):
-            pool.receive(0)
-        assert 2 <= len(known) <= 7
-    assert known == set()
+        assert [name for name in pool.workers[0].receive()[0] if int(name) > 3] == []

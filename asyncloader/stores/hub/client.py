@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,10 +20,10 @@ from ..http.client import HttpStore
 from ..naming import read_as
 from ..policy import NetworkPolicy
 from ..store import Body, Store
-from ..urls import redact
+from ..urls import redact, split_key
 from .urls import Hub, hub_of, next_page, parse_hub_url, parse_tree
 
-__all__ = ["HubStore", "list_hub"]
+__all__ = ["HubLister", "HubStore", "list_hub"]
 
 # A page names 1,000 files; together they name more than any data set has.
 _MOST_PAGES = 10_000
@@ -56,6 +56,21 @@ class HubStore:
         return read_as(self._inner, target, url, start, stop, etag=etag)
 
 
+class HubLister:
+    """Lists data sets, each folder in one; see ``schemes.Lister``."""
+
+    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
+        self._root = root
+        self._options = options
+
+    async def pages(
+        self, folder: str, network: NetworkPolicy, after: str | None = None
+    ) -> AsyncGenerator[list[tuple[str, int]], None]:
+        found = await list_hub(self._root + folder, self._options, network=network)
+        if found:
+            yield [(split_key(url)[1], size) for url, size in found]
+
+
 async def list_hub(
     url: str, options: Mapping[str, Any], *, network: NetworkPolicy | None = None
 ) -> list[tuple[str, int]]:
@@ -80,7 +95,7 @@ async def list_hub(
         for _ in range(_MOST_PAGES):
             if page is None:
                 return sorted((f"{base}{path}", size) for path, size in found)
-            files, page = await _page(store, page, url, network.connect_s + network.first_byte_s)
+            files, page = await _page(store, page, url, network.answer_s)
             found += files
     raise StoreError(f"the hub's listing has more than {_MOST_PAGES} pages", shard=redact(url))
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
-from ..urls import redact
+from ..urls import is_server_url, redact
 
 __all__ = [
     "HUB_OPTIONS",
@@ -149,12 +149,7 @@ def _token_in_file(environ: Mapping[str, str]) -> str | None:
 
 
 def _check_endpoint(endpoint: str, name: str) -> None:
-    try:
-        parts = urlsplit(endpoint)
-        good = parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment)
-    except ValueError:
-        good = False
-    if not good or "@" in parts.netloc:
+    if not is_server_url(endpoint) or {"@", "?", "#"} & {*endpoint}:
         raise ValueError(f"{name} should be an http(s) URL without user info and query, and is none")
 
 

@@ -17,6 +17,7 @@ from ..failures import TransientError
 from ..globs import folder_before, matcher
 from ..network.notices import Notices
 from ..network.retries import Attempts, RetryBudget
+from ..options import options_of
 from ..policy import NetworkPolicy
 from ..router import Stores
 from ..urls import MANIFEST_NAME, redact, scheme_of, split_key
@@ -93,30 +94,15 @@ async def _list(pattern: str, order: Order, stores: Stores) -> Listing:
 
 async def _sizes(root: str, folder: str, order: Order) -> dict[str, int]:
     """The size of every object below a folder, by key."""
-    scheme = scheme_of(root)
-    notices = Notices()
-    if scheme == "hf":
-        from ..hub.client import list_hub
-
-        attempts = _attempts(order.network)
-        while True:
-            try:
-                found = await list_hub(root + folder, order.options, network=order.network)
-            except TransientError as error:
-                await pause(notices.pause_s(attempts, error, time.monotonic()))
-            else:
-                return {split_key(url)[1]: size for url, size in found}
-    # Imported where it is needed: a listing of the hub alone does without.
-    from ..objects.store import ObjectStore
-
-    store = ObjectStore(scheme, split_key(root)[0].partition("://")[2].rstrip("/"), order.options)
-    patience_s = order.network.connect_s + order.network.first_byte_s
+    scheme, notices = scheme_of(root), Notices()
+    assert scheme.lister is not None, "a pattern is of what can be listed"
+    lister = scheme.lister(root, options_of(scheme, order.options))
     sizes: dict[str, int] = {}
     after: str | None = None
     attempts = _attempts(order.network)
     while True:
         try:
-            async with aclosing(store.pages(folder, patience_s, after)) as pages:
+            async with aclosing(lister.pages(folder, order.network, after)) as pages:
                 async for page in pages:
                     sizes.update(page)
                     # Where an answer fails, its successor goes on behind the last key.

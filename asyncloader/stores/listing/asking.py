@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import pickle
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ..._flow.children import clean_python
 from ...descriptors import occupy_standard_descriptors
 from ..policy import NetworkPolicy
 
@@ -29,13 +29,7 @@ _DEADLINE_S = 600.0
 # By then the child has ended by its own deadline, and said so.
 _GRACE_S = 10.0
 
-# The path comes before the rest: with it the child finds what this process would find.
-_PROGRAM = """
-import pickle, sys
-sys.path[:] = pickle.load(sys.stdin.buffer)
-from asyncloader.stores.listing._main import main
-main()
-"""
+_PROGRAM = "from asyncloader.stores.listing._main import main; main()"
 
 
 class Listed(NamedTuple):
@@ -138,22 +132,15 @@ def look(
 
 
 def _ask_child(order: Order) -> object:
-    if not sys.executable:
-        raise RuntimeError(
-            "listing needs sys.executable, which this embedded Python has not; name the shards"
-        )
     occupy_standard_descriptors()  # also for the child, which prints to what it inherits
-    path = [entry for entry in sys.path if isinstance(entry, str)]
-    orders = pickle.dumps(path) + _pickled(order)
-    # -P: without it the current directory comes first until the path is read.
-    command = [sys.executable, "-P", "-c", _PROGRAM]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    order_bytes = _pickled(order)
+    with subprocess.Popen(clean_python(_PROGRAM), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin is not None and child.stdout is not None
         timer = threading.Timer(order.deadline_s + _GRACE_S, child.kill)
         timer.daemon = True
         timer.start()
         try:
-            answer = _converse(child, orders)
+            answer = _converse(child, order_bytes)
         finally:
             timer.cancel()
             timer.join()
@@ -181,10 +168,10 @@ def _pickled(order: Order) -> bytes:
     return order_bytes
 
 
-def _converse(child: subprocess.Popen[bytes], orders: bytes) -> bytes:
+def _converse(child: subprocess.Popen[bytes], order: bytes) -> bytes:
     assert child.stdin is not None and child.stdout is not None
     try:
-        child.stdin.write(orders)
+        child.stdin.write(order)
         child.stdin.flush()
     except BrokenPipeError:  # it ended before it listened; its status tells
         with suppress(BrokenPipeError):  # of what is still to be written

@@ -19,10 +19,10 @@ from ..policy import NetworkPolicy
 from ..store import Body, Store
 from .hedging import Hedges
 
-__all__ = ["Pace", "PacedStore", "Window"]
+__all__ = ["ConcurrencyLimit", "Pace", "PacedStore"]
 
 
-class Window:
+class ConcurrencyLimit:
     """The limit of concurrent requests; pure."""
 
     #: Doubled with each round of answers until the first refusal, so it need not be a good guess.
@@ -63,13 +63,13 @@ class Pace:
     def __init__(self, longest_rest_s: float = NetworkPolicy().deadline_s) -> None:
         self._longest_rest_s = longest_rest_s
         self._loop = asyncio.get_running_loop()
-        self._window = Window()
+        self._limit = ConcurrencyLimit()
         self._in_use = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._resume_s = 0.0
         self._halvings = 0
 
-    async def enter(self) -> Slot:
+    async def acquire(self) -> Permit:
         """Wait until there is room for a request."""
         if self._waiting or not self._has_room():
             turn: asyncio.Future[None] = self._loop.create_future()
@@ -78,22 +78,22 @@ class Pace:
                 await turn
             except asyncio.CancelledError:
                 if not turn.cancelled():  # the turn had come
-                    self._leave()
+                    self._release()
                 raise
         else:
             self._in_use += 1
-        return Slot(self, self._halvings)
+        return Permit(self, self._halvings)
 
     def answered(self) -> None:
         """A request was answered well."""
-        self._window.answered(self._in_use)
+        self._limit.answered(self._in_use)
         self._admit()
 
-    def throttled(self, slot: Slot, retry_after_s: float | None) -> None:
-        """The request in ``slot`` was refused."""
-        if slot.halvings == self._halvings:  # else it was sent before the limit was last halved
+    def throttled(self, permit: Permit, retry_after_s: float | None) -> None:
+        """The request in ``permit`` was refused."""
+        if permit.halvings == self._halvings:  # else it was sent before the limit was last halved
             self._halvings += 1
-            self._window.throttled(self._in_use)
+            self._limit.throttled(self._in_use)
         if retry_after_s and retry_after_s <= self._longest_rest_s:
             self._resume_s = max(self._resume_s, self._loop.time() + retry_after_s)
             self._loop.call_at(self._resume_s, self._rested, self._resume_s)
@@ -103,7 +103,7 @@ class Pace:
             self._resume_s = 0.0  # not compared with the clock, which a timer may run ahead of
             self._admit()
 
-    def _leave(self) -> None:
+    def _release(self) -> None:
         self._in_use -= 1
         self._admit()
 
@@ -115,20 +115,20 @@ class Pace:
                 turn.set_result(None)
 
     def _has_room(self) -> bool:
-        return self._in_use < int(self._window.limit) and not self._resume_s
+        return self._in_use < int(self._limit.limit) and not self._resume_s
 
 
-class Slot:
+class Permit:
     """The place of one request."""
 
     def __init__(self, pace: Pace, halvings: int) -> None:
         self._pace: Pace | None = pace
         self.halvings = halvings
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Let the next one in. Idempotent."""
         if self._pace is not None:
-            self._pace._leave()
+            self._pace._release()
             self._pace = None
 
 
@@ -150,16 +150,16 @@ class PacedStore:
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
-        slot = await self._pace.enter()
+        permit = await self._pace.acquire()
         try:
             self._counts.requests += 1
             async with self._inner.read(url, start, stop, etag=etag) as body:
                 self._pace.answered()
-                yield replace(body, give_way=slot.leave)
+                yield replace(body, give_way=permit.release)
         except ThrottledError as error:
             self._counts.throttled += 1
             self._hedges.throttled()
-            self._pace.throttled(slot, error.retry_after_s)
+            self._pace.throttled(permit, error.retry_after_s)
             raise
         finally:
-            slot.leave()
+            permit.release()

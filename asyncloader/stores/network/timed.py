@@ -35,7 +35,7 @@ class TimedStore:
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
         clock = asyncio.get_running_loop().time
-        limit_s = self._policy.connect_s + self._policy.first_byte_s
+        limit_s = self._policy.answer_s
         began_s = clock()
         deadline = asyncio.timeout(limit_s)
         async with AsyncExitStack() as stack:

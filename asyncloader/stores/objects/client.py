@@ -6,17 +6,17 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
+import obstore.store
 from obstore.exceptions import BaseError
 from obstore.store import AzureStore, GCSStore, S3Store
 
+from .clouds import CLOUDS
 from .options import client_arguments, plain_options
 from .profiles import Chosen, Provider, choose, read_shared_files
 
 __all__ = ["Client", "make_client", "refuse_after_fork"]
 
 Client: TypeAlias = S3Store | GCSStore | AzureStore
-
-_CLIENTS = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 
 # The process whose obstore runtime this is: the one global of the library. The runtime is itself a global
 # of the process, made by the first request and lost in a fork, whose child would wait for its threads for
@@ -59,10 +59,11 @@ def make_client(
     if provider is not None:
         plain["credential_provider"] = provider
     chosen = Chosen(provider=provider)
-    if scheme == "s3":
+    cloud = CLOUDS[scheme]
+    if cloud.has_profiles:
         chosen = choose(plain, os.environ, read_shared_files(os.environ))
     config, client_options = client_arguments(scheme, options, os.environ, chosen, bucket)
-    make: Any = _CLIENTS[scheme]
+    make: Any = getattr(obstore.store, cloud.client)
     try:
         client: Client = make(
             bucket,

@@ -6,64 +6,24 @@ names are a table, so that a slip is found where the options are given.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..urls import is_server_url, scheme_of, split_key
+from .clouds import CLOUDS
 from .profiles import Chosen
 
-__all__ = ["ENDPOINT_VARIABLES", "check_bucket", "check_options", "client_arguments", "plain_options"]
+__all__ = [
+    "check_buckets",
+    "check_options",
+    "client_arguments",
+    "known_options",
+    "plain_options",
+]
 
 _COMMON = frozenset({"anonymous", "credential_provider", "endpoint", "skip_signature"})
-
-# What matters to reading, of the names in obstore's S3Config, GCSConfig and AzureConfig.
-_NAMES = {
-    "s3": _COMMON
-    | {
-        "access_key_id",
-        "container_authorization_token_file",
-        "container_credentials_full_uri",
-        "container_credentials_relative_uri",
-        "default_region",
-        "imdsv1_fallback",
-        "metadata_endpoint",
-        "profile",
-        "region",
-        "request_payer",
-        "role_arn",
-        "role_session_name",
-        "s3_express",
-        "secret_access_key",
-        "server_side_encryption",
-        "session_token",
-        "sse_customer_key_base64",
-        "virtual_hosted_style_request",
-        "web_identity_token_file",
-    },
-    "gs": _COMMON
-    | {"application_credentials", "base_url", "bearer_token", "service_account", "service_account_key"},
-    "az": _COMMON
-    | {
-        "account_key",
-        "account_name",
-        "authority_host",
-        "client_id",
-        "client_secret",
-        "credential_type",
-        "encryption_key",
-        "federated_token_file",
-        "msi_endpoint",
-        "msi_resource_id",
-        "object_id",
-        "sas_key",
-        "tenant_id",
-        "token",
-        "use_azure_cli",
-        "use_emulator",
-        "use_fabric_endpoint",
-    },
-}
 
 # Of obstore's ClientConfig. Not among them: switching certificate checks off. A private authority goes
 # into ``root_certificate``; a plain http:// endpoint needs no option. Nor its time-outs: how long a server is
@@ -76,18 +36,6 @@ _CLIENT_NAMES = frozenset(
         "root_certificate",
     }
 )
-
-#: Where obstore finds its endpoint, the first that is set. It does not tell which one it took, and refuses
-#: http:// unless told.
-ENDPOINT_VARIABLES = {
-    "s3": ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"),
-    "gs": ("GOOGLE_BASE_URL",),
-    "az": ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT"),
-}
-
-# obstore lets AWS_ENDPOINT_URL_S3 of the environment win over ``endpoint``; what is given in code should
-# win over what is found, so it goes under the stronger name.
-_ENDPOINT_NAME = {"s3": "aws_endpoint_url_s3", "gs": "base_url", "az": "endpoint"}
 
 # Superseded where a provider signs.
 _KEYS = ("access_key_id", "secret_access_key", "session_token")
@@ -126,6 +74,11 @@ _FLAGS = frozenset(
 _CLIENT_DEFAULTS = {name: "365 days" for name in ("connect_timeout", "read_timeout", "timeout")}
 
 
+def known_options(scheme: str) -> frozenset[str]:
+    """The names of all options, without prefixes."""
+    return _COMMON | CLOUDS[scheme].options | _CLIENT_NAMES
+
+
 def check_options(scheme: str, options: Mapping[str, Any]) -> None:
     """Refuse options that the stores of ``scheme`` do not have.
 
@@ -134,7 +87,7 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
             of a server. No message shows a value.
         TypeError: A value of a wrong type.
     """
-    known = _NAMES[scheme] | _CLIENT_NAMES
+    known = known_options(scheme)
     for name, value in options.items():
         if not isinstance(name, str):
             raise TypeError(f"names of options should be strings, not {type(name).__name__}")
@@ -191,6 +144,26 @@ def check_bucket(bucket: str, endpoint: str) -> None:
         )
 
 
+def check_buckets(urls: Iterable[str], options: Mapping[str, Any]) -> None:
+    """Refuse an endpoint that names a bucket which the URLs name too.
+
+    Args:
+        urls: Of the shards.
+        options: Checked ones.
+
+    Raises:
+        ValueError: It does.
+    """
+    clouds = [scheme for scheme, cloud in CLOUDS.items() if cloud.endpoint_has_bucket]
+    endpoints = {scheme: plain_options(scheme, options).get("endpoint") for scheme in clouds}
+    if not any(endpoints.values()):
+        return
+    for url in urls:
+        endpoint = endpoints.get(scheme_of(url).name)
+        if endpoint is not None:
+            check_bucket(split_key(url)[0].partition("://")[2].rstrip("/"), endpoint)
+
+
 def client_arguments(
     scheme: str,
     options: Mapping[str, Any],
@@ -210,6 +183,7 @@ def client_arguments(
     Raises:
         ValueError: An endpoint that is no URL of a server, or of the bucket.
     """
+    cloud = CLOUDS[scheme]
     chosen = chosen or Chosen()
     config: dict[str, Any] = {}
     client: dict[str, Any] = dict(_CLIENT_DEFAULTS)
@@ -223,14 +197,14 @@ def client_arguments(
         elif name == "anonymous":
             config["skip_signature"] = value
         elif name in ("endpoint", "base_url"):
-            config[_ENDPOINT_NAME[scheme]] = value
+            config[cloud.endpoint_option] = value
         else:
             config[name] = value
-    given = config.get(_ENDPOINT_NAME[scheme])
-    endpoints = [given] if given else [environ.get(name, "") for name in ENDPOINT_VARIABLES[scheme]]
+    given = config.get(cloud.endpoint_option)
+    endpoints = [given] if given else [environ.get(name, "") for name in cloud.endpoint_variables]
     for endpoint in filter(None, endpoints):
         _check_endpoint(endpoint)
-        if scheme == "s3" and bucket:
+        if cloud.endpoint_has_bucket and bucket:
             check_bucket(bucket, endpoint)
     client["allow_http"] = any(endpoint.lower().startswith("http://") for endpoint in endpoints)
     return config, client
@@ -238,18 +212,13 @@ def client_arguments(
 
 def _check_endpoint(endpoint: str) -> None:
     """Refuse what obstore's client would panic at, in another thread and with a stack trace."""
-    try:
-        parts = urlsplit(endpoint)
-        is_server = parts.scheme.lower() in ("http", "https") and bool(parts.hostname)
-    except ValueError:
-        is_server = False
-    if not is_server:  # it is not shown, as it may hold anything
+    if not is_server_url(endpoint):  # it is not shown, as it may hold anything
         raise ValueError("endpoint should be http://host[:port] or https://host[:port], and is neither")
 
 
 def _plain_name(scheme: str, name: str) -> str:
     """``name`` without the prefix that obstore and the environment know it by."""
     plain = name.lower()
-    for prefix in {"s3": ("aws_",), "gs": ("google_",), "az": ("azure_storage_", "azure_")}[scheme]:
+    for prefix in CLOUDS[scheme].prefixes:
         plain = plain.removeprefix(prefix)
     return {"endpoint_url": "endpoint", "endpoint_url_s3": "endpoint"}.get(plain, plain)

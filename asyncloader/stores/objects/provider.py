@@ -10,17 +10,12 @@ from datetime import datetime
 from inspect import isawaitable
 from typing import Any
 
+from .clouds import CLOUDS
+
 __all__ = ["PROVIDER_NOTE", "UserProvider"]
 
 #: A note at what the user's function raised.
 PROVIDER_NOTE = "raised while credentials were asked of credential_provider"
-
-# Each kind of credentials that obstore takes: the strings that it must have.
-_KINDS = {
-    "s3": (("access_key_id", "secret_access_key"),),
-    "gs": (("token",),),
-    "az": (("token",), ("sas_token",), ("access_key",)),
-}
 
 
 class UserProvider:
@@ -80,7 +75,7 @@ def check_credentials(scheme: str, given: object) -> None:
         TypeError: No mapping, or a value of a wrong type.
         ValueError: A key is missing, or the time has no zone.
     """
-    kinds = _KINDS[scheme]
+    kinds = CLOUDS[scheme].credentials
     wanted = ", ".join(repr(name) for kind in kinds for name in kind)
     if len(kinds) > 1:
         wanted = f"one of {wanted}"

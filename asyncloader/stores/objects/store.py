@@ -20,6 +20,7 @@ from ..._flow.clock import pause
 from ...errors import StoreError
 from ...types import Buffer
 from ..failures import TransientError, changed
+from ..policy import NetworkPolicy
 from ..store import Body, no_chunks
 from ..urls import redact, split_key
 from .client import Client, make_client, refuse_after_fork
@@ -106,25 +107,15 @@ class ObjectStore:
             yield body
 
     async def pages(
-        self, prefix: str, patience_s: float, after: str | None = None
+        self, folder: str, network: NetworkPolicy, after: str | None = None
     ) -> AsyncGenerator[list[tuple[str, int]], None]:
-        """Keys and sizes of all objects below ``prefix``, some thousand at a time.
-
-        Args:
-            prefix: Whole segments; empty for the bucket.
-            patience_s: Seconds that a page may take.
-            after: Only keys behind this one, for going on where a listing broke off.
-
-        Raises:
-            TransientError: Asking again, from the last key on, may help.
-            StoreError: It would not.
-        """
-        place = f"{self._scheme}://{self._bucket}/{prefix}"
-        stream = obstore.list(self._open_client(), prefix or None, offset=after, chunk_size=_PAGE_KEYS)
+        """Some thousand at a time; see ``schemes.Lister``."""
+        place = f"{self._scheme}://{self._bucket}/{folder}"
+        stream = obstore.list(self._open_client(), folder or None, offset=after, chunk_size=_PAGE_KEYS)
         failure: Exception | None = None
         while failure is None:
             try:
-                async with asyncio.timeout(patience_s):
+                async with asyncio.timeout(network.answer_s):
                     page = await anext(stream)
             except StopAsyncIteration:
                 return

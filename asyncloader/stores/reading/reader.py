@@ -21,15 +21,15 @@ from ..store import Body, Store
 from .fetching import Fetch
 from .lookahead import Lookahead, Part, Shard
 
-__all__ = ["Opener", "ShardChunks", "read_shards"]
+__all__ = ["ShardChunks", "StoresByUrl", "read_shards"]
 
 # Between loop and decoder: enough to decode from while the loop receives more, small enough to stay in
 # the processor's cache.
 _HANDOVER_BYTES = 2 << 20
 
 
-class Opener(Protocol):
-    """Gives the store of a URL; see ``router.Stores``."""
+class StoresByUrl(Protocol):
+    """Gives the store of each URL; see ``router.Stores``."""
 
     async def of(self, url: str) -> Store:
         """The store that serves ``url``."""
@@ -64,7 +64,7 @@ class ShardChunks(Channel[Buffer]):
 
 
 async def read_shards(
-    stores: Opener, shards: Iterable[tuple[str, int]], budget: Claim, out: Channel[ShardChunks]
+    stores: StoresByUrl, shards: Iterable[tuple[str, int]], budget: Claim, out: Channel[ShardChunks]
 ) -> None:
     """Send one channel of chunks for each shard, in order; each ends as its shard ends.
 
@@ -99,7 +99,7 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> N
 class _Reader:
     """Requests what the lookahead decides, and hands the answers on in order."""
 
-    def __init__(self, stores: Opener, lookahead: Lookahead, scope: Scope) -> None:
+    def __init__(self, stores: StoresByUrl, lookahead: Lookahead, scope: Scope) -> None:
         self._stores = stores
         self._lookahead = lookahead
         self._scope = scope

@@ -7,20 +7,19 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
-from .._flow.channel import Channel
-from .._flow.engine import Work
-from ..errors import StoreError
-from ..stores.access import CacheSetting
-from ..stores.policy import NetworkPolicy
-from .bringing import Bringing, Wanted
+from ..._flow.channel import Channel
+from ..._flow.engine import Work
+from ...errors import StoreError
+from ...stores.access import CacheSetting
+from ...stores.policy import NetworkPolicy
+from ..folder.checksums import is_marked, touch
+from ..folder.identity import Identity
+from ..folder.layout import Folder, Found
 from .complaints import Complaints
-from .copy import Copy
-from .downloading import NotKeptError
-from .folder import Folder, Found
-from .identity import Identity
-from .loading import Loading
-from .threads import Descriptor
-from .verifying import is_marked, touch
+from .copy import Arrival, Copy
+from .descriptor import Descriptor
+from .download import NotKeptError
+from .intake import Intake, Wanted
 
 __all__ = ["Cache", "Start"]
 
@@ -48,8 +47,8 @@ class Cache:
         self._folder = Folder(setting.folder)
         self._root = Descriptor(self._folder.number)
         self._complaints = Complaints()
-        self._bringing = Bringing(setting, network, self._folder, self._root, self._complaints)
-        self._loading: dict[Identity, Loading] = {}
+        self._intake = Intake(setting, network, self._folder, self._root, self._complaints)
+        self._arrivals: dict[Identity, Arrival] = {}
 
     @classmethod
     @asynccontextmanager
@@ -59,7 +58,7 @@ class Cache:
         try:
             yield cache
         finally:
-            cache._bringing.close()
+            cache._intake.close()
             cache._root.close()
 
     async def copy_of(self, wanted: Wanted) -> Copy | None:
@@ -68,20 +67,20 @@ class Cache:
         Raises:
             StoreError: The shard was to be downloaded or verified, and its server does not give it.
         """
-        loading = self._loading.get(wanted.identity)
-        if loading is None:
+        arrival = self._arrivals.get(wanted.identity)
+        if arrival is None:
             kept = await self._trusted(wanted)
             if kept is not None:
                 return kept
-            loading = self._loading.get(wanted.identity)  # another read may have come first
-        if loading is None:
+            arrival = self._arrivals.get(wanted.identity)  # another read may have come first
+        if arrival is None:
             if not wanted.opens:
                 return None
-            loading = Loading()
-            # Only the loading tells how it went; the channel is there for the task to have an owner.
-            self._start(partial(self._load, wanted, loading), Channel[None](1))
-            self._loading[wanted.identity] = loading
-        return await loading.join()
+            arrival = Arrival()
+            # Only the arrival tells how it went; the channel is there for the task to have an owner.
+            self._start(partial(self._bring, wanted, arrival), Channel[None](1))
+            self._arrivals[wanted.identity] = arrival
+        return await arrival.join()
 
     def disk_failed(self, error: OSError) -> None:
         """Tell the user once, since reading goes on without the disk."""
@@ -131,10 +130,10 @@ class Cache:
         found.close()
         return None
 
-    async def _load(self, wanted: Wanted, loading: Loading) -> None:
+    async def _bring(self, wanted: Wanted, arrival: Arrival) -> None:
         failure: Exception | None = None
         try:
-            await self._bringing.bring(wanted, loading)
+            await self._intake.bring(wanted, arrival)
         except NotKeptError as error:
             if error.args:
                 self._complaints.not_kept(error)
@@ -145,5 +144,5 @@ class Cache:
         except Exception as error:  # whatever it is, the readers have to hear of it
             failure = error
         finally:
-            del self._loading[wanted.identity]
-            loading.close(failure)
+            del self._arrivals[wanted.identity]
+            arrival.close(failure)

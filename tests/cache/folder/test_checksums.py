@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.cache.header import HEADER_BYTES, STRETCH_BYTES, SUMS_BYTES, Header, State
-from asyncloader.cache.stretches import DamagedError, Stretches, Sums, has_crc32c
+from asyncloader.cache.folder.checksums import DamagedError, Stretches, Sums, has_crc32c
+from asyncloader.cache.folder.header import HEADER_BYTES, STRETCH_BYTES, SUMS_BYTES, Header, State
 
 SIZE = 3 * STRETCH_BYTES + 777
 CONTENT = Random(0).randbytes(SIZE)

@@ -10,29 +10,26 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 
-from .._flow.budget import claim_alone
-from .._flow.channel import Channel, EndOfChannel
-from .._flow.engine import Scope
-from ..digest import Verifier
-from ..errors import StoreError
-from ..stores.failures import changed
-from ..stores.reading.reader import ShardChunks, read_shards
-from ..stores.store import Body, Store
-from ..stores.urls import redact
-from ..types import Buffer
+from ..._flow.budget import claim_alone
+from ..._flow.channel import Channel, EndOfChannel
+from ..._flow.engine import Scope
+from ...digest import Verifier
+from ...errors import StoreError
+from ...stores.failures import changed
+from ...stores.local import PIECE_BYTES
+from ...stores.reading.reader import ShardChunks, read_shards
+from ...stores.store import Body, Store
+from ...stores.urls import redact
+from ...types import Buffer
+from ..folder.checksums import Sums, has_crc32c, mark
+from ..folder.header import ABANDONED, Header, State
+from ..folder.identity import Identity
+from ..folder.layout import Folder, Found
+from ..folder.locks import publish, withdraw
 from .copy import Copy
-from .filling import publish, withdraw
-from .folder import Folder, Found
-from .header import ABANDONED, Header, State
-from .identity import Identity
-from .stretches import Sums, has_crc32c
-from .threads import Descriptor
-from .verifying import mark
+from .descriptor import Descriptor
 
 __all__ = ["Download", "NotKeptError", "Target"]
-
-# What is written in one hop to a thread: see ``stores/local``.
-_PIECE_BYTES = 2 << 20
 
 
 class NotKeptError(Exception):
@@ -152,7 +149,7 @@ class Download:
         while not ended:
             piece: list[Buffer] = []
             length = 0
-            while length < _PIECE_BYTES and (not piece or len(chunks)):
+            while length < PIECE_BYTES and (not piece or len(chunks)):
                 try:
                     piece.append(await chunks.receive_async())
                 except EndOfChannel:

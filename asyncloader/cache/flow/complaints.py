@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from ..stores.urls import redact
+from ...stores.urls import redact
 
 __all__ = ["Complaints"]
 

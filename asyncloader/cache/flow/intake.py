@@ -6,25 +6,24 @@ import asyncio
 import os
 from dataclasses import dataclass
 
-from ..stores.access import CacheSetting
-from ..stores.policy import NetworkPolicy
-from ..stores.store import Store
+from ...stores.access import CacheSetting
+from ...stores.policy import NetworkPolicy
+from ...stores.store import Store
+from ..folder.checksums import Check, is_marked, mark, touch
+from ..folder.eviction import make_room
+from ..folder.header import ABANDONED, Header, State
+from ..folder.identity import Identity
+from ..folder.layout import Folder, Found, read_header
+from ..folder.locks import claim
 from .complaints import Complaints
-from .copy import Copy
-from .downloading import Download, Target
-from .filling import claim
-from .folder import Folder, Found, read_header
-from .following import follow
-from .header import ABANDONED, Header, State
-from .identity import Identity
+from .copy import Arrival, Copy
+from .descriptor import Descriptor
+from .download import Download, Target
+from .follow import follow
 from .inotify import Inotify
-from .loading import Loading
-from .space import make_room
-from .threads import Descriptor
 from .turns import Turns
-from .verifying import Check, is_marked, mark, touch
 
-__all__ = ["Bringing", "Wanted"]
+__all__ = ["Intake", "Wanted"]
 
 # Shared by the downloads: what is requested and not yet written.
 _BUDGET_BYTES = 64 << 20
@@ -61,7 +60,7 @@ class Wanted:
     lane: int
 
 
-class Bringing:
+class Intake:
     """Brings shards, at most sixteen at once, and four large ones.
 
     Args:
@@ -100,8 +99,8 @@ class Bringing:
         if self._inotify is not None:
             self._inotify.close()
 
-    async def bring(self, wanted: Wanted, loading: Loading) -> None:
-        """Give ``loading`` a copy as soon as there is one, and stay until it is whole.
+    async def bring(self, wanted: Wanted, arrival: Arrival) -> None:
+        """Give ``arrival`` a copy as soon as there is one, and stay until it is whole.
 
         Raises:
             NotKeptError: The shard cannot be kept.
@@ -111,7 +110,7 @@ class Bringing:
         share = min(max(self._usual_bytes, _LEAST_SHARE), _MOST_SHARE)
         async with self._turns.take(wanted.lane, share):
             # Its readers may have gone while it stood in line.
-            if not loading.is_wanted or await self._bring_kept(wanted, loading) or not wanted.loads:
+            if not arrival.is_wanted or await self._bring_kept(wanted, arrival) or not wanted.loads:
                 return
             found = await self._root.acquire(claim, self._folder, wanted.identity)
             if found is None:
@@ -119,19 +118,19 @@ class Bringing:
             file = Descriptor(found.number, self._root)
             if found.locked:
                 try:
-                    await self._download(wanted, loading, found, file, share)
+                    await self._download(wanted, arrival, found, file, share)
                 finally:
                     file.close()
                 return
         # Not while holding a turn: a process that is stopped must not keep our own downloads waiting.
         try:
-            await self._follow(wanted, loading, file)
+            await self._follow(wanted, arrival, file)
         finally:
             file.close()
 
     # --- what is there ---
 
-    async def _bring_kept(self, wanted: Wanted, loading: Loading) -> bool:
+    async def _bring_kept(self, wanted: Wanted, arrival: Arrival) -> bool:
         """Serve a complete file, once it is known to be right."""
         bad: list[str] = []
         found = await self._root.acquire(self._folder.find, wanted.identity, bad, wanted.sha256)
@@ -147,7 +146,7 @@ class Bringing:
                     return False
                 await copy.file.run(mark, found.number, found.header, self._setting.run)
             await copy.file.run(touch, found.number)
-            loading.opened(copy)
+            arrival.opened(copy)
             return True
         finally:
             copy.close()
@@ -171,13 +170,13 @@ class Bringing:
     # --- what is not ---
 
     async def _download(
-        self, wanted: Wanted, loading: Loading, found: Found, file: Descriptor, budget_bytes: int
+        self, wanted: Wanted, arrival: Arrival, found: Found, file: Descriptor, budget_bytes: int
     ) -> None:
         target = Target(self._folder, wanted.identity, found, file, self._setting.run)
         missing = False
         try:
             # Before we had the lock, another process may have had it and finished.
-            missing = not await self._bring_kept(wanted, loading)
+            missing = not await self._bring_kept(wanted, arrival)
         finally:
             if not missing:
                 await file.run(target.withdraw, ABANDONED)
@@ -186,7 +185,7 @@ class Bringing:
 
         def opened(copy: Copy) -> None:
             self._usual_bytes = copy.size
-            loading.opened(copy)
+            arrival.opened(copy)
 
         await Download(wanted.url, wanted.remote, budget_bytes, target, self._has_room, opened).run()
 
@@ -194,7 +193,7 @@ class Bringing:
         async with self._admitting:
             return await self._root.run(make_room, self._folder, self._setting.limit_bytes)
 
-    async def _follow(self, wanted: Wanted, loading: Loading, file: Descriptor) -> None:
+    async def _follow(self, wanted: Wanted, arrival: Arrival, file: Descriptor) -> None:
         if await self._state_of(file) == self._stopped.get(wanted.identity):
             return
         try:
@@ -202,7 +201,7 @@ class Bringing:
         except OSError as error:
             self._complaints.cannot_follow(error)
             return
-        if await follow(file, wanted.url, self._inotify, self._patience_s, loading.opened):
+        if await follow(file, wanted.url, self._inotify, self._patience_s, arrival.opened):
             self._stopped.pop(wanted.identity, None)
             header = await file.run(read_header, file.number)
             if header is not None and header.state is State.COMPLETE:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.cache.header import HEADER_BYTES, MARK_BYTES, Header, State, mark_of
+from asyncloader.cache.folder.header import HEADER_BYTES, MARK_BYTES, Header, State, mark_of
 
 headers = st.builds(
     Header,

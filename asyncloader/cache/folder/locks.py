@@ -1,4 +1,7 @@
-"""Files that are being filled: who may do so, and their end; blocking, to be called in threads."""
+"""Files that are being filled: who may do so, how far they are, and their end.
+
+Blocking, to be called in threads. But no lock is ever waited for: one that is held is an answer.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +10,13 @@ import os
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 
-from .folder import FILE_FLAGS, FILLING, Folder, Found, read_header
-from .header import Header
+from .header import Header, State
 from .identity import Identity
+from .layout import FILE_FLAGS, FILLING, Folder, Found, read_header
 
-__all__ = ["being_filled", "claim", "publish", "withdraw"]
+__all__ = ["Progress", "being_filled", "claim", "look", "publish", "withdraw"]
 
 # Each attempt to lock a name fails only if another process removed the file in that very moment.
 _CLAIM_ATTEMPTS = 10
@@ -117,6 +121,47 @@ def being_filled(folder: Folder) -> Iterator[tuple[Header | None, int]]:
                 folder.remove(path)
         finally:
             os.close(number)
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a file is.
+
+    Attributes:
+        header: None as long as there is none.
+        filled: Bytes of the shard that are there.
+        alive: Whether somebody is filling it.
+    """
+
+    header: Header | None
+    filled: int
+    alive: bool
+
+    @property
+    def state(self) -> State | None:
+        """What the header says; None as long as there is none."""
+        return None if self.header is None else self.header.state
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will come."""
+        return not self.alive or self.state not in (None, State.FILLING)
+
+
+def look(number: int) -> Progress:
+    """How far an open file is now."""
+    # The lock first: once it is free, the header is the last word. Shared, so that those who look do not take
+    # each other for the one that fills it.
+    try:
+        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        alive = True
+    else:
+        fcntl.flock(number, fcntl.LOCK_UN)
+        alive = False
+    header = read_header(number)
+    filled = 0 if header is None else max(os.fstat(number).st_size - header.begin, 0)
+    return Progress(header, filled, alive)
 
 
 def _lock(number: int) -> bool:

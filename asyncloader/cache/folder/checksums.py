@@ -1,24 +1,27 @@
 """The checksums of a cached file: made while it is filled, and compared with all that is ever read of it.
 
-A file is verified as a whole once a run; what becomes of it on the disk from then on, only this shows. Each
-stretch has its own, so that a read within a shard costs no more than the stretches that it touches. Blocking,
-to be called in threads.
+A file is verified as a whole once a run, by its digest, and marked; what becomes of it on the disk from then
+on, only the checksums of its stretches show. Each stretch has its own, so that a read within a shard costs no
+more than the stretches that it touches. Blocking, to be called in threads.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 
-from ..digest import Digest, open_digest
-from ..types import Buffer
-from .header import HEADER_BYTES, STRETCH_BYTES, SUMS_BYTES, Header
+from ...digest import Digest, open_digest
+from ...types import Buffer
+from .header import HEADER_BYTES, MARK_BYTES, STRETCH_BYTES, SUMS_BYTES, Header, mark_of
 
-__all__ = ["DamagedError", "Stretches", "Sums", "has_crc32c"]
+__all__ = ["Check", "DamagedError", "Stretches", "Sums", "has_crc32c", "is_marked", "mark", "touch"]
 
 # As they follow each other in the table, with the length of one. The second is for whoever can compute it, at
 # six times the speed: see ``digest``.
 _ALGORITHMS = ("crc32", "crc32c")
 _SUM_BYTES = SUMS_BYTES // len(_ALGORITHMS)
+
+_READ_BYTES = 2 << 20
 
 
 class DamagedError(Exception):
@@ -110,3 +113,56 @@ class Stretches:
 def _sums_at(offset: int) -> int:
     """Where the checksums of the stretch stand that a byte of the shard is in."""
     return HEADER_BYTES + offset // STRETCH_BYTES * SUMS_BYTES
+
+
+class Check:
+    """The digest of a file, worked out step by step, so that whoever waits for it can be cancelled.
+
+    Args:
+        header: What the file should hold.
+    """
+
+    _STEP_BYTES = 32 << 20
+
+    def __init__(self, header: Header) -> None:
+        self._header = header
+        self._sha256 = hashlib.sha256()
+        self._stretches = Stretches(header)
+        self._offset = 0
+
+    def step(self, number: int) -> bool | None:
+        """Whether the file is right, once that is known.
+
+        Raises:
+            OSError: The disk cannot read it.
+        """
+        stop = min(self._offset + self._STEP_BYTES, self._header.size)
+        while self._offset < stop:
+            end = min(self._offset + _READ_BYTES, stop)
+            try:
+                chunks = self._stretches.read(number, self._offset, end)
+            except DamagedError:
+                return False
+            for chunk in chunks:
+                self._sha256.update(chunk)
+            self._offset = end
+        if self._offset < self._header.size:
+            return None
+        return self._sha256.digest() == self._header.sha256
+
+
+def is_marked(number: int, header: Header, run: str) -> bool:
+    """Whether ``run`` has verified this file before."""
+    offset, wanted = mark_of(header, run)
+    return os.pread(number, MARK_BYTES, offset) == wanted
+
+
+def mark(number: int, header: Header, run: str) -> None:
+    """Note that ``run`` has verified this file."""
+    offset, wanted = mark_of(header, run)
+    os.pwrite(number, wanted, offset)
+
+
+def touch(number: int) -> None:
+    """Note that the file is used now."""
+    os.utime(number)

@@ -3,61 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import os
 from collections.abc import Callable
-from dataclasses import dataclass
 
-from ..errors import StoreError
-from ..stores.urls import redact
+from ...errors import StoreError
+from ...stores.urls import redact
+from ..folder.header import State
+from ..folder.locks import Progress, look
 from .copy import Copy
-from .folder import read_header
-from .header import Header, State
+from .descriptor import Descriptor
 from .inotify import Inotify
-from .threads import Descriptor
 
-__all__ = ["Progress", "follow", "look"]
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a file is.
-
-    Attributes:
-        header: None as long as there is none.
-        filled: Bytes of the shard that are there.
-        alive: Whether somebody is filling it.
-    """
-
-    header: Header | None
-    filled: int
-    alive: bool
-
-    @property
-    def state(self) -> State | None:
-        """What the header says; None as long as there is none."""
-        return None if self.header is None else self.header.state
-
-    @property
-    def ended(self) -> bool:
-        """Whether nothing more will come."""
-        return not self.alive or self.state not in (None, State.FILLING)
-
-
-def look(number: int) -> Progress:
-    """How far an open file is now."""
-    # The lock first: once it is free, the header is the last word. Shared, so that those who look do not take
-    # each other for the one that fills it.
-    try:
-        fcntl.flock(number, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        alive = True
-    else:
-        fcntl.flock(number, fcntl.LOCK_UN)
-        alive = False
-    header = read_header(number)
-    filled = 0 if header is None else max(os.fstat(number).st_size - header.begin, 0)
-    return Progress(header, filled, alive)
+__all__ = ["follow"]
 
 
 async def follow(

@@ -4,7 +4,7 @@ A file is ``HEADER_BYTES`` of header, a table of checksums and then the shard's 
 can be out of step with it. The header is written before the first byte (what is coming), and once more after
 the last. Behind it is a table of marks, one for each run that has verified the file: a mark is right or is
 not there, so it needs neither checksum nor lock, and writers cannot spoil each other's. The checksums are of
-stretches of the shard, each of the same length: see ``stretches``.
+stretches of the shard, each of the same length: see ``checksums``.
 """
 
 from __future__ import annotations

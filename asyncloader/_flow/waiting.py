@@ -1,0 +1,68 @@
+"""Who stands in a channel's line: a blocked thread, or a suspended coroutine."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from time import monotonic
+from typing import Protocol, TypeVar
+
+__all__ = ["LoopWaiter", "ThreadWaiter", "W", "Waiter"]
+
+
+class Waiter(Protocol):
+    """Somebody in line."""
+
+    cost: int
+
+    def wake(self) -> bool:
+        """Let it look again; says whether there still is somebody to do so. Twice is as good as once."""
+        ...
+
+
+class ThreadWaiter:
+    """One blocked thread."""
+
+    def __init__(self, cost: int) -> None:
+        self.cost = cost
+        self._event = threading.Event()
+
+    def wake(self) -> bool:
+        self._event.set()
+        return True
+
+    def wait(self, deadline: float | None = None) -> bool:
+        return self._event.wait(None if deadline is None else max(0.0, deadline - monotonic()))
+
+
+class LoopWaiter:
+    """One suspended coroutine, woken from any thread."""
+
+    def __init__(self, cost: int) -> None:
+        self.cost = cost
+        self._loop = asyncio.get_running_loop()
+        self._future: asyncio.Future[None] = self._loop.create_future()
+
+    def wake(self) -> bool:
+        # From its own loop at once: the way for other threads costs twice as much.
+        if asyncio._get_running_loop() is self._loop:
+            self._settle()
+            return True
+        try:
+            self._loop.call_soon_threadsafe(self._settle)
+        except RuntimeError:
+            # The loop was closed with this waiter still in line: nobody is left to wake.
+            if not self._loop.is_closed():
+                raise
+            return False
+        return True
+
+    def _settle(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        await self._future
+
+
+W = TypeVar("W", ThreadWaiter, LoopWaiter)

@@ -1,0 +1,88 @@
+"""Web servers as rows of ``schemes`` have them; the client is imported where a store is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+from urllib.parse import urlsplit
+
+from ..policy import NetworkPolicy
+from ..store import Store
+from .options import HTTP_OPTIONS, check_http_options
+
+__all__ = ["ONE_CLIENT", "OPTIONS_APART", "check_options", "locate", "open_store"]
+
+# So that a recipe may mix web servers with a bucket.
+OPTIONS_APART = HTTP_OPTIONS
+ONE_CLIENT = True
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+# Query parameters that sign a URL, by kind: the parameters that give the kind away, and all that go with it
+# (a trailing * stands for any ending).
+_SIGNATURES: tuple[tuple[frozenset[str], frozenset[str]], ...] = (
+    (frozenset({"x-amz-signature"}), frozenset({"x-amz-*"})),
+    (frozenset({"x-goog-signature"}), frozenset({"x-goog-*"})),
+    (
+        frozenset({"awsaccesskeyid", "signature"}),
+        frozenset({"awsaccesskeyid", "signature", "expires", "x-amz-security-token"}),
+    ),
+    (frozenset({"googleaccessid", "signature"}), frozenset({"googleaccessid", "signature", "expires"})),
+    (
+        frozenset({"key-pair-id", "signature"}),
+        frozenset({"key-pair-id", "signature", "expires", "policy"}),
+    ),
+    # Azure's shared access signatures: https://learn.microsoft.com/rest/api/storageservices/
+    (
+        frozenset({"sig", "sv"}),
+        frozenset({"sig", "sv", "se", "st", "sp", "sr", "sip", "spr", "si", "ss", "srt", "ses", "sdd"})
+        | {"skoid", "sktid", "skt", "ske", "sks", "skv", "saoid", "suoid", "scid"},
+    ),
+)
+
+
+def check_options(scheme: str, options: Mapping[str, Any]) -> None:
+    """As ``check_http_options``."""
+    check_http_options(options)
+
+
+def locate(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str]:
+    """The origin, and path and query.
+
+    A URL that was signed anew means what it meant, or each renewal would be another shard. Only what is known
+    to be a signature is left out; one of a kind not known costs a download, never a wrong byte.
+    """
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower()
+    port = parts.port or _DEFAULT_PORTS[scheme]
+    # Servers may show each user other objects; the password is not who they are.
+    user = parts.netloc.rpartition("@")[0].partition(":")[0]
+    query = _without_signature(parts.query)
+    return f"{scheme}://{user}@{parts.hostname}:{port}", f"{parts.path or '/'}?{query}"
+
+
+def open_store(
+    scheme: str, place: str, options: Mapping[str, Any], network: NetworkPolicy
+) -> AbstractAsyncContextManager[Store]:
+    """A store of all web servers."""
+    from .client import HttpStore
+
+    headers = options.get("headers", {})
+    return HttpStore.open(connect_s=network.connect_s, headers=headers)
+
+
+def _without_signature(query: str) -> str:
+    """``query`` in its order, but for the parameters of a signature."""
+    parameters = [parameter for parameter in query.split("&") if parameter]
+    names = {_name(parameter) for parameter in parameters}
+    signing = frozenset[str]().union(*(all_of for signs, all_of in _SIGNATURES if signs <= names))
+    return "&".join(parameter for parameter in parameters if not _is_in(_name(parameter), signing))
+
+
+def _name(parameter: str) -> str:
+    return parameter.partition("=")[0].lower()
+
+
+def _is_in(name: str, patterns: frozenset[str]) -> bool:
+    return name in patterns or any(p.endswith("*") and name.startswith(p[:-1]) for p in patterns)
