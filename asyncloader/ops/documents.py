@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, Column, Ragged
-from ..collate.pad import PadField
+from ..collate.pad_field import PadField
 from ..collate.ragged import exact_fill, to_pieces
 from .lengths import column_of
 

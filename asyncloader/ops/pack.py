@@ -12,7 +12,7 @@ import numpy as np
 
 from ..blocks import Columns, JoinedTrail
 from ..collate.packed import PackedCollate
-from ..collate.pad import PadField
+from ..collate.pad_field import PadField
 from ..plan.counts import UnknownCount
 from ..types import Position
 from .batching import Batch, Batches
