@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .default import default_collate, default_convert
-    from .pad import Pad, PadField
+    from .pad import Pad
+    from .pad_field import PadField
 
 __all__ = ["Pad", "PadField", "default_collate", "default_convert"]
 
 _HOME = {
     "Pad": ".pad",
-    "PadField": ".pad",
+    "PadField": ".pad_field",
     "default_collate": ".default",
     "default_convert": ".default",
 }
