@@ -10,12 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .blocks import Ragged
     from .cache.audit import verify_cache
     from .collate import Pad, PadField, default_collate, default_convert
     from .dataset import AsyncIterableDataset, Dataset, from_iterable, from_urls
     from .errors import FormatError, StoreError, WorkerDiedError
     from .loader import DataLoader
+    from .ops.buckets import Buckets
     from .ops.draws import sample_rng, sample_seed
+    from .ops.pack import Pack
+    from .ops.token_batches import TokenBatches
     from .plan.topology import Topology, get_topology
     from .stores.policy import NetworkPolicy
     from .torch_kind.split import split
@@ -26,14 +30,18 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AsyncIterableDataset",
+    "Buckets",
     "DataLoader",
     "Dataset",
     "FormatError",
     "NetworkPolicy",
+    "Pack",
     "Pad",
     "PadField",
+    "Ragged",
     "ShardWriter",
     "StoreError",
+    "TokenBatches",
     "Topology",
     "WorkerDiedError",
     "WorkerInfo",
@@ -52,14 +60,18 @@ __all__ = [
 
 _HOME = {
     "AsyncIterableDataset": "dataset",
+    "Buckets": "ops.buckets",
     "DataLoader": "loader",
     "Dataset": "dataset",
     "FormatError": "errors",
     "NetworkPolicy": "stores.policy",
+    "Pack": "ops.pack",
     "Pad": "collate",
     "PadField": "collate",
+    "Ragged": "blocks",
     "ShardWriter": "writer",
     "StoreError": "errors",
+    "TokenBatches": "ops.token_batches",
     "Topology": "plan.topology",
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",

@@ -225,7 +225,7 @@ class Dataset:
             lane = Lane(Topology(), engine, budget, _HEAD_READ_BYTES, self.order_seed)
             with closing(self.open(START, lane)) as blocks:
                 for block in lane.want.pull(blocks, lambda: n - len(samples)):
-                    samples.extend(block.rows()[: n - len(samples)])
+                    samples.extend(block.part(0, n - len(samples)).rows())
                     if len(samples) == n:
                         break
         return samples

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .blocks import Ragged
+
 __all__ = ["bytes_of"]
 
 # What a number counts: as much as in an array of its kind, int64 or float64.
@@ -17,7 +19,7 @@ _MOST_ELEMENTS = 16
 
 
 def bytes_of(batch: Any) -> int:
-    """Bytes of the tensors, arrays, strings, byte strings and numbers in nested containers.
+    """Bytes of the tensors, arrays, ``Ragged``, strings, byte strings and numbers in nested containers.
 
     A number counts 8, as in an array; what else is there counts 0, and so do the containers themselves.
     In a container within the batch that has more than 16 elements, at most 16 are looked at, from all over
@@ -44,6 +46,8 @@ def _size(value: Any, most: int = _MOST_ELEMENTS) -> int:
             return value._indices().nbytes + value._values().nbytes if is_sparse else 0
         if isinstance(size, int):
             return size
+        if isinstance(value, Ragged):
+            return _size(value.flat, most) + value.offsets.nbytes
         if isinstance(value, Mapping):
             value = list(value.values()) if len(value) > most else value.values()
         elif not isinstance(value, list | tuple):

@@ -8,6 +8,8 @@ name                                                 what for
 ===================================================  ============================================
 ``utils.data._utils.collate.collate``                collation by rules of our own for tensors
 ``utils.data._utils.collate.default_collate_fn_map`` torch's rules, with what users registered
+``utils.data._utils.collate.collate_tensor_fn``      torch's rules as they are, to know them by
+``utils.data._utils.collate.collate_numpy_*_fn``     torch's rules as they are, to know them by
 ``utils.data._utils.pin_memory.pin_memory``          pinning a batch inside a wrapper of ours
 ``utils.data._utils.worker._generate_state``         NumPy's seed in a worker
 ``utils.data._utils.worker._worker_info``            what ``get_worker_info()`` gives, with ranks
@@ -18,8 +20,7 @@ name                                                 what for
 ``utils.data.DataLoader._get_iterator``              the hook that makes them, for ``loader``
 ``utils.data.DataLoader._iterator``                  the one that persistent workers belong to
 ``_utils.ExceptionWrapper``                          a worker's error on its way to the consumer
-===================================================  ============================================
-
+===================================================  =====================================
 All of them are in torch 2.13.0, with which the tests run.
 """
 
@@ -35,7 +36,13 @@ from typing import Any, Protocol
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, _utils
-from torch.utils.data._utils.collate import collate, default_collate_fn_map
+from torch.utils.data._utils.collate import (
+    collate,
+    collate_numpy_array_fn,
+    collate_numpy_scalar_fn,
+    collate_tensor_fn,
+    default_collate_fn_map,
+)
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
 __all__ = [
@@ -46,6 +53,9 @@ __all__ = [
     "WorkersIterator",
     "attributes_at_rest",
     "collate",
+    "collate_numpy_array_fn",
+    "collate_numpy_scalar_fn",
+    "collate_tensor_fn",
     "default_collate_fn_map",
     "forget_iterator",
     "frozen_worker_info",

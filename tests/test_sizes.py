@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from asyncloader.blocks import Ragged
 from asyncloader.sizes import bytes_of
 
 
@@ -20,6 +21,8 @@ from asyncloader.sizes import bytes_of
         (torch.zeros(2, 3), 24),
         (torch.eye(4).to_sparse(), 4 * 4 + 2 * 4 * 8),
         ({"graph": torch.eye(4).to_sparse(1), "label": 7}, 4 * 16 + 4 * 8 + 8),
+        (Ragged(np.zeros(9, np.int16), [1, 3, 6]), 5 * 2 + 3 * 8),
+        ({"words": Ragged(["ab"] * 3000, [0, 1000, 2000])}, 4000 + 3 * 8),
         (7, 8),
         (0.5, 8),
         (None, 0),

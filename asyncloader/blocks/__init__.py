@@ -7,7 +7,7 @@ sequences, ``trails`` remember where samples came from, ``joining`` makes one bl
 from __future__ import annotations
 
 from .block import Block, Column
-from .columns import Columns
+from .columns import Columns, take_of
 from .joining import Gather, join
 from .ragged import Ragged
 from .rows import Rows
@@ -28,4 +28,5 @@ __all__ = [
     "SourceTrail",
     "Trail",
     "join",
+    "take_of",
 ]

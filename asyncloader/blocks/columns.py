@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .block import Column
+from .block import Column, lacks_field
 from .ragged import Ragged
 from .trails import PickedTrail, Trail
 
-__all__ = ["Columns", "part_of", "take_of"]
+__all__ = ["Columns", "take_of"]
 
 
 @dataclass(slots=True)
@@ -31,33 +32,41 @@ class Columns:
         return len(next(iter(self.fields.values())))
 
     def part(self, start: int, stop: int) -> Columns:
-        fields = {name: part_of(column, start, stop) for name, column in self.fields.items()}
+        """See ``Block``; over the same memory."""
+        fields = {name: _part_of(column, start, stop) for name, column in self.fields.items()}
         return Columns(fields, PickedTrail(self.trail, range(start, stop)))
 
     def take(self, indices: Sequence[int]) -> Columns:
-        fields = {name: take_of(column, indices) for name, column in self.fields.items()}
+        """See ``Block``; what is taken is copied."""
+        picked = np.asarray(indices, np.int64)
+        fields = {name: take_of(column, picked) for name, column in self.fields.items()}
         return Columns(fields, PickedTrail(self.trail, indices))
 
     def follow(self, trail: Trail) -> Columns:
         return Columns(self.fields, trail)
 
     def rows(self) -> list[Any]:
-        """Dicts, made anew: numbers as NumPy scalars, which keep their dtype; sequences as views."""
+        """Dicts, made anew: numbers as NumPy scalars, which keep their dtype; sequences as views.
+
+        A sequence of sequences is a ``Ragged``, one of objects a list.
+        """
         names = tuple(self.fields)
-        values = [column if isinstance(column, list) else list(column) for column in self.fields.values()]
-        return [dict(zip(names, row, strict=True)) for row in zip(*values, strict=True)]
+        return [dict(zip(names, row, strict=True)) for row in zip(*self.fields.values(), strict=True)]
 
     def column(self, name: str) -> Column:
+        if name not in self.fields:
+            raise lacks_field(name, self.fields, self.trail, 0)
         return self.fields[name]
 
 
-def part_of(column: Column, start: int, stop: int) -> Column:
-    """A slice of a column, over the same memory where it is one."""
-    return column.part(start, stop) if isinstance(column, Ragged) else column[start:stop]
-
-
-def take_of(column: Column, indices: Sequence[int]) -> Column:
+def take_of(column: Column, indices: NDArray[np.int64]) -> Column:
     """The entries of these indices, in this order."""
     if isinstance(column, np.ndarray):
-        return column[np.asarray(indices, np.int64)]
-    return column.take(indices) if isinstance(column, Ragged) else [column[index] for index in indices]
+        return column[indices]
+    return (
+        column.take(indices) if isinstance(column, Ragged) else [column[index] for index in indices.tolist()]
+    )
+
+
+def _part_of(column: Column, start: int, stop: int) -> Column:
+    return column.part(start, stop) if isinstance(column, Ragged) else column[start:stop]

@@ -13,7 +13,7 @@ import numpy as np
 
 from .block import Block, Column
 from .columns import Columns
-from .ragged import Ragged
+from .ragged import Ragged, offsets_of
 from .rows import Rows
 from .trails import JoinedTrail
 
@@ -22,6 +22,8 @@ __all__ = ["Gather", "join"]
 
 def join(blocks: Sequence[Block]) -> Block:
     """One block of the samples of several: columns, if all of them are of like ones; otherwise rows.
+
+    Columns are alike that have the same kind, dtype and trailing dimensions.
 
     Raises:
         ValueError: No block.
@@ -94,8 +96,8 @@ def _cut(head: list[Block], block: Block, ends: range) -> Iterator[Block]:
 
 def _join_fields(blocks: list[Columns]) -> dict[str, Column] | None:
     """Column by column; None if they are not alike."""
-    names = list(blocks[0].fields)
-    if any(list(block.fields) != names for block in blocks):
+    names = blocks[0].fields.keys()
+    if any(block.fields.keys() != names for block in blocks):
         return None
     joined: dict[str, Column] = {}
     for name in names:
@@ -106,27 +108,16 @@ def _join_fields(blocks: list[Columns]) -> dict[str, Column] | None:
     return joined
 
 
-def _join_columns(columns: list[Column]) -> Column | None:
+def _join_columns(columns: Sequence[Column]) -> Column | None:
     arrays = [column for column in columns if isinstance(column, np.ndarray)]
     if len(arrays) == len(columns):
         alike = len({(array.dtype, array.shape[1:]) for array in arrays}) == 1
         return np.concatenate(arrays) if alike else None
     ragged = [column for column in columns if isinstance(column, Ragged)]
     if len(ragged) == len(columns):
-        return _join_ragged(ragged)
+        values = _join_columns([column.flat for column in ragged])
+        if values is None:
+            return None
+        return Ragged(values, offsets_of(np.concatenate([column.lengths for column in ragged])))
     lists = [column for column in columns if isinstance(column, list)]
     return list(chain.from_iterable(lists)) if len(lists) == len(columns) else None
-
-
-def _join_ragged(columns: list[Ragged]) -> Ragged | None:
-    values: list[Column] = []
-    lengths = []
-    for column in columns:
-        start, stop = int(column.offsets[0]), int(column.offsets[-1])
-        inside = column.values
-        values.append(inside.part(start, stop) if isinstance(inside, Ragged) else inside[start:stop])
-        lengths.append(column.lengths)
-    joined = _join_columns(values)
-    if joined is None:
-        return None
-    return Ragged(joined, np.concatenate([np.zeros(1, np.int64), np.cumsum(np.concatenate(lengths))]))

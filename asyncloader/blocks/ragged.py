@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Ragged"]
+__all__ = ["Ragged", "offsets_of"]
 
 Values: TypeAlias = "NDArray[Any] | Ragged | list[Any]"
 
-# Up to so many sequences a concatenation of their slices is faster than an array of indices.
-_FEW = 256
+# Sequences longer than this on average are copied faster one by one than by an index for each value: of 64
+# int32 the index took two thirds of the time, of 200 a third more.
+_LONG = 96
 
 
 class Ragged:
     """``n`` sequences of unequal length: their values end to end, and where each begins.
+
+    ``len(ragged)`` is ``n``, ``ragged[i]`` and iteration give sequences, as views where values are arrays.
+    ``np.asarray(ragged)`` is ``(n, T, ...)`` where all sequences have the length ``T``, a ValueError
+    elsewhere. What is in one is not to be changed: parts share it, and it may be read-only memory.
 
     Args:
         values: All values: an array ``(m, ...)``, a ``Ragged`` for sequences of sequences, or a list of
@@ -31,29 +36,28 @@ class Ragged:
 
     __slots__ = ("offsets", "values")
 
-    def __init__(self, values: Values, offsets: NDArray[np.int64]) -> None:
-        offsets = np.asarray(offsets, np.int64)
-        if (
-            offsets.ndim != 1
-            or not len(offsets)
-            or offsets[0] < 0
-            or offsets[-1] > len(values)
-            or (offsets[1:] < offsets[:-1]).any()
-        ):
-            raise ValueError(
-                f"offsets should be one more number than there are sequences, rising from 0 or more up to at "
-                f"most the {len(values)} values, but got {offsets!r}"
-            )
+    values: Values
+    offsets: NDArray[np.int64]
+
+    def __init__(self, values: Values, offsets: NDArray[np.int64] | Sequence[int]) -> None:
         self.values = values
-        self.offsets = offsets
+        self.offsets = _checked(np.asarray(offsets), len(values))
 
     @classmethod
-    def of(cls, sequences: Sequence[Any]) -> Ragged:
-        """Sequences put end to end: arrays or lists of numbers, of one dtype and trailing shape."""
+    def of(cls, sequences: Sequence[Any] | NDArray[Any] | Ragged) -> Ragged:
+        """Sequences put end to end: arrays or lists of numbers, of one dtype and trailing shape.
+
+        An array ``(n, T, ...)`` is taken for ``n`` sequences, without a copy.
+        """
+        if isinstance(sequences, Ragged):
+            return sequences
+        if isinstance(sequences, np.ndarray) and sequences.ndim > 1:
+            count, length, *inner = sequences.shape
+            return _over(sequences.reshape(count * length, *inner), np.arange(count + 1) * length)
         arrays = [np.asarray(sequence) for sequence in sequences]
-        offsets = np.zeros(len(arrays) + 1, np.int64)
-        np.cumsum([len(array) for array in arrays], out=offsets[1:])
-        return cls(np.concatenate(arrays) if arrays else np.zeros(0, np.int64), offsets)
+        return _over(
+            np.concatenate(arrays) if arrays else np.zeros(0, np.int64), offsets_of(list(map(len, arrays)))
+        )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -67,46 +71,107 @@ class Ragged:
         return _slice(self.values, int(self.offsets[index]), int(self.offsets[index + 1]))
 
     def __iter__(self) -> Iterator[Values]:
-        for start, stop in pairwise(self.offsets.tolist()):
-            yield _slice(self.values, start, stop)
+        values = self.values
+        edges = pairwise(self.offsets.tolist())
+        if isinstance(values, Ragged):
+            return (values.part(start, stop) for start, stop in edges)
+        return (values[start:stop] for start, stop in edges)
 
     def __repr__(self) -> str:
         kind = getattr(self.values, "dtype", type(self.values).__name__)
         return f"Ragged({len(self)} sequences of {int(self.offsets[-1] - self.offsets[0])} values, {kind})"
 
+    def __reduce__(self) -> tuple[Callable[..., Ragged], tuple[Values, NDArray[np.int64]]]:
+        # A part of many shares all their values, which need not travel with it.
+        return _over, (self.flat, self.offsets - self.offsets[0])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        lengths = self.lengths
+        if len(lengths) and (lengths != lengths[0]).any():
+            raise ValueError(
+                f"an array needs sequences of one length, but got lengths from {lengths.min()} to "
+                f"{lengths.max()}; pad them with al.Pad, or work on .flat and .offsets"
+            )
+        width = int(lengths[0]) if len(lengths) else 0
+        flat = np.asarray(self.flat)
+        dense = flat.reshape(len(lengths), width, *flat.shape[1:])
+        return np.array(dense, dtype, copy=copy)
+
     @property
     def lengths(self) -> NDArray[np.int64]:
         """``(n,) int64``."""
-        return np.diff(self.offsets)
+        return self.offsets[1:] - self.offsets[:-1]
+
+    @property
+    def flat(self) -> Values:
+        """The values of the sequences alone, without any before the first and behind the last; a view."""
+        return _slice(self.values, int(self.offsets[0]), int(self.offsets[-1]))
 
     def part(self, start: int, stop: int) -> Ragged:
         """The sequences from ``start`` up to ``stop``, over the same values."""
         start, stop, _ = slice(start, stop).indices(len(self))
-        return Ragged(self.values, self.offsets[start : max(start, stop) + 1])
+        return _over(self.values, self.offsets[start : max(start, stop) + 1])
 
     def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Ragged:
         """The sequences of these indices, copied end to end in this order."""
         picked = np.asarray(indices, np.int64)
-        starts, lengths = self.offsets[:-1][picked], self.lengths[picked]
-        offsets = np.zeros(len(picked) + 1, np.int64)
-        np.cumsum(lengths, out=offsets[1:])
-        if isinstance(self.values, np.ndarray) and len(picked) <= _FEW:
-            runs = [self.values[a : a + n] for a, n in zip(starts.tolist(), lengths.tolist(), strict=True)]
-            return Ragged(np.concatenate(runs) if runs else self.values[:0], offsets)
-        # For each value where it is: its place in the result, moved by how far its sequence moved.
-        at = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
-        return Ragged(_take(self.values, at), offsets)
+        starts, stops = self.offsets[:-1][picked], self.offsets[1:][picked]
+        lengths = stops - starts
+        offsets = offsets_of(lengths)
+        values = self.values
+        if not len(picked):
+            return _over(_slice(values, 0, 0), offsets)
+        if isinstance(values, Ragged):
+            return _over(values.take(_places(starts, lengths, offsets)), offsets)
+        edges = zip(starts.tolist(), stops.tolist(), strict=True)
+        if isinstance(values, list):
+            return _over(list(chain.from_iterable(values[start:stop] for start, stop in edges)), offsets)
+        if offsets[-1] > _LONG * len(picked):
+            return _over(np.concatenate([values[start:stop] for start, stop in edges]), offsets)
+        return _over(values[_places(starts, lengths, offsets)], offsets)
 
     def tolist(self) -> list[Any]:
         """Lists of lists of Python values."""
         return [sequence if isinstance(sequence, list) else sequence.tolist() for sequence in self]
 
 
+def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """``(n + 1,) int64``: where sequences of these lengths begin that are put end to end."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def _checked(offsets: NDArray[Any], count: int) -> NDArray[np.int64]:
+    if (
+        offsets.dtype.kind not in "iu"
+        or offsets.ndim != 1
+        or not len(offsets)
+        or offsets[0] < 0
+        or offsets[-1] > count
+        or (offsets[1:] < offsets[:-1]).any()
+    ):
+        raise ValueError(
+            f"offsets should be one more integer than there are sequences, rising from 0 or more up to at "
+            f"most the {count} values, but got {offsets!r}"
+        )
+    return offsets.astype(np.int64, copy=False)
+
+
+def _over(values: Values, offsets: NDArray[np.int64]) -> Ragged:
+    """A ``Ragged`` whose offsets are known to be right, as those of a part."""
+    ragged = Ragged.__new__(Ragged)
+    ragged.values = values
+    ragged.offsets = offsets
+    return ragged
+
+
 def _slice(values: Values, start: int, stop: int) -> Values:
     return values.part(start, stop) if isinstance(values, Ragged) else values[start:stop]
 
 
-def _take(values: Values, at: NDArray[np.int64]) -> Values:
-    if isinstance(values, Ragged):
-        return values.take(at)
-    return [values[index] for index in at.tolist()] if isinstance(values, list) else values[at]
+def _places(
+    starts: NDArray[np.int64], lengths: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Where each value of the result is: its place there, moved by how far its sequence moved."""
+    return np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .block import Column
+from .block import Column, lacks_field
 from .trails import PickedTrail, Trail
 
 __all__ = ["Rows"]
@@ -35,4 +35,10 @@ class Rows:
         return self.samples
 
     def column(self, name: str) -> Column:
-        return [sample[name] for sample in self.samples]
+        try:
+            return [sample[name] for sample in self.samples]
+        except KeyError:
+            for index, sample in enumerate(self.samples):
+                if name not in sample:
+                    raise lacks_field(name, sample, self.trail, index) from None
+            raise

@@ -106,10 +106,10 @@ class PickedTrail:
     indices: Sequence[int]
 
     def after(self, index: int) -> Position:
-        return self.trail.after(self.indices[index])
+        return self.trail.after(int(self.indices[index]))  # of an array too, since positions are JSON
 
     def place(self, index: int) -> Place:
-        return self.trail.place(self.indices[index])
+        return self.trail.place(int(self.indices[index]))
 
 
 class JoinedTrail:

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .default import default_collate, default_convert
-    from .pad import Pad, PadField
-    from .ragged import pad_ragged
+    from .pad import Pad
+    from .pad_field import PadField
 
-__all__ = ["Pad", "PadField", "default_collate", "default_convert", "pad_ragged"]
+__all__ = ["Pad", "PadField", "default_collate", "default_convert"]
 
 _HOME = {
     "Pad": ".pad",
-    "PadField": ".pad",
+    "PadField": ".pad_field",
     "default_collate": ".default",
     "default_convert": ".default",
-    "pad_ragged": ".ragged",
 }
 
 

@@ -8,15 +8,13 @@ from typing import Any
 from ..blocks import Block, Column, Columns
 from .entries import telling_entries
 
-__all__ = ["collate_block"]
+__all__ = ["collate_block", "collate_columns"]
 
 
 def collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[int], str]) -> Any:
     """What ``fn`` makes of the samples of a block.
 
-    A function may have a method ``from_columns(fields)``, which gives the same batch as the function does
-    from rows, or NotImplemented where it cannot. Whatever is wrong with the samples is left to the rows: so
-    there is one place that says it.
+    Whatever is wrong with the samples is left to the rows: so there is one place that says it.
 
     Args:
         fn: Any ``collate_fn``.
@@ -24,7 +22,7 @@ def collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[in
         place_of: Says of a sample, by its index, where it came from.
     """
     if isinstance(block, Columns):
-        batch = _from_columns(fn, block.fields)
+        batch = collate_columns(fn, block.fields)
         if batch is not NotImplemented:
             return batch
     rows = list(block.rows())  # the function may change it
@@ -32,6 +30,26 @@ def collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[in
         return fn(rows)
 
 
-def _from_columns(fn: Callable[[Any], Any], fields: Mapping[str, Column]) -> Any:
+def collate_columns(fn: Callable[[Any], Any], fields: Mapping[str, Column]) -> Any:
+    """What ``fn`` makes of the rows of these columns, without rows; NotImplemented where that cannot be.
+
+    A function may have a method ``from_columns(fields)``, which gives the same batch as the function does
+    from rows, or NotImplemented where it cannot. ``default_collate`` is known here, torch's own too.
+    """
+    if _is_default(fn):
+        from .columns import stack_columns
+
+        return stack_columns(fields)
     from_columns = getattr(fn, "from_columns", None)
     return NotImplemented if from_columns is None else from_columns(fields)
+
+
+def _is_default(fn: Callable[[Any], Any]) -> bool:
+    """Imported only now: ``import asyncloader`` loads no torch."""
+    import torch.utils.data
+
+    from .default import default_collate
+    from .streaming import streaming_collate
+
+    defaults = (streaming_collate, default_collate, torch.utils.data.default_collate)
+    return any(fn is default for default in defaults)

@@ -7,69 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from ..blocks import Column, take_of
 from ._fault import entry
+from .block import collate_columns
 from .default import default_collate
 from .entries import standing_for
-from .ragged import Overflow, Piece, Side, bound, exact_fill, is_number, lay, real_mask, to_pieces
+from .pad_field import PadField, padded_entries
+from .ragged import Overflow, Piece, Side, bound, lay, to_pieces
+from .runs import Runs
 
-__all__ = ["Pad", "PadField"]
-
-
-@dataclass(frozen=True, slots=True)
-class PadField:
-    """How to pad one field.
-
-    Args:
-        value: What to fill with. 0, because an embedding with ``padding_idx=0`` and a masked sum both
-            want it; -100 is what ``cross_entropy`` ignores in labels.
-        side: The side on which to fill. ``"right"``: packing, losses and most encoders expect it;
-            ``"left"`` keeps the ends of prompts together for generation.
-        multiple_of: Round the width ``T`` up to a multiple of this. 1: no rounding. 8 (fp16) to 64
-            fills the tiles of tensor cores. Equal to ``max_length``, every batch gets that width.
-        max_length: The longest sequence allowed, in positions; a multiple of ``multiple_of``, so that
-            ``T`` never passes it. None: no limit.
-        overflow: What to do with a longer one. ``"raise"``, since data lost silently is worse than an
-            error; ``"truncate"`` cuts it on the padded side (``"left"`` keeps the end).
-        dtype: NumPy or torch dtype of the padded field. None: that of the data, which must be the same
-            in all entries of a batch (int64 or float64 for lists, as in ``default_collate``; int64 if
-            all the lists are empty). Floats may be rounded to a shorter float type; any other value
-            that would not survive raises.
-
-    Raises:
-        ValueError: An option out of range, or a ``value`` that does not fit ``dtype``.
-    """
-
-    value: float = 0
-    side: Side = "right"
-    multiple_of: int = 1
-    max_length: int | None = None
-    overflow: Overflow = "raise"
-    dtype: Any = None
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.value, Real | np.bool_):
-            raise ValueError(f"padding value should be a number, but got value={self.value!r}")
-        if self.side not in ("left", "right"):
-            raise ValueError(f"side should be 'left' or 'right', but got side={self.side!r}")
-        if self.overflow not in ("raise", "truncate"):
-            raise ValueError(f"overflow should be 'raise' or 'truncate', but got overflow={self.overflow!r}")
-        _check_positive("multiple_of", self.multiple_of)
-        if self.max_length is not None:
-            _check_positive("max_length", self.max_length)
-            if self.max_length % self.multiple_of:
-                raise ValueError(
-                    f"max_length should be a multiple of multiple_of={self.multiple_of}, "
-                    f"but got max_length={self.max_length}"
-                )
-        if self.dtype is not None:
-            dtype = _numpy_dtype(self.dtype)
-            exact_fill(self.value, dtype)
-            object.__setattr__(self, "dtype", dtype)
+__all__ = ["Pad"]
 
 
 @dataclass(frozen=True)
@@ -154,6 +105,29 @@ class Pad:
             self._pad(batch, name, pieces[name], how)
         return batch
 
+    def from_columns(self, fields: Mapping[str, Column]) -> Any:
+        """The batch of the rows of these columns, or NotImplemented; see ``collate_columns``."""
+        padding = self._padding
+        if not padding.keys() <= fields.keys() or not fields.keys().isdisjoint(self._generated()):
+            return NotImplemented
+        others = {name: column for name, column in fields.items() if name not in padding}
+        try:
+            runs = {name: Runs.of(fields[name], how) for name, how in padding.items()}
+            if self.sort_by is not None:
+                order = runs[self.sort_by].longest_first()
+                runs = {name: column.take(order) for name, column in runs.items()}
+                others = {name: take_of(column, order) for name, column in others.items()}
+            padded = {name: runs[name].lay(how) for name, how in padding.items()}
+        except ValueError:
+            return NotImplemented  # the rows say which sample is at fault
+        collated = collate_columns(self.collate_fn, others) if others else {}
+        if not isinstance(collated, Mapping) or not collated.keys().isdisjoint(self._generated()):
+            return NotImplemented
+        batch = dict(collated)
+        for name, how in padding.items():
+            batch |= padded_entries(name, padded[name], runs[name].lengths, how.side, self.mask)
+        return batch
+
     def _generated(self) -> list[str]:
         suffixes = ("_lengths", "_mask") if self.mask else ("_lengths",)
         return [name + suffix for name in self._padding for suffix in suffixes]
@@ -180,16 +154,11 @@ class Pad:
         return dict(batch)
 
     def _pad(self, batch: dict[str, Any], name: str, pieces: list[Piece], how: PadField) -> None:
-        import torch
-
         try:
             padded, lengths = lay(pieces, value=how.value, side=how.side, multiple_of=how.multiple_of)
         except ValueError as error:
             raise ValueError(f"field {name!r}: {error}") from None
-        batch[name] = torch.from_numpy(padded)
-        batch[f"{name}_lengths"] = torch.from_numpy(lengths)
-        if self.mask:
-            batch[f"{name}_mask"] = torch.from_numpy(real_mask(lengths, padded.shape[1], how.side))
+        batch |= padded_entries(name, padded, lengths, how.side, self.mask)
 
 
 def _pieces(samples: Sequence[Mapping[str, Any]], name: str, how: PadField) -> list[Piece]:
@@ -221,22 +190,3 @@ def _check_mappings(samples: Sequence[Any]) -> None:
                 f"Pad expected samples that are mappings, found {type(sample).__qualname__} "
                 f"at {entry(samples, index)}; make them dicts with .map, or collate them otherwise"
             )
-
-
-def _check_positive(name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise ValueError(f"{name} should be a positive integer value, but got {name}={value!r}")
-
-
-def _numpy_dtype(given: Any) -> np.dtype[Any]:
-    """``np.dtype`` of whatever names one, ``torch.int64`` included."""
-    try:
-        dtype = np.dtype(str(given).removeprefix("torch.") if str(given).startswith("torch.") else given)
-    except TypeError:
-        dtype = np.dtype(object)
-    if not is_number(dtype):
-        raise ValueError(
-            f"dtype should be a number type that NumPy and torch share, but got dtype={given!r}; "
-            f"pad in one of those and convert the batch"
-        )
-    return dtype.newbyteorder("=")

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from ..blocks import Block, Rows
+from ..blocks import Block, Columns, Rows
 from ..plan.counts import Counter, Deal
 from ..types import Position
 from .op import Blocks, Lane, Opener, note_sample
@@ -32,7 +32,7 @@ class Select:
         return {"op": "select", "fields": list(self.fields)}
 
     def _select(self, sample: Mapping[str, Any]) -> dict[str, Any]:
-        return {name: sample[name] for name in self.fields}
+        return {name: _take(sample, name) for name in self.fields}
 
 
 @dataclass(frozen=True)
@@ -57,23 +57,47 @@ class Rename:
 
     def _rename(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         renamed = dict(sample)
-        moved = {new: renamed.pop(old) for old, new in self.names}
+        moved = {new: _take(sample, old) for old, new in self.names}
+        for old, _ in self.names:
+            del renamed[old]
         if clash := moved.keys() & renamed.keys():
             raise ValueError(f"rename would overwrite the fields {sorted(clash)}")
         return renamed | moved
 
 
+def _take(sample: Mapping[str, Any], name: str) -> Any:
+    try:
+        return sample[name]
+    except KeyError:
+        if name in sample:
+            raise  # a mapping of the user's own, which failed to make the field
+        raise KeyError(f"expected the field {name!r}, found only {list(sample)}") from None
+
+
 def _change(blocks: Iterable[Block], change: Callable[[Any], Any], what: str) -> Blocks:
+    """Change every sample, or the mapping of all columns, which has the same fields."""
     for block in blocks:
-        changed: list[Any] = []
-        failure: Exception | None = None
-        try:
-            for sample in block.rows():
-                changed.append(change(sample))
-        except Exception as error:
-            note_sample(error, what, block, len(changed))
-            failure = error
-        if changed:
-            yield Rows(changed, block.trail)
-        if failure is not None:
-            raise failure  # what came before it was good, and may have completed a batch
+        if isinstance(block, Columns):
+            try:
+                fields = change(block.fields)
+            except Exception as error:
+                note_sample(error, what, block, 0)
+                raise
+            yield Columns(fields, block.trail)
+        else:
+            yield from _change_rows(block, change, what)
+
+
+def _change_rows(block: Block, change: Callable[[Any], Any], what: str) -> Blocks:
+    changed: list[Any] = []
+    failure: Exception | None = None
+    try:
+        for sample in block.rows():
+            changed.append(change(sample))
+    except Exception as error:
+        note_sample(error, what, block, len(changed))
+        failure = error
+    if changed:
+        yield Rows(changed, block.trail)
+    if failure is not None:
+        raise failure  # what came before it was good, and may have completed a batch

@@ -194,7 +194,7 @@ def name_of(fn: Callable[..., Any]) -> str:
 
 def note_sample(error: BaseException, what: str, block: Block, index: int) -> None:
     """Say at ``error`` which sample of a block the user's function was given."""
-    sample, place = block.rows()[index], block.trail.place(index)
+    (sample,), place = block.part(index, index + 1).rows(), block.trail.place(index)
     if isinstance(sample, Mapping):
         key = f", __key__ {sample['__key__']!r}" if "__key__" in sample else ""
         fields = ", ".join(sorted(str(name) for name in sample if not str(name).startswith("__")))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from asyncloader.collate.ragged import exact_fill, pad_ragged, real_mask
+from asyncloader.collate.ragged import exact_fill, lay, lay_runs, real_mask, to_pieces
 
 DTYPES = [np.uint8, np.int32, np.int64, np.float32, np.float64, np.bool_, np.complex64]
 
@@ -26,7 +26,7 @@ def ragged(draw: st.DrawFn) -> list[np.ndarray[Any, Any]]:
 def test_padding_keeps_every_value_in_its_place_and_fills_the_rest(
     pieces: list[Any], side: Any, value: int, multiple_of: int
 ) -> None:
-    padded, lengths = pad_ragged(pieces, value=value, side=side, multiple_of=multiple_of)
+    padded, lengths = lay(pieces, value=value, side=side, multiple_of=multiple_of)
     assert padded.dtype == pieces[0].dtype
     assert lengths.dtype == np.int64
     assert lengths.tolist() == [len(piece) for piece in pieces]
@@ -39,7 +39,7 @@ def test_padding_keeps_every_value_in_its_place_and_fills_the_rest(
 
 @given(ragged(), st.integers(1, 5))
 def test_the_width_is_the_smallest_multiple_that_holds_the_longest(pieces: list[Any], n: int) -> None:
-    padded, lengths = pad_ragged(pieces, multiple_of=n)
+    padded, lengths = lay(pieces, multiple_of=n)
     width, longest = padded.shape[1], int(lengths.max())
     assert width % n == 0
     assert longest <= width < longest + n
@@ -47,14 +47,14 @@ def test_the_width_is_the_smallest_multiple_that_holds_the_longest(pieces: list[
 
 @given(ragged())
 def test_left_padding_is_the_mirror_of_right_padding(pieces: list[Any]) -> None:
-    right, _ = pad_ragged(pieces, value=1)
-    left, _ = pad_ragged([piece[::-1] for piece in pieces], value=1, side="left")
+    right, _ = lay(pieces, value=1)
+    left, _ = lay([piece[::-1] for piece in pieces], value=1, side="left")
     assert np.array_equal(left[:, ::-1], right)
 
 
 @given(ragged(), st.sampled_from(["left", "right"]))
 def test_the_mask_picks_exactly_the_joined_pieces(pieces: list[Any], side: Any) -> None:
-    padded, lengths = pad_ragged(pieces, side=side)
+    padded, lengths = lay(pieces, side=side)
     mask = real_mask(lengths, padded.shape[1], side)
     assert mask.shape == padded.shape[:2]
     assert mask.sum(axis=1).tolist() == lengths.tolist()
@@ -63,13 +63,13 @@ def test_the_mask_picks_exactly_the_joined_pieces(pieces: list[Any], side: Any) 
 
 def test_the_pieces_are_not_changed_and_not_shared() -> None:
     piece = np.arange(3)
-    padded, _ = pad_ragged([piece])
+    padded, _ = lay([piece])
     padded[:] = 9
     assert piece.tolist() == [0, 1, 2]
 
 
 def test_other_byte_orders_and_strides_come_out_native_and_contiguous() -> None:
-    padded, _ = pad_ragged([np.arange(6, dtype=">i4")[::-2], np.arange(1, dtype=">i4")])
+    padded, _ = lay([np.arange(6, dtype=">i4")[::-2], np.arange(1, dtype=">i4")])
     assert padded.dtype == np.int32
     assert padded.dtype.isnative
     assert padded.tolist() == [[5, 3, 1], [0, 0, 0]]
@@ -86,7 +86,21 @@ def test_other_byte_orders_and_strides_come_out_native_and_contiguous() -> None:
 )
 def test_pieces_that_are_not_alike_are_refused(pieces: list[Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        pad_ragged(pieces)
+        to_pieces(pieces, None, "entry {}".format)
+
+
+@given(ragged(), st.sampled_from(["left", "right"]), st.sampled_from([0, 1]), st.integers(1, 5), st.data())
+def test_runs_of_one_array_are_laid_like_pieces(
+    pieces: list[Any], side: Any, value: int, multiple_of: int, data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(pieces))))
+    starts = np.cumsum([0, *map(len, pieces)])[:-1]
+    lengths = np.array([len(piece) for piece in pieces])
+    how = {"value": value, "side": side, "multiple_of": multiple_of}
+    expected, _ = lay([pieces[index] for index in order], **how)
+    laid = lay_runs(np.concatenate(pieces), starts[order], lengths[order], **how)
+    assert laid.dtype == expected.dtype
+    assert np.array_equal(laid, expected)
 
 
 @pytest.mark.parametrize(
@@ -128,5 +142,5 @@ def test_a_fill_that_fits_is_taken(value: float, dtype: str) -> None:
 
 
 def test_nan_fills_floats() -> None:
-    padded, _ = pad_ragged([np.ones(1), np.ones(2)], value=float("nan"))
+    padded, _ = lay([np.ones(1), np.ones(2)], value=float("nan"))
     assert np.isnan(padded).tolist() == [[False, True], [False, False]]

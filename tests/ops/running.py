@@ -10,13 +10,21 @@ from typing import Any
 
 from asyncloader._flow.budget import Budget
 from asyncloader._flow.engine import Engine
-from asyncloader.blocks import OffsetTrail, Place, Rows, SourceTrail
+from asyncloader.blocks import Block, Columns, OffsetTrail, Place, Rows, SourceTrail, Trail
 from asyncloader.dataset import Dataset
 from asyncloader.ops.op import START, Blocks, Lane, Op
 from asyncloader.plan.topology import Topology
 from asyncloader.types import Position
 
-__all__ = ["Listed", "assert_resumes_everywhere", "lane_of", "places_of", "positions_of", "run"]
+__all__ = [
+    "Listed",
+    "ListedColumns",
+    "assert_resumes_everywhere",
+    "lane_of",
+    "places_of",
+    "positions_of",
+    "run",
+]
 
 
 @dataclass
@@ -36,16 +44,34 @@ class Listed:
             for size in cycle(self.sizes):
                 if at >= len(self.samples):
                     return
-                samples = list(self.samples[at : at + size])
-                self.handed_on += len(samples)
+                stop = min(at + size, len(self.samples))
+                self.handed_on += stop - at
                 trail = OffsetTrail(at, None)
-                yield Rows(samples, SourceTrail(trail, "listed", lane.topology.lane, lane.repetition))
-                at += size
+                yield self.block(at, stop, SourceTrail(trail, "listed", lane.topology.lane, lane.repetition))
+                at = stop
         finally:
             self.closed += 1
 
+    def block(self, start: int, stop: int, trail: Trail) -> Block:
+        return Rows(list(self.samples[start:stop]), trail)
+
     def describe(self) -> Mapping[str, Any]:
         return {"source": "listed"}
+
+
+class ListedColumns(Listed):
+    """The same samples, in blocks of columns.
+
+    Args:
+        block: Of all samples.
+    """
+
+    def __init__(self, block: Columns, sizes: Sequence[int] = (3, 1, 4)) -> None:
+        super().__init__(block.rows(), sizes)
+        self._block = block
+
+    def block(self, start: int, stop: int, trail: Trail) -> Block:
+        return self._block.part(start, stop).follow(trail)
 
 
 def lane_of(engine: Engine, lane: int = 0, lanes: int = 1, epoch: int = 0) -> Lane:
