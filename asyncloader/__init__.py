@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from .dataset import AsyncIterableDataset, Dataset, from_iterable, from_urls
     from .errors import FormatError, StoreError, WorkerDiedError
     from .loader import DataLoader
+    from .ops.buckets import Buckets
     from .ops.draws import sample_rng, sample_seed
+    from .ops.pack import Pack
+    from .ops.token_batches import TokenBatches
     from .plan.topology import Topology, get_topology
     from .stores.policy import NetworkPolicy
     from .torch_kind.split import split
@@ -27,15 +30,18 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AsyncIterableDataset",
+    "Buckets",
     "DataLoader",
     "Dataset",
     "FormatError",
     "NetworkPolicy",
+    "Pack",
     "Pad",
     "PadField",
     "Ragged",
     "ShardWriter",
     "StoreError",
+    "TokenBatches",
     "Topology",
     "WorkerDiedError",
     "WorkerInfo",
@@ -54,15 +60,18 @@ __all__ = [
 
 _HOME = {
     "AsyncIterableDataset": "dataset",
+    "Buckets": "ops.buckets",
     "DataLoader": "loader",
     "Dataset": "dataset",
     "FormatError": "errors",
     "NetworkPolicy": "stores.policy",
+    "Pack": "ops.pack",
     "Pad": "collate",
     "PadField": "collate",
     "Ragged": "blocks",
     "ShardWriter": "writer",
     "StoreError": "errors",
+    "TokenBatches": "ops.token_batches",
     "Topology": "plan.topology",
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",

@@ -321,6 +321,11 @@ class Dataset:
         """Whether an operator goes on by itself, on threads or on the loop, while nobody pulls."""
         return any(isinstance(op, AsyncMap) or getattr(op, "concurrency", 1) > 1 for op in self.ops)
 
+    @property
+    def runs_on_threads(self) -> bool:
+        """Whether an operator calls the user's functions on threads of its own."""
+        return any(isinstance(op, Map) and op.concurrency > 1 for op in self.ops)
+
     def describe(self) -> dict[str, Any]:
         """What a saved state must match, as JSON values, without secrets."""
         return {**self.source.describe(), "ops": [dict(op.describe()) for op in self.ops]}

@@ -1,28 +1,27 @@
-"""All that the library takes from torch beyond what torch documents: each name, since when, and what for.
+"""All that the library takes from torch beyond what torch documents: each name, and what for.
 
 Every other file goes by public names (tests/test_torch_private.py), so that a release of torch that moves one
-is answered here. All of these are in torch 2.6, the oldest release that ``pyproject.toml`` admits:
+is answered here:
 
-===================================================  ========  ============================================
-name                                                 since     what for
-===================================================  ========  ============================================
-``utils.data._utils.collate.collate``                1.13      collation by rules of our own for tensors
-``utils.data._utils.collate.default_collate_fn_map`` 1.13      torch's rules, with what users registered
-``utils.data._utils.collate.collate_tensor_fn``      1.13      torch's rules as they are, to know them by
-``utils.data._utils.collate.collate_numpy_*_fn``     1.13      torch's rules as they are, to know them by
-``utils.data._utils.pin_memory.pin_memory``          1.0       pinning a batch inside a wrapper of ours
-``utils.data._utils.worker._generate_state``         1.9       NumPy's seed in a worker
-``utils.data._utils.worker._worker_info``            1.2       what ``get_worker_info()`` gives, with ranks
-``utils.data._utils.worker.WorkerInfo``              1.2       its class; a frozen dataclass in newer ones
-``utils.data._utils.python_exit_status``             1.0       whether the interpreter is ending
-``utils.data._utils.signal_handling``                1.0       a worker that we kill is no accident
-``utils.data.dataloader._*DataLoaderIter``           1.2       torch's own loops, and their attributes below
-``utils.data.DataLoader._get_iterator``              1.7       the hook that makes them, for ``loader``
-``utils.data.DataLoader._iterator``                  1.7       the one that persistent workers belong to
-``_utils.ExceptionWrapper``                          1.2       a worker's error on its way to the consumer
-===================================================  ========  ============================================
-
-``DataLoader(in_order=)`` and ``torch.accelerator`` are public and came with 2.6: they set the lower bound.
+===================================================  ============================================
+name                                                 what for
+===================================================  ============================================
+``utils.data._utils.collate.collate``                collation by rules of our own for tensors
+``utils.data._utils.collate.default_collate_fn_map`` torch's rules, with what users registered
+``utils.data._utils.collate.collate_tensor_fn``      torch's rules as they are, to know them by
+``utils.data._utils.collate.collate_numpy_*_fn``     torch's rules as they are, to know them by
+``utils.data._utils.pin_memory.pin_memory``          pinning a batch inside a wrapper of ours
+``utils.data._utils.worker._generate_state``         NumPy's seed in a worker
+``utils.data._utils.worker._worker_info``            what ``get_worker_info()`` gives, with ranks
+``utils.data._utils.worker.WorkerInfo``              its class; a frozen dataclass in newer ones
+``utils.data._utils.python_exit_status``             whether the interpreter is ending
+``utils.data._utils.signal_handling``                a worker that we kill is no accident
+``utils.data.dataloader._*DataLoaderIter``           torch's own loops, and their attributes below
+``utils.data.DataLoader._get_iterator``              the hook that makes them, for ``loader``
+``utils.data.DataLoader._iterator``                  the one that persistent workers belong to
+``_utils.ExceptionWrapper``                          a worker's error on its way to the consumer
+===================================================  =====================================
+All of them are in torch 2.13.0, with which the tests run.
 """
 
 from __future__ import annotations

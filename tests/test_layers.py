@@ -21,8 +21,9 @@ PACKAGE = Path(asyncloader.__file__).parent
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
     {"blocks"},  # runs of samples, as rows or columns
-    # Small things that know nobody else.
-    {"memory", "sizes", "progress", "quantity", "digest", "tracebacks", "descriptors", "texts"},
+    # Small things that know nobody else: values, and what lies in memory and on disk.
+    {"progress", "quantity", "sizes", "texts", "tracebacks"},
+    {"dense", "descriptors", "digest", "draft", "memory"},
     {"torch_private", "by_value"},
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ..dense import align, as_bytes
 from .backend import Backend
-from .parcels import Parcel, align, as_bytes, make_parcels
+from .parcels import Parcel, make_parcels
 from .slabs import SlabRing
 from .walk import Build, take_apart
 

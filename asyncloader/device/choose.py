@@ -120,10 +120,7 @@ def open_stage(
 def _accelerator() -> torch.device | None:
     import torch
 
-    if hasattr(torch, "accelerator"):
-        return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    # torch < 2.6
-    return torch.device("cuda") if torch.cuda.is_available() else None
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
 
 
 def _why_not_pinned(accelerator: torch.device | None) -> str | None:

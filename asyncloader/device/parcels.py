@@ -17,16 +17,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..dense import align, dense, over
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LARGE_BYTES", "Parcel", "align", "as_bytes", "make_parcels"]
+__all__ = ["LARGE_BYTES", "Parcel", "make_parcels"]
 
 # At the 25 GB/s of a PCIe 4 x16 link this takes 10 us, more than what it costs to queue a copy of it.
 LARGE_BYTES = 256 << 10
-
-# A cache line, and what torch's own host allocations keep to; a multiple of every dtype's size.
-_ALIGNMENT = 64
 
 # ctypes' own memmove lets go of the interpreter lock, and may wait a switch interval (5 ms) to have it
 # back. Copying less than this takes a few microseconds, so it is copied with the lock held.
@@ -74,7 +73,7 @@ class Parcel:
         for piece in self.pieces:
             old = piece.tensor
             place = piece.offset // old.element_size()
-            leaves[piece.index] = _over(buffer, old.dtype, place, tuple(old.shape), old.stride())
+            leaves[piece.index] = over(buffer, old.dtype, place, tuple(old.shape), old.stride())
 
 
 def make_parcels(
@@ -98,7 +97,7 @@ def make_parcels(
         if not _is_plain(leaf):
             others.append(index)
             continue
-        tensor = _dense(leaf)
+        tensor = dense(leaf)
         size_bytes = tensor.numel() * tensor.element_size()
         if size_bytes >= LARGE_BYTES:
             parcels.append(Parcel([_Piece(index, tensor, 0, size_bytes)], size_bytes, is_pinned(tensor)))
@@ -109,19 +108,6 @@ def make_parcels(
     if small:
         parcels.append(Parcel(small, end, False))
     return parcels, others
-
-
-def align(offset: int) -> int:
-    """The next place at or after ``offset`` where a tensor may start."""
-    return -(-offset // _ALIGNMENT) * _ALIGNMENT
-
-
-def as_bytes(tensor: Tensor) -> Tensor:
-    """The memory of a dense tensor, as ``(size_bytes,)`` uint8."""
-    import torch
-
-    size = tensor.element_size()
-    return _over(tensor, torch.uint8, int(tensor.storage_offset()) * size, (tensor.numel() * size,), (1,))
 
 
 def _is_plain(leaf: Any) -> bool:
@@ -136,24 +122,3 @@ def _is_plain(leaf: Any) -> bool:
         and not leaf.is_quantized
         and leaf.numel() > 0
     )
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    """The tensor, or a copy, with its elements side by side in memory in some order of its dimensions."""
-    if tensor.is_conj() or tensor.is_neg():
-        tensor = tensor.resolve_conj().resolve_neg()
-    if tensor.is_contiguous():
-        return tensor
-    order = sorted(range(tensor.ndim), key=tensor.stride, reverse=True)
-    return tensor if tensor.permute(order).is_contiguous() else tensor.contiguous()
-
-
-def _over(buffer: Tensor, dtype: Any, place: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
-    """A tensor over the storage of ``buffer``, ``place`` counted in its own elements.
-
-    Set, not sliced: slices share the version counter by which autograd sees writes in place.
-    """
-    import torch
-
-    blank = torch.empty(0, dtype=dtype, device=buffer.device)
-    return blank.set_(buffer.untyped_storage(), place, shape, stride)

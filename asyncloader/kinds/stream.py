@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch.utils.data
@@ -183,7 +184,9 @@ class StreamKind:
     def describe(self, loader: Loader[Any]) -> list[str]:
         world, seed = self._world, self._recipe.order_seed
         shown = [f"lanes={self._lane_count}", f"rank {world.rank} of {world.size} ({world.origin})"]
-        return shown if seed is None else [*shown, f"seed={seed}"]
+        if seed is not None:
+            shown.append(f"seed={seed}")
+        return shown if loader.batching is None else [*shown, f"batching={loader.batching}"]
 
     def close(self, loader: Loader[Any]) -> None:
         if self._run is not None:
@@ -218,13 +221,14 @@ class StreamKind:
     def _count_batches(self, loader: Loader[Any], epoch: int) -> int:
         lanes = rank_lanes(self._lane_count, self._world)
         deal = Deal(tuple(lanes), self._lane_count, epoch, self._recipe.order_seed)
+        batching = _batching(loader)
         try:
-            return _batching(loader).count_batches(self._recipe.count_samples(deal))
+            return batching.count_batches(partial(self._recipe.count_samples, deal))
         except UnknownCount as why:
-            raise TypeError(
-                f"the length of this loader is not known: {why}. Count batches as they come, or say with "
-                ".take(n) at the recipe's end how many samples an epoch has"
-            ) from None
+            advice = "Count batches as they come"
+            if batching.samples_per_batch is not None:
+                advice += ", or say with .take(n) at the recipe's end how many samples an epoch has"
+            raise TypeError(f"the length of this loader is not known: {why}. {advice}") from None
 
     def _following(self) -> Cursor:
         """Where the next pass begins."""

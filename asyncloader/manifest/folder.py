@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from ..descriptors import occupy_standard_descriptors
+from ..draft import Draft
 from ..errors import FormatError
 from .entries import Expected, Manifest, format_manifest, is_manifest, parse_manifest
 from .lookup import read_local_manifest
@@ -55,17 +55,12 @@ def _read(path: str) -> Manifest:
 
 
 def _replace(path: str, content: bytes) -> None:
-    folder, name = os.path.split(path)
-    temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
+    draft = Draft(path)
     try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        draft.file.write(content)
+        draft.publish()
     except BaseException:
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+        draft.discard()
         raise
 
 

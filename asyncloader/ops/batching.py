@@ -55,8 +55,12 @@ class Batching(Protocol):
         """The batches from ``start`` on; closing the generator closes the upstream."""
         ...
 
-    def count_batches(self, samples: Iterable[float]) -> int:
-        """How many batches lanes of so many samples make; raises ``UnknownCount`` with the reason."""
+    def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:
+        """How many batches the lanes make, given how many samples each has; see ``Op.count_samples``.
+
+        Raises:
+            UnknownCount: That is not known beforehand, or depends on what the samples are.
+        """
         ...
 
     def describe(self) -> Mapping[str, Any]:
@@ -95,8 +99,8 @@ class FixedSize:
             if rest is not None and not self.drop_last:
                 yield _batch(rest)
 
-    def count_batches(self, samples: Iterable[float]) -> int:
-        return batch_count(samples, self.batch_size, self.drop_last)
+    def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:
+        return batch_count(count_samples(), self.batch_size, self.drop_last)
 
     def describe(self) -> Mapping[str, Any]:
         return {"batch_size": self.batch_size, "drop_last": self.drop_last}
@@ -114,8 +118,8 @@ class Single:
             for block in lane.want.pull_for_batches(blocks, lambda: 1):
                 yield from map(_batch, _alone(block))
 
-    def count_batches(self, samples: Iterable[float]) -> int:
-        return batch_count(samples, 1, False)
+    def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:
+        return batch_count(count_samples(), 1, False)
 
     def describe(self) -> Mapping[str, Any]:
         return {"batch_size": None, "drop_last": False}

@@ -11,7 +11,7 @@ from .._flow.asking import Asking, Asks
 from .._flow.channel import EndOfChannel, Receiver
 from .._flow.engine import Engine
 from .._flow.producer import Producer
-from ..memory import keep_freed_pages
+from ..memory import keep_freed_pages, share_arenas
 from ..progress import NetworkCounts
 from ..stream import Job, MergedLanes, Note, read_lanes
 from .shortfalls import warn_of_shortfalls
@@ -34,6 +34,8 @@ def stream_in_thread(
         stack: Closes what is started here.
     """
     keep_freed_pages()
+    if job.recipe.runs_on_threads:
+        share_arenas()
     engine = stack.enter_context(Engine())
     asks = None if job.batches_ahead is None else Asks(job.batches_ahead)
 

@@ -12,7 +12,7 @@ import cloudpickle
 
 from .._flow.channel import Receiver
 from .._flow.engine import Engine
-from ..memory import keep_freed_pages
+from ..memory import keep_freed_pages, share_arenas
 from ..plan.lanes import worker_lanes
 from ..progress import NetworkCounts
 from ..seeding import seed_worker
@@ -64,6 +64,8 @@ def stream_in_workers(
         jobs,
         prefetch=setting.prefetch if job.ahead is None else _batches_of_a_worker(job, dealt),
         prefetch_bytes=batch_bytes // len(dealt),
+        # All of the worker's share: less, and each of a few large batches would be written to new pages.
+        spare_bytes=(job.read_bytes + batch_bytes) // len(dealt),
         grace_s=_CONTEXT_GRACE_S if job.recipe.has_context else None,
     )
     try:
@@ -112,6 +114,8 @@ def _run_worker(job: Job, worker: int, setting: WorkerSetting) -> Iterator[tuple
 
 
 def _worker_batches(job: Job, worker: int, setting: WorkerSetting, engine: Engine) -> Collated:
+    if job.recipe.runs_on_threads:
+        share_arenas()
     seed = seed_worker(worker, setting.base_seed)
     world = job.world
     enter_worker(worker, setting.num_workers, seed, job.recipe, world.rank, world.size)

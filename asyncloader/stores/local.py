@@ -8,16 +8,17 @@ import stat
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
+from .._flow.opening import opened
 from ..errors import StoreError
 from ..types import Buffer
 from .store import Body
 from .urls import local_path
 
-__all__ = ["LocalStore"]
+__all__ = ["PIECE_BYTES", "LocalStore"]
 
-# One thread hop costs some 60 us; at 2 MiB a hop it is a tenth of the copy it pays for, and the piece is
-# still in the processor's cache when the decoder reads it.
-_PIECE_BYTES = 2 << 20
+#: One thread hop costs some 60 us; at 2 MiB a hop it is a tenth of the copy it pays for, and the piece is
+#: still in the processor's cache when the decoder reads it.
+PIECE_BYTES = 2 << 20
 
 # Without O_NONBLOCK, opening a named pipe would hold its thread until somebody writes; regular files do
 # not know the flag. Windows has neither.
@@ -49,28 +50,18 @@ class LocalStore:
 
 
 async def _open(url: str, start: int) -> int:
-    """A descriptor of the file. If cancelled meanwhile, it is closed as soon as there is one."""
     loop = asyncio.get_running_loop()
-    opening = loop.run_in_executor(None, os.open, local_path(url), _FLAGS)
     try:
-        return await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        opening.add_done_callback(_close_late)
-        raise
+        return await opened(loop.run_in_executor(None, os.open, local_path(url), _FLAGS), os.close)
     except OSError as error:
         raise _store_error(error, url, start) from error
-
-
-def _close_late(opening: asyncio.Future[int]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        os.close(opening.result())
 
 
 async def _pieces(fd: int, start: int, end: int, url: str) -> AsyncGenerator[Buffer, None]:
     offset = start
     while offset < end:
         try:
-            piece = await asyncio.to_thread(os.pread, fd, min(_PIECE_BYTES, end - offset), offset)
+            piece = await asyncio.to_thread(os.pread, fd, min(PIECE_BYTES, end - offset), offset)
         except OSError as error:
             raise _store_error(error, url, offset) from error
         if not piece:  # truncated since it was opened; the reader sees the missing length

@@ -23,6 +23,7 @@ from collections import ChainMap
 from multiprocessing.context import BaseContext
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
+from multiprocessing.resource_sharer import DupFd
 from operator import attrgetter
 from typing import Any
 
@@ -83,7 +84,7 @@ class Roads(BaseContext):
 
     def __init__(self, context: BaseContext | None) -> None:
         self._context = _actual(context)
-        self._pickler = _Outward if travels_by_pickle(context) else ForkingPickler
+        self._pickler = _Outward if travels_by_pickle(context) else _Plain
         self.Process: Any = self._context.Process  # type: ignore[attr-defined]  # each context has its own
 
     def get_context(self, method: str | None = None) -> Any:
@@ -137,11 +138,11 @@ class _Result:
 
     def __reduce__(self) -> Any:
         # In the thread that writes to the pipe. Only where a class came by value does the slower pickler pay.
-        pickler = _Homeward if any_class_came() else ForkingPickler
+        pickler = _Homeward if any_class_came() else _Plain
         try:
             return pickle.loads, (_dump(pickler, self._result),)
         except Exception as error:
-            return pickle.loads, (_dump(ForkingPickler, _untold(self._result, error)),)
+            return pickle.loads, (_dump(_Plain, _untold(self._result, error)),)
 
 
 def _untold(result: Any, error: Exception) -> Any:
@@ -164,8 +165,18 @@ def _untold(result: Any, error: Exception) -> Any:
 
 
 def _dump(pickler: Any, held: Any) -> bytes:
+    """``held`` as ``pickler`` sends it; a part that does not pickle leaves nothing open for the others.
+
+    What has become of a tensor is a descriptor in this process, which waits for whoever unpickles the rest.
+    """
     out = io.BytesIO()
-    pickler(out, 5).dump(held)
+    waiting: list[DupFd] = []
+    try:
+        pickler(out, waiting).dump(held)
+    except BaseException:
+        for descriptor in waiting:
+            os.close(descriptor.detach())
+        raise
     return out.getvalue()
 
 
@@ -187,17 +198,40 @@ _REDUCERS: ChainMap[Any, Any] = ChainMap(
 )
 
 
-class _Outward(Outward):
-    dispatch_table = _REDUCERS
+def _noting(waiting: list[DupFd]) -> dict[Any, Any]:
+    """The reducer of descriptors, which also adds each to ``waiting``."""
 
+    def reduce(descriptor: DupFd) -> Any:
+        waiting.append(descriptor)
+        return descriptor.__reduce_ex__(5)
+
+    return {DupFd: reduce}
+
+
+class _Plain(ForkingPickler):
+    """The fast one: all by name."""
+
+    def __init__(self, file: io.BytesIO, waiting: list[DupFd]) -> None:
+        super().__init__(file, 5)
+        self.dispatch_table = ChainMap(_noting(waiting), self.dispatch_table)  # type: ignore[assignment]  # any mapping will do
+
+
+class _Noting(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
+    def __init__(self, file: io.BytesIO, waiting: list[DupFd]) -> None:
+        # Before the pickler is made, which looks it up once.
+        self.dispatch_table = ChainMap(_noting(waiting), _REDUCERS)
+        super().__init__(file, 5)
+
+
+class _Outward(Outward, _Noting):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type | types.FunctionType) and _worker_finds(obj):
             return NotImplemented  # by name, as plain pickle does it
         return super().reducer_override(obj)
 
 
-class _Homeward(Homeward):
-    dispatch_table = _REDUCERS
+class _Homeward(Homeward, _Noting):
+    """By value, under a number, what came so."""
 
 
 def _worker_finds(obj: Any) -> bool:

@@ -7,8 +7,9 @@ import mmap
 import os
 from functools import cache
 
-__all__ = ["die_with_parent", "keep_freed_memory", "map_shared", "name_process", "unmap"]
+__all__ = ["die_with_parent", "empty", "keep_freed_memory", "map_shared", "name_process", "unmap"]
 
+_MADV_REMOVE = 9  # the same number on all of Linux's architectures
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -20,6 +21,7 @@ def _libc() -> ctypes.CDLL:
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
     return libc
 
@@ -40,6 +42,11 @@ def map_shared(descriptor: int, size_bytes: int) -> int:
 
 def unmap(address: int, size_bytes: int) -> None:
     _libc().munmap(address, size_bytes)
+
+
+def empty(address: int, size_bytes: int) -> None:
+    """Give the pages of a shared mapping back to the kernel, for all who map them; they read as zeros."""
+    _libc().madvise(address, size_bytes, _MADV_REMOVE)
 
 
 def die_with_parent(signal_number: int) -> None:

@@ -70,6 +70,7 @@ class Setting:
     number: int
     prefetch: int
     prefetch_bytes: int
+    spare_bytes: int
     path: list[str]
     argv: list[str]
     directory: str

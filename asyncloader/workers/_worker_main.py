@@ -22,6 +22,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any, NoReturn
 
 import torch
@@ -54,7 +55,7 @@ def work(connection: socket.socket, stored_job: int, server: int) -> None:
     keep_freed_memory()
     torch.set_num_threads(1)
     setting, job = take_stored(stored_job)
-    outlet = _Outlet(connection, setting.prefetch, setting.prefetch_bytes)
+    outlet = _Outlet(connection, setting)
     try:
         _settle(setting)
         _produce(job, outlet, connection)
@@ -88,15 +89,14 @@ def _produce(pickled_job: bytes, outlet: _Outlet, connection: socket.socket) -> 
             # The credit comes first: at most ``prefetch`` batches are made ahead of the consumer.
             outlet.wait_credit()
             try:
-                pair = next(batches)
-            except StopIteration:
-                return
+                made = list(islice(batches, 1))
             except Exception:
                 if watch.let_go:
                     raise _LetGo from None  # which is why it was raised
                 raise
-            outlet.send(pair)
-            del pair  # the next batch must not be made while this one is still held
+            if not made:
+                return
+            outlet.send(made.pop())  # nothing here holds it, so that it goes while it is packed
     finally:
         _close(batches)
 
@@ -129,18 +129,18 @@ def _close(batches: Iterator[Any]) -> None:
 class _Outlet:
     """The sending end: counts credits and bytes, packs batches into slots, and announces them."""
 
-    def __init__(self, connection: socket.socket, prefetch: int, prefetch_bytes: int) -> None:
+    def __init__(self, connection: socket.socket, setting: Setting) -> None:
         #: Whether the parent wants no more.
         self.is_let_go = False
         self._connection = connection
-        self._credits = prefetch
-        self._most_bytes = prefetch_bytes
+        self._credits = setting.prefetch
+        self._most_bytes = setting.prefetch_bytes
         # Sizes of the batches sent and not yet received, oldest first.
         self._unreceived: deque[int] = deque()
         self._last_bytes = 0
         # At rest the parent has taken all that was sent, and each of these slots may be free at once; one
         # more is the one being filled.
-        self._slots = OutboundSlots(spare=min(prefetch, _MOST_SPARE) + 1)
+        self._slots = OutboundSlots(min(setting.prefetch, _MOST_SPARE) + 1, setting.spare_bytes)
 
     def wait_credit(self) -> None:
         """Take one credit, waiting for it. Raises _LetGo when the parent wants no more."""
@@ -168,12 +168,13 @@ class _Outlet:
         return bool(self._unreceived) and sum(self._unreceived) + self._last_bytes > self._most_bytes
 
     def send(self, pair: tuple[Any, Any]) -> None:
+        kind = type(pair[0])
         try:
             packed = pack(pair)
         except Exception as error:
-            kind = type(pair[0])
             error.add_note(f"while pickling a batch of type {kind.__module__}.{kind.__qualname__} to send it")
             raise
+        del pair  # what is large in it goes piece by piece, as it is written
         self._last_bytes = packed.size_bytes
         self._unreceived.append(packed.size_bytes)
         self._send_packed(FromWorker.BATCH, packed)

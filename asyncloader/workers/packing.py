@@ -18,7 +18,7 @@ from __future__ import annotations
 import copyreg
 import pickle
 import struct
-from collections import ChainMap
+from collections import ChainMap, deque
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -27,6 +27,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..by_value import Homeward
+from ..dense import align, as_bytes, dense, over
 
 __all__ = ["OVER_PAGES_BYTES", "Bytes", "Packed", "pack", "unpack"]
 
@@ -36,14 +37,14 @@ Bytes: TypeAlias = NDArray[np.uint8]
 # batch are below it, what makes a batch large is above.
 OVER_PAGES_BYTES = 16 << 10
 
-# A cache line, and the widest vector load: what torch gives its own tensors.
-_ALIGNMENT = 64
-
 _HEAD = struct.Struct("<QQ")  # number of buffers laid out on their own, length of the pickle stream
 
 
 class Packed:
     """An object taken apart, ready to be written to shared memory. It refers to the object's memory.
+
+    Written once: each part is let go of as soon as it is copied, so that of a large batch which nobody else
+    holds there never are two.
 
     Args:
         stream: The pickle stream, in pieces; large ``bytes`` are pieces of their own, not yet copied.
@@ -51,8 +52,8 @@ class Packed:
     """
 
     def __init__(self, stream: Sequence[Any], buffers: Sequence[memoryview]) -> None:
-        self._stream = stream
-        self._buffers = buffers
+        self._stream = deque(stream)
+        self._buffers = deque(buffers)
         length = sum(len(piece) for piece in stream)
         sizes = [len(buffer) for buffer in buffers]
         self._head = _HEAD.pack(len(sizes), length) + struct.pack(f"<{len(sizes)}Q", *sizes)
@@ -60,13 +61,13 @@ class Packed:
         self._starts = starts
 
     def write(self, target: Bytes) -> None:
-        """Copy everything to ``target``, of at least ``size_bytes``."""
-        end = 0
-        for piece in (self._head, *self._stream):
-            start, end = end, end + len(piece)
-            _copy(target[start:end], piece)
-        for start, buffer in zip(self._starts, self._buffers, strict=True):
-            _copy(target[start : start + len(buffer)], buffer)
+        """Copy everything to ``target``, of at least ``size_bytes``, and let go of it."""
+        end = len(self._head)
+        _copy(target[:end], self._head)
+        while self._stream:
+            end = _append(target, end, self._stream.popleft())
+        for start in self._starts:
+            _append(target, start, self._buffers.popleft())
 
 
 def pack(batch: object) -> Packed:
@@ -97,10 +98,17 @@ def _layout(used: int, sizes: Sequence[int]) -> tuple[list[int], int]:
     """Where each buffer starts when ``used`` bytes come before them, and the size of it all."""
     starts = []
     for size in sizes:
-        start = -(-used // _ALIGNMENT) * _ALIGNMENT
+        start = align(used)
         starts.append(start)
         used = start + size
     return starts, used
+
+
+def _append(target: Bytes, start: int, piece: Any) -> int:
+    """Copy ``piece``, which the caller has given away, to ``start``; where it ends."""
+    end = start + len(piece)
+    _copy(target[start:end], piece)
+    return end
 
 
 def _copy(target: Bytes, source: Any) -> None:
@@ -139,41 +147,25 @@ class _Sink:
 
 
 def _reduce_tensor(tensor: torch.Tensor) -> Any:
-    dense = _dense(tensor)
-    if dense is None:
+    if not _is_plain(tensor):
         return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
-    flat, stride = dense
-    layout = (tensor.dtype, tuple(tensor.shape), stride, tensor.requires_grad)
-    return _rebuild_tensor, (pickle.PickleBuffer(flat.numpy().data), *layout)
+    plain = dense(tensor.detach())
+    layout = (tensor.dtype, tuple(tensor.shape), plain.stride(), tensor.requires_grad)
+    return _rebuild_tensor, (pickle.PickleBuffer(as_bytes(plain).numpy().data), *layout)
 
 
-def _dense(tensor: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]] | None:
-    """The tensor's elements in memory order as bytes, and its strides; None for what has no such form."""
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is its elements and their layout, and nothing else."""
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
-        return None
-    if tensor.__dict__ or any(getattr(tensor, "names", ())):  # newer torch has no named tensors
-        return None
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    if not plain.is_contiguous():
-        # Channels-last images, transposed matrices: dense in another order, which is worth keeping.
-        order = sorted(range(plain.ndim), key=plain.stride, reverse=True)
-        if plain.permute(order).is_contiguous():
-            return _as_bytes(plain.permute(order)), plain.stride()
-        plain = plain.contiguous()
-    return _as_bytes(plain), plain.stride()
-
-
-def _as_bytes(contiguous: torch.Tensor) -> torch.Tensor:
-    return contiguous.reshape(-1).view(torch.uint8)
+        return False
+    return not (tensor.__dict__ or any(getattr(tensor, "names", ())))  # newer torch has no named tensors
 
 
 def _rebuild_tensor(
     buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], requires_grad: bool
 ) -> torch.Tensor:
-    tensor = torch.empty(0, dtype=dtype)
     if len(buffer):
-        storage = torch.frombuffer(buffer, dtype=torch.uint8).untyped_storage()
-        tensor.set_(storage, 0, shape, stride)
+        tensor = over(torch.frombuffer(buffer, dtype=torch.uint8), dtype, 0, shape, stride)
     else:
-        tensor = tensor.new_empty(shape)
+        tensor = torch.empty(shape, dtype=dtype)
     return tensor.requires_grad_() if requires_grad else tensor

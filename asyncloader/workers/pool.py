@@ -19,6 +19,7 @@ from .._flow.children import import_path
 from ..by_value import dumps_outward
 from ._wire import Setting, socketpair, store
 from .forkserver import ForkServer
+from .slots import InboundSlots
 from .worker import GRACE_S, Worker, close_workers
 
 __all__ = ["Job", "WorkerPool"]
@@ -37,6 +38,8 @@ class WorkerPool:
             somebody waits for it.
         prefetch_bytes: Bound on what those batches of one worker take in shared memory; one is always
             let in. Without a bound by default, since the count is one.
+        spare_bytes: Bound on what the free slots of one worker hold, which spare it new pages for each batch.
+            Without a bound by default, since there are few.
         grace_s: How long a worker may take to close its job before it is killed; with a job whose iterator
             has a ``let_go``, which is then called on another thread to end a wait inside of ``next``.
         server: Where the workers come from; the process's shared one by default.
@@ -51,6 +54,7 @@ class WorkerPool:
         *,
         prefetch: int,
         prefetch_bytes: int = sys.maxsize,
+        spare_bytes: int = sys.maxsize,
         grace_s: float | None = None,
         server: ForkServer | None = None,
     ) -> None:
@@ -59,6 +63,7 @@ class WorkerPool:
         self._jobs = list(jobs)
         self._prefetch = prefetch
         self._prefetch_bytes = prefetch_bytes
+        self._spare_bytes = spare_bytes
         self._grace_s = GRACE_S if grace_s is None else grace_s
         self._server = server
         self.workers: list[Worker] = []
@@ -104,6 +109,7 @@ class WorkerPool:
             number=number,
             prefetch=self._prefetch,
             prefetch_bytes=self._prefetch_bytes,
+            spare_bytes=self._spare_bytes,
             path=import_path(),
             argv=list(sys.argv),
             directory=os.getcwd(),
@@ -119,7 +125,8 @@ class WorkerPool:
         finally:
             theirs.close()
             os.close(stored)
-        return Worker(number, ours, lifeline, self._grace_s, on_demand=self._prefetch == 0)
+        slots = InboundSlots(self._spare_bytes)
+        return Worker(number, ours, lifeline, slots, self._grace_s, on_demand=self._prefetch == 0)
 
 
 def _pickled_job(number: int, job: Job) -> bytes:

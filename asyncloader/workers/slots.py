@@ -6,10 +6,12 @@ Laws:
   descriptor, so a slot costs no descriptor, has no name, and is gone when its last process is.
 * A slot is lent for one batch. Whatever is built over it refers, through however many views, to one
   *lease*; when that is collected the slot is free again, and not before.
-* A lease may die in any thread and in the middle of a garbage collection: its death only appends to a
-  deque. The freed slots are told to the worker with the next credit.
+* A lease may die in any thread and in the middle of a garbage collection: its death takes no lock, it
+  appends to a deque. The freed slots are told to the worker with the next credit.
 * The worker never waits for a slot. It takes a free one or makes one, so a user who keeps every batch
   costs memory, not a deadlock; what is free beyond the need is given back to the kernel.
+* Free slots are bounded in number and in bytes. One that is larger than all of them may be is emptied as
+  its lease dies, in the parent: the worker learns of it only with the next credit, a batch later.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import numpy as np
 
-from ._libc import map_shared, unmap
+from ._libc import empty, map_shared, unmap
 from .packing import Bytes, Packed
 
 __all__ = ["InboundSlots", "OutboundSlots"]
@@ -41,6 +44,10 @@ class _Pages:
         # Not at exit: the process's end unmaps, and daemon threads may still read.
         weakref.finalize(self, unmap, address, size_bytes).atexit = False
 
+    def empty(self) -> None:
+        """Give the memory back to the kernel, until something is written again. Nothing lies over it."""
+        empty(self._address, self.size_bytes)
+
     def lend(self, on_return: Callable[[], object] | None = None) -> Bytes:
         """The pages as an array; ``on_return`` is called when nothing is built over it any more.
 
@@ -55,9 +62,14 @@ class _Pages:
 
 
 class InboundSlots:
-    """The parent's end: the slots of one worker, mapped, and the ids of those that came free."""
+    """The parent's end: the slots of one worker, mapped, and the ids of those that came free.
 
-    def __init__(self) -> None:
+    Args:
+        spare_bytes: A slot of more gives its memory back when it comes free.
+    """
+
+    def __init__(self, spare_bytes: int) -> None:
+        self._spare_bytes = spare_bytes
         self._pages: dict[int, _Pages] = {}
         self._freed: deque[int] = deque()
 
@@ -73,8 +85,10 @@ class InboundSlots:
 
     def lend(self, slot: int) -> Bytes:
         """The slot's pages; once nothing is built over them the slot is among ``take_freed``."""
-        freed = self._freed
-        return self._pages[slot].lend(lambda: freed.append(slot))
+        pages = self._pages[slot]
+        if pages.size_bytes <= self._spare_bytes:
+            return pages.lend(partial(self._freed.append, slot))
+        return pages.lend(partial(_give_back, pages, self._freed, slot, os.getpid()))
 
     def take_freed(self, most: int) -> list[int]:
         # popleft and not a copy: leases may die, and append, at any moment.
@@ -89,16 +103,24 @@ class InboundSlots:
         self._pages.clear()
 
 
+def _give_back(pages: _Pages, freed: deque[int], slot: int, owner: int) -> None:
+    if os.getpid() == owner:  # what dies in a process forked by the user may still be in use here
+        pages.empty()
+        freed.append(slot)
+
+
 class OutboundSlots:
     """The worker's end: makes slots, fills them, and takes them back.
 
     Args:
         spare: How many free slots to keep; more are dropped, so that what a user kept for a while does
             not stay allocated for ever.
+        spare_bytes: How much they may hold together, but for the one that is filled next.
     """
 
-    def __init__(self, spare: int) -> None:
+    def __init__(self, spare: int, spare_bytes: int) -> None:
         self._spare = spare
+        self._spare_bytes = spare_bytes
         self._lent: dict[int, _Pages] = {}
         self._free: dict[int, _Pages] = {}
         self._made = 0
@@ -130,13 +152,21 @@ class OutboundSlots:
         A batch that fits no free slot replaces the smallest one, so that the slots grow to the size of
         the batches while their number stays what it was.
         """
-        by_size = sorted(self._free, key=lambda slot: self._free[slot].size_bytes)
+        sizes = {slot: pages.size_bytes for slot, pages in self._free.items()}
+        by_size = sorted(sizes, key=lambda slot: sizes[slot])
         surplus = max(len(by_size) - self._spare, 0)
-        if by_size and self._free[by_size[-1]].size_bytes < needed_bytes:
+        if by_size and sizes[by_size[-1]] < needed_bytes:
             surplus = max(surplus, 1)
-        for slot in by_size[:surplus]:
+        dropped, kept = by_size[:surplus], by_size[surplus:]
+        to_fill = next((slot for slot in kept if sizes[slot] >= needed_bytes), None)
+        held_bytes = sum(sizes[slot] for slot in kept if slot != to_fill)
+        for slot in reversed(kept):
+            if slot != to_fill and held_bytes > self._spare_bytes:
+                dropped.append(slot)
+                held_bytes -= sizes[slot]
+        for slot in dropped:
             del self._free[slot]
-        return by_size[:surplus]
+        return dropped
 
     def _make(self, needed_bytes: int) -> tuple[int, _Pages, int]:
         size_bytes = _rounded(needed_bytes)

@@ -54,6 +54,7 @@ class Worker:
         number: int,
         connection: socket.socket,
         lifeline: Lifeline,
+        slots: InboundSlots,
         grace_s: float = GRACE_S,
         *,
         on_demand: bool = False,
@@ -63,7 +64,7 @@ class Worker:
         self._owner = os.getpid()
         self._connection = connection
         self._lifeline = lifeline
-        self._slots = InboundSlots()
+        self._slots = slots
         self._lock = threading.Lock()
         self._receiving = False
         self._closed = False

@@ -7,13 +7,13 @@ import errno
 import gzip
 import lzma
 import os
-import secrets
 import sys
 from contextlib import suppress
 from typing import IO, Any
 
 from ..descriptors import occupy_standard_descriptors
 from ..digest import Digest, open_digest
+from ..draft import Draft
 from ..manifest.entries import Expected
 from ..types import Buffer
 
@@ -27,8 +27,7 @@ class OpenShard:
         self.path = path
         self.samples = 0
         self.size_bytes = 0
-        folder, name = os.path.split(path)
-        self._temporary = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
+        folder = os.path.dirname(path)
         occupy_standard_descriptors()
         try:
             os.makedirs(folder or ".", exist_ok=True)
@@ -36,8 +35,8 @@ class OpenShard:
             raise NotADirectoryError(
                 errno.ENOTDIR, "shards are written to a folder, but this is a file", folder
             ) from None
-        self._file: IO[bytes] = open(self._temporary, "xb")  # noqa: SIM115 - finish or discard close it
-        self._stored = _StoredBytes(self._file)
+        self._draft = Draft(path)
+        self._stored = _StoredBytes(self._draft.file)
         self._stream: Any = self._stored
         try:
             self._stream = _open_compressor(self._stored, compression)
@@ -56,11 +55,7 @@ class OpenShard:
             self._stream.write(end)
             if self._stream is not self._stored:
                 self._stream.close()
-            self._file.flush()
-            # Else a power cut may leave the new name with an empty file.
-            os.fsync(self._file.fileno())
-            self._file.close()
-            os.replace(self._temporary, self.path)
+            self._draft.publish()
         except BaseException:
             self.discard()
             raise
@@ -68,11 +63,9 @@ class OpenShard:
 
     def discard(self) -> None:
         # The compressor too, or its finalizer writes to a closed file; a full disk fails both.
-        for stream in (self._stream, self._file):
-            with suppress(Exception):
-                stream.close()
-        with suppress(FileNotFoundError):
-            os.unlink(self._temporary)
+        with suppress(Exception):
+            self._stream.close()
+        self._draft.discard()
 
 
 class _StoredBytes:

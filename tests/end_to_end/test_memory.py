@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -14,13 +15,20 @@ MiB = 1 << 20
 LANES, SAMPLES, SAMPLE_BYTES = 48, 15, 200_000
 
 
-def write_shards(folder: Path) -> None:
-    for shard in range(LANES):
+def write_shards(folder: Path, shards: int = LANES, samples: int = SAMPLES, size: int = SAMPLE_BYTES) -> None:
+    for shard in range(shards):
         with tarfile.open(folder / f"{shard:03d}.tar", "w") as tar:
-            for index in range(SAMPLES):
+            for index in range(samples):
                 member = tarfile.TarInfo(f"{shard:03d}-{index:03d}.bin")
-                member.size = SAMPLE_BYTES
-                tar.addfile(member, io.BytesIO(bytes([shard]) * SAMPLE_BYTES))
+                member.size = size
+                tar.addfile(member, io.BytesIO(bytes([shard]) * size))
+
+
+def shared_bytes() -> int:
+    """The shared memory that this process maps and that is there."""
+    found = re.search(r"^RssShmem:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) << 10
 
 
 def traced(dataset: al.Dataset, **options: Any) -> tuple[list[str], int]:
@@ -58,3 +66,15 @@ def test_the_lanes_of_a_worker_come_through_with_little(tmp_path: Path) -> None:
     ) as loader:
         keys = [sample["__key__"] for batch in loader for sample in batch]
     assert keys == expected
+
+
+def test_large_batches_of_workers_leave_no_shared_memory_once_they_are_copied(tmp_path: Path) -> None:
+    write_shards(tmp_path, shards=4, samples=4, size=8 * MiB)
+    before = shared_bytes()
+    with al.DataLoader(
+        al.from_urls(f"{tmp_path}/*.tar"), 4, collate_fn=list, num_workers=2, memory_limit=16 * MiB
+    ) as loader:
+        for number, batch in enumerate(loader):
+            assert [sample["bin"][-1] for sample in batch] == [number] * 4
+            assert shared_bytes() < before + 8 * MiB
+    assert number == 3

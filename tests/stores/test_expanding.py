@@ -152,9 +152,8 @@ def test_the_scheme_of_another_library_is_answered_with_what_to_write(url: str, 
 def test_a_range_of_another_tool_is_refused_unless_a_file_has_that_name(
     slip: str, write: str, root: str, tmp_path: Path
 ) -> None:
+    root = "" if "%" in slip else root  # in a URL it is an escape
     name = f"{root}{tmp_path}/x-{slip}.tar"
-    if root and "%" in slip:
-        pytest.skip("an escape of the URL")
     with pytest.raises(ValueError, match=rf"no range here, .* write {re.escape(write)}$"):
         expand_urls(name)
     shutil.rmtree(tmp_path)  # nothing but the name itself was asked for

@@ -39,7 +39,7 @@ async def test_file_urls_are_unescaped(fetch: Fetch, shard: Path) -> None:
 
 async def test_large_files_come_in_pieces(fetch: Fetch, tmp_path: Path) -> None:
     path = tmp_path / "large"
-    path.write_bytes(os.urandom(local._PIECE_BYTES * 2 + 1))
+    path.write_bytes(os.urandom(local.PIECE_BYTES * 2 + 1))
     _, content = await fetch(LocalStore(), str(path), 0, 1 << 30)
     assert content == path.read_bytes()
 

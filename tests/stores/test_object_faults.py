@@ -246,7 +246,7 @@ def test_stopping_the_engine_in_the_middle_of_a_request_is_quick_and_quiet(
         run.out.receive().receive()
         begun = time.monotonic()
     assert time.monotonic() - begun < 1
-    assert server.wait_idle(1)
+    assert server.wait_idle(5)  # or 30 s, if the stalled one went on
     assert capfd.readouterr().err == ""
 
 

@@ -333,12 +333,19 @@ def test_an_index_that_does_not_pickle_raises_at_once(method: str) -> None:
         del error, loader
 
 
-def test_tensors_of_unsent_batches_leave_no_descriptor_in_the_worker() -> None:
-    class Counts(IterableDataset[Any]):
-        def __iter__(self) -> Iterator[Any]:
-            for _ in range(60):
-                yield torch.ones(3)
-            yield len(os.listdir("/proc/self/fd"))
+# A spawned worker gets the dataset's class by value, and then pickles otherwise.
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_tensors_of_a_batch_that_does_not_pickle_leave_no_descriptor_in_the_worker(method: str) -> None:
+    class Unsendable:
+        def __len__(self) -> int:
+            return 31
 
-    *_, opened = al.DataLoader(Counts(), None, num_workers=1, prefetch_factor=2)
-    assert opened < 60
+        def __getitem__(self, index: int) -> Any:
+            if index < 30:
+                return torch.ones(3), threading.Lock()
+            return len(os.listdir("/proc/self/fd"))
+
+    loader = al.DataLoader(Unsendable(), None, num_workers=1, multiprocessing_context=method)
+    *errors, opened = outcomes(loader)
+    assert len(errors) == 30 and all("cannot pickle" in str(error) for error in errors)
+    assert opened < 30

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -211,3 +212,13 @@ def test_ordinary_batches_do_without_the_slow_pickler(monkeypatch: pytest.Monkey
 def test_what_cannot_be_pickled_is_named() -> None:
     with pytest.raises(TypeError, match="lock"):
         pack({"images": torch.ones(2), "lock": threading.Lock()})
+
+
+def test_each_part_is_let_go_of_once_it_is_written() -> None:
+    array = np.ones(LARGE, np.uint8)
+    alive = weakref.ref(array)
+    packed = pack({"a": array, "b": bytes(2 * LARGE)})
+    del array
+    assert alive() is not None
+    packed.write(np.empty(packed.size_bytes, np.uint8))
+    assert alive() is None

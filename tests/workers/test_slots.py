@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
+import re
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,9 +26,9 @@ KB = 1 << 10
 class Pair:
     """Both ends of the slots of one worker, in one process."""
 
-    def __init__(self, spare: int = 3) -> None:
-        self.worker = OutboundSlots(spare)
-        self.parent = InboundSlots()
+    def __init__(self, spare: int = 3, spare_bytes: int = sys.maxsize) -> None:
+        self.worker = OutboundSlots(spare, spare_bytes)
+        self.parent = InboundSlots(spare_bytes)
 
     def send(self, batch: Any) -> int:
         packed = pack(batch)
@@ -49,6 +53,13 @@ class Pair:
 
 def big(value: int = 0, size_bytes: int = 100 * KB) -> torch.Tensor:
     return torch.full((size_bytes,), value, dtype=torch.uint8)
+
+
+def shared_bytes() -> int:
+    """The shared memory that this process maps and that is there."""
+    found = re.search(r"^RssShmem:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * KB
 
 
 DERIVED: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -126,6 +137,38 @@ def test_slots_of_released_batches_go_back_to_the_kernel() -> None:
     pair.return_freed()
     pair.pass_on(big())
     assert len(pair.parent) == 3
+
+
+def test_free_slots_are_bounded_in_bytes() -> None:
+    pair = Pair(spare=20, spare_bytes=500 * KB)
+    kept = [pair.pass_on(big(value)) for value in range(10)]
+    assert [int(tensor[-1]) for tensor in kept] == list(range(10))
+    kept.clear()
+    pair.return_freed()
+    assert int(pair.pass_on(big(7))[0]) == 7
+    assert len(pair.parent) == 5  # four of 112 KiB fit, beside the one that is filled
+
+
+def test_a_free_slot_above_the_bound_holds_no_memory_and_is_used_again() -> None:
+    pair = Pair(spare_bytes=8000 * KB)
+    before = shared_bytes()
+    for value in (1, 2):
+        tensor = pair.pass_on(big(value, 32_000 * KB))
+        assert shared_bytes() > before + 24_000 * KB
+        assert int(tensor.min()) == value
+        del tensor
+        assert shared_bytes() < before + 8000 * KB
+        assert pair.return_freed() == [1]
+
+
+def test_the_end_of_a_copy_in_a_forked_process_takes_nothing_away() -> None:
+    tensor = Pair(spare_bytes=0).pass_on(big(3))
+    child = os.fork()
+    if not child:
+        del tensor
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert (tensor == 3).all()
 
 
 def test_what_is_kept_outlives_the_worker_and_nothing_else_does() -> None:

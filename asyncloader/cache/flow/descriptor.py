@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import ParamSpec, Protocol, TypeVar
 
+from ..._flow.opening import opened
+
 __all__ = ["Descriptor"]
 
 P = ParamSpec("P")
@@ -58,19 +60,10 @@ class Descriptor:
     async def acquire(self, work: Callable[P, C], *args: P.args, **kwargs: P.kwargs) -> C:
         """Like ``run``. If cancelled meanwhile, what ``work`` opens is closed as soon as it is there."""
         opening = self._begin(partial(work, *args, **kwargs))
-        try:
-            return await asyncio.shield(opening)
-        except asyncio.CancelledError:
-            opening.add_done_callback(_close_late)
-            raise
+        return await opened(opening, lambda found: None if found is None else found.close())
 
     def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
         self.share()
         working = asyncio.get_running_loop().run_in_executor(None, work)
         working.add_done_callback(lambda _: self.close())
         return working
-
-
-def _close_late(opening: asyncio.Future[C]) -> None:
-    if not opening.cancelled() and opening.exception() is None and (opened := opening.result()) is not None:
-        opened.close()

@@ -16,6 +16,7 @@ from ..._flow.engine import Scope
 from ...digest import Verifier
 from ...errors import StoreError
 from ...stores.failures import changed
+from ...stores.local import PIECE_BYTES
 from ...stores.reading.reader import ShardChunks, read_shards
 from ...stores.store import Body, Store
 from ...stores.urls import redact
@@ -29,9 +30,6 @@ from .copy import Copy
 from .descriptor import Descriptor
 
 __all__ = ["Download", "NotKeptError", "Target"]
-
-# What is written in one hop to a thread: see ``stores/local``.
-_PIECE_BYTES = 2 << 20
 
 
 class NotKeptError(Exception):
@@ -151,7 +149,7 @@ class Download:
         while not ended:
             piece: list[Buffer] = []
             length = 0
-            while length < _PIECE_BYTES and (not piece or len(chunks)):
+            while length < PIECE_BYTES and (not piece or len(chunks)):
                 try:
                     piece.append(await chunks.receive_async())
                 except EndOfChannel:

@@ -1,0 +1,45 @@
+"""A file that has its name only when it is whole."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import suppress
+from typing import IO
+
+__all__ = ["Draft"]
+
+
+class Draft:
+    """A new file under a hidden name in the folder of its own, which it gets when it is published.
+
+    A process that is killed leaves the hidden file at most, which nobody reads and anybody may remove.
+
+    Args:
+        path: The name that it is to have; what has it until then stays whole.
+
+    Raises:
+        OSError: The folder is not there, or takes no file.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        folder, name = os.path.split(path)
+        self._hidden = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
+        #: To write to. Whoever does calls ``publish`` or ``discard`` in the end.
+        self.file: IO[bytes] = open(self._hidden, "xb")  # noqa: SIM115 - publish or discard close it
+
+    def publish(self) -> None:
+        """Close the file and give it its name. Where that fails it is for ``discard``."""
+        self.file.flush()
+        # Else a power cut may leave the new name with an empty file.
+        os.fsync(self.file.fileno())
+        self.file.close()
+        os.replace(self._hidden, self._path)
+
+    def discard(self) -> None:
+        """Close and remove the file, if it has not got its name."""
+        with suppress(Exception):  # what is left to flush fails on a full disk
+            self.file.close()
+        with suppress(FileNotFoundError):
+            os.unlink(self._hidden)

@@ -1,0 +1,127 @@
+"""Documents: sequences of numbers in one field or several alike, end to end, as packing takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..blocks import Block, Column, Ragged
+from ..collate.pad_field import PadField
+from ..collate.ragged import exact_fill, to_pieces
+from .lengths import column_of
+
+__all__ = ["DocumentReader", "Documents"]
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """The documents of a block.
+
+    Attributes:
+        values: For each field the values of all of them, end to end: ``(m, ...)``.
+        offsets: ``(n + 1,) int64``: document ``i`` is ``values[offsets[i]:offsets[i + 1]]`` in each.
+    """
+
+    values: tuple[NDArray[Any], ...]
+    offsets: NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class DocumentReader:
+    """Reads documents out of blocks, and sees to it that those of all blocks are alike.
+
+    Args:
+        fields: Which they are: what each is filled up with, and its dtype, None for that of the data.
+        most: How many tokens a document may have; None for any number.
+    """
+
+    fields: Mapping[str, PadField]
+    most: int | None = None
+    _seen: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+    def read(self, block: Block) -> Iterator[tuple[Block, Documents]]:
+        """The documents of a block: all at once, or one by one up to the first that cannot be packed.
+
+        Raises:
+            ValueError: A field is missing, no sequence of numbers, of another length than the first field,
+                or of another dtype or trailing dimensions than before; or a document is too long. Says of
+                which sample.
+        """
+        try:
+            whole = self._read(block)
+        except ValueError:
+            # What comes before the bad one is good, and may complete a batch.
+            for index in range(len(block)):
+                part = block.part(index, index + 1)
+                yield part, self._read(part)
+            raise
+        yield block, whole
+
+    def _read(self, block: Block) -> Documents:
+
+        def where(index: int) -> str:
+            return f"field {name!r} of {block.trail.place(index)}"
+
+        values: list[NDArray[Any]] = []
+        first: NDArray[np.int64] | None = None
+        for name, how in self.fields.items():
+            inside, offsets = _end_to_end(column_of(block, name), how.dtype, where)
+            if first is None:
+                first = offsets
+            elif (unlike := np.flatnonzero(np.diff(first) != np.diff(offsets))).size:
+                at, other = int(unlike[0]), next(iter(self.fields))
+                raise ValueError(
+                    f"{where(at)}: expected the length {np.diff(first)[at]} of field {other!r}, "
+                    f"found {np.diff(offsets)[at]}; fields that are packed together go along token by token"
+                )
+            values.append(self._like_before(name, inside, lambda: where(0)))
+        assert first is not None
+        if self.most is not None and (above := np.flatnonzero(np.diff(first) > self.most)).size:
+            at = int(above[0])
+            raise ValueError(
+                f"{where(at)}: expected at most {self.most} tokens, found {np.diff(first)[at]}; filter such "
+                "documents out, or cut them with overlong='split' or 'truncate'"
+            )
+        return Documents(tuple(values), first)
+
+    def _like_before(self, name: str, values: NDArray[Any], where: Callable[[], str]) -> NDArray[Any]:
+        """Refuse another dtype than that of the documents before; none at all has no dtype."""
+        if not len(values):
+            return values
+        if name not in self._seen:
+            exact_fill(self.fields[name].value, values.dtype)
+            self._seen[name] = np.empty((0, *values.shape[1:]), values.dtype)
+        seen = self._seen[name]
+        if (seen.dtype, seen.shape[1:]) != (values.dtype, values.shape[1:]):
+            raise ValueError(
+                f"{where()}: expected values {list(seen.shape[1:])} of dtype {seen.dtype} as in those "
+                f"before, found {list(values.shape[1:])} of {values.dtype}; convert all of them with "
+                "PadField(dtype=...)"
+            )
+        return values
+
+
+def _end_to_end(
+    column: Column, dtype: Any, where: Callable[[int], str]
+) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """A column of sequences of numbers as one array, of the dtype if given, and their offsets in it."""
+    if isinstance(column, np.ndarray) and column.ndim > 1:
+        count, length = column.shape[:2]
+        values = column.reshape(count * length, *column.shape[2:])
+        return _converted(values, dtype, where), np.arange(count + 1, dtype=np.int64) * length
+    if isinstance(column, Ragged) and isinstance(column.values, np.ndarray):
+        first, stop = int(column.offsets[0]), int(column.offsets[-1])
+        return _converted(column.values[first:stop], dtype, where), column.offsets - first
+    pieces = to_pieces(list(column), dtype, where)
+    offsets = np.zeros(len(pieces) + 1, np.int64)
+    np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
+    return np.concatenate(pieces), offsets
+
+
+def _converted(values: NDArray[Any], dtype: Any, where: Callable[[int], str]) -> NDArray[Any]:
+    (converted,) = to_pieces([values], dtype, lambda _: where(0))
+    return converted

@@ -1,0 +1,220 @@
+"""Packed blocks: rows of one length, each of several documents."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from ..blocks import Columns, JoinedTrail
+from ..collate.packed import PackedCollate
+from ..collate.pad_field import PadField
+from ..plan.counts import UnknownCount
+from ..types import Position
+from .batching import Batch, Batches
+from .documents import DocumentReader, Documents
+from .lengths import check_positive
+from .op import START, Lane, Opener
+from .packing import PACKED_FIELDS, Cutter, Part, Row, best_fit, lay_rows, split_lengths
+from .pools import Pool, cut_pools, draw_pool
+
+__all__ = ["Pack"]
+
+RowStream: TypeAlias = Generator[Row, None, None]
+
+# What collation adds to a batch, which so is no name for a field.
+_TAKEN = (*PACKED_FIELDS, "cu_seqlens", "max_seqlen")
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Blocks ``(B, T)`` of several documents a row, so that hardly any token is padding.
+
+    Give it to ``DataLoader(batching=...)``. A batch has each packed field ``(B, T, ...)``;
+    ``segment_ids (B, T) int32``, which count the documents of a row from 1, 0 for padding;
+    ``positions (B, T) int32``, from 0 in each document; ``cu_seqlens (S + 1,) int32``, where each of the
+    ``S`` segments of the block flattened to ``B*T`` begins, and its end, with the padding at a row's end as a
+    segment of its own; and ``max_seqlen``, an int. Other fields of samples are left out: a row is of many.
+
+    A ``collate_fn`` of your own gets a list of rows, dicts of arrays ``(T, ...)`` without the last two.
+
+    Args:
+        fields: The sequences to pack: a name, several names, or a mapping of names to what padding is filled
+            with, as a number or as an ``al.PadField`` with ``value`` and ``dtype``; 0 where nothing is said.
+            Several fields go along token by token, such as tokens, labels and a loss mask.
+        length: ``T``. 2048, which small models and most examples use.
+        batch_size: Rows of a batch, ``B``. 1, for variable-length attention runs over the flattened block.
+        pool: Put documents together by their lengths: so many consecutive samples of a lane are laid into
+            rows by best fit, which come in an order drawn by (seed, epoch, lane, pool). No document shorter
+            than ``T`` is cut, and some thousand documents waste well under one per cent. A lane holds one
+            pool in memory. None: documents are put end to end in the order in which they come and cut every
+            ``T`` tokens; then only the lane's last row is filled up.
+        overlong: What to do with a document longer than ``T``: ``"split"`` it over several rows, in each
+            of which its part is a segment with positions from 0; ``"truncate"`` it to its first ``T``; or
+            ``"raise"``. ``"split"``, so that nothing is lost.
+
+    Raises:
+        TypeError: ``fields`` are no names.
+        ValueError: An option out of range, no field, or one with a name that a block has anyway. While it
+            runs: a field that is missing, no sequence of numbers, of another dtype than before or of another
+            length than the first field, or too long; says of which sample.
+    """
+
+    fields: str | Sequence[str] | Mapping[str, float | PadField] = "tokens"
+    length: int = field(default=2048, kw_only=True)
+    batch_size: int = field(default=1, kw_only=True)
+    pool: int | None = field(default=None, kw_only=True)
+    overlong: Literal["split", "truncate", "raise"] = field(default="split", kw_only=True)
+    _fields: dict[str, PadField] = field(init=False, repr=False, compare=False)
+
+    samples_per_batch = None
+    collate_fn = PackedCollate()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_fields", _padding_of(self.fields))
+        check_positive("length", self.length)
+        check_positive("batch_size", self.batch_size)
+        if self.pool is not None:
+            check_positive("pool", self.pool)
+        if self.overlong not in ("split", "truncate", "raise"):
+            raise ValueError(
+                f"overlong should be 'split', 'truncate' or 'raise', but got overlong={self.overlong!r}"
+            )
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
+        rows = (
+            self._in_order(upstream, start, lane)
+            if self.pool is None
+            else self._of_pools(upstream, start, lane)
+        )
+        names, fills = list(self._fields), [how.value for how in self._fields.values()]
+        with closing(rows):
+            open_rows: list[Row] = []
+            for row in rows:
+                open_rows.append(row)
+                del row  # which may hold the tokens of all its pool
+                if len(open_rows) == self.batch_size:
+                    batch = [_batch(open_rows, names, fills, self.length)]
+                    open_rows = []
+                    yield batch.pop()
+            if open_rows:
+                yield _batch(open_rows, names, fills, self.length)
+
+    def count_batches(self, count_samples: object) -> int:
+        raise UnknownCount("how many blocks Pack makes depends on how long the documents are")
+
+    def describe(self) -> Mapping[str, Any]:
+        return {
+            "batching": {
+                "kind": "pack",
+                "fields": list(self._fields),
+                "length": self.length,
+                "batch_size": self.batch_size,
+                "pool": self.pool,
+                "overlong": self.overlong,
+            }
+        }
+
+    def _in_order(self, upstream: Opener, start: Position, lane: Lane) -> RowStream:
+        """Documents end to end, cut every ``T`` tokens."""
+        begins = start.get("from", START)
+        reader, cutter = self._reader(), Cutter(self.length, begins, start.get("used", 0))
+        with closing(upstream(begins, lane)) as blocks:
+            # How many more documents fill a batch is not known before they are there.
+            for block in lane.want.pull_for_batches(blocks, lambda: 1):
+                for part, documents in reader.read(block):
+                    yield from cutter.feed(documents.values, self._bounds(documents), part.trail)
+                del block
+        yield from cutter.finish()
+
+    def _of_pools(self, upstream: Opener, start: Position, lane: Lane) -> RowStream:
+        """Documents put together by their lengths, pool by pool; batches go on from pool to pool."""
+        assert self.pool is not None
+        reader, waiting = self._reader(), 0
+        with closing(cut_pools(upstream, start, lane, self.pool)) as pools:
+            for pool in pools:
+                rows = self._fit(pool, reader)
+                order = draw_pool(pool, len(rows), lane)[pool.emitted :]
+                waiting = (waiting + len(order)) % self.batch_size
+                for nth, drawn in enumerate(order):
+                    row = rows[drawn]
+                    row.after = pool.after(pool.emitted + nth + 1, len(rows))
+                    if nth >= len(order) - waiting:
+                        row.keep()  # while the next pool fills
+                    yield row
+                    del row
+                del pool, rows
+
+    def _fit(self, pool: Pool, reader: DocumentReader) -> list[Row]:
+        """The rows of a pool."""
+        # A pool with a bad document is read one by one up to that, so this is the whole of a good one.
+        ((block, documents),) = list(reader.read(pool.samples))
+        bounds = np.array(self._bounds(documents), np.int64).reshape(-1, 2)
+        lengths = bounds[:, 1] - bounds[:, 0]
+        document, before = split_lengths(lengths, self.length)
+        part_lengths = np.minimum(lengths[document] - before, self.length)
+        starts = bounds[document, 0] + before
+        begin, end, of = starts.tolist(), (starts + part_lengths).tolist(), document.tolist()
+        is_last = (before + part_lengths == lengths[document]).tolist()
+        rows = []
+        for inside in best_fit(part_lengths, self.length):
+            row = Row()
+            for part in inside:
+                row.add(Part(documents.values, begin[part], end[part]), block.trail, of[part])
+                row.samples += is_last[part]
+            rows.append(row)
+        if rows:
+            rows[0].samples += int((lengths == 0).sum())  # which have no token, but are counted
+        return rows
+
+    def _reader(self) -> DocumentReader:
+        return DocumentReader(self._fields, self.length if self.overlong == "raise" else None)
+
+    def _bounds(self, documents: Documents) -> list[tuple[int, int]]:
+        """Where each document begins and stops."""
+        bounds = pairwise(documents.offsets.tolist())
+        if self.overlong != "truncate":
+            return list(bounds)
+        return [(first, min(stop, first + self.length)) for first, stop in bounds]
+
+
+def _batch(rows: list[Row], names: list[str], fills: list[float], width: int) -> Batch:
+    columns = lay_rows(rows, names, fills, width)
+    trail = JoinedTrail([row.place for row in rows])
+    samples, tokens = sum(row.samples for row in rows), sum(row.tokens for row in rows)
+    return Batch(Columns(columns, trail), rows[-1].after, samples, tokens)
+
+
+def _padding_of(fields: object) -> dict[str, PadField]:
+    """What was asked for of each field."""
+    if isinstance(fields, str):
+        fields = [fields]
+    given = dict(fields) if isinstance(fields, Mapping) else dict.fromkeys(_names(fields), 0)
+    if not given:
+        raise ValueError("fields should name at least one field")
+    _names(given)
+    if clash := sorted(given.keys() & set(_TAKEN)):
+        raise ValueError(f"a packed block has {clash} of its own; rename the fields that are packed")
+    padding = {name: how if isinstance(how, PadField) else PadField(how) for name, how in given.items()}
+    for name, how in padding.items():
+        if how != PadField(how.value, dtype=how.dtype):
+            raise ValueError(
+                "of a PadField Pack takes value and dtype, since its rows are of one length, but got "
+                f"{name!r}: {how}"
+            )
+    return padding
+
+
+def _names(fields: Any) -> list[str]:
+    names = list(fields) if isinstance(fields, Iterable) else [fields]
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(
+                "fields should be a name, a list of names, or a mapping of names to what to fill with, but "
+                f"got {type(name).__name__}: {name!r}"
+            )
+    return names

@@ -1,0 +1,109 @@
+"""Pools: runs of consecutive samples out of which batches are made together.
+
+A pool is cut like a shuffle's window: so many consecutive samples of a lane. What is made of it depends on
+its samples and its number alone. So a position needs only where the pool began and how much of it was handed
+on; resuming reads at most the open pool again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..blocks import Block, Gather
+from ..plan.order import permutation
+from ..types import Position
+from .batching import Batch, Batches
+from .lengths import Lengths
+from .op import START, Lane, Opener
+
+__all__ = ["Group", "Pool", "batches_of_pools", "cut_pools", "draw_pool"]
+
+Group: TypeAlias = NDArray[np.int64]
+"""Which samples of a pool make a batch, by their indices: ``(n,) int64``."""
+
+# Keeps the draw apart from that of a shuffle's window of the same number.
+_DRAW = 0x706F6F6C
+
+
+@dataclass(slots=True)
+class Pool:
+    """One pool.
+
+    Attributes:
+        samples: Of it.
+        number: Counted in its lane.
+        begins: Upstream position before its first sample.
+        ends: Upstream position after its last, None if the stream ends there.
+        emitted: How many parts of it were handed on before the pass began.
+    """
+
+    samples: Block
+    number: int
+    begins: Position
+    ends: Position | None
+    emitted: int
+
+    def after(self, emitted: int, count: int) -> Position:
+        """The position after so many of the ``count`` parts that the pool makes."""
+        if emitted == count and self.ends is not None:
+            return {"pool": self.number + 1, "emitted": 0, "from": self.ends}
+        return {"pool": self.number, "emitted": emitted, "from": self.begins}
+
+
+def cut_pools(upstream: Opener, start: Position, lane: Lane, size: int) -> Generator[Pool, None, None]:
+    """The pools of a lane from ``start`` on, each of ``size`` samples but the last.
+
+    Nothing here holds a pool while it is made use of: whoever lets go of it holds none while the next fills.
+    """
+    number, emitted, begins = start.get("pool", 0), start.get("emitted", 0), start.get("from", START)
+    gather = Gather(size)
+    with closing(upstream(begins, lane)) as blocks:
+        for block in lane.want.pull_for_batches(blocks, lambda: gather.lacking):
+            for samples in gather.feed(block):
+                ends = samples.trail.after(len(samples) - 1)
+                made = [Pool(samples, number, begins, ends, emitted)]
+                del samples
+                yield made.pop()
+                number, emitted, begins = number + 1, 0, ends
+            del block
+        if (rest := gather.finish()) is not None:
+            yield Pool(rest, number, begins, None, emitted)
+
+
+def draw_pool(pool: Pool, count: int, lane: Lane) -> list[int]:
+    """The order of the ``count`` parts of a pool: drawn, so that it says nothing of their lengths."""
+    return permutation(count, *lane.draw_key(lane.order_seed or 0), lane.topology.lane, pool.number, _DRAW)
+
+
+def batches_of_pools(
+    upstream: Opener,
+    start: Position,
+    lane: Lane,
+    size: int,
+    plan: Callable[[Block], tuple[Lengths, Sequence[Group]]],
+) -> Batches:
+    """The batches of all pools, those of a pool in an order drawn for it.
+
+    Args:
+        upstream, start, lane: As of ``Batching.open``.
+        size: Samples of a pool.
+        plan: Says of a pool how long its samples are, and which of them make the batches.
+    """
+    with closing(cut_pools(upstream, start, lane, size)) as pools:
+        for pool in pools:
+            lengths, groups = plan(pool.samples)
+            counts_tokens = lengths.values.dtype.kind == "i"
+            order = draw_pool(pool, len(groups), lane)
+            for emitted, nth in enumerate(order[pool.emitted :], pool.emitted + 1):
+                group = groups[nth]
+                tokens = int(lengths.values[group].sum()) if counts_tokens else 0
+                block = pool.samples.take(group.tolist())
+                yield Batch(block, pool.after(emitted, len(order)), len(group), tokens)
+                del block
+            del pool, lengths, groups

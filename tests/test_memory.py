@@ -1,0 +1,59 @@
+"""What the C allocator of the user's process is told, and what it is not."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has arenas")
+
+PROGRAM = """
+import ctypes, os, time
+import asyncloader as al
+
+def grow(number):
+    block = bytes(2_000_000)
+    time.sleep(0.005)  # so that every thread gets some
+    return block
+
+loader = al.DataLoader(al.from_iterable(range(200)).map(grow, concurrency=int(os.environ["THREADS"])))
+assert sum(1 for _ in loader) == 200
+libc = ctypes.CDLL(None)
+libc.fdopen.restype = ctypes.c_void_p
+reading, writing = os.pipe()
+file = ctypes.c_void_p(libc.fdopen(writing, b"w"))
+libc.malloc_info(0, file)
+libc.fclose(file)
+print(os.fdopen(reading).read().count("<heap nr="))
+"""
+
+
+def arenas(threads: int, **environment: str) -> int:
+    """How many arenas a process has after a pass with so many threads."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MALLOC", "GLIBC"))
+    }
+    environment = {**inherited, "THREADS": str(threads), **environment}
+    run = [sys.executable, "-c", PROGRAM]
+    printed = subprocess.run(run, env=environment, check=True, capture_output=True, text=True, timeout=120)
+    return int(printed.stdout)
+
+
+def test_threads_that_make_samples_share_an_arena_for_each_processor() -> None:
+    processors = len(os.sched_getaffinity(0))
+    assert arenas(threads=processors + 6) <= max(2, processors)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"MALLOC_ARENA_MAX": "5"}, {"GLIBC_TUNABLES": "glibc.malloc.arena_max=5"}]
+)
+def test_the_users_own_number_of_arenas_stays(setting: dict[str, str]) -> None:
+    assert arenas(threads=12, **setting) == 5
+
+
+def test_without_such_threads_nothing_is_said_of_arenas() -> None:
+    assert "MALLOC_ARENA_MAX" in os.environ or arenas(threads=1) > 2
