@@ -84,9 +84,9 @@ def sample_rng() -> np.random.Generator:
     calls = _here.get()
     if calls is None:
         raise RuntimeError(
-            "sample_rng() and sample_seed() are for the functions given to .map and .filter of a recipe, and "
-            "to .map_batches and .filter_batches, while a loader calls them; elsewhere there is no sample to "
-            "draw for. To try such a function out, run it in a recipe: from_iterable([sample]).map(fn).head(1)"
+            "sample_rng() and sample_seed() are for the functions given to .map, .filter, .map_batches and "
+            ".filter_batches of a recipe, while a loader calls them; elsewhere there is no sample to draw "
+            "for. To try such a function out, run it in a recipe: from_iterable([sample]).map(fn).head(1)"
         )
     return calls.rng()
 
