@@ -9,7 +9,7 @@ from __future__ import annotations
 from .block import Block, Column
 from .columns import Columns, take_of
 from .joining import Gather, join
-from .ragged import Ragged
+from .ragged import Ragged, offsets_of
 from .rows import Rows
 from .trails import JoinedTrail, NestedTrail, OffsetTrail, PickedTrail, Place, SourceTrail, Trail
 
@@ -28,5 +28,6 @@ __all__ = [
     "SourceTrail",
     "Trail",
     "join",
+    "offsets_of",
     "take_of",
 ]
