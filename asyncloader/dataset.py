@@ -23,7 +23,9 @@ from .ops.async_map import AsyncMap
 from .ops.context import MakeContext
 from .ops.fields import Rename, Select
 from .ops.filter import Filter
+from .ops.filter_batches import FilterBatches
 from .ops.map import Map
+from .ops.map_batches import MapBatches
 from .ops.op import START, Blocks, Lane, Op, Opener, Source
 from .ops.repeat import Repeat
 from .ops.shuffle import Shuffle
@@ -107,6 +109,59 @@ class Dataset:
                 "put its answer into the sample with .map, then filter by that field"
             )
         return self._with(Filter(predicate))
+
+    def map_batches(
+        self,
+        fn: Callable[[dict[str, Any]], Mapping[str, Any]],
+        *,
+        batch_size: int,
+        concurrency: int = 1,
+    ) -> Dataset:
+        """Replace ``batch_size`` consecutive samples at a time by ``fn(columns)``, keeping the order.
+
+        Args:
+            fn: A plain function of a dict with a column for each field: an array ``(n, ...)``, an
+                ``al.Ragged`` for sequences, or a list of strings, bytes or objects. It returns such a mapping
+                of as many samples, which may be that dict, changed; lists and tensors in it are made
+                columns. It must not write into a column, which may be read-only memory, and must give the
+                same result when called again, since resuming inside a chunk does.
+            batch_size: How many samples the function gets; fewer at the end of a lane. Without a default,
+                since it is part of what the function is given, and has nothing to do with the loader's.
+            concurrency: How many calls at a time, in each lane, on threads: pays where they release the GIL,
+                as tokenizers and NumPy do.
+
+        Raises:
+            TypeError: ``fn`` cannot be called, or is a coroutine function. While iterating: samples are no
+                mappings, or ``fn`` returns something else than columns.
+            ValueError: ``batch_size`` or ``concurrency`` is below 1. While iterating: the fields differ from
+                sample to sample, or a column is not of as many samples.
+        """
+        _check_callable("map_batches", fn, "columns")
+        _check_count("batch_size", batch_size)
+        _check_count("concurrency", concurrency)
+        if _is_async(fn):
+            raise TypeError("map_batches should get a plain function, but got a coroutine function; use .map")
+        return self._with(MapBatches(fn, batch_size, concurrency))
+
+    def filter_batches(self, predicate: Callable[[dict[str, Any]], Any], *, batch_size: int) -> Dataset:
+        """Keep of ``batch_size`` consecutive samples at a time those that ``predicate(columns)`` is true for.
+
+        Args:
+            predicate: A plain function of a dict of columns, as ``map_batches`` has it, that returns a
+                boolean mask ``(n,)``: an array, a tensor or a list. It gives the same one when asked again.
+            batch_size: How many samples the function gets; fewer at the end of a lane.
+
+        Raises:
+            TypeError: ``predicate`` cannot be called, or is a coroutine function. While iterating: samples
+                are no mappings.
+            ValueError: ``batch_size`` is below 1. While iterating: the fields differ from sample to sample,
+                or the answer is no such mask.
+        """
+        _check_callable("filter_batches", predicate, "columns")
+        _check_count("batch_size", batch_size)
+        if _is_async(predicate):
+            raise TypeError("filter_batches should get a plain function, but got a coroutine function")
+        return self._with(FilterBatches(predicate, batch_size))
 
     def shuffle(self, window: int, *, seed: int = 0) -> Dataset:
         """Permute the shards, and the samples within windows of ``window`` samples.
@@ -394,9 +449,9 @@ def _is_async(fn: Callable[..., Any]) -> bool:
     return iscoroutinefunction(target) or iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004  # the method itself is asked for
 
 
-def _check_callable(name: str, fn: object) -> None:
+def _check_callable(name: str, fn: object, of: str = "one sample") -> None:
     if not callable(fn):
-        raise TypeError(f"{name} should get a function of one sample, but got {type(fn).__name__}")
+        raise TypeError(f"{name} should get a function of {of}, but got {type(fn).__name__}")
 
 
 def _check_names(op: str, names: Iterable[object]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["align", "as_bytes", "dense", "over"]
 
@@ -34,6 +34,8 @@ def dense(tensor: Tensor) -> Tensor:
 
 def as_bytes(tensor: Tensor) -> Tensor:
     """The memory of a dense tensor, as ``(size_bytes,)`` uint8."""
+    import torch
+
     return (tensor if tensor.is_contiguous() else _in_order(tensor)).reshape(-1).view(torch.uint8)
 
 
@@ -47,5 +49,7 @@ def over(buffer: Tensor, dtype: Any, place: int, shape: Sequence[int], stride: S
 
     Set, not sliced: slices share the version counter by which autograd sees writes in place.
     """
+    import torch
+
     blank = torch.empty(0, dtype=dtype, device=buffer.device)
     return blank.set_(buffer.untyped_storage(), place, shape, stride)

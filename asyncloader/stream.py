@@ -20,6 +20,7 @@ from .dataset import Dataset
 from .ops.async_map import AsyncMap
 from .ops.batching import Batch, Batching, Single
 from .ops.map import Map
+from .ops.map_batches import MapBatches
 from .ops.op import Lane, Want, note_batch
 from .ops.take import Shortfall
 from .plan.lanes import Rotation
@@ -116,7 +117,7 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
     order = [lane for lane, _ in job.turns]
     rotation = Rotation(order)
     # A third for the operators that make samples, if there are any.
-    makers = sum(isinstance(op, Map | AsyncMap) for op in job.recipe.ops)
+    makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.ops)
     made_bytes = job.read_bytes // 3 if makers else 0
     budget = Budget(job.read_bytes - made_bytes, order)
     shared: dict[Any, Any] = {}

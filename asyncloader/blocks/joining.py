@@ -17,7 +17,7 @@ from .ragged import Ragged, offsets_of
 from .rows import Rows
 from .trails import JoinedTrail
 
-__all__ = ["Gather", "join"]
+__all__ = ["Gather", "join", "join_columns"]
 
 
 def join(blocks: Sequence[Block]) -> Block:
@@ -101,21 +101,22 @@ def _join_fields(blocks: list[Columns]) -> dict[str, Column] | None:
         return None
     joined: dict[str, Column] = {}
     for name in names:
-        column = _join_columns([block.fields[name] for block in blocks])
+        column = join_columns([block.fields[name] for block in blocks])
         if column is None:
             return None
         joined[name] = column
     return joined
 
 
-def _join_columns(columns: Sequence[Column]) -> Column | None:
+def join_columns(columns: Sequence[Column]) -> Column | None:
+    """One column of several; None if they are not alike."""
     arrays = [column for column in columns if isinstance(column, np.ndarray)]
     if len(arrays) == len(columns):
         alike = len({(array.dtype, array.shape[1:]) for array in arrays}) == 1
         return np.concatenate(arrays) if alike else None
     ragged = [column for column in columns if isinstance(column, Ragged)]
     if len(ragged) == len(columns):
-        values = _join_columns([column.flat for column in ragged])
+        values = join_columns([column.flat for column in ragged])
         if values is None:
             return None
         return Ragged(values, offsets_of(np.concatenate([column.lengths for column in ragged])))

@@ -45,19 +45,22 @@ class Ragged:
 
     @classmethod
     def of(cls, sequences: Sequence[Any] | NDArray[Any] | Ragged) -> Ragged:
-        """Sequences put end to end: arrays or lists of numbers, of one dtype and trailing shape.
+        """Sequences put end to end: arrays or lists of numbers, with one trailing shape.
 
-        An array ``(n, T, ...)`` is taken for ``n`` sequences, without a copy.
+        They should be of one dtype; of several it is the one that NumPy promotes them to. An empty list takes
+        that of the others, int64 without any. An array ``(n, T, ...)`` is taken for ``n`` sequences, without
+        a copy.
         """
         if isinstance(sequences, Ragged):
             return sequences
         if isinstance(sequences, np.ndarray) and sequences.ndim > 1:
             count, length, *inner = sequences.shape
             return _over(sequences.reshape(count * length, *inner), np.arange(count + 1) * length)
-        arrays = [np.asarray(sequence) for sequence in sequences]
-        return _over(
-            np.concatenate(arrays) if arrays else np.zeros(0, np.int64), offsets_of(list(map(len, arrays)))
-        )
+        typed = [
+            np.asarray(sequence) for sequence in sequences if len(sequence) or hasattr(sequence, "dtype")
+        ]
+        values = np.concatenate(typed) if typed else np.zeros(0, np.int64)
+        return _over(values, offsets_of(list(map(len, sequences))))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -62,13 +62,15 @@ _here: ContextVar[Calls | None] = ContextVar("asyncloader-calls", default=None)
 
 
 def sample_rng() -> np.random.Generator:
-    """The random generator of the sample that a function of ``.map`` or ``.filter`` is called for.
+    """The random generator of the sample that a function of the recipe is called for.
 
     It is keyed by (the seed of the recipe's first ``.shuffle``, or 0 without one; the epoch; the operator;
     the shard and the sample's index in it, in a ``.repeat`` also the repetition). So a sample is augmented
     alike whatever the number of workers, threads or coroutines and however the samples are shuffled, and
     again after a resume; in the next epoch and repetition it is augmented otherwise. Samples of
-    ``from_iterable`` are keyed by lane and index in it: there the number of lanes matters.
+    ``from_iterable`` are keyed by lane and index in it: there the number of lanes matters. Functions of
+    ``.map_batches`` and ``.filter_batches`` get that of the first sample of their chunk; which samples those
+    are goes by the number of lanes too.
 
     Returns:
         A ``numpy.random.Generator``, the same one when asked again for the same sample, so that helpers
@@ -82,9 +84,9 @@ def sample_rng() -> np.random.Generator:
     calls = _here.get()
     if calls is None:
         raise RuntimeError(
-            "sample_rng() and sample_seed() are for the functions given to .map and .filter of a recipe, "
-            "while a loader calls them for a sample; elsewhere there is no sample to draw for. To try such "
-            "a function out, run it in a recipe: from_iterable([sample]).map(fn).head(1)"
+            "sample_rng() and sample_seed() are for the functions given to .map, .filter, .map_batches and "
+            ".filter_batches of a recipe, while a loader calls them; elsewhere there is no sample to draw "
+            "for. To try such a function out, run it in a recipe: from_iterable([sample]).map(fn).head(1)"
         )
     return calls.rng()
 

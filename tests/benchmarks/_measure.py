@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -65,3 +66,18 @@ def run_fresh(script: str, *arguments: str) -> dict[str, float]:
 def machine() -> str:
     """The line that stands above a table."""
     return f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
+
+
+def parser_of(doc: str | None, *, rounds: int, measured: tuple[str, ...]) -> argparse.ArgumentParser:
+    """What a comparison of two sides takes, each measured with several numbers of workers.
+
+    Args:
+        doc: The script's, whose first line describes it.
+        rounds: How many pairs of runs there are by default.
+        measured: What ``run_fresh`` hands on, for ``--measure``.
+    """
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0] if doc else None)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
+    parser.add_argument("--measure", nargs=len(measured), metavar=measured, help=argparse.SUPPRESS)
+    return parser

@@ -19,7 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from stream_tar import ours, write_shards
+from _corpus import write_shards
+from stream_tar import ours
 
 
 def measure(loop: str, base: str) -> None:

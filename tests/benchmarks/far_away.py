@@ -10,9 +10,7 @@ each side in a fresh process, in turn within one run; the table gives medians.
 from __future__ import annotations
 
 import argparse
-import io
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -23,24 +21,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from _corpus import BATCH, SAMPLES, SHARDS, write_shards
 from _measure import machine, run_fresh
 
-SHARDS, SAMPLES, SAMPLE_BYTES, BATCH = 32, 312, 100_000, 64
 RATE_BYTES_S = 40e6
 
 #: The requests loader needs minutes for what the other reads in seconds; its rate shows in a few shards, and
 #: the other's only once it has come up to speed. It reads the same shards again, under other URLs.
 THEIR_SHARDS, OUR_SHARDS = 2, 12 * SHARDS
-
-
-def write_shards(directory: Path) -> None:
-    """32 shards, 1.0 GB, random bytes."""
-    for shard in range(SHARDS):
-        with tarfile.open(directory / f"train-{shard:03d}.tar", "w") as tar:
-            for index in range(SAMPLES):
-                member = tarfile.TarInfo(f"{shard:03d}{index:05d}.jpg")
-                member.size = SAMPLE_BYTES
-                tar.addfile(member, io.BytesIO(os.urandom(SAMPLE_BYTES)))
 
 
 def ours(base: str) -> Iterator[list[bytes]]:

@@ -10,14 +10,13 @@ and the median of the ratios pair by pair. Samples per second count from the fir
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
 
-from _measure import PeakMemory, machine, run_fresh
+from _measure import PeakMemory, machine, parser_of, run_fresh
 
 ITEMS, BATCH = 1_000_000, 256
 
@@ -96,11 +95,7 @@ def compare(kind: str, workers: int, rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
-    parser.add_argument("--measure", nargs=3, metavar=("SIDE", "KIND", "WORKERS"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser_of(__doc__, rounds=7, measured=("SIDE", "KIND", "WORKERS")).parse_args()
     if options.measure:
         measure(options.measure[0], options.measure[1], int(options.measure[2]))
         return

@@ -19,8 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from _corpus import SHARDS, write_shards
 from _measure import PeakMemory
-from stream_tar import SHARDS, write_shards
 
 BATCHES, PAUSE_S = 100, 0.02
 

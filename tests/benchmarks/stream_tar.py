@@ -10,10 +10,7 @@ person writes by hand. ``peak`` is the largest resident memory of the loader's p
 
 from __future__ import annotations
 
-import argparse
-import io
 import json
-import os
 import statistics
 import sys
 import tarfile
@@ -24,21 +21,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from _measure import PeakMemory, machine, run_fresh
+from _corpus import BATCH, SAMPLES, SHARDS, write_shards
+from _measure import PeakMemory, machine, parser_of, run_fresh
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-SHARDS, SAMPLES, SAMPLE_BYTES, BATCH = 32, 312, 100_000, 64
-
-
-def write_shards(directory: Path) -> None:
-    """The corpus: 32 shards, 1.0 GB, random bytes."""
-    for shard in range(SHARDS):
-        with tarfile.open(directory / f"train-{shard:03d}.tar", "w") as tar:
-            for index in range(SAMPLES):
-                member = tarfile.TarInfo(f"{shard:03d}{index:05d}.jpg")
-                member.size = SAMPLE_BYTES
-                tar.addfile(member, io.BytesIO(os.urandom(SAMPLE_BYTES)))
 
 
 def keep(samples: list[Any]) -> list[Any]:
@@ -134,11 +120,8 @@ def compare(base: str, name: str, workers: int, rounds: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
+    parser = parser_of(__doc__, rounds=5, measured=("SIDE", "BASE", "WORKERS"))
     parser.add_argument("--local", action="store_true", help="also read the shards from local disk")
-    parser.add_argument("--measure", nargs=3, metavar=("SIDE", "BASE", "WORKERS"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         measure(options.measure[0], options.measure[1], int(options.measure[2]))

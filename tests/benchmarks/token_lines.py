@@ -11,7 +11,6 @@ same as an ``IterableDataset`` in torch's ``DataLoader``, shards dealt by worker
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import random
@@ -24,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from _measure import machine, run_fresh
+from _measure import machine, parser_of, run_fresh
 
 SHARDS, DOCUMENTS, BATCH = 16, 1500, 64
 
@@ -97,11 +96,7 @@ def measure(side: str, base: str, workers: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--workers", type=int, nargs="+", default=[0, 2])
-    parser.add_argument("--measure", nargs=3, metavar=("SIDE", "BASE", "WORKERS"), help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    options = parser_of(__doc__, rounds=7, measured=("SIDE", "BASE", "WORKERS")).parse_args()
     if options.measure:
         measure(options.measure[0], options.measure[1], int(options.measure[2]))
         return

@@ -67,12 +67,19 @@ def test_a_part_of_much_pickles_small() -> None:
         ([[1, 2], [], [3]], [[1, 2], [], [3]]),
         ([np.zeros((1, 2)), np.ones((2, 2))], [[[0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]]]),
         (np.arange(6).reshape(3, 2), [[0, 1], [2, 3], [4, 5]]),
+        ([[], []], [[], []]),
         (np.zeros((0, 3)), []),
         (np.zeros((2, 0)), [[], []]),
     ],
 )
 def test_sequences_are_put_end_to_end(sequences: Any, expected: list[Any]) -> None:
     assert Ragged.of(sequences).tolist() == expected
+
+
+def test_an_empty_list_takes_the_type_of_the_others() -> None:
+    assert Ragged.of([[], [1]]).values.dtype == np.int64  # type: ignore[union-attr]
+    assert Ragged.of([[], np.zeros(0, np.int8)]).values.dtype == np.int8  # type: ignore[union-attr]
+    assert Ragged.of([[]]).values.dtype == np.int64  # type: ignore[union-attr]
 
 
 def test_an_array_of_sequences_is_taken_over_without_a_copy() -> None:

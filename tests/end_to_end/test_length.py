@@ -164,12 +164,18 @@ def test_a_progress_bar_has_a_total_and_starts_where_the_run_goes_on(
     assert f"| {len(loader)}/{len(loader)} [" in shown
 
 
-def test_a_loop_that_is_left_where_another_epoch_ends_is_told(shards: list[str]) -> None:
+def of_several_lengths(shards: list[str]) -> tuple[Any, list[int]]:
+    """A loader whose epochs differ in length, and how long the first ten are."""
     loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3, collate_fn=list)
     lengths = []
     for epoch in range(10):
         loader.set_epoch(epoch)
         lengths.append(len(loader))
+    return loader, lengths
+
+
+def test_a_loop_that_is_left_where_another_epoch_ends_is_told(shards: list[str]) -> None:
+    loader, lengths = of_several_lengths(shards)
     shortest, longest = min(lengths), max(lengths)
     loader.set_epoch(lengths.index(longest))
     for delivered, _ in enumerate(loader, 1):
@@ -255,11 +261,7 @@ def test_an_epoch_that_is_set_keeps_the_position_of_a_pass_that_was_not_read() -
 
 
 def test_length_and_copies_are_those_of_the_pass_that_was_not_read(shards: list[str]) -> None:
-    loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3, collate_fn=list)
-    lengths = []
-    for epoch in range(10):
-        loader.set_epoch(epoch)
-        lengths.append(len(loader))
+    loader, lengths = of_several_lengths(shards)
     epoch = next(number for number in range(9) if lengths[number] != lengths[number + 1])
     loader.set_epoch(epoch)
     unread: Any = iter(loader)
@@ -281,11 +283,7 @@ def test_a_pass_that_another_one_takes_the_place_of_is_closed() -> None:
 
 
 async def test_a_cut_epoch_is_told_at_the_line_of_an_async_loop_too(shards: list[str]) -> None:
-    loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3, collate_fn=list)
-    lengths = []
-    for epoch in range(10):
-        loader.set_epoch(epoch)
-        lengths.append(len(loader))
+    loader, lengths = of_several_lengths(shards)
     loader.set_epoch(lengths.index(max(lengths)))
     for delivered, _ in enumerate(loader, 1):
         if delivered == min(lengths):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from corpus import Corpus, keys_of
 
@@ -35,6 +36,15 @@ def _halved(sample: dict[str, Any]) -> dict[str, Any]:
     return {**sample, "half": sample["number"] / 2}
 
 
+def _beside_the_first(batch: dict[str, Any]) -> dict[str, Any]:
+    first = np.full(len(batch["number"]), batch["number"][0])
+    return {**batch, "first": first, "drawn": al.sample_rng().integers(99, size=len(first))}
+
+
+def _above_the_first(batch: dict[str, Any]) -> Any:
+    return batch["number"] > batch["number"][0]
+
+
 RECIPES: dict[str, Recipe] = {
     "plain": lambda ds: ds,
     "shuffle": lambda ds: ds.shuffle(5),
@@ -47,6 +57,9 @@ RECIPES: dict[str, Recipe] = {
     "repeat": lambda ds: ds.repeat(2),
     "shuffle, repeat, shuffle": lambda ds: ds.shuffle(3, seed=1).repeat(2).shuffle(4, seed=2),
     "filter after shuffle after async map": lambda ds: ds.map(_later).shuffle(4).filter(_odd),
+    "map_batches": lambda ds: ds.shuffle(5).map_batches(_beside_the_first, batch_size=4),
+    "map_batches on threads": lambda ds: ds.map_batches(_beside_the_first, batch_size=4, concurrency=2),
+    "filter_batches": lambda ds: ds.filter_batches(_above_the_first, batch_size=3).shuffle(2).repeat(2),
     "rename, select": lambda ds: ds.rename(number="n").select("n"),
 }
 

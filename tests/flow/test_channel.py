@@ -286,6 +286,18 @@ def test_a_waiter_whose_loop_has_closed_disturbs_nobody() -> None:
     assert channel.receive() == "a"
 
 
+def run_to_the_end(
+    channel: Channel[Any], senders: list[threading.Thread], receivers: list[threading.Thread]
+) -> None:
+    for thread in senders + receivers:
+        thread.start()
+    for thread in senders:
+        thread.join(20)
+    channel.finish()
+    for thread in receivers:
+        thread.join(20)
+
+
 class Counting(Channel[Any]):
     """Counts how often its rules are asked."""
 
@@ -478,13 +490,7 @@ def test_impatient_receivers_and_senders_of_all_kinds_lose_nothing_and_all_come_
     senders += [threading.Thread(target=asyncio.run, args=(send_impatiently(number),)) for number in (2, 3)]
     receivers = [threading.Thread(target=receive) for _ in range(2)]
     receivers += [threading.Thread(target=asyncio.run, args=(receive_impatiently(),)) for _ in range(2)]
-    for thread in senders + receivers:
-        thread.start()
-    for thread in senders:
-        thread.join(20)
-    channel.finish()
-    for thread in receivers:
-        thread.join(20)
+    run_to_the_end(channel, senders, receivers)
     assert sorted(received) == [(number, item) for number in range(4) for item in range(200)]
 
 
@@ -510,13 +516,7 @@ def test_many_senders_and_receivers_through_both_doors_lose_and_repeat_nothing(c
     doors: list[Door] = [Thread(), Loop()]
     senders = [threading.Thread(target=send, args=(door, number)) for number, door in enumerate(doors * 2)]
     receivers = [threading.Thread(target=receive, args=(door,)) for door in doors * 2]
-    for thread in senders + receivers:
-        thread.start()
-    for thread in senders:
-        thread.join(20)
-    channel.finish()
-    for thread in receivers:
-        thread.join(20)
+    run_to_the_end(channel, senders, receivers)
     assert sorted(received) == [(number, item) for number in range(4) for item in range(150)]
 
 

@@ -114,6 +114,17 @@ class LineByHand(Line):
         return super().training_step(batch, number)
 
 
+class SavesOnce(lightning.Callback):  # type: ignore[misc]  # only known at run time
+    """Saves a checkpoint after the third step."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def on_train_batch_end(self, trainer: Any, model: Any, *_: Any) -> None:
+        if trainer.global_step == 3:
+            trainer.save_checkpoint(self._path)
+
+
 @pytest.mark.parametrize(("line", "ahead"), [(LineByHand, 0), (Line, 1)])
 def test_a_checkpoint_of_the_trainer_holds_the_stream_s_position(
     line: type[Line], ahead: int, tmp_path: Path
@@ -121,16 +132,10 @@ def test_a_checkpoint_of_the_trainer_holds_the_stream_s_position(
     # Of a loader without a length Lightning reads one batch ahead, and saves the position behind it.
     (tmp_path / "shards").mkdir()
 
-    class SavesOnce(lightning.Callback):  # type: ignore[misc]  # only known at run time
-        def on_train_batch_end(self, trainer: Any, model: Any, *_: Any) -> None:
-            if trainer.global_step == 3:
-                trainer.save_checkpoint(tmp_path / "state.ckpt")
-
     def fit(**options: Any) -> list[list[int]]:
         torch.manual_seed(0)
         model = line()
-        trainer = make_trainer()
-        trainer.callbacks.append(SavesOnce())
+        trainer = make_trainer(callbacks=[SavesOnce(tmp_path / "state.ckpt")])
         trainer.fit(model, KINDS["from_urls"](tmp_path / "shards", 0), **options)
         return model.batches
 
@@ -240,15 +245,12 @@ def test_a_checkpoint_of_a_stream_that_knows_its_length_is_of_the_batch_it_was_s
 ) -> None:
     (tmp_path / "shards").mkdir()
 
-    class SavesOnce(lightning.Callback):  # type: ignore[misc]  # only known at run time
-        def on_train_batch_end(self, trainer: Any, model: Any, *_: Any) -> None:
-            if trainer.global_step == 3:
-                trainer.save_checkpoint(tmp_path / "state.ckpt")
-
     def fit(**options: Any) -> list[list[int]]:
         torch.manual_seed(0)
         model = Line()
-        make_trainer(callbacks=[SavesOnce()]).fit(model, counted(tmp_path / "shards"), **options)
+        make_trainer(callbacks=[SavesOnce(tmp_path / "state.ckpt")]).fit(
+            model, counted(tmp_path / "shards"), **options
+        )
         return model.batches
 
     whole = fit()

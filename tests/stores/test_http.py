@@ -19,7 +19,6 @@ from asyncloader import testing
 from asyncloader.errors import StoreError
 from asyncloader.stores.failures import ThrottledError, TransientError
 from asyncloader.stores.http.client import HttpStore
-from asyncloader.stores.http.options import HTTP_OPTIONS, check_http_options
 from asyncloader.stores.store import Body
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
@@ -418,40 +417,6 @@ async def test_a_small_document_is_fetched_whole_and_a_large_one_not(serve: Serv
         await http.fetch(server.url_of("x"), 1023)
     with pytest.raises(StoreError, match="404"):
         await http.fetch(server.url_of("y"), 1024)
-
-
-def test_headers_of_the_user_are_options() -> None:
-    assert set(HTTP_OPTIONS) == {"headers"}
-    check_http_options({})
-    check_http_options({"headers": {"Authorization": "Bearer x", "X-Token": "\u00e4 b"}})
-
-
-@pytest.mark.parametrize(
-    ("options", "kind"),
-    [
-        ({"header": {"a": "SENTINEL"}}, ValueError),
-        ({"headers": "Authorization: SENTINEL"}, TypeError),
-        ({"headers": {"A": b"SENTINEL"}}, TypeError),
-        ({"headers": {"A": None}}, TypeError),
-        ({"headers": {1: "SENTINEL"}}, TypeError),
-        ({"headers": {"A": "SENTINEL\r\nRange: bytes=0-1"}}, ValueError),
-        ({"headers": {"A": "SENTINEL\x00"}}, ValueError),
-        ({"headers": {"A: SENTINEL": "x"}}, ValueError),
-        ({"headers": {"A\n": "SENTINEL"}}, ValueError),
-        ({"headers": {"": "SENTINEL"}}, ValueError),
-        ({"headers": {"Range": "SENTINEL"}}, ValueError),
-        ({"headers": {"if-match": "SENTINEL"}}, ValueError),
-        ({"headers": {"Accept-encoding": "SENTINEL"}}, ValueError),
-        ({"headers": {"HOST": "SENTINEL"}}, ValueError),
-        ({"headers": {"a": "SENTINEL", "A": "SENTINEL"}}, ValueError),
-    ],
-)
-def test_wrong_options_are_refused_without_their_values(
-    options: dict[str, Any], kind: type[Exception]
-) -> None:
-    with pytest.raises(kind) as caught:
-        check_http_options(options)
-    assert "SENTINEL" not in str(caught.value)
 
 
 FAILURES: dict[str, list[testing.Fault]] = {

@@ -118,7 +118,7 @@ al.DataLoader(recipe, batching=al.Pack({"tokens": 0, "labels": al.PadField(-100)
 al.DataLoader(recipe, batching=al.Pack(["tokens", "labels"], overlong="truncate", pool=1000))
 al.DataLoader(recipe, batching=64)  # type: ignore[arg-type]  # that is batch_size
 al.Pack("tokens", overlong="cut")  # type: ignore[arg-type]  # none of the three
-al.TokenBatches("tokens", max_tokens=9)  # type: ignore[call-arg, misc]  # all go by name
+al.TokenBatches("tokens", max_tokens=9)  # type: ignore[call-arg]  # all go by name
 
 al.DataLoader(recipe, collate_fn=3)  # type: ignore[arg-type]  # not a function
 al.DataLoader(3)  # type: ignore[arg-type]  # not a dataset of any kind

@@ -15,6 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import asyncloader as al
 from asyncloader.workers.packing import OVER_PAGES_BYTES, Bytes, pack, unpack
 
 LARGE = OVER_PAGES_BYTES  # elements; in any dtype at least the limit in bytes
@@ -134,6 +135,13 @@ def test_what_lies_in_place_is_aligned() -> None:
     back = roundtrip([torch.zeros(LARGE + odd, dtype=torch.uint8) for odd in range(5)])
     start = min(tensor.data_ptr() for tensor in back)
     assert all((tensor.data_ptr() - start) % 64 == 0 for tensor in back)
+
+
+def test_ragged_columns_travel_with_their_own_values_alone() -> None:
+    column = al.Ragged(np.arange(1_000_000), np.arange(0, 1_000_001, 1000)).part(3, 5)
+    batch, _ = through_memory([{"tokens": column, "views": list(column)}])
+    assert batch[0]["tokens"].values.tolist() == list(range(3000, 5000))
+    assert batch[0]["tokens"].tolist() == [view.tolist() for view in batch[0]["views"]]
 
 
 def test_bytes_are_owned() -> None:

@@ -1,0 +1,72 @@
+"""``.filter_batches``: keep the samples that a function of many at once says yes to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..blocks import Block, array_of, column_of, columns_of
+from ..plan.counts import Counter, Deal, UnknownCount
+from ..types import Position
+from .chunks import open_chunks
+from .draws import Calls
+from .op import Blocks, Lane, Opener, name_of, note_batch
+
+__all__ = ["FilterBatches"]
+
+
+@dataclass(frozen=True)
+class FilterBatches:
+    """Keep of chunks of ``batch_size`` samples those that ``predicate(columns)`` is true for.
+
+    Args:
+        predicate: Any callable of a dict of columns that gives a boolean mask. It must give the same one when
+            asked again, since resuming inside a chunk asks again.
+        batch_size: Samples of a chunk; the last one of a lane may have fewer.
+    """
+
+    predicate: Callable[[dict[str, Any]], Any]
+    batch_size: int
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        with closing(open_chunks(upstream, start, self.batch_size, lane)) as chunks:
+            for chunk in chunks:
+                mask = self._ask(chunk.block, lane)
+                block = chunk.block if mask.all() else chunk.block.take(np.flatnonzero(mask).tolist())
+                yield from chunk.hand_on(block)
+                del chunk, block
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        raise UnknownCount(
+            f"filter_batches({name_of(self.predicate)}) does not say how many samples it keeps"
+        )
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"op": "filter_batches", "fn": name_of(self.predicate), "batch_size": self.batch_size}
+
+    def _ask(self, block: Block, lane: Lane) -> NDArray[np.bool_]:
+        try:
+            with Calls(lane, block.trail, ()):
+                answer = self.predicate(columns_of(block))
+            return _checked(answer, len(block))
+        except Exception as error:
+            note_batch(error, f"filter_batches({name_of(self.predicate)})", block.trail, len(block))
+            raise
+
+
+def _checked(answer: Any, count: int) -> NDArray[np.bool_]:
+    mask = column_of(answer) if isinstance(answer, list) else array_of(answer)
+    if not isinstance(mask, np.ndarray):
+        mask = None
+    elif mask.dtype == np.bool_ and mask.shape == (count,):
+        return mask
+    found = type(answer).__qualname__ if mask is None else f"{mask.dtype} of shape {mask.shape}"
+    raise ValueError(
+        f"expected the function to return a boolean mask ({count},), true for the samples to keep, "
+        f"found {found}"
+    )
