@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 from ..blocks import Block, Column, Columns
@@ -36,7 +37,7 @@ def collate_columns(fn: Callable[[Any], Any], fields: Mapping[str, Column]) -> A
     A function may have a method ``from_columns(fields)``, which gives the same batch as the function does
     from rows, or NotImplemented where it cannot. ``default_collate`` is known here, torch's own too.
     """
-    if _is_default(fn):
+    if any(fn is default for default in _defaults()):
         from .columns import stack_columns
 
         return stack_columns(fields)
@@ -44,12 +45,12 @@ def collate_columns(fn: Callable[[Any], Any], fields: Mapping[str, Column]) -> A
     return NotImplemented if from_columns is None else from_columns(fields)
 
 
-def _is_default(fn: Callable[[Any], Any]) -> bool:
-    """Imported only now: ``import asyncloader`` loads no torch."""
+@cache
+def _defaults() -> tuple[Callable[[Any], Any], ...]:
+    """``default_collate``, ours and torch's; imported only now: ``import asyncloader`` loads no torch."""
     import torch.utils.data
 
     from .default import default_collate
     from .streaming import streaming_collate
 
-    defaults = (streaming_collate, default_collate, torch.utils.data.default_collate)
-    return any(fn is default for default in defaults)
+    return streaming_collate, default_collate, torch.utils.data.default_collate

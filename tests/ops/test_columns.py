@@ -9,18 +9,25 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn_columns import plain
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Ragged
+from asyncloader.collate import Pad
+from asyncloader.collate.block import collate_block
 from asyncloader.dataset import Dataset
 from asyncloader.ops.batching import FixedSize
 from asyncloader.ops.fields import Rename, Select
 from asyncloader.ops.filter import Filter
+from asyncloader.ops.filter_batches import FilterBatches
 from asyncloader.ops.map import Map
+from asyncloader.ops.map_batches import MapBatches
 from asyncloader.ops.op import START, Op
 from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle
 from asyncloader.ops.take import Take
+from asyncloader.types import Position
 
 from .running import Listed, ListedColumns, lane_of, positions_of
 
@@ -73,6 +80,57 @@ def test_no_row_is_made_up_to_the_batch(
         for batch in batches:
             assert isinstance(batch.block, Columns)
             assert batch.position
+
+
+def label_doubled(sample: dict[str, Any]) -> dict[str, Any]:
+    return {**sample, "label": sample["label"] * 2}
+
+
+def first_label_beside(batch: dict[str, Any]) -> dict[str, Any]:
+    return {**batch, "label": batch["label"] + batch["label"][0]}
+
+
+OPS = st.one_of(
+    st.builds(Select, st.just(("label", "tokens"))),
+    st.builds(Shuffle, st.integers(1, 30), st.integers(0, 3)),
+    st.builds(Take, st.integers(1, 60)),
+    st.builds(Repeat, st.integers(1, 2)),
+    st.builds(Map, st.just(label_doubled), st.integers(1, 2)),
+    st.builds(Filter, st.just(lambda sample: sample["label"] % 3)),
+    st.builds(MapBatches, st.just(first_label_beside), st.integers(1, 12), st.integers(1, 2)),
+    st.builds(FilterBatches, st.just(lambda batch: batch["label"] % 5 > 0), st.integers(1, 12)),
+)
+
+
+def batches_of(
+    source: Listed, ops: list[Op], size: int, engine: Engine, start: Position = START
+) -> list[Any]:
+    """Each batch, padded, with the position after it."""
+    recipe = Dataset(source, (*ops, Select(("tokens", "label"))))
+    with closing(FixedSize(size).open(recipe.open, start, lane_of(engine))) as batches:
+        return [
+            (
+                {name: (value.dtype, value.tolist()) for name, value in collated.items()},
+                batch.position,
+            )
+            for batch in batches
+            for collated in [collate_block(Pad({"tokens": 0}), batch.block, str)]
+        ]
+
+
+@settings(deadline=None)
+@given(ops=st.lists(OPS, max_size=5), size=st.integers(1, 9), data=st.data())
+def test_any_recipe_gives_the_same_batches_of_columns_and_of_rows_and_resumes(
+    ops: list[Op], size: int, data: st.DataObject, engine: Engine
+) -> None:
+    block = everything()
+    of_columns = batches_of(ListedColumns(block), ops, size, engine)
+    assert of_columns == batches_of(Listed(block.rows()), ops, size, engine)
+    if of_columns:
+        done = data.draw(st.integers(1, len(of_columns)))
+        start = of_columns[done - 1][1]
+        for source in (ListedColumns(block, sizes=(2, 5)), Listed(block.rows())):
+            assert batches_of(source, ops, size, engine, start) == of_columns[done:]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, assert_type
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 import asyncloader as al
@@ -23,6 +25,15 @@ def double(sample: dict[str, Any]) -> dict[str, Any]:
 
 async def fetch(sample: dict[str, Any]) -> dict[str, Any]:
     return sample
+
+
+def lengthen(batch: dict[str, Any]) -> dict[str, Any]:
+    tokens: al.Ragged = batch["tokens"]
+    return {**batch, "length": tokens.lengths, "again": al.Ragged(tokens.values, tokens.offsets)}
+
+
+def is_long(batch: dict[str, Any]) -> npt.NDArray[np.bool_]:
+    return np.asarray(batch["length"] > 10)
 
 
 def stack(samples: list[Any]) -> torch.Tensor:
@@ -56,6 +67,10 @@ assert_type(recipe.decode({"flac": len}, concurrency=4), al.Dataset)
 assert_type(recipe.repeat(), al.Dataset)
 assert_type(recipe.repeat(2).take(100), al.Dataset)
 
+assert_type(recipe.map_batches(lengthen, batch_size=64, concurrency=2), al.Dataset)
+assert_type(recipe.filter_batches(is_long, batch_size=64), al.Dataset)
+recipe.map_batches(lengthen)  # type: ignore[call-arg]  # of how many samples
+recipe.map_batches(is_long, batch_size=64)  # type: ignore[arg-type]  # gives no columns
 recipe.map("double")  # type: ignore[arg-type]  # not a function
 recipe.shuffle("many")  # type: ignore[arg-type]  # not a number
 recipe.select(3)  # type: ignore[arg-type]  # not a name
