@@ -18,6 +18,8 @@ from ._flow.budget import Budget
 from ._flow.engine import Engine
 from .cache.setting import cache_setting
 from .catalog import make_catalog
+from .formats import check_selection
+from .formats.columnar.selection import make_selection
 from .formats.fields import decode_sample, default_handlers
 from .ops.async_map import AsyncMap
 from .ops.context import MakeContext
@@ -356,6 +358,8 @@ def from_urls(
     manifest: str | os.PathLike[str] | None = None,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
+    columns: Iterable[str] | None = None,
+    filters: Any = None,
 ) -> Dataset:
     """A recipe that streams the samples of shards.
 
@@ -365,8 +369,8 @@ def from_urls(
             (``train-{000..127}.tar``), which are the way to name many, and lists (``{a,b}``). Globs and
             prefixes (``s3://bucket/train/``) of all but web servers are looked up now, once, and their
             matches sorted; for object stores in a process of its own.
-        format: ``"tar"``, ``"jsonl"`` or ``"text"``, for shards whose suffix does not tell. A
-            compression is found by content.
+        format: ``"tar"``, ``"jsonl"``, ``"text"``, ``"parquet"`` or ``"arrow"``, for shards whose suffix does
+            not tell. A compression is found by content.
         storage_options: Endpoint, region, credentials, headers; see ``docs/reference/urls.md``.
         network: Time-outs, retries and hedging; the default suits stores near and far.
         renew: For presigned URLs that expire: called with a shard's URL when the server refuses it (400,
@@ -377,12 +381,19 @@ def from_urls(
         cache_dir: Keep shards of servers in this folder, whole, for later epochs and runs and for all
             processes of the machine. None, the default, keeps nothing: not every disk has room.
         cache_limit: Most bytes kept there, as an int or as ``"200GB"`` or ``"1 TiB"``; 64 GiB by default.
+        columns: Of Parquet and Arrow: names of the columns that become fields, in this order. Of Parquet no
+            others are requested. None, the default, takes all.
+        filters: Of Parquet and Arrow: keep the rows that meet an expression of ``pyarrow.compute``, such as
+            ``pc.field("n") > 3``, or a list of tuples ``("n", ">", 3)`` that must all hold, or of such lists,
+            of which one must hold. Of Parquet, row groups that have no such row by their statistics are not
+            requested. A column may be filtered by and not be among ``columns``.
 
     Raises:
         TypeError: ``urls`` holds something else than strings and paths, or an option is of a wrong type.
         ValueError: No shard, an unknown scheme, format or storage option, a glob or prefix without a
-            match, a manifest that does not know a shard, a folder that cannot hold a cache, or ``renew``
-            where no shard is behind http(s).
+            match, a manifest that does not know a shard, a folder that cannot hold a cache, ``renew`` where
+            no shard is behind http(s), or ``columns`` or ``filters`` for a format without columns.
+        ImportError: Shards are Parquet or Arrow, and pyarrow is not installed.
         StoreError: A server cannot be asked for a listing, or a manifest not be read; or a folder, glob or
             prefix lacks shards that its manifest lists. Names, lists and braces are taken for a selection.
         FormatError: The manifest is not sound.
@@ -391,6 +402,7 @@ def from_urls(
         raise TypeError(f"network should be a NetworkPolicy, but got {type(network).__name__}")
     if renew is not None and not callable(renew):
         raise TypeError(f"renew should be a function of a URL, but got {type(renew).__name__}")
+    selection = make_selection(columns, filters)
     cache = cache_setting(cache_dir, cache_limit)
     access = Access(dict(storage_options or {}), network or NetworkPolicy(), renew, cache)
     catalog = make_catalog(urls, format, manifest, access.options, access.network)
@@ -400,7 +412,8 @@ def from_urls(
             "renew is for presigned http(s):// URLs, which expire, but none of the shards has one; keys of "
             "an object store that expire are given by storage_options={'credential_provider': function}"
         )
-    return Dataset(Shards(catalog.urls, catalog.formats, access, catalog.checks))
+    check_selection(selection, catalog.formats)
+    return Dataset(Shards(catalog.urls, catalog.formats, access, catalog.checks, selection))
 
 
 def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:

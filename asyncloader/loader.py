@@ -101,8 +101,8 @@ class DataLoader(Loader[T]):
             processes of this rank together, dealt evenly to its lanes. For functions whose calls cost money
             or quota: with 0 a batch's calls are made when it is asked for. None, the default, does not
             count them, so that the consumer waits least.
-        batching: For streams: which samples make a batch, instead of a fixed number of them. Excludes
-            ``batch_size`` and ``drop_last``.
+        batching: For streams: which samples make a batch, instead of a fixed number of them:
+            ``TokenBatches``, ``Buckets`` or ``Pack``. Excludes ``batch_size`` and ``drop_last``.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, a function that

@@ -145,8 +145,9 @@ class ProgressBar:
 
     def _say(self, statistics: Statistics) -> None:
         elapsed_s = max(statistics.elapsed_s, 1e-9)
+        tokens = f"{statistics.tokens / elapsed_s:,.0f} tokens/s, " if statistics.tokens else ""
         self._bar.set_postfix_str(
-            f"{statistics.samples / elapsed_s:,.0f} samples/s, "
+            f"{statistics.samples / elapsed_s:,.0f} samples/s, {tokens}"
             f"{statistics.size_bytes / elapsed_s / 1e6:,.1f} MB/s, "
             f"waited {statistics.wait_share:.0%}",
             refresh=False,

@@ -130,13 +130,13 @@ class _Formats:
 
 
 def _format_of(shard: str) -> str:
-    try:
-        return format_of(suffix_path(shard))
-    except ValueError:
+    path = suffix_path(shard)
+    if not has_format(path):
         raise ValueError(
             f"cannot tell the format of {redact(shard)!r}: {_hint(shard)}expected a name that ends with "
             f"{known_suffixes()}; or name the format"
-        ) from None
+        )
+    return format_of(path)
 
 
 def _hint(shard: str) -> str:

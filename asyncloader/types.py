@@ -7,11 +7,54 @@ those of the stage before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypeAlias
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["Buffer", "Position", "Sample"]
+__all__ = ["Answer", "Buffer", "Layout", "Planning", "Position", "Sample", "Span"]
 
 Sample: TypeAlias = dict[str, Any]
 Position: TypeAlias = Mapping[str, Any]
 Buffer: TypeAlias = bytes | bytearray | memoryview
+
+
+class Span(NamedTuple):
+    """Bytes of a shard, from offset ``start`` up to ``stop``, exclusive."""
+
+    start: int
+    stop: int
+
+
+class Answer(NamedTuple):
+    """What a plan gets for a span that it asked for.
+
+    Attributes:
+        content: The bytes; fewer than were asked for where the shard ends before.
+        length: Of the whole shard, in bytes.
+        version: Names this version of the shard (its ETag); None where its store has no such name.
+    """
+
+    content: bytes
+    length: int
+    version: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What is to be read of a shard, as its plan has found out.
+
+    Attributes:
+        spans: Not empty any of them, in the order in which the decoder is fed them.
+        open_decoder: Makes the decoder, which is fed the bytes of the spans one after another, in any
+            chunking: it knows by their order where each belongs.
+        samples: How many the shard holds by its own account, whatever is read of it; None if it does not say.
+    """
+
+    spans: tuple[Span, ...]
+    open_decoder: Callable[[], Any]
+    samples: int | None = None
+
+
+Planning: TypeAlias = Generator[Span, Answer, Layout]
+"""The plan of what to read of a shard that is not read from front to back: asks for spans one at a time (a
+footer), is sent an ``Answer`` to each, and returns what is to be read. Pure: no I/O, no await."""

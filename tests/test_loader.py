@@ -198,6 +198,9 @@ def test_a_progress_bar_shows_batches_samples_bytes_and_the_wait(
     shown = capsys.readouterr().err
     assert "epoch 4: 10 batches" in shown
     assert "samples/s" in shown and "MB/s" in shown and "waited" in shown
+    assert "tokens/s" not in shown, "nobody counts them"
+    list(al.DataLoader(numbers(), batching=al.TokenBatches(length=int, max_tokens=20), progress=True))
+    assert re.search(r"samples/s, [1-9][\d,]* tokens/s, ", capsys.readouterr().err)
 
 
 def test_without_progress_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from .block import Block, Column
 from .columns import Columns, take_of
 from .joining import Gather, join
 from .making import array_of, column_of, columns_of
-from .ragged import Ragged
+from .ragged import Ragged, offsets_of
 from .rows import Rows
 from .trails import JoinedTrail, NestedTrail, OffsetTrail, PickedTrail, Place, SourceTrail, Trail
 
@@ -33,5 +33,6 @@ __all__ = [
     "column_of",
     "columns_of",
     "join",
+    "offsets_of",
     "take_of",
 ]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Column
+from .block import collate_columns
 from .pad import Pad
 
 __all__ = ["PadLongest"]
@@ -36,8 +37,7 @@ class PadLongest:
         """The same batch from columns, where what was chosen can make it; otherwise NotImplemented."""
         column = fields.get(self.field)
         chosen = self._choose(isinstance(column, np.ndarray) and column.ndim == 1)
-        make: Any = getattr(chosen, "from_columns", None)
-        return NotImplemented if make is None else make(fields)
+        return collate_columns(chosen, fields)
 
     def _choose(self, is_number: bool) -> Callable[[Any], Any]:
         if not is_number:

@@ -1,16 +1,24 @@
 """Decoders of shard formats: feed bytes, get blocks of samples. Pure: no await, no I/O, no clock.
 
 A new format is a new file with a class that satisfies :class:`.decoder.Decoder`, and one row in ``formats``.
+One that is not read from front to back has a plan instead: a generator that asks for the spans of bytes that
+it must see, and returns those to be read, with the decoder to feed them to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from ..types import Planning
 from ._open import SkippingDecoder, SniffingDecoder
+from .columnar.arrow import plan_arrow
+from .columnar.footers import Footers
+from .columnar.importing import check_pyarrow
+from .columnar.parquet import plan_parquet
+from .columnar.selection import EVERYTHING, Selection
 from .decoder import Decoder
 from .lines import JsonlDecoder, TextDecoder
 from .tar import TarDecoder
@@ -18,12 +26,14 @@ from .tar import TarDecoder
 __all__ = [
     "Format",
     "check_format",
+    "check_selection",
     "compression_suffixes",
     "format_of",
     "formats",
     "has_format",
     "known_suffixes",
     "open_decoder",
+    "open_plan",
     "split_suffix",
 ]
 
@@ -32,14 +42,17 @@ class Format(NamedTuple):
     """A row of the table.
 
     Attributes:
-        decoder: Makes a decoder from ``start_sample`` and ``start_byte``.
+        decoder: Makes a decoder from ``start_sample`` and ``start_byte``; None for a format with a plan.
         suffixes: Endings of the file names, in lower case; a compression's suffix may follow.
         short_suffixes: Endings that stand for format and compression at once, with the compression.
+        plan: Makes a plan from ``start_sample``, ``selection`` and ``footers``; None for a format that is
+            read from front to back. One with a plan has columns, and is not compressed as a whole.
     """
 
-    decoder: Callable[..., Decoder]
+    decoder: Callable[..., Decoder] | None
     suffixes: tuple[str, ...]
     short_suffixes: Mapping[str, str] = MappingProxyType({})
+    plan: Callable[..., Planning] | None = None
 
 
 formats = MappingProxyType(
@@ -49,6 +62,8 @@ formats = MappingProxyType(
         ),
         "jsonl": Format(JsonlDecoder, (".jsonl", ".ndjson")),
         "text": Format(TextDecoder, (".txt", ".text")),
+        "parquet": Format(None, (".parquet",), plan=plan_parquet),
+        "arrow": Format(None, (".arrow", ".feather"), plan=plan_arrow),
     }
 )
 compression_suffixes = MappingProxyType({".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"})
@@ -64,15 +79,22 @@ def format_of(path: str) -> str:
         A name in ``formats``.
 
     Raises:
-        ValueError: No known suffix; the message lists them.
+        ValueError: No known suffix; the message lists them. Or one of a compression, behind that of a format
+            that is not compressed as a whole.
     """
-    return split_suffix(path)[0]
+    name, compression = split_suffix(path)
+    if compression is not None and formats[name].plan is not None:
+        raise ValueError(
+            f"{path.rpartition('/')[2]!r} is compressed as a whole, and {name} is not read like that: "
+            f"decompress it; {name} compresses its columns inside"
+        )
+    return name
 
 
 def has_format(path: str) -> bool:
     """Whether a URL's or path's suffix names a format."""
     try:
-        format_of(path)
+        split_suffix(path)
     except ValueError:
         return False
     return True
@@ -82,7 +104,7 @@ def split_suffix(path: str) -> tuple[str, str | None]:
     """Format and compression that a suffix names, the latter None if it names none.
 
     Raises:
-        ValueError: As :func:`format_of`.
+        ValueError: No known suffix; the message lists them.
     """
     name = (urlsplit(path).path if "://" in path else path).lower()
     endings = {"": None, **compression_suffixes}
@@ -134,13 +156,60 @@ def open_decoder(name: str, *, start_sample: int = 0, start_byte: int = 0) -> De
         A decoder whose trails count from the start of the shard.
 
     Raises:
-        ValueError: An unknown format, or a negative number.
+        ValueError: An unknown format, one that is read by a plan, or a negative number.
     """
     check_format(name)
     if start_sample < 0 or start_byte < 0:
         raise ValueError(f"start_sample={start_sample} and start_byte={start_byte} must be 0 or more")
     decoder = formats[name].decoder
+    if decoder is None:
+        raise ValueError(f"{name!r} is not read from front to back: open_plan gives its decoder")
     if start_byte:
         return decoder(start_sample=start_sample, start_byte=start_byte)
     sniffing = SniffingDecoder(decoder)
     return SkippingDecoder(sniffing, start_sample) if start_sample else sniffing
+
+
+def open_plan(
+    name: str, *, start_sample: int = 0, selection: Selection = EVERYTHING, footers: Footers | None = None
+) -> Planning | None:
+    """The plan of what to read of one shard; None if its format is read from front to back.
+
+    Args:
+        name: A name in ``formats``.
+        start_sample: Samples of the shard that were had already, counted as it holds them, whatever a filter
+            keeps.
+        selection: Which columns and rows are wanted.
+        footers: Keeps what the plan has read, for those who read the shard again.
+
+    Raises:
+        ValueError: An unknown format.
+    """
+    check_format(name)
+    plan = formats[name].plan
+    if plan is None:
+        return None
+    return plan(start_sample=start_sample, selection=selection, footers=footers)
+
+
+def check_selection(selection: Selection, names: Iterable[str]) -> None:
+    """Refuse to choose among columns where there are none, or to read columns without pyarrow.
+
+    Args:
+        selection: What is wanted.
+        names: The formats of the shards.
+
+    Raises:
+        ValueError: One of them has no columns.
+        ImportError: One of them has, and pyarrow is not installed.
+    """
+    found = dict.fromkeys(names)
+    planned = [name for name, row in formats.items() if row.plan is not None]
+    others = [name for name in found if name not in planned]
+    if selection.describe() and others:
+        raise ValueError(
+            f"{' and '.join(selection.describe())} choose from the columns of {' and '.join(planned)}, but "
+            f"there are shards of {' and '.join(others)}; use .select(...) and .filter(...) for their samples"
+        )
+    if len(others) < len(found):
+        check_pyarrow()

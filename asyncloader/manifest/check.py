@@ -28,14 +28,19 @@ class ShardCheck:
     Args:
         shard: Its URL as it may be shown.
         expected: Its manifest's entry, None if it has none.
-        start: The position that it is read from. A digest is verified only if that is the first byte.
+        start: The position that it is read from. A digest is verified only if that is the first byte, and all
+            bytes are read.
+        counts: Whether all samples come, so that they are to be counted.
     """
 
-    def __init__(self, shard: str, expected: Expected | None, start: Position) -> None:
+    def __init__(
+        self, shard: str, expected: Expected | None, start: Position, *, counts: bool = True
+    ) -> None:
         self._shard = shard
         self._expected = expected
         self._start_byte: int = start.get("byte", 0)
         self._samples: int = start.get("sample", 0)
+        self._counts = counts
 
     def watch(self, chunks: ShardChunks) -> Iterator[Buffer]:
         """Pass the shard's bytes on.
@@ -58,7 +63,11 @@ class ShardCheck:
                 verifier.update(chunk)
                 offset += len(chunk)
                 yield chunk
-        self._check_size(offset)
+        if chunks.layout is None:
+            self._check_size(offset)
+        elif chunks.layout.samples is not None:
+            self._check_samples(chunks.layout.samples)
+            self._counts = False
         assert verifier is not None
         verifier.check(self._shard)
 
@@ -73,10 +82,14 @@ class ShardCheck:
         Raises:
             FormatError: There were more or fewer than promised.
         """
+        if self._counts:
+            self._check_samples(self._samples)
+
+    def _check_samples(self, samples: int) -> None:
         wanted = None if self._expected is None else self._expected.samples
-        if wanted is not None and self._samples != wanted:
+        if wanted is not None and samples != wanted:
             raise FormatError(
-                f"the manifest promises {wanted} samples of this shard, found {self._samples}; {_ADVICE}",
+                f"the manifest promises {wanted} samples of this shard, found {samples}; {_ADVICE}",
                 shard=self._shard,
             )
 
@@ -92,7 +105,7 @@ class ShardCheck:
                     f"store {chunks.digests[algorithm].hex()}; {_ADVICE}",
                     shard=self._shard,
                 )
-        if self._start_byte:
+        if self._start_byte or chunks.layout is not None:
             return Verifier({})
         # A store vouches for what it has, a manifest for what was written: who proves the latter has proved
         # the former.

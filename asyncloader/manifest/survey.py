@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 
 from .._flow.budget import claim_alone
@@ -10,11 +11,12 @@ from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine
 from ..digest import open_digest
 from ..errors import FormatError
-from ..formats import open_decoder
+from ..formats import open_decoder, open_plan
+from ..formats.decoder import Decoder
 from ..stores.reading.reader import ShardChunks, read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
-from ..types import Buffer
+from ..types import Buffer, Planning
 from .check import ShardCheck
 from .entries import MAX_MANIFEST_BYTES, Expected
 
@@ -45,21 +47,34 @@ class Survey:
         """
         shown = redact(url)
         digests = {name: digest for name in ("sha256", "crc32c") if (digest := open_digest(name))}
-        decoder = open_decoder(format_name)
+        # What has a plan is read a second time, as it will be read.
+        plan = open_plan(format_name)
+        decoder = open_decoder(format_name) if plan is None else None
         check = ShardCheck(shown, None, {})
         size = samples = 0
-        with closing(self._open(url)) as out, closing(out.receive()) as chunks:
-            try:
-                for chunk in check.watch(chunks):
-                    size += len(chunk)
-                    for digest in digests.values():
-                        digest.update(chunk)
+        with closing(self._open(url)) as out, closing(out.receive()) as chunks, _in_shard(shown):
+            for chunk in check.watch(chunks):
+                size += len(chunk)
+                for digest in digests.values():
+                    digest.update(chunk)
+                if decoder is not None:
                     samples += sum(map(len, decoder.feed(chunk)))
+            if decoder is not None:
                 samples += sum(map(len, decoder.finish()))
-            except FormatError as error:
-                error.shard = shown
-                raise
+        if plan is not None:
+            samples = self._count(url, plan)
         return Expected(size, samples, **{name: digest.digest() for name, digest in digests.items()})
+
+    def _count(self, url: str, plan: Planning) -> int:
+        """The samples of a shard that is read by a plan."""
+        samples = 0
+        decoder: Decoder | None = None
+        with closing(self._open(url, plan)) as out, closing(out.receive()) as chunks, _in_shard(redact(url)):
+            for chunk in ShardCheck(redact(url), None, {}).watch(chunks):
+                assert chunks.layout is not None, "it has a plan"
+                decoder = decoder or chunks.layout.open_decoder()
+                samples += sum(map(len, decoder.feed(chunk)))
+            return samples if decoder is None else samples + sum(map(len, decoder.finish()))
 
     def read(self, url: str) -> bytes:
         """A small object as a whole: a manifest, and no more of it than one may have.
@@ -76,12 +91,22 @@ class Survey:
                     break
         return b"".join(pieces)
 
-    def _open(self, url: str) -> Channel[ShardChunks]:
+    def _open(self, url: str, wanted: int | Planning = 0) -> Channel[ShardChunks]:
         out = Channel[ShardChunks](1)
         self._engine.submit(
-            partial(read_shards, self._stores, [(url, 0)], claim_alone(_READ_BYTES), out), out
+            partial(read_shards, self._stores, [(url, wanted)], claim_alone(_READ_BYTES), out), out
         )
         return out
+
+
+@contextmanager
+def _in_shard(shown: str) -> Iterator[None]:
+    """Name the shard in what is wrong with its format."""
+    try:
+        yield
+    except FormatError as error:
+        error.shard = shown
+        raise
 
 
 def differences(expected: Expected, found: Expected) -> list[str]:

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Column, Ragged
+from ..blocks import Block, Column, Ragged, offsets_of
 from ..collate.pad_field import PadField
 from ..collate.ragged import exact_fill, to_pieces
-from .lengths import column_of
 
 __all__ = ["DocumentReader", "Documents"]
 
@@ -69,7 +68,7 @@ class DocumentReader:
         values: list[NDArray[Any]] = []
         first: NDArray[np.int64] | None = None
         for name, how in self.fields.items():
-            inside, offsets = _end_to_end(column_of(block, name), how.dtype, where)
+            inside, offsets = _end_to_end(_column(block, name), how.dtype, where)
             if first is None:
                 first = offsets
             elif (unlike := np.flatnonzero(np.diff(first) != np.diff(offsets))).size:
@@ -110,18 +109,22 @@ def _end_to_end(
 ) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """A column of sequences of numbers as one array, of the dtype if given, and their offsets in it."""
     if isinstance(column, np.ndarray) and column.ndim > 1:
-        count, length = column.shape[:2]
-        values = column.reshape(count * length, *column.shape[2:])
-        return _converted(values, dtype, where), np.arange(count + 1, dtype=np.int64) * length
-    if isinstance(column, Ragged) and isinstance(column.values, np.ndarray):
-        first, stop = int(column.offsets[0]), int(column.offsets[-1])
-        return _converted(column.values[first:stop], dtype, where), column.offsets - first
+        column = Ragged.of(column)
+    if isinstance(column, Ragged) and isinstance(column.flat, np.ndarray):
+        (values,) = to_pieces([column.flat], dtype, lambda _: where(0))
+        return values, column.offsets - column.offsets[0]
     pieces = to_pieces(list(column), dtype, where)
-    offsets = np.zeros(len(pieces) + 1, np.int64)
-    np.cumsum([len(piece) for piece in pieces], out=offsets[1:])
-    return np.concatenate(pieces), offsets
+    return np.concatenate(pieces), offsets_of([len(piece) for piece in pieces])
 
 
-def _converted(values: NDArray[Any], dtype: Any, where: Callable[[int], str]) -> NDArray[Any]:
-    (converted,) = to_pieces([values], dtype, lambda _: where(0))
-    return converted
+def _column(block: Block, name: str) -> Column:
+    try:
+        return block.column(name)
+    except KeyError as error:
+        raise ValueError(error.args[0]) from None
+    except TypeError:
+        kinds = " and ".join(sorted({type(sample).__name__ for sample in block.rows()}))
+        raise ValueError(
+            f"expected samples that are mappings with a field {name!r}, found {kinds} from "
+            f"{block.trail.place(0)} on"
+        ) from None

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Column, Ragged
+from ..blocks import Block, Ragged
 from .op import name_of, note_sample
 
-__all__ = ["Length", "Lengths", "check_length", "check_positive", "column_of", "describe_length"]
+__all__ = ["Length", "Lengths", "check_length", "check_positive", "describe_length"]
 
 Length: TypeAlias = str | Callable[[Any], float]
 """A field, whose own length counts if it is a sequence, and its value if it is a number; or a function."""
@@ -120,24 +120,6 @@ def _checked(value: Any) -> float:
     if not math.isfinite(number) or number < 0:
         raise NoLength(f"expected a length of 0 or more, but found {value}")
     return value if isinstance(value, int) else int(number) if number.is_integer() else number
-
-
-def column_of(block: Block, name: str) -> Column:
-    """A field of all samples.
-
-    Raises:
-        ValueError: A sample has no such field; a note says which.
-    """
-    try:
-        return block.column(name)
-    except (KeyError, TypeError, IndexError):
-        for index, sample in enumerate(block.rows()):
-            found = list(sample) if isinstance(sample, dict) else type(sample).__name__
-            if not isinstance(sample, dict) or name not in sample:
-                error = ValueError(f"expected samples with a field {name!r}, but found {found}")
-                note_sample(error, f"field {name!r}", block, index)
-                raise error from None
-        raise
 
 
 def describe_length(length: Length) -> str:

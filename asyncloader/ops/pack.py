@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..blocks import Columns, JoinedTrail
 from ..collate.packed import PackedCollate
@@ -127,7 +127,9 @@ class Pack:
             # How many more documents fill a batch is not known before they are there.
             for block in lane.want.pull_for_batches(blocks, lambda: 1):
                 for part, documents in reader.read(block):
-                    yield from cutter.feed(documents.values, self._bounds(documents), part.trail)
+                    first, stop = self._bounds(documents)
+                    bounds = zip(first.tolist(), stop.tolist(), strict=True)
+                    yield from cutter.feed(documents.values, list(bounds), part.trail)
                 del block
         yield from cutter.finish()
 
@@ -153,11 +155,11 @@ class Pack:
         """The rows of a pool."""
         # A pool with a bad document is read one by one up to that, so this is the whole of a good one.
         ((block, documents),) = list(reader.read(pool.samples))
-        bounds = np.array(self._bounds(documents), np.int64).reshape(-1, 2)
-        lengths = bounds[:, 1] - bounds[:, 0]
+        first, stop = self._bounds(documents)
+        lengths = stop - first
         document, before = split_lengths(lengths, self.length)
         part_lengths = np.minimum(lengths[document] - before, self.length)
-        starts = bounds[document, 0] + before
+        starts = first[document] + before
         begin, end, of = starts.tolist(), (starts + part_lengths).tolist(), document.tolist()
         is_last = (before + part_lengths == lengths[document]).tolist()
         rows = []
@@ -174,12 +176,10 @@ class Pack:
     def _reader(self) -> DocumentReader:
         return DocumentReader(self._fields, self.length if self.overlong == "raise" else None)
 
-    def _bounds(self, documents: Documents) -> list[tuple[int, int]]:
-        """Where each document begins and stops."""
-        bounds = pairwise(documents.offsets.tolist())
-        if self.overlong != "truncate":
-            return list(bounds)
-        return [(first, min(stop, first + self.length)) for first, stop in bounds]
+    def _bounds(self, documents: Documents) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Where each document begins, and where it stops or is cut."""
+        first, stop = documents.offsets[:-1], documents.offsets[1:]
+        return first, np.minimum(stop, first + self.length) if self.overlong == "truncate" else stop
 
 
 def _batch(rows: list[Row], names: list[str], fills: list[float], width: int) -> Batch:

@@ -13,18 +13,22 @@ from .._flow.channel import Channel
 from ..blocks import Block, NestedTrail, Rows, SourceTrail
 from ..cache.store import CachedStores
 from ..errors import FormatError
-from ..formats import open_decoder
+from ..formats import open_decoder, open_plan
+from ..formats.columnar.selection import EVERYTHING, Selection
+from ..formats.decoder import Decoder
 from ..manifest.check import ShardCheck
 from ..manifest.entries import Expected
-from ..ops.op import Blocks, Lane
+from ..ops.op import START, Blocks, Lane
 from ..plan.counts import Deal, UnknownCount, lane_counts
 from ..plan.lanes import lane_shards
 from ..stores.access import Access
 from ..stores.names import names_digest
+from ..stores.reading.lookahead import Wanted
 from ..stores.reading.reader import ShardChunks, StoresByUrl, read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
 from ..types import Position
+from .footers import FooterCache
 
 __all__ = ["Shards"]
 
@@ -38,18 +42,23 @@ class Shards:
         formats: The format of each.
         access: How they are reached.
         checks: What a manifest expects of each, None for a shard that it does not know; empty without one.
+        selection: Which columns and rows are wanted, where the formats have columns.
+        footers: Of shards that were read in an epoch before.
     """
 
     urls: Sequence[str]
     formats: Sequence[str]
     access: Access = field(default_factory=Access)
     checks: tuple[Expected | None, ...] = ()
+    selection: Selection = EVERYTHING
+    footers: FooterCache = field(default_factory=FooterCache, compare=False)
 
     def __repr__(self) -> str:
         shown = [" + ".join(f"{count} {name}" for name, count in Counter(self.formats).most_common())]
         shown += [f"first={redact(url)!r}" for url in self.urls[:1]]
         if known := sum(check is not None for check in self.checks):
             shown.append(f"in_manifest={known}")
+        shown += [f"{name}={value!r}" for name, value in self.selection.describe().items()]
         return f"Shards({', '.join(shown)})"
 
     def open(self, start: Position, lane: Lane) -> Blocks:
@@ -59,14 +68,13 @@ class Shards:
         inside: Position = start.get("from", {})
         if first >= len(mine):
             return
-        byte = inside.get("byte", 0)
         out = Channel[ShardChunks](1)  # one shard is decoded while the next one's bytes gather
         work = partial(
             read_shards,
             self._stores(lane),
             # Named as they come up: a lane may have a million shards.
             (
-                (self.urls[shard], byte if nth == first else 0)
+                self._wanted(shard, inside if nth == first else START)
                 for nth, shard in enumerate(mine[first:], first)
             ),
             lane.budget.claim(lane.topology.lane),
@@ -85,6 +93,8 @@ class Shards:
 
     def count_samples(self, deal: Deal) -> list[float]:
         """The samples of each lane, by the manifest."""
+        if self.selection.filters is not None:
+            raise UnknownCount("how many rows filters= keeps is not known before they are read")
         counts = [check.samples for check in self.checks if check is not None and check.samples is not None]
         if missing := len(self.urls) - len(counts):
             raise UnknownCount(
@@ -102,7 +112,7 @@ class Shards:
         described = {"source": "shards", "shards": len(self.urls), "urls_sha256": names_digest(self.urls)}
         if self.checks:
             described["contents_sha256"] = _digest_of(self.checks)
-        return described
+        return {**described, **self.selection.describe()}
 
     def _lane_shards(self, lane: Lane) -> list[int]:
         key = None if lane.order_seed is None else lane.draw_key(lane.order_seed)
@@ -127,17 +137,37 @@ class Shards:
         }
         return CachedStores(stores, self.access, self.access.cache, engine.resources, engine.submit, sha256s)
 
+    def _wanted(self, shard: int, start: Position) -> Wanted:
+        """What to read of a shard that is opened at a position."""
+        url = self.urls[shard]
+        plan = open_plan(
+            self.formats[shard],
+            start_sample=start.get("sample", 0),
+            selection=self.selection,
+            footers=self.footers.of(url),
+        )
+        return url, start.get("byte", 0) if plan is None else plan
+
+    def _open_decoder(self, shard: int, start: Position, chunks: ShardChunks) -> Decoder:
+        """The decoder of what is read of a shard, which is known when its first chunk has come."""
+        if chunks.layout is None:
+            sample, byte = start.get("sample", 0), start.get("byte", 0)
+            return open_decoder(self.formats[shard], start_sample=sample, start_byte=byte)
+        decoder: Decoder = chunks.layout.open_decoder()
+        return decoder
+
     def _decode(self, shard: int, start: Position, chunks: ShardChunks) -> Blocks:
         """The samples of one shard; closes its channel, which stops its requests."""
         url = redact(self.urls[shard])
-        decoder = open_decoder(
-            self.formats[shard], start_sample=start.get("sample", 0), start_byte=start.get("byte", 0)
-        )
-        check = ShardCheck(url, self.checks[shard] if self.checks else None, start)
+        expected = self.checks[shard] if self.checks else None
+        check = ShardCheck(url, expected, start, counts=self.selection.filters is None)
+        decoder: Decoder | None = None
         try:
             for chunk in check.watch(chunks):
+                decoder = decoder or self._open_decoder(shard, start, chunks)
                 for block in decoder.feed(chunk):
                     yield check.count(_with_url(block, url))
+            decoder = decoder or self._open_decoder(shard, start, chunks)
             for block in decoder.finish():
                 yield check.count(_with_url(block, url))
             check.finish()

@@ -47,7 +47,12 @@ def error_of(loader: al.DataLoader[Any], kind: type[Exception]) -> Any:
     [
         ("ftp://host/a.tar", {}, ValueError, r"unknown scheme ftp://.*known are http://, .*plain paths"),
         ("a.zip", {}, ValueError, r"cannot tell the format of 'a\.zip'.*\.tar.*or name the format"),
-        ("a.bin", {"format": "zip"}, ValueError, r"format must be one of 'tar', 'jsonl', 'text', not 'zip'"),
+        (
+            "a.bin",
+            {"format": "zip"},
+            ValueError,
+            r"format must be one of 'tar', 'jsonl', 'text', 'parquet', 'arrow', not 'zip'",
+        ),
         ([], {}, ValueError, "at least one shard, but got an empty list"),
         ("/nowhere/*.tar", {}, ValueError, r"no file matches '/nowhere/\*\.tar'"),
         ("a-{9..1}.tar", {}, ValueError, "a brace range should rise"),

@@ -37,6 +37,15 @@ SAYS = {
     "hugging_face.py": r"each once: True",
     "own_source.py": r"a class: True\na function: True\nrefused: Careless should yield only its part",
     "padded_text.py": r"epoch 2: 600 texts, (9[5-9]|100)% right, \d+ positions of padding",
+    "length_buckets.py": (
+        r"batch_size=16: 38 batches of at most [\d,]+ frames, 5\d% of them padding\n"
+        r"Buckets: 37 batches of at most [\d,]+ frames, 1\d% of them padding\n"
+        r"TokenBatches: 30 batches of at most 1[12],\d+ frames, 4% of them padding"
+    ),
+    "packed_text.py": (
+        r"pool=None: 1000 documents, 0\.\d% padding\npool=1000: 1000 documents, 0\.\d% padding\n"
+        r"tokens +\(8, 256\) torch\.int64\n(.*\n)*\d+ steps, loss 4\.\d\d -> [01]\.\d\d"
+    ),
     "paid_calls.py": r"16 calls for one batch of 16\n(1[6-9]|2\d|3[0-2]) calls with one batch ahead",
     "presigned_urls.py": r"100 samples with 0 workers\n100 samples with 2 workers\nwithout renew: 403",
     "random_augmentation.py": r"cropped and noised alike with 0, 1 and 3 workers, and after a break\n",

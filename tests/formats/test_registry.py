@@ -10,7 +10,7 @@ from feeding import assert_any_chunking_equal, cut, make_tar, outcome, samples_o
 from test_compression import COMPRESS, SKIPPABLE
 
 from asyncloader.errors import FormatError
-from asyncloader.formats import check_format, format_of, formats, open_decoder
+from asyncloader.formats import check_format, format_of, formats, has_format, open_decoder, open_plan
 
 BODIES = {
     "tar": make_tar([(f"{index:03d}.txt", b"x" * index) for index in range(9)]),
@@ -18,12 +18,16 @@ BODIES = {
     "text": b"".join(b"line %d\n" % index for index in range(9)),
 }
 
+#: Those that have a plan are in test_columnar.
+FED = [name for name, row in formats.items() if row.plan is None]
+
 
 @pytest.mark.parametrize(
     ("path", "name"),
     [
         ("a.tar", "tar"), ("s3://b/x.y/a.TAR.GZ", "tar"), ("a.tgz", "tar"), ("a.tar.zst", "tar"),
         ("a.jsonl", "jsonl"), ("a.ndjson.bz2", "jsonl"), ("dir/a.txt.xz", "text"), ("a.text", "text"),
+        ("a.parquet", "parquet"), ("a.ARROW", "arrow"), ("hf://datasets/me/set/a.feather", "arrow"),
         ("https://h/a.tar?X-Amz-Signature=1.txt#f", "tar"), ("/weird?.tar", "tar"),
     ],
 )  # fmt: skip
@@ -49,13 +53,13 @@ def test_unknown_formats_are_refused() -> None:
     for name in formats:
         check_format(name)
     for refuse in (check_format, open_decoder):
-        with pytest.raises(ValueError, match="'tar', 'jsonl', 'text', not 'parquet'"):
-            refuse("parquet")
+        with pytest.raises(ValueError, match="'tar', 'jsonl', 'text', 'parquet', 'arrow', not 'zip'"):
+            refuse("zip")
     with pytest.raises(ValueError, match="0 or more"):
         open_decoder("tar", start_sample=-1)
 
 
-@pytest.mark.parametrize("name", formats)
+@pytest.mark.parametrize("name", FED)
 @pytest.mark.parametrize("compression", [None, *COMPRESS])
 def test_content_says_whether_to_decompress_and_every_position_reopens(
     name: str, compression: str | None
@@ -73,14 +77,30 @@ def test_content_says_whether_to_decompress_and_every_position_reopens(
         assert outcome(open_decoder(name, start_sample=index), [stored]) == rest
 
 
-@pytest.mark.parametrize("name", formats)
+@pytest.mark.parametrize("name", FED)
 def test_skippable_frames_in_front_are_recognized(name: str) -> None:
     stored = SKIPPABLE + COMPRESS["zstd"](BODIES[name])
     assert samples_of(open_decoder(name), stored) == samples_of(open_decoder(name), BODIES[name])
 
 
+def test_a_format_is_fed_or_has_a_plan() -> None:
+    for name in formats:
+        plan = open_plan(name)
+        assert (plan is None) == (name in FED)
+        if plan is not None:
+            with pytest.raises(ValueError, match="not read from front to back"):
+                open_decoder(name)
+
+
+@pytest.mark.parametrize("path", ["s3://b/a.parquet.gz", "a.arrow.zst", "A.FEATHER.XZ", "a.parquet.bz2"])
+def test_what_is_read_in_parts_is_not_compressed_as_a_whole(path: str) -> None:
+    assert has_format(path)  # so that a folder does not pass over it
+    with pytest.raises(ValueError, match="is compressed as a whole"):
+        format_of(path)
+
+
 @pytest.mark.parametrize("compression", COMPRESS)
-@pytest.mark.parametrize("name", formats)
+@pytest.mark.parametrize("name", FED)
 def test_a_compressed_shard_cut_at_any_byte_raises(name: str, compression: str) -> None:
     stored = COMPRESS[compression](BODIES[name])
     for length in range(4, len(stored)):

@@ -71,6 +71,16 @@ def _from_urls(folder: Path, workers: int, **options: Any) -> al.DataLoader[Any]
     return al.DataLoader(recipe, batch_size=4, num_workers=workers, **options)
 
 
+def _by_tokens(folder: Path, workers: int, **options: Any) -> al.DataLoader[Any]:
+    recipe = al.from_urls(write_shards(folder)).select("number", "x", "y").shuffle(8)
+    batching = al.TokenBatches(length=_one, max_tokens=4, pool=8)
+    return al.DataLoader(recipe, batching=batching, num_workers=workers, **options)
+
+
+def _one(sample: dict[str, Any]) -> int:
+    return 1
+
+
 def _from_iterable(folder: Path, workers: int, **options: Any) -> al.DataLoader[Any]:
     return al.DataLoader(al.from_iterable(PointsOfLane()), batch_size=4, num_workers=workers, **options)
 
@@ -81,6 +91,7 @@ KINDS: dict[str, Callable[..., al.DataLoader[Any]]] = {
     "async map style": _async_map_style,
     "from_urls": _from_urls,
     "from_iterable": _from_iterable,
+    "by tokens": _by_tokens,
 }
 
 

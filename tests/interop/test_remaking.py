@@ -75,6 +75,16 @@ def test_a_stream_keeps_the_options_that_are_ours(in_hook: bool) -> None:
     assert numbers_of(again) == numbers_of(loader) == [1, 3, 5, 7, 9]
 
 
+@pytest.mark.parametrize("in_hook", [False, True])
+def test_a_stream_keeps_its_batching(in_hook: bool) -> None:
+    batching = al.TokenBatches(length=lambda number: number, max_tokens=12, pool=10)
+    loader, again = remade(lambda: al.DataLoader(recipe(), batching=batching), in_hook)
+    assert (again.batching, again.batch_size) == (batching, None)
+    assert [batch.tolist() for batch in again] == [batch.tolist() for batch in loader]
+    packed, again = remade(lambda: al.DataLoader(recipe(), batching=al.Pack()), in_hook)
+    assert again.batching == packed.batching and again.collate_fn is packed.collate_fn
+
+
 @pytest.mark.parametrize("by_name", [False, True])
 def test_an_argument_before_the_dataset(kind: tuple[Any, Any], by_name: bool) -> None:
     base, dataset = kind

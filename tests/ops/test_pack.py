@@ -265,8 +265,8 @@ def test_bytes_and_tensors_and_empty_lists_are_documents_too(engine: Engine) -> 
 @pytest.mark.parametrize(
     ("sample", "message"),
     [
-        ({"labels": [1]}, "expected samples with a field 'tokens', but found"),
-        ([1], "expected samples with a field 'tokens', but found list"),
+        ({"labels": [1]}, "expected the field 'tokens' in sample 1, found only"),
+        ([1], "mappings with a field 'tokens', found list from sample 1 on"),
         ({"tokens": 3, "labels": [3]}, "'tokens' of sample 1: expected a sequence of numbers"),
         (
             {"tokens": [1, 2], "labels": [3]},

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import pytest
 from hypothesis import assume, given
@@ -12,8 +14,25 @@ from asyncloader._flow.budget import claim_alone
 from asyncloader.stores.reading import lookahead
 from asyncloader.stores.reading.lookahead import Lookahead, Part, Shard
 from asyncloader.stores.store import Body, no_chunks
+from asyncloader.types import Answer, Layout, Planning, Span
 
-FIRST, PART = 10, 80  # in place of mebibytes
+FIRST, PART, LEAST = 10, 80, 12  # in place of mebibytes
+
+
+def no_decoder() -> NoReturn:
+    raise AssertionError("nothing is decoded here")
+
+
+def plan_of(asks: Sequence[Span], spans: Sequence[Span], total: int) -> Planning:
+    """Asks for these spans, insists on getting them, and decides on those."""
+    for ask in asks:
+        answer = yield ask
+        assert answer == Answer(content_of(ask, total), total, None)
+    return Layout(tuple(spans), no_decoder)
+
+
+def content_of(span: Span, total: int) -> bytes:
+    return bytes(byte % 251 for byte in range(span.start, min(span.stop, total)))
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -21,6 +40,7 @@ def small_parts():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lookahead, "FIRST_PART_BYTES", FIRST)
         patch.setattr(lookahead, "PART_BYTES", PART)
+        patch.setattr(lookahead, "_LEAST_PART_BYTES", LEAST)
         yield
 
 
@@ -132,3 +152,115 @@ def test_parts_are_a_quarter_of_the_budget_within_their_bounds(budget: int) -> N
     play.top_up()
     _, start, stop = play.requested[1]
     assert stop - start == max(FIRST, min(PART, budget // 4))
+
+
+@dataclass
+class PlannedPlay(Play):
+    """The same, of shards that have plans; the plan runs, and gets its answers, as its parts come."""
+
+    plans: dict[int, Planning] = field(default_factory=dict)
+    shown: dict[int, bytearray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.claim = claim_alone(self.budget)
+        shards = [(str(index), self.plans.get(index, start)) for index, start in enumerate(self.starts)]
+        self.rule = Lookahead(shards, self.claim)
+
+    def top_up(self) -> None:
+        super().top_up()
+        while self.rule.to_plan:
+            self._step(self.rule.to_plan.popleft())
+
+    def answer(self, index: int) -> None:
+        shard, _ = self.unanswered[index]
+        super().answer(index)
+        self._bring(shard)
+        self.top_up()
+
+    def hand_on(self) -> bool:
+        return not self.rule.window[0].is_planning and super().hand_on()
+
+    def _bring(self, shard: Shard) -> None:
+        """Take from a shard that is being planned what has been answered, and go on once that is all."""
+        total = self.totals[int(shard.url)]
+        while (
+            shard.is_planning
+            and shard.parts
+            and not any(shard.parts[0] is each for _, each in self.unanswered)
+        ):
+            part = shard.parts.popleft()
+            self.shown[int(shard.url)] += content_of(Span(part.start, part.stop), total)
+            self.rule.release(part, part.reserved)
+            if not shard.parts and not shard.wants_part:
+                self._step(shard, Answer(bytes(self.shown[int(shard.url)]), total, shard.etag))
+
+    def _step(self, shard: Shard, answer: Answer | None = None) -> None:
+        self.shown[int(shard.url)] = bytearray()
+        plan = self.plans[int(shard.url)]
+        try:
+            span = next(plan) if answer is None else plan.send(answer)
+        except StopIteration as end:
+            self.rule.planned(shard, end.value)
+        else:
+            self.rule.ask(shard, span)
+        self.top_up()
+
+
+spans_within = st.lists(st.tuples(st.integers(0, 400), st.integers(1, 200)), max_size=4)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 300), st.booleans(), spans_within, spans_within), min_size=1, max_size=8
+    ),
+    st.integers(1, 1000),
+    st.booleans(),
+    st.data(),
+)
+def test_plans_see_what_they_ask_for_and_get_their_spans_in_their_order(
+    shards: list[tuple[int, bool, list[tuple[int, int]], list[tuple[int, int]]]],
+    budget: int,
+    ignores_range: bool,
+    data: st.DataObject,
+) -> None:
+    totals = [total for total, _, _, _ in shards]
+    plans, expected = {}, []
+    for index, (total, is_planned, asks, decided) in enumerate(shards):
+        spans = [Span(start, min(start + size, total)) for start, size in decided if start < total]
+        if is_planned:
+            # The first one begins with the first byte: behind the end there is nothing to open.
+            asked = [Span(0, 4), *(Span(start, start + size) for start, size in asks if start < total)]
+            plans[index] = plan_of(asked, spans, total)
+        expected += [
+            (index, byte)
+            for start, stop in (spans if is_planned else [(0, total)])
+            for byte in range(start, stop)
+        ]
+    play = PlannedPlay(totals, [0] * len(shards), budget, ignores_range, plans=plans)
+    play.top_up()
+    while play.rule.window:
+        if not play.hand_on() or (play.unanswered and data.draw(st.booleans())):
+            assert play.unanswered, "nothing to wait for, and not done"
+            play.answer(data.draw(st.integers(0, len(play.unanswered) - 1)))
+        play.top_up()
+    assert not play.unanswered
+    assert play.claim.taken_bytes == 0
+    assert [(shard, byte) for shard, start, stop in play.handed_on for byte in range(start, stop)] == expected
+
+
+def test_few_shards_are_planned_ahead_and_a_small_request_counts_as_a_larger_one() -> None:
+    asks = [Span(0, 1)]
+    plans = {index: plan_of(asks, [Span(0, 100)], 100) for index in range(9)}
+    play = PlannedPlay([100] * 9, [0] * 9, 1000, plans=plans)
+    play.top_up()
+    assert play.requested == [(index, 0, 1) for index in range(lookahead._MOST_PLANS_AHEAD)]
+    assert play.claim.taken_bytes == LEAST * lookahead._MOST_PLANS_AHEAD
+
+
+def test_the_parts_of_a_planned_shard_come_before_plans_behind_it() -> None:
+    plans = {index: plan_of([Span(0, 4)], [Span(50, 60), Span(10, 30)], 100) for index in range(6)}
+    play = PlannedPlay([100] * 6, [0] * 6, 1000, plans=plans)
+    play.top_up()
+    play.answer(0)
+    assert play.requested[4:6] == [(0, 50, 60), (0, 10, 30)]
+    assert play.requested[6:] == [(4, 0, 4)]

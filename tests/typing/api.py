@@ -126,6 +126,15 @@ objects: al.DataLoader[object] = tensors
 assert_type(al.DataLoader(recipe), al.DataLoader[Any])
 assert_type(al.DataLoader([1, 2], collate_fn=stack), al.DataLoader[torch.Tensor])
 
+al.DataLoader(recipe, batching=al.TokenBatches(length="tokens", max_tokens=16_384, pool=8192))
+al.DataLoader(recipe, batching=al.TokenBatches(length=lambda sample: len(sample["text"]), max_tokens=9))
+al.DataLoader(recipe, batching=al.Buckets(length="seconds", bounds=[2.5, 5], batch_sizes=[32, 16, 8]))
+al.DataLoader(recipe, batching=al.Pack({"tokens": 0, "labels": al.PadField(-100)}, length=2048))
+al.DataLoader(recipe, batching=al.Pack(["tokens", "labels"], overlong="truncate", pool=1000))
+al.DataLoader(recipe, batching=64)  # type: ignore[arg-type]  # that is batch_size
+al.Pack("tokens", overlong="cut")  # type: ignore[arg-type]  # none of the three
+al.TokenBatches("tokens", max_tokens=9)  # type: ignore[call-arg]  # all go by name
+
 al.DataLoader(recipe, collate_fn=3)  # type: ignore[arg-type]  # not a function
 al.DataLoader(3)  # type: ignore[arg-type]  # not a dataset of any kind
 al.DataLoader(recipe, num_wrokers=4)  # type: ignore[call-arg]  # misspelt

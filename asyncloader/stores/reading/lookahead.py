@@ -1,8 +1,10 @@
 """Which part of which shard is requested next; pure, so that the rule can be read and tested alone.
 
-The first request for a shard asks for a small part, whose answer also tells the shard's length; the rest
-is asked for in large parts, and the first parts of the shards behind it go out meanwhile. A budget bounds
-what is requested and not yet handed on.
+A shard is asked for spans of its bytes. One that is read from front to back is asked for a single span, whose
+end nobody knows before the first answer; one that has a plan is first asked for what the plan wants to see,
+and then for what it has decided on. Spans are requested in parts: the first request for a shard asks for a
+small one, whose answer also tells the shard's length; the rest is asked for in large ones, and the first
+parts of the shards behind it go out meanwhile. A budget bounds what is requested and not yet handed on.
 """
 
 from __future__ import annotations
@@ -11,22 +13,32 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TypeAlias
 
 from ..._flow.budget import Claim
 from ..._flow.channel import Channel
-from ...types import Buffer
+from ...types import Buffer, Layout, Planning, Span
 from ..store import NO_END, Body
 
-__all__ = ["FIRST_PART_BYTES", "PART_BYTES", "Lookahead", "Part", "Shard"]
+__all__ = ["FIRST_PART_BYTES", "PART_BYTES", "Lookahead", "Part", "Shard", "Wanted"]
 
 # Small, for a fast first batch; large, since each request costs a round trip: at 50 ms and 40 MB/s a
 # connection an 8 MiB part spends four fifths of its time transferring.
 FIRST_PART_BYTES = 1 << 20
 PART_BYTES = 8 << 20
+
+# What the smallest part of a plan counts in the budget, whatever its length: that bounds the requests too.
 _LEAST_PART_BYTES = 128 << 10
 
 # Requests for shards whose turn is far off only take connections from those that are needed next.
 _MOST_SHARDS_AHEAD = 32
+
+# Of shards that have a plan, and of which nothing else was requested: a plan costs two round trips, and
+# each shard takes many.
+_MOST_PLANS_AHEAD = 4
+
+Wanted: TypeAlias = tuple[str, int | Planning]
+"""A shard's URL, and the offset to read all of it from, or the plan of what to read of it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,15 +65,25 @@ class Part:
 
 @dataclass(slots=True, eq=False)
 class Shard:
-    """A shard, read from ``start`` on; its end, version and digests are told by the first answer.
+    """A shard that is being read; its length, version and digests are told by the first answer.
 
     Attributes:
+        spans: What is still to be requested, in order.
+        plan: Says what to read; None for a shard that is read from front to back.
+        start: Where such a shard is read from.
+        layout: What the plan has decided on; None before.
+        is_planning: The plan has not said its last word.
+        is_asked: A part was requested.
         total: Offset to plan its parts up to: its length, or no byte's offset if its server tells none.
     """
 
     url: str
-    start: int
-    requested_to: int
+    spans: deque[Span] = field(default_factory=deque)
+    plan: Planning | None = None
+    start: int | None = None
+    layout: Layout | None = None
+    is_planning: bool = False
+    is_asked: bool = False
     total: int | None = None
     etag: str | None = None
     digests: Mapping[str, bytes] = field(default_factory=dict)
@@ -74,23 +96,24 @@ class Shard:
 
     @property
     def wants_part(self) -> bool:
-        if self.total is None:
-            return self.requested_to == self.start  # one request first: its answer tells the rest
-        return self.requested_to < self.total
+        # One request first: its answer tells the rest.
+        return bool(self.spans) and (self.total is not None or not self.is_asked)
 
 
 class Lookahead:
     """Decides which part to request next.
 
     Args:
-        shards: Pairs of a URL and the byte offset to read it from.
+        shards: What is wanted of which, in order.
         budget: What bounds the bytes that are requested and not yet handed on.
     """
 
-    def __init__(self, shards: Iterable[tuple[str, int]], budget: Claim) -> None:
+    def __init__(self, shards: Iterable[Wanted], budget: Claim) -> None:
         self._waiting = iter(shards)
         self._budget = budget
         self.window: deque[Shard] = deque()
+        #: Those whose plan is to be begun, by whoever takes them from here.
+        self.to_plan: deque[Shard] = deque()
 
     def next_part(self) -> tuple[Shard, Part] | None:
         """The part to request now, if the budget has room for one.
@@ -100,11 +123,16 @@ class Lookahead:
         shard = self._next_shard()
         if shard is None:
             return None
-        size = self._part_bytes(shard)
-        if not self._budget.take(size, is_needed=shard is self.window[0] and not shard.parts):
+        span = shard.spans[0]
+        size = self._part_bytes(shard, span)
+        reserved = size if shard.plan is None else max(size, _LEAST_PART_BYTES)
+        if not self._budget.take(reserved, is_needed=shard is self.window[0] and not shard.parts):
             return None
-        part = Part(shard.requested_to, shard.requested_to + size, size, Channel(size))
-        shard.requested_to = part.stop
+        part = Part(span.start, span.start + size, reserved, Channel(size))
+        shard.spans.popleft()
+        if part.stop < span.stop:
+            shard.spans.appendleft(Span(part.stop, span.stop))
+        shard.is_asked = True
         shard.parts.append(part)
         return shard, part
 
@@ -112,12 +140,27 @@ class Lookahead:
         """The first answer for ``shard``, to ``part``, told its length and version."""
         shard.etag = body.etag
         shard.digests = body.digests
+        stop = part.stop
         if body.stop is None or body.stop > part.stop:
             # The range was ignored: this answer holds everything, and ends where it ends.
-            part.stop = NO_END if body.stop is None else body.stop
+            stop = NO_END if body.stop is None else body.stop
             part.ranged = False
-        shard.total = part.stop if body.total is None else body.total
-        shard.requested_to = min(part.stop, shard.total)
+        shard.total = stop if body.total is None else body.total
+        if shard.plan is None:
+            part.stop = stop
+            self._ask(shard, [Span(min(stop, shard.total), shard.total)])
+        else:
+            self._ask(shard, shard.spans)
+
+    def ask(self, shard: Shard, span: Span) -> None:
+        """The plan of ``shard`` wants to see these bytes."""
+        self._ask(shard, [span])
+
+    def planned(self, shard: Shard, layout: Layout) -> None:
+        """The plan of ``shard`` has decided what to read."""
+        shard.layout = layout
+        shard.is_planning = False
+        self._ask(shard, layout.spans)
 
     def release(self, part: Part, size: int) -> None:
         """``size`` bytes of ``part`` were handed on."""
@@ -125,23 +168,35 @@ class Lookahead:
         part.reserved -= size
         self._budget.free(size)
 
+    def _ask(self, shard: Shard, spans: Iterable[Span]) -> None:
+        total = NO_END if shard.total is None else shard.total
+        shard.spans = deque(
+            Span(start, min(stop, total)) for start, stop in spans if start < min(stop, total)
+        )
+
     def _next_shard(self) -> Shard | None:
         for shard in self.window:
             if shard.wants_part:
                 return shard
-        if len(self.window) >= _MOST_SHARDS_AHEAD:
-            return None
-        for url, start in islice(self._waiting, 1):
-            self.window.append(Shard(url, start, start))
-            return self.window[-1]
+        while len(self.window) < _MOST_SHARDS_AHEAD and self._plans_ahead() < _MOST_PLANS_AHEAD:
+            for url, wanted in islice(self._waiting, 1):
+                if isinstance(wanted, int):
+                    self.window.append(Shard(url, deque([Span(wanted, NO_END)]), start=wanted))
+                    return self.window[-1]
+                self.window.append(Shard(url, plan=wanted, is_planning=True))
+                self.to_plan.append(self.window[-1])
+                break
+            else:
+                break
         return None
 
-    def _part_bytes(self, shard: Shard) -> int:
+    def _plans_ahead(self) -> int:
+        return sum(shard.is_planning for shard in self.window)
+
+    def _part_bytes(self, shard: Shard, span: Span) -> int:
         share = self._budget.share_bytes
         # Where many lanes share little, each has two small ones rather than none.
         first = min(FIRST_PART_BYTES, max(share // 2, _LEAST_PART_BYTES))
-        if shard.total is None:
-            return first
         # Halves of a small budget still leave one part in transfer while another is decoded.
-        largest = max(min(PART_BYTES, share // 4), first)
-        return min(largest, shard.total - shard.requested_to)
+        largest = first if shard.total is None else max(min(PART_BYTES, share // 4), first)
+        return min(largest, span.stop - span.start)

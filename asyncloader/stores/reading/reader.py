@@ -1,6 +1,7 @@
 """Shards read ahead in parts: many requests in flight, their bytes handed on in order.
 
 A reader that falls behind stops the sockets; one that has to wait for late bytes has them asked for twice.
+What a plan asks for is brought meanwhile, for the shards that come next.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Protocol
 
@@ -15,11 +17,13 @@ from ..._flow.budget import Claim
 from ..._flow.channel import Channel, EndOfChannel
 from ..._flow.clock import Alarm
 from ..._flow.engine import EngineStopped, Scope
-from ...types import Buffer
+from ...errors import StoreError
+from ...types import Answer, Buffer, Layout, Planning, Span
 from ..network.hedging import Hedges
 from ..store import Body, Store
+from ..urls import redact
 from .fetching import Fetch
-from .lookahead import Lookahead, Part, Shard
+from .lookahead import PART_BYTES, Lookahead, Part, Shard, Wanted
 
 __all__ = ["ShardChunks", "StoresByUrl", "read_shards"]
 
@@ -62,20 +66,27 @@ class ShardChunks(Channel[Buffer]):
         """What the store promises of the whole shard; likewise. See ``Body``."""
         return self._shard.digests
 
+    @property
+    def layout(self) -> Layout | None:
+        """Which bytes these are, as the shard's plan has decided; likewise. None if it has no plan."""
+        return self._shard.layout
+
 
 async def read_shards(
-    stores: StoresByUrl, shards: Iterable[tuple[str, int]], budget: Claim, out: Channel[ShardChunks]
+    stores: StoresByUrl, shards: Iterable[Wanted], budget: Claim, out: Channel[ShardChunks]
 ) -> None:
     """Send one channel of chunks for each shard, in order; each ends as its shard ends.
 
     Args:
         stores: Where the URLs are opened.
-        shards: Pairs of a URL and the byte offset to read it from; asked for one by one, on the loop.
+        shards: Pairs of a URL and the byte offset to read it from, or the plan of what to read of it; asked
+            for one by one, on the loop. The plans run on threads.
         budget: Bounds what is requested and not yet taken by the receiver.
         out: Receives the shards' channels; closing it, or one of them, stops the reading.
 
     Raises:
         StoreError: Also ends the channel of the shard it happened in.
+        Exception: Likewise, what a plan raised.
     """
     async with Scope() as scope:
         loop = asyncio.get_running_loop()
@@ -104,9 +115,9 @@ class _Reader:
         self._lookahead = lookahead
         self._scope = scope
         self._fetches: dict[Part, Fetch] = {}
+        self._layouts: dict[Shard, Channel[Layout]] = {}
         self._closed = False
-        self._has_room = asyncio.Event()
-        self._late = Alarm(self._hedge)
+        self._has_more = asyncio.Event()
 
     async def run(self, out: Channel[ShardChunks]) -> None:
         self.top_up()
@@ -115,6 +126,8 @@ class _Reader:
             chunks = ShardChunks(shard, _HANDOVER_BYTES)
             await out.send_async(chunks)
             try:
+                if shard.plan is not None:
+                    await self._layouts.pop(shard).receive_async()
                 await self._hand_on(shard, chunks)
             except Exception as error:
                 chunks.finish(error)
@@ -129,61 +142,108 @@ class _Reader:
 
     def close(self) -> None:
         self._closed = True
-        self._late.close()
 
     def top_up(self) -> None:
         """Start every request that the budget allows."""
         while not self._closed and (request := self._lookahead.next_part()) is not None:
             shard, part = request
             self._scope.start(partial(self._fetch, shard, part), part.chunks)
+            self._has_more.set()
+        while self._lookahead.to_plan:
+            shard = self._lookahead.to_plan.popleft()
+            layout = self._layouts[shard] = Channel[Layout](1)
+            self._scope.start(partial(self._plan, shard, layout), layout)
+
+    def on_room(self) -> None:
+        """A part that was refused may be had now."""
+        self._has_more.set()
+        self.top_up()
+
+    # --- what the consumer gets ---
 
     async def _hand_on(self, shard: Shard, chunks: ShardChunks) -> None:
         """Send the bytes of ``shard`` part by part, and free their budget as they go."""
         sent: deque[tuple[Part, int]] = deque()
-        while shard.parts or shard.wants_part:
-            if not shard.parts:  # other lanes hold what there is, and it is not this one's turn
-                await self._wait_room()
-                continue
-            part = shard.parts[0]
-            try:
-                while True:
-                    chunk = await self._next_chunk(part)
-                    await chunks.send_async(chunk, len(chunk))
-                    sent.append((part, len(chunk)))
-                    del chunk
-                    # What still waits to be taken counts, lest lanes whose turn is far hold that as well.
-                    while len(sent) > len(chunks):
-                        self._lookahead.release(*sent.popleft())
+        with closing(Alarm(partial(self._hedge, shard))) as late:
+            while (part := await self._next_part(shard)) is not None:
+                try:
+                    while True:
+                        chunk = await self._next_chunk(part, late)
+                        await chunks.send_async(chunk, len(chunk))
+                        sent.append((part, len(chunk)))
+                        del chunk
+                        # What still waits to be taken counts, lest lanes whose turn is far hold that as well.
+                        while len(sent) > len(chunks):
+                            self._lookahead.release(*sent.popleft())
+                        self.top_up()
+                except EndOfChannel:
+                    waiting = sum(size for of, size in sent if of is part)
+                    self._lookahead.release(part, max(part.reserved - waiting, 0))
+                    shard.parts.popleft()
                     self.top_up()
-            except EndOfChannel:
-                waiting = sum(size for of, size in sent if of is part)
-                self._lookahead.release(part, max(part.reserved - waiting, 0))
-                shard.parts.popleft()
-                self.top_up()
         for part, size in sent:
             self._lookahead.release(part, size)
 
-    def on_room(self) -> None:
-        """A part that was refused may be had now."""
-        self._has_room.set()
-        self.top_up()
+    async def _next_part(self, shard: Shard) -> Part | None:
+        """The first part of what is asked of the shard; None if all of it was had."""
+        while not shard.parts:
+            if not shard.wants_part:
+                return None
+            # Other shards or other lanes hold what there is, and it is not this one's turn.
+            await self._has_more.wait()
+            self._has_more.clear()
+            self.top_up()
+        return shard.parts[0]
 
-    async def _wait_room(self) -> None:
-        await self._has_room.wait()
-        self._has_room.clear()
-        self.top_up()
-
-    async def _next_chunk(self, part: Part) -> Buffer:
+    async def _next_chunk(self, part: Part, late: Alarm) -> Buffer:
         """The next bytes of the part; if they are late, they are asked for a second time."""
         if len(part.chunks) == 0 and (fetch := self._fetches.get(part)) and fetch.late_s is not None:
-            self._late.begin(fetch.late_s)
+            late.begin(fetch.late_s)
         try:
             return await part.chunks.receive_async()
         finally:
-            self._late.end()
+            late.end()
 
-    def _hedge(self) -> None:
-        fetch = self._fetches.get(self._lookahead.window[0].parts[0])
+    # --- what a plan gets ---
+
+    async def _plan(self, shard: Shard, decided: Channel[Layout]) -> None:
+        """Run the shard's plan: bring what it asks for until it says what to read."""
+        assert shard.plan is not None
+        answer: Answer | None = None
+        # A footer may be of many megabytes, and the package that reads it one of many modules.
+        while not isinstance(asked := await asyncio.to_thread(_step, shard.plan, answer), Layout):
+            content = await self._bring(shard, asked)
+            if shard.length is None:
+                raise StoreError(
+                    "the server does not tell how long the shard is, and its format begins to be read at its "
+                    "end; serve it with Content-Length",
+                    shard=redact(shard.url),
+                )
+            answer = Answer(content, shard.length, shard.etag)
+        self._lookahead.planned(shard, asked)
+        decided.send(asked)
+        self.top_up()
+
+    async def _bring(self, shard: Shard, span: Span) -> bytes:
+        """The bytes of ``span``, as far as the shard goes."""
+        self._lookahead.ask(shard, span)
+        self.top_up()
+        pieces: list[Buffer] = []
+        with closing(Alarm(partial(self._hedge, shard))) as late:
+            while (part := await self._next_part(shard)) is not None:
+                try:
+                    while True:
+                        pieces.append(await self._next_chunk(part, late))
+                except EndOfChannel:
+                    self._lookahead.release(part, part.reserved)
+                    shard.parts.popleft()
+                    self.top_up()
+        return b"".join(pieces)
+
+    # --- what is requested ---
+
+    def _hedge(self, shard: Shard) -> None:
+        fetch = self._fetches.get(shard.parts[0])
         if fetch is not None:
             fetch.hedge()
 
@@ -198,6 +258,23 @@ class _Reader:
             del self._fetches[part]
 
     def _opened(self, shard: Shard, part: Part, body: Body) -> None:
-        if shard.total is None:
-            self._lookahead.opened(shard, part, body)
-            self.top_up()
+        if shard.total is not None:
+            return
+        self._lookahead.opened(shard, part, body)
+        if shard.plan is not None and not part.ranged and (body.stop or 0) > PART_BYTES:
+            # Each part would begin with the first byte, and bring all bytes before its own.
+            raise StoreError(
+                "the server ignores ranges, and the format of the shard is not read from front to back; "
+                "serve it from a server that knows Range, or keep it on disk with cache_dir=",
+                shard=redact(shard.url),
+            )
+        self.top_up()
+
+
+def _step(plan: Planning, answer: Answer | None) -> Span | Layout:
+    """What the plan asks for next, or has decided on; in a thread."""
+    try:
+        return next(plan) if answer is None else plan.send(answer)
+    except StopIteration as end:
+        layout: Layout = end.value
+        return layout

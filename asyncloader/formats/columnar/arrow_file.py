@@ -1,0 +1,92 @@
+"""Files of Arrow IPC, decoded batch after batch as their blocks come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from ...blocks import Block
+from ...errors import FormatError
+from .._push import PushDecoder
+from .importing import arrow
+from .picking import check_rows, pick
+from .selection import Choice, Selection, choose
+from .spans import HeldSpans
+
+__all__ = ["ArrowFileDecoder", "read_options"]
+
+
+class ArrowFileDecoder(PushDecoder):
+    """Decode record batches as they come.
+
+    Args:
+        open_file: Makes the file that the blocks are put into; its footer is there.
+        complete: For each batch after how many bytes it is there, with the dictionaries.
+        selection: Which columns and rows are wanted.
+        start_sample: Rows of the shard that were had already.
+    """
+
+    def __init__(
+        self,
+        open_file: Callable[[], HeldSpans],
+        complete: Sequence[int],
+        selection: Selection,
+        start_sample: int,
+    ) -> None:
+        super().__init__()
+        self._file = open_file()
+        self._complete = complete
+        self._selection = selection
+        self._start = start_sample
+        self._opened: tuple[Any, Choice] | None = None
+        self._batch = 0
+        self._row = 0
+
+    def _decode(self, chunk: bytes) -> Iterator[Block]:
+        self._file.feed(chunk)
+        while self._batch < len(self._complete) and self._complete[self._batch] <= self._file.fed:
+            yield from self._decode_batch()
+            self._file.drop(self._complete[self._batch])
+            self._batch += 1
+
+    def _decode_end(self) -> Iterator[Block]:
+        yield from ()
+        self._open()  # for the errors of a shard without batches
+        if self._batch < len(self._complete):
+            raise FormatError("arrow: truncated within a batch", sample=self._row)
+        check_rows(self._row, self._start)
+
+    def _decode_batch(self) -> Iterator[Block]:
+        try:
+            reader, choice = self._open()
+            batch = reader.get_batch(self._batch)
+            first, self._row = self._row, self._row + len(batch)
+            if self._row > self._start:
+                yield from pick(batch, first, self._start, choice)
+        except (arrow().ArrowException, OSError) as error:
+            what = str(error).partition("\n")[0]
+            raise FormatError(
+                f"arrow: batch {self._batch} cannot be decoded: {what}", sample=self._row
+            ) from error
+
+    def _open(self) -> tuple[Any, Choice]:
+        """pyarrow's reader, and what is wanted of the schema it has found."""
+        import pyarrow.ipc
+
+        if self._opened is None:
+            try:
+                schema = pyarrow.ipc.open_file(self._file).schema
+            except (arrow().ArrowException, OSError) as error:
+                what = str(error).partition("\n")[0]
+                raise FormatError(f"arrow: the footer cannot be read: {what}") from error
+            choice = choose(self._selection, schema)
+            self._opened = pyarrow.ipc.open_file(self._file, options=read_options(schema, choice)), choice
+        return self._opened
+
+
+def read_options(schema: Any, choice: Choice) -> Any:
+    """Have pyarrow decode only the columns that are wanted, and in this thread."""
+    import pyarrow.ipc
+
+    fields = sorted(schema.get_field_index(name) for name in choice.read)
+    return pyarrow.ipc.IpcReadOptions(included_fields=fields, use_threads=False)

@@ -1,0 +1,115 @@
+"""Streams of Arrow IPC, decoded message after message."""
+
+from __future__ import annotations
+
+import io
+from collections import deque
+from collections.abc import Iterator
+from typing import Any
+
+from ...blocks import Block
+from ...errors import FormatError
+from .._push import PushDecoder
+from .arrow_file import read_options
+from .importing import arrow
+from .messages import Kind, Message, Messages
+from .picking import check_rows, pick
+from .selection import Choice, Selection, choose
+
+__all__ = ["ArrowStreamDecoder"]
+
+
+class ArrowStreamDecoder(PushDecoder):
+    """Decode record batches as they come.
+
+    Args:
+        selection: Which columns and rows are wanted.
+        start_sample: Rows of the shard that were had already.
+    """
+
+    def __init__(self, selection: Selection, start_sample: int = 0) -> None:
+        super().__init__()
+        self._selection = selection
+        self._start = start_sample
+        self._messages = Messages()
+        self._queue = _Queue()
+        self._reader: Any = None
+        self._choice: Choice | None = None
+        self._row = 0
+
+    def _decode(self, chunk: bytes) -> Iterator[Block]:
+        for message in self._messages.feed(chunk):
+            yield from self._take(message)
+
+    def _decode_end(self) -> Iterator[Block]:
+        yield from ()
+        # A stream may end without an end mark, so that one cut between two messages looks whole.
+        if self._messages.is_within and not self._messages.ended:
+            raise FormatError("arrow: truncated within a message", offset=self._messages.at, sample=self._row)
+        if self._choice is None:
+            raise FormatError("arrow: truncated: the shard ends before its schema", offset=self._messages.at)
+        check_rows(self._row, self._start)
+
+    def _take(self, message: Message) -> Iterator[Block]:
+        try:
+            if message.kind == Kind.SCHEMA and self._choice is None:
+                self._open(message)
+            elif self._choice is None or message.kind not in (Kind.DICTIONARY, Kind.BATCH):
+                raise FormatError(f"arrow: a message of kind {message.kind}", offset=self._messages.at)
+            else:
+                self._queue.put(message)
+                if message.kind == Kind.BATCH:
+                    yield from self._pick()
+        except (arrow().ArrowException, OSError) as error:
+            what = str(error).partition("\n")[0]
+            raise FormatError(
+                f"arrow: a message cannot be decoded: {what}", offset=self._messages.at, sample=self._row
+            ) from error
+
+    def _open(self, message: Message) -> None:
+        import pyarrow.ipc
+
+        schema = pyarrow.ipc.read_schema(arrow().BufferReader(message.prefix + message.metadata))
+        self._choice = choose(self._selection, schema)
+        self._queue.put(message)
+        file = arrow().PythonFile(self._queue, mode="r")
+        self._reader = pyarrow.ipc.open_stream(file, options=read_options(schema, self._choice))
+
+    def _pick(self) -> Iterator[Block]:
+        assert self._choice is not None
+        batch = self._reader.read_next_batch()
+        first, self._row = self._row, self._row + len(batch)
+        if self._row > self._start:
+            yield from pick(batch, first, self._start, self._choice)
+
+
+class _Queue(io.RawIOBase):
+    """A file of the messages that were put there, each read once, in the pieces that pyarrow asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: deque[bytes] = deque()
+        self._at = 0
+
+    def put(self, message: Message) -> None:
+        """Add a message."""
+        self._pieces += (piece for piece in (message.prefix, message.metadata, message.body) if piece)
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        taken = []
+        while self._pieces and size:
+            piece = self._pieces.popleft()
+            if len(piece) > size:
+                self._pieces.appendleft(piece[size:])
+                piece = piece[:size]
+            taken.append(piece)
+            size -= len(piece)
+        content = taken[0] if len(taken) == 1 else b"".join(taken)
+        self._at += len(content)
+        return content

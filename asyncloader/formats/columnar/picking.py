@@ -1,0 +1,69 @@
+"""Blocks of Arrow's record batches: the wanted columns of the rows that the filter keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from ...blocks import Columns, OffsetTrail, PickedTrail, Trail
+from ...errors import FormatError
+from .._push import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES
+from .convert import column_of
+from .importing import arrow
+from .selection import Choice, mask_of
+
+__all__ = ["check_rows", "pick"]
+
+
+def pick(batch: Any, first: int, start: int, choice: Choice) -> Iterator[Columns]:
+    """The blocks of one ``pyarrow.RecordBatch``.
+
+    Args:
+        batch: With all columns that ``choice`` reads.
+        first: Row of the shard that is the batch's first.
+        start: Row of the shard to begin with.
+        choice: Which columns and rows.
+
+    Returns:
+        Blocks of some MiB at most, none of them empty; their trails count the rows of the shard, whichever
+        are kept.
+    """
+    begin = min(max(start - first, 0), len(batch))
+    table = batch.slice(begin).select(list(choice.shown))
+    trail: Trail = OffsetTrail(first + begin, None)
+    if choice.filters is not None:
+        tested = arrow().Table.from_batches(
+            [batch.slice(begin).select(list(choice.tested or choice.shown[:1]))]
+        )
+        kept = np.flatnonzero(mask_of(tested, choice.filters))
+        if len(kept) < len(table):
+            table = table.take(arrow().array(kept))
+            trail = PickedTrail(trail, kept.tolist())
+    for at, size in _cuts(table):
+        fields = {name: column_of(table.column(name).slice(at, size)) for name in choice.shown}
+        inside = trail if at == 0 else PickedTrail(trail, range(at, at + size))
+        yield Columns(fields, inside)
+
+
+def _cuts(table: Any) -> Iterator[tuple[int, int]]:
+    """Where each block begins, and how many samples it has."""
+    if not len(table):
+        return
+    most = max(1, min(MAX_BLOCK_SAMPLES, len(table) * MAX_BLOCK_BYTES // max(table.nbytes, 1)))
+    for at in range(0, len(table), most):
+        yield at, min(most, len(table) - at)
+
+
+def check_rows(found: int, start_sample: int) -> None:
+    """Hold the rows of a whole shard against those that were had of it before.
+
+    Raises:
+        FormatError: They are fewer.
+    """
+    if found < start_sample:
+        raise FormatError(
+            f"expected at least {start_sample} rows, as many were read from this shard before; found "
+            f"{found}: the shard has changed"
+        )

@@ -1,0 +1,115 @@
+"""Row groups of Parquet, decoded as their chunks come."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ...blocks import Block
+from ...errors import FormatError
+from .._push import MAX_BLOCK_BYTES, PushDecoder
+from .importing import arrow
+from .picking import pick
+from .selection import Choice
+from .spans import HeldSpans
+
+__all__ = ["ParquetDecoder", "RowGroup"]
+
+# Rows decoded at a time: enough that what a call costs in each column is lost among them.
+_MOST_ROWS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group to be read.
+
+    Attributes:
+        index: Its number in the shard.
+        first: Row of the shard that is its first.
+        rows: How many it has.
+        decoded_bytes: About how many its wanted columns take.
+    """
+
+    index: int
+    first: int
+    rows: int
+    decoded_bytes: int
+
+
+class ParquetDecoder(PushDecoder):
+    """Decode row groups as their chunks come.
+
+    Args:
+        open_file: Makes the file that the chunks are put into.
+        metadata: Of the whole shard, as pyarrow has it.
+        groups: Those to be read, in the order in which their chunks come; each with the number of bytes after
+            which it is there.
+        choice: Which columns and rows are wanted.
+        start_sample: Rows of the shard that were had already.
+    """
+
+    def __init__(
+        self,
+        open_file: Callable[[], HeldSpans],
+        metadata: Any,
+        groups: Sequence[tuple[RowGroup, int]],
+        choice: Choice,
+        start_sample: int,
+    ) -> None:
+        super().__init__()
+        self._file = open_file()
+        self._metadata = metadata
+        self._groups = deque(groups)
+        self._choice = choice
+        self._start = start_sample
+        self._reader: Any = None
+
+    def _decode(self, chunk: bytes) -> Iterator[Block]:
+        self._file.feed(chunk)
+        while self._groups and self._groups[0][1] <= self._file.fed:
+            group, complete = self._groups.popleft()
+            yield from self._decode_group(group)
+            self._file.drop(complete)
+
+    def _decode_end(self) -> Iterator[Block]:
+        yield from self._decode(b"")  # row groups without a byte
+        if self._groups:
+            raise FormatError("parquet: truncated within a row group", sample=self._groups[0][0].first)
+
+    def _decode_group(self, group: RowGroup) -> Iterator[Block]:
+        first = group.first
+        for batch in self._batches(group):
+            yield from pick(batch, first, self._start, self._choice)
+            first += len(batch)
+        if first != group.first + group.rows:
+            raise FormatError(
+                f"parquet: damaged: row group {group.index} should have {group.rows} rows, found "
+                f"{first - group.first}",
+                sample=first,
+            )
+
+    def _batches(self, group: RowGroup) -> Iterator[Any]:
+        """What pyarrow makes of a row group, its errors in our words."""
+        pa = arrow()
+        rows = min(max(1, MAX_BLOCK_BYTES * group.rows // max(group.decoded_bytes, 1)), _MOST_ROWS)
+        try:
+            yield from self._opened().iter_batches(
+                rows, row_groups=[group.index], columns=self._choice.read, use_threads=False
+            )
+        except (pa.ArrowException, OSError) as error:
+            what = str(error).partition("\n")[0]
+            raise FormatError(
+                f"parquet: row group {group.index} cannot be decoded: {what}", sample=group.first
+            ) from error
+
+    def _opened(self) -> Any:
+        import pyarrow.parquet
+
+        if self._reader is None:
+            # What is read of the file is what was fed: nothing ahead of it, no footer.
+            self._reader = pyarrow.parquet.ParquetFile(
+                self._file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=True
+            )
+        return self._reader

@@ -1,0 +1,184 @@
+"""Parquet and Arrow: what is read, value for value, and what is asked for to read it."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import columnar_files
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from columnar_files import arrow_files, parquet_files, plain, read_by_pyarrow, rows_of, written
+from planning import read
+
+from asyncloader.blocks import Columns, Ragged
+from asyncloader.sources.footers import FooterCache
+
+FILES = {**dict(parquet_files()), **dict(arrow_files())}
+
+NAMES = sorted(FILES)
+
+
+def format_of(content: bytes) -> str:
+    return "parquet" if content.startswith(b"PAR1") else "arrow"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_value_is_the_one_that_pyarrow_reads(name: str) -> None:
+    content = FILES[name]
+    expected = rows_of(read_by_pyarrow(content))
+    for chunk_bytes in (len(content), 1997):
+        reading = read(format_of(content), content, chunk_bytes=chunk_bytes)
+        assert [plain(row) for row in reading.rows] == expected
+        assert reading.positions == [{"sample": row + 1} for row in range(len(expected))]
+        assert all(isinstance(block, Columns) for block in reading.blocks)
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [("pyarrow-zstd-v2-50", 7), ("polars-snappy-1", 19), ("duckdb-zstd-V2", 19), ("pyarrow-file-lz4-7", 13),
+     ("pyarrow-stream-None-100", 19), ("feather", 19)],
+)  # fmt: skip
+def test_a_shard_goes_on_at_any_row(name: str, step: int) -> None:
+    content = FILES[name]
+    kind = format_of(content)
+    whole = [plain(row) for row in read(kind, content).rows]
+    filters = pc.field("small") > 40
+    kept = read(kind, content, columns=["id"], filters=filters)
+    for start in {*range(0, len(whole) + 1, step), len(whole)}:
+        reading = read(kind, content, start=start, chunk_bytes=len(content))
+        assert [plain(row) for row in reading.rows] == whole[start:]
+        assert [position["sample"] for position in reading.positions] == list(
+            range(start + 1, len(whole) + 1)
+        )
+        rest = read(kind, content, columns=["id"], filters=filters, start=start, chunk_bytes=len(content))
+        pairs = zip(kept.positions, kept.rows, strict=True)
+        there = [(position, row) for position, row in pairs if position["sample"] > start]
+        assert list(zip(rest.positions, rest.rows, strict=True)) == there
+
+
+@pytest.mark.parametrize("name", ["pyarrow-zstd-v1-50", "pyarrow-stream-zstd-7"])
+def test_columns_come_in_the_order_asked_for(name: str) -> None:
+    reading = read(format_of(FILES[name]), FILES[name], columns=["tokens", "id", "record"])
+    whole = rows_of(read_by_pyarrow(FILES[name]).select(["tokens", "id", "record"]))
+    assert [plain(row) for row in reading.rows] == whole
+    assert list(reading.rows[0]) == ["tokens", "id", "record"]
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        pc.field("id") >= 75, [("id", ">=", 75)], [[("id", "<", 3)], [("id", ">", 97), ("small", ">", 0)]],
+        pc.field("maybe") > 50, pc.field("maybe").is_null(), pc.field("text").isin(["text 3"]),
+        pc.field("record", "x") == 8, pc.field("flag"), ~pc.field("flag") | (pc.field("id") == 1),
+        pc.field("id") < 0, pc.scalar(True), [("text", "in", {"text 1", "text 2"})],
+    ],
+    ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["pyarrow-zstd-v1-50", "pyarrow-stream-zstd-7"])
+def test_a_filter_keeps_the_rows_that_pyarrow_keeps(name: str, filters: Any) -> None:
+    content = FILES[name]
+    expression = pq.filters_to_expression(filters) if isinstance(filters, list) else filters
+    whole = read_by_pyarrow(content)
+    expected = rows_of(whole.filter(expression).select(["price"]))
+    reading = read(format_of(content), content, columns=["price"], filters=filters)
+    assert [plain(row) for row in reading.rows] == expected
+    ids = whole.filter(expression).column("id").to_pylist()
+    assert [position["sample"] for position in reading.positions] == [each + 1 for each in ids]
+    places = [block.trail.place(index).sample for block in reading.blocks for index in range(len(block))]
+    assert places == ids
+
+
+def test_one_column_of_twenty_is_less_than_a_tenth_of_the_bytes() -> None:
+    rng = np.random.default_rng(0)
+    source = pa.table({f"c{number}": rng.integers(0, 1 << 60, 20_000) for number in range(20)})
+    for rows in (20_000, 400):
+        content = written(source, row_group_size=rows)
+        reading = read("parquet", content, columns=["c7"])
+        assert [row["c7"] for row in reading.rows] == source.column("c7").to_pylist()
+        assert reading.requested_bytes < len(content) / 10
+        assert len(reading.layout.spans) == 20_000 // rows
+
+
+def test_neighbouring_columns_are_one_request_and_all_columns_are_one_for_all_row_groups() -> None:
+    content = FILES["pyarrow-snappy-v1-50"]
+    assert len(read("parquet", content).layout.spans) == 1
+    assert len(read("parquet", content, columns=["id", "small", "float"]).layout.spans) == 50
+
+
+def test_row_groups_without_such_a_row_are_not_asked_for() -> None:
+    content = FILES["pyarrow-snappy-v1-50"]
+    reading = read("parquet", content, columns=["tokens"], filters=pc.field("id") > 95)
+    groups = pq.read_metadata(io.BytesIO(content))
+    first = groups.row_group(48).column(0).data_page_offset
+    assert all(start >= first - 1000 for start, _ in reading.layout.spans)
+    assert len(reading.rows) == 4
+    none = read("parquet", content, filters=pc.field("id") > 1000)
+    assert (none.layout.spans, none.rows, none.layout.samples) == ((), [], columnar_files.ROWS)
+
+
+def test_a_large_footer_takes_one_more_request_and_a_known_one_none() -> None:
+    source = pa.table({f"column number {number}": [number] * 50 for number in range(100)})
+    content = written(source, row_group_size=1)
+    footers = FooterCache().of("url")
+    first = read("parquet", content, footers=footers)
+    assert len(first.asked) == 3
+    assert sum(stop - start for start, stop in first.asked) < len(content)
+    second = read("parquet", content, footers=footers)
+    assert (len(second.asked), second.rows) == (1, first.rows)
+    assert len(read("parquet", FILES["pyarrow-snappy-v1-1"]).asked) == 2
+
+
+def test_numbers_are_views_of_what_pyarrow_decoded() -> None:
+    (block,) = read("parquet", FILES["pyarrow-none-v1-1"], columns=["id", "tokens", "flag"]).blocks
+    ids, tokens = block.column("id"), block.column("tokens")
+    assert isinstance(ids, np.ndarray) and ids.dtype == np.int64 and not ids.flags.owndata
+    assert isinstance(tokens, Ragged) and isinstance(tokens.values, np.ndarray)
+    assert tokens.values.dtype == np.int32 and not tokens.values.flags.owndata
+
+
+def test_blocks_stay_small() -> None:
+    source = pa.table({"id": range(3000), "raw": [bytes(20_000)] * 3000})
+    reading = read("parquet", written(source, use_dictionary=False, compression="none"), chunk_bytes=1 << 20)
+    assert len(reading.rows) == 3000
+    assert max(map(len, reading.blocks)) <= 1024
+    assert max(len(block) * 20_000 for block in reading.blocks) <= 9 << 20
+
+
+def test_what_is_held_is_one_row_group() -> None:
+    source = pa.table({"raw": [bytes([number]) * 10_000 for number in range(100)]})
+    content = written(source, use_dictionary=False, compression="none", row_group_size=10)
+    held: list[int] = []
+    from asyncloader.formats.columnar.spans import HeldSpans
+
+    class Watched(HeldSpans):
+        def feed(self, chunk: bytes) -> None:
+            super().feed(chunk)
+            held.append(sum(len(piece) for _, piece, _ in self._pieces))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("asyncloader.formats.columnar.parquet.HeldSpans", Watched)
+        assert len(read("parquet", content, chunk_bytes=10_000).rows) == 100
+    assert max(held) < 150_000
+
+
+def test_a_shard_without_rows_has_none() -> None:
+    empty = columnar_files.table(0)
+    assert read("parquet", written(empty)).rows == []
+    out = io.BytesIO()
+    with pa.ipc.new_stream(out, empty.schema) as writer:
+        writer.write_table(empty)
+    assert read("arrow", out.getvalue()).rows == []
+
+
+def test_a_column_whose_name_has_a_dot_is_not_taken_for_another_one() -> None:
+    source = pa.table({"a.b": [1, 2], "a": [{"b": 3}, {"b": 4}], "ab": [5, 6]})
+    content = written(source)
+    assert [plain(row) for row in read("parquet", content).rows] == rows_of(source)
+    for name in source.column_names:
+        assert [plain(row) for row in read("parquet", content, columns=[name]).rows] == rows_of(
+            source.select([name])
+        )
