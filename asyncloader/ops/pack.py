@@ -144,7 +144,7 @@ class Pack:
                 waiting = (waiting + len(order)) % self.batch_size
                 for nth, drawn in enumerate(order):
                     row = rows[drawn]
-                    row.after = pool.after(pool.emitted + nth + 1, len(rows))
+                    row.after = pool.span.after(pool.emitted + nth + 1, len(rows))
                     if nth >= len(order) - waiting:
                         row.keep()  # while the next pool fills
                     yield row

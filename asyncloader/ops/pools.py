@@ -1,13 +1,12 @@
-"""Pools: runs of consecutive samples out of which batches are made together.
+"""Pools: runs of consecutive samples of a lane that are worked on together, as a shuffle's windows are.
 
-A pool is cut like a shuffle's window: so many consecutive samples of a lane. What is made of it depends on
-its samples and its number alone. So a position needs only where the pool began and how much of it was handed
-on; resuming reads at most the open pool again.
+What is made of a pool depends on its samples and its number alone. So a position needs only where the pool
+began and how much of it was handed on; resuming reads at most the open pool again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -22,7 +21,9 @@ from .batching import Batch, Batches
 from .lengths import Lengths
 from .op import START, Lane, Opener
 
-__all__ = ["Group", "Pool", "batches_of_pools", "cut_pools", "draw_pool"]
+__all__ = ["Group", "Pool", "Span", "batches_of_pools", "cut_pools", "draw_pool"]
+
+Pull: TypeAlias = Callable[[Iterator[Block], Callable[[], int]], Iterator[Block]]
 
 Group: TypeAlias = NDArray[np.int64]
 """Which samples of a pool make a batch, by their indices: ``(n,) int64``."""
@@ -31,54 +32,80 @@ Group: TypeAlias = NDArray[np.int64]
 _DRAW = 0x706F6F6C
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Where a pool lies in its lane's stream.
+
+    Attributes:
+        name: Of the pool's number in positions.
+        number: Counted in its lane.
+        begins: Upstream position before its first sample.
+        ends: Upstream position after its last, None if the stream ends there.
+    """
+
+    name: str
+    number: int
+    begins: Position
+    ends: Position | None
+
+    def after(self, emitted: int, count: int) -> Position:
+        """The position after so many of the ``count`` parts that the pool makes."""
+        if emitted == count and self.ends is not None:
+            return {self.name: self.number + 1, "emitted": 0, "from": self.ends}
+        return {self.name: self.number, "emitted": emitted, "from": self.begins}
+
+
 @dataclass(slots=True)
 class Pool:
     """One pool.
 
     Attributes:
         samples: Of it.
-        number: Counted in its lane.
-        begins: Upstream position before its first sample.
-        ends: Upstream position after its last, None if the stream ends there.
+        span: Where it lies; holds none of them.
         emitted: How many parts of it were handed on before the pass began.
     """
 
     samples: Block
-    number: int
-    begins: Position
-    ends: Position | None
+    span: Span
     emitted: int
 
-    def after(self, emitted: int, count: int) -> Position:
-        """The position after so many of the ``count`` parts that the pool makes."""
-        if emitted == count and self.ends is not None:
-            return {"pool": self.number + 1, "emitted": 0, "from": self.ends}
-        return {"pool": self.number, "emitted": emitted, "from": self.begins}
 
-
-def cut_pools(upstream: Opener, start: Position, lane: Lane, size: int) -> Generator[Pool, None, None]:
+def cut_pools(
+    upstream: Opener, start: Position, lane: Lane, size: int, name: str = "pool", pull: Pull | None = None
+) -> Generator[Pool, None, None]:
     """The pools of a lane from ``start`` on, each of ``size`` samples but the last.
 
     Nothing here holds a pool while it is made use of: whoever lets go of it holds none while the next fills.
+
+    Args:
+        upstream, start, lane: As of ``Op.open``.
+        size: Samples of a pool.
+        name: Of its number in positions.
+        pull: Pulls the blocks, given them and how many samples the open pool lacks. As a batching does by
+            default.
     """
-    number, emitted, begins = start.get("pool", 0), start.get("emitted", 0), start.get("from", START)
+    number, emitted, begins = start.get(name, 0), start.get("emitted", 0), start.get("from", START)
     gather = Gather(size)
     with closing(upstream(begins, lane)) as blocks:
-        for block in lane.want.pull_for_batches(blocks, lambda: gather.lacking):
+        for block in (pull or lane.want.pull_for_batches)(blocks, lambda: gather.lacking):
             for samples in gather.feed(block):
                 ends = samples.trail.after(len(samples) - 1)
-                made = [Pool(samples, number, begins, ends, emitted)]
+                made = [Pool(samples, Span(name, number, begins, ends), emitted)]
                 del samples
                 yield made.pop()
                 number, emitted, begins = number + 1, 0, ends
             del block
         if (rest := gather.finish()) is not None:
-            yield Pool(rest, number, begins, None, emitted)
+            made = [Pool(rest, Span(name, number, begins, None), emitted)]
+            del rest
+            yield made.pop()
 
 
 def draw_pool(pool: Pool, count: int, lane: Lane) -> list[int]:
     """The order of the ``count`` parts of a pool: drawn, so that it says nothing of their lengths."""
-    return permutation(count, *lane.draw_key(lane.order_seed or 0), lane.topology.lane, pool.number, _DRAW)
+    return permutation(
+        count, *lane.draw_key(lane.order_seed or 0), lane.topology.lane, pool.span.number, _DRAW
+    )
 
 
 def batches_of_pools(
@@ -104,6 +131,6 @@ def batches_of_pools(
                 group = groups[nth]
                 tokens = int(lengths.values[group].sum()) if counts_tokens else 0
                 block = pool.samples.take(group.tolist())
-                yield Batch(block, pool.after(emitted, len(order)), len(group), tokens)
+                yield Batch(block, pool.span.after(emitted, len(order)), len(group), tokens)
                 del block
             del pool, lengths, groups

@@ -13,11 +13,12 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from ..blocks import Block, Gather, Place, Rows, Trail
+from ..blocks import Block, Place, Rows, Trail
 from ..plan.counts import Counter, Deal
 from ..plan.order import permutation
 from ..types import Position
-from .op import PIECE_SAMPLES, START, Blocks, Lane, Opener
+from .op import PIECE_SAMPLES, Blocks, Lane, Opener
+from .pools import Pool, Span, cut_pools
 
 __all__ = ["Shuffle"]
 
@@ -37,17 +38,13 @@ class Shuffle:
     seed: int = 0
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-        number, skip, begins = start.get("window", 0), start.get("emitted", 0), start.get("from", START)
-        gather = Gather(self.window)
-        with closing(upstream(begins, lane)) as blocks:
-            for block in blocks:
-                for window in gather.feed(block):
-                    ends = window.trail.after(len(window) - 1)
-                    yield from self._emit(window, skip, _Window(number, begins, ends), lane)
-                    del window  # two of them are held as it is
-                    number, skip, begins = number + 1, 0, ends
-            if (rest := gather.finish()) is not None:
-                yield from self._emit(rest, skip, _Window(number, begins, None), lane)
+        # Whoever pulls wants no other number of samples than before: those of a window come all the same.
+        with closing(
+            cut_pools(upstream, start, lane, self.window, "window", lambda blocks, _: blocks)
+        ) as pools:
+            for window in pools:
+                yield from self._emit(window, lane)
+                del window  # two of them are held as it is
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
         return upstream(deal)
@@ -55,28 +52,14 @@ class Shuffle:
     def describe(self) -> Mapping[str, Any]:
         return {"op": "shuffle", "window": self.window, "seed": self.seed}
 
-    def _emit(self, samples: Block, skip: int, window: _Window, lane: Lane) -> Iterator[Block]:
-        order = permutation(len(samples), *lane.draw_key(self.seed), lane.topology.lane, window.number)
+    def _emit(self, window: Pool, lane: Lane) -> Iterator[Block]:
+        samples, span = window.samples, window.span
+        order = permutation(len(samples), *lane.draw_key(self.seed), lane.topology.lane, span.number)
         # What is picked of columns is copied, which pays for many at once.
         piece = PIECE_SAMPLES if isinstance(samples, Rows) else _COLUMNS_PIECE_SAMPLES
-        for first in range(skip, len(order), piece):
+        for first in range(window.emitted, len(order), piece):
             picked = samples.take(order[first : first + piece])
-            yield picked.follow(_WindowTrail(window, first, len(order), picked.trail))
-
-
-@dataclass(slots=True)
-class _Window:
-    """One window.
-
-    Args:
-        number: Counted in its lane.
-        begins: Upstream position before its first sample.
-        ends: Upstream position after its last, None if the stream ends there.
-    """
-
-    number: int
-    begins: Position
-    ends: Position | None
+            yield picked.follow(_WindowTrail(span, first, len(order), picked.trail))
 
 
 @dataclass(slots=True)
@@ -84,22 +67,19 @@ class _WindowTrail:
     """Positions inside one window.
 
     Args:
-        window: Which.
+        span: Where the window lies.
         first: How many of the window's samples came before this block.
         count: How many the window has.
         trail: Of the samples as they came from upstream.
     """
 
-    window: _Window
+    span: Span
     first: int
     count: int
     trail: Trail
 
     def after(self, index: int) -> Position:
-        window, emitted = self.window, self.first + index + 1
-        if emitted == self.count and window.ends is not None:
-            return {"window": window.number + 1, "emitted": 0, "from": window.ends}
-        return {"window": window.number, "emitted": emitted, "from": window.begins}
+        return self.span.after(self.first + index + 1, self.count)
 
     def place(self, index: int) -> Place:
         return self.trail.place(index)

@@ -127,6 +127,27 @@ def test_maps_in_a_row_are_held_to_the_same_number(workers: int, counter: Counte
             assert nth * BATCH <= calls <= nth * BATCH + 32
 
 
+@WORKERS
+@pytest.mark.parametrize("concurrency", [1, 3])
+@pytest.mark.parametrize("ahead", [0, 32])
+def test_whole_chunks_are_held_to_the_same_number(
+    workers: int, concurrency: int, ahead: int, counter: Counter, tmp_path: Path
+) -> None:
+    before = Counter(tmp_path / "before")
+
+    def call(columns: dict[str, Any]) -> dict[str, Any]:
+        for _ in columns["number"]:
+            counter.note()
+        return columns
+
+    recipe = plain(before)(numbers()).map(lambda number: {"number": number})
+    recipe = recipe.map_batches(call, batch_size=8, concurrency=concurrency)
+    for nth, _ in enumerate(al.DataLoader(recipe, BATCH, num_workers=workers, ahead=ahead), 1):
+        for calls in (before.settled() if nth == 2 else before.calls, counter.calls):
+            assert nth * BATCH <= calls <= nth * BATCH + ahead, f"after {nth} batches"
+    assert before.calls == counter.calls == 256
+
+
 @pytest.mark.parametrize("kind", [plain, threads, coroutines])
 def test_a_take_pays_for_what_it_gives(kind: Any, counter: Counter) -> None:
     loader = al.DataLoader(kind(counter)(numbers()).take(10), 64, ahead=0, collate_fn=list)

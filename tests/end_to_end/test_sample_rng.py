@@ -133,13 +133,13 @@ def test_the_draw_is_the_same_in_every_release() -> None:
 
 
 def test_elsewhere_there_is_no_sample_to_draw_for() -> None:
-    with pytest.raises(RuntimeError, match=r"functions given to \.map and \.filter"):
+    with pytest.raises(RuntimeError, match=r"functions given to \.map, \.filter"):
         al.sample_rng()
 
     def draws_in_a_batch(samples: list[int]) -> float:
         return al.sample_rng().random()
 
-    with pytest.raises(RuntimeError, match=r"functions given to \.map and \.filter"):
+    with pytest.raises(RuntimeError, match=r"functions given to \.map, \.filter"):
         list(al.DataLoader(al.from_iterable(lambda t: range(3)), 2, collate_fn=draws_in_a_batch))
 
     def draws_on_a_thread(sample: int) -> int:

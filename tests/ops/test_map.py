@@ -77,14 +77,14 @@ def test_coroutines_go_on_while_the_consumer_computes(engine: Engine) -> None:
 
     async def work(number: int) -> int:
         with running:
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.02)  # long against what this thread may be held up below
         return number
 
     blocks = Dataset(Listed(range(1000), (50,)), (AsyncMap(work, 4),)).open({}, lane_of(engine))
     for _ in range(10):
         next(blocks)  # of the first ones nothing is known, and no more are taken than run
     before = running.calls
-    time.sleep(0.1)
+    time.sleep(0.2)
     assert before < running.calls <= before + 2 * 4, "as far ahead as the concurrency allows"
     blocks.close()
 

@@ -1,10 +1,7 @@
 from __future__ import annotations
 
-import gc
 import pickle
-import weakref
 from collections.abc import Sequence
-from contextlib import closing
 from itertools import chain, pairwise
 from typing import Any
 
@@ -295,23 +292,6 @@ def test_a_position_of_another_document_is_refused(engine: Engine) -> None:
     batching = al.Pack(length=4)
     with pytest.raises(ValueError, match="after 5 tokens of a document that now has 3"):
         made_of(batching, Texts([3, 3]), lane_of(engine), {"used": 5})
-
-
-def test_a_pool_is_let_go_of_before_the_next_one_fills(engine: Engine) -> None:
-    pools: list[weakref.ref[Any]] = []
-
-    def upstream(*_: Any) -> Any:
-        for number in range(6):
-            gc.collect()
-            assert [ref() for ref in pools] == [None] * number
-            values = np.arange(30)
-            pools.append(weakref.ref(values))
-            yield Columns({"tokens": Ragged(values, np.arange(0, 31, 5))}, OffsetTrail(6 * number, None))
-            del values
-
-    with closing(al.Pack(length=7, batch_size=4, pool=6).open(upstream, START, lane_of(engine))) as batches:
-        for batch in batches:
-            del batch
 
 
 # --- options ---
