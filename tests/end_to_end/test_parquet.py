@@ -291,8 +291,8 @@ def test_a_state_belongs_to_its_columns_and_filters(tmp_path: Path) -> None:
 
 
 PASSING = [
-    testing.CutAt(700, times=5), testing.Reset(700, times=5), testing.HangUp(times=5),
-    testing.Status(503, times=5), testing.Capacity(2),
+    testing.CutAt(700, times=3), testing.Reset(700, times=3), testing.HangUp(times=3),
+    testing.Status(503, times=3), testing.Capacity(2),
     testing.WrongRange(512, times=3), testing.WrongLength(1000, times=3), testing.NoLength(500, times=3),
     testing.WrongETag(after=1, times=2), testing.IgnoreRange(), testing.Redirect("/elsewhere"),
 ]  # fmt: skip
@@ -303,7 +303,7 @@ PASSING = [
 def test_faults_that_pass_lose_nothing(fault: testing.Fault, workers: int) -> None:
     fault = replace(fault, key="x.parquet")
     content = written(tokens(3000), row_group_size=100, compression="none", use_dictionary=False)
-    network = al.NetworkPolicy(backoff_s=0.001)
+    network = al.NetworkPolicy(backoff_s=0.02)
     with testing.serve({"x.parquet": content, "elsewhere": content}, [fault]) as server:
         recipe = al.from_urls(server.url_of("x.parquet"), columns=["id", "tokens"], network=network)
         rows = [
