@@ -325,7 +325,8 @@ def test_jsonl_takes_dicts_of_json_values_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("pattern", "options", "message"),
     [
-        ("a.parquet", {}, "cannot tell the format"), ("a.txt", {}, "not written"),
+        ("a.orc", {}, "cannot tell the format"), ("a.txt", {}, "not written"),
+        ("a.parquet", {}, "not written"),
         ("a.tar", {"max_samples": 3}, "needs a number"), ("a-%d.tar", {"max_samples": 0}, "at least 1"),
         ("a-%d.tar", {"max_bytes": 0}, "at least 1"), ("a-%d-%d.tar", {}, "expected one number"),
         ("a-{}-{}.tar", {}, "expected one number"),

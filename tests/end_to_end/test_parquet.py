@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -288,3 +288,50 @@ def test_a_state_belongs_to_its_columns_and_filters(tmp_path: Path) -> None:
     other = al.DataLoader(al.from_urls(tmp_path / "x.parquet", columns=["id"]), 10)
     with pytest.raises(ValueError, match="filters"):
         other.load_state_dict(state)
+
+
+PASSING = [
+    testing.CutAt(700, times=5), testing.Reset(700, times=5), testing.HangUp(times=5),
+    testing.Status(503, times=5), testing.Capacity(2),
+    testing.WrongRange(512, times=3), testing.WrongLength(1000, times=3), testing.NoLength(500, times=3),
+    testing.WrongETag(after=1, times=2), testing.IgnoreRange(), testing.Redirect("/elsewhere"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+@pytest.mark.parametrize("fault", PASSING, ids=lambda fault: type(fault).__name__)
+def test_faults_that_pass_lose_nothing(fault: testing.Fault, workers: int) -> None:
+    fault = replace(fault, key="x.parquet")
+    content = written(tokens(3000), row_group_size=100, compression="none", use_dictionary=False)
+    network = al.NetworkPolicy(backoff_s=0.001)
+    with testing.serve({"x.parquet": content, "elsewhere": content}, [fault]) as server:
+        recipe = al.from_urls(server.url_of("x.parquet"), columns=["id", "tokens"], network=network)
+        rows = [
+            row for batch in al.DataLoader(recipe, 100, num_workers=workers, collate_fn=list) for row in batch
+        ]
+        assert [plain(row) for row in rows] == tokens(3000).select(["id", "tokens"]).to_pylist()
+        assert isinstance(fault, testing.Capacity) or any(request.faults for request in server.requests)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (testing.CutAt(700), "the connection was cut before the promised length"),
+        (testing.Status(404), "the server answered 404 Not Found"),
+        (testing.Status(404, after=2), "the server answered 404 Not Found"),
+        (testing.WrongETag(after=1), "the object was changed while it was being read"),
+        (testing.WrongRange(512), "but the server sent Content-Range"),
+        (testing.GzipEncoding(), "the server sent Content-Encoding gzip"),
+    ],
+    ids=lambda each: type(each).__name__ if isinstance(each, testing.Fault) else "",
+)
+def test_faults_that_stay_are_errors_of_the_shard(fault: testing.Fault, says: str) -> None:
+    content = written(tokens(3000), row_group_size=100, compression="none", use_dictionary=False)
+    network = al.NetworkPolicy(attempts=3, backoff_s=0.001)
+    with testing.serve({"x.parquet": content}, [fault]) as server:
+        with pytest.raises(StoreError, match=says) as caught:
+            list(
+                al.DataLoader(al.from_urls(server.url_of("x.parquet"), network=network), 100, collate_fn=list)
+            )
+        assert caught.value.shard == server.url_of("x.parquet")
+        assert server.wait_idle(2)

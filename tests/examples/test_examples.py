@@ -34,6 +34,10 @@ SAYS = {
         r"retries=[1-9]\d*, throttled=2, hedges=\d+\)\n2000 samples, each once\n"
         r"(.*\n)*.*gave up after 3 attempts"
     ),
+    "hub_parquet.py": (
+        r"epoch 0: 2000 documents, 12 requests\nepoch 1: 2000 documents, 8 requests\n"
+        r"read \d% of the bytes|read 1\d% of the bytes"
+    ),
     "hugging_face.py": r"each once: True",
     "own_source.py": r"a class: True\na function: True\nrefused: Careless should yield only its part",
     "padded_text.py": r"epoch 2: 600 texts, (9[5-9]|100)% right, \d+ positions of padding",

@@ -8,7 +8,7 @@ from typing import Any
 from ...blocks import Block
 from ...errors import FormatError
 from .._push import PushDecoder
-from .importing import arrow
+from .importing import told
 from .picking import check_rows, pick
 from .selection import Choice, Selection, choose
 from .spans import HeldSpans
@@ -57,30 +57,25 @@ class ArrowFileDecoder(PushDecoder):
         check_rows(self._row, self._start)
 
     def _decode_batch(self) -> Iterator[Block]:
-        try:
-            reader, choice = self._open()
+        reader, choice = self._open()
+        with told(f"arrow: batch {self._batch}", self._row):
             batch = reader.get_batch(self._batch)
+            batch.validate(full=True)  # pyarrow would follow any offset
             first, self._row = self._row, self._row + len(batch)
             if self._row > self._start:
                 yield from pick(batch, first, self._start, choice)
-        except (arrow().ArrowException, OSError) as error:
-            what = str(error).partition("\n")[0]
-            raise FormatError(
-                f"arrow: batch {self._batch} cannot be decoded: {what}", sample=self._row
-            ) from error
 
     def _open(self) -> tuple[Any, Choice]:
         """pyarrow's reader, and what is wanted of the schema it has found."""
         import pyarrow.ipc
 
         if self._opened is None:
-            try:
+            with told("arrow: the footer"):
                 schema = pyarrow.ipc.open_file(self._file).schema
-            except (arrow().ArrowException, OSError) as error:
-                what = str(error).partition("\n")[0]
-                raise FormatError(f"arrow: the footer cannot be read: {what}") from error
             choice = choose(self._selection, schema)
-            self._opened = pyarrow.ipc.open_file(self._file, options=read_options(schema, choice)), choice
+            with told("arrow: the footer"):
+                reader = pyarrow.ipc.open_file(self._file, options=read_options(schema, choice))
+            self._opened = reader, choice
         return self._opened
 
 

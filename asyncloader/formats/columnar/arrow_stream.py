@@ -11,7 +11,7 @@ from ...blocks import Block
 from ...errors import FormatError
 from .._push import PushDecoder
 from .arrow_file import read_options
-from .importing import arrow
+from .importing import arrow, told
 from .messages import Kind, Message, Messages
 from .picking import check_rows, pick
 from .selection import Choice, Selection, choose
@@ -51,36 +51,33 @@ class ArrowStreamDecoder(PushDecoder):
         check_rows(self._row, self._start)
 
     def _take(self, message: Message) -> Iterator[Block]:
-        try:
-            if message.kind == Kind.SCHEMA and self._choice is None:
-                self._open(message)
-            elif self._choice is None or message.kind not in (Kind.DICTIONARY, Kind.BATCH):
-                raise FormatError(f"arrow: a message of kind {message.kind}", offset=self._messages.at)
-            else:
-                self._queue.put(message)
-                if message.kind == Kind.BATCH:
-                    yield from self._pick()
-        except (arrow().ArrowException, OSError) as error:
-            what = str(error).partition("\n")[0]
-            raise FormatError(
-                f"arrow: a message cannot be decoded: {what}", offset=self._messages.at, sample=self._row
-            ) from error
+        if message.kind == Kind.SCHEMA and self._choice is None:
+            self._open(message)
+        elif self._choice is None or message.kind not in (Kind.DICTIONARY, Kind.BATCH):
+            raise FormatError(f"arrow: a message of kind {message.kind}", offset=self._messages.at)
+        else:
+            self._queue.put(message)
+            if message.kind == Kind.BATCH:
+                yield from self._pick(self._choice)
 
     def _open(self, message: Message) -> None:
         import pyarrow.ipc
 
-        schema = pyarrow.ipc.read_schema(arrow().BufferReader(message.prefix + message.metadata))
+        with told("arrow: the schema"):
+            schema = pyarrow.ipc.read_schema(arrow().BufferReader(message.prefix + message.metadata))
         self._choice = choose(self._selection, schema)
         self._queue.put(message)
         file = arrow().PythonFile(self._queue, mode="r")
-        self._reader = pyarrow.ipc.open_stream(file, options=read_options(schema, self._choice))
+        with told("arrow: the schema"):
+            self._reader = pyarrow.ipc.open_stream(file, options=read_options(schema, self._choice))
 
-    def _pick(self) -> Iterator[Block]:
-        assert self._choice is not None
-        batch = self._reader.read_next_batch()
-        first, self._row = self._row, self._row + len(batch)
-        if self._row > self._start:
-            yield from pick(batch, first, self._start, self._choice)
+    def _pick(self, choice: Choice) -> Iterator[Block]:
+        with told("arrow: a batch", self._row):
+            batch = self._reader.read_next_batch()
+            batch.validate(full=True)  # pyarrow would follow any offset
+            first, self._row = self._row, self._row + len(batch)
+            if self._row > self._start:
+                yield from pick(batch, first, self._start, choice)
 
 
 class _Queue(io.RawIOBase):

@@ -104,23 +104,26 @@ def _with_nulls(array: Any, values: Column) -> Column:
 
 
 def _of_list(array: Any) -> Column:
+    if array.null_count:
+        return _of_view(array)
     offsets = np.asarray(array.offsets.to_numpy(), np.int64)
     start, stop = int(offsets[0]), int(offsets[-1])
     return _sequences(array, array.values.slice(start, stop - start), offsets - start)
 
 
 def _of_fixed_size_list(array: Any) -> Column:
+    if array.null_count:
+        return _of_view(array)
     size = array.type.list_size
     inside = array.values.slice(array.offset * size, len(array) * size)
-    if not array.null_count:
-        values = column_of(inside)
-        if isinstance(values, np.ndarray):
-            return values.reshape(len(array), size, *values.shape[1:])
+    values = column_of(inside)
+    if isinstance(values, np.ndarray):
+        return values.reshape(len(array), size, *values.shape[1:])
     return _sequences(array, inside, np.arange(len(array) + 1, dtype=np.int64) * size)
 
 
 def _of_view(array: Any) -> Column:
-    # Their entries may lie in any order, and overlap.
+    """Of lists whose values may lie in any order, or are not to be looked at where a list is null."""
     lengths = np.asarray(array.value_lengths().fill_null(0).to_numpy(), np.int64)
     return _sequences(array, array.flatten(), np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
 

@@ -15,7 +15,8 @@ from ...types import Layout, Planning, Span
 from .._push import describe_bytes
 from ..compression import SIGNATURE_BYTES, compression_of
 from .footers import Footers, read_footer
-from .importing import arrow
+from .importing import arrow, told
+from .parquet_footer import Chunk, Group, parse_footer
 from .picking import check_rows
 from .row_groups import ParquetDecoder, RowGroup
 from .selection import Choice, Selection, choose
@@ -56,21 +57,20 @@ def plan_parquet(*, start_sample: int = 0, selection: Selection, footers: Footer
 
 def _layout_of(footer: bytes, length: int, start_sample: int, selection: Selection) -> Layout:
     """What to read of a shard of ``length`` bytes."""
-    metadata = _metadata_of(footer)
-    choice = choose(selection, metadata.schema.to_arrow_schema())
-    chunks = _chunks_of(metadata, choice)
+    parsed = parse_footer(footer[:-_TAIL_BYTES])
+    metadata, schema = _metadata_of(footer)
+    choice = choose(selection, schema)
     kept = None if choice.filters is None else _kept_by_statistics(footer, choice.filters)
+    padding = _OLD_PADDING_BYTES if _OLD_WRITER.match(parsed.created_by) else 0
     spans, groups = [], []
     first = 0
-    for index in range(metadata.num_row_groups):
-        rows = metadata.row_group(index).num_rows
-        if rows < 0:
-            raise FormatError(f"parquet: damaged: row group {index} is said to have {rows} rows")
-        if first + rows > start_sample and rows and (kept is None or index in kept):
-            sized = _spans_of(metadata, index, chunks, length - len(footer))
-            spans.append([span for span, _ in sized])
-            groups.append(RowGroup(index, first, rows, sum(size for _, size in sized)))
-        first += rows
+    for index, group in enumerate(parsed.groups):
+        if first + group.rows > start_sample and group.rows and (kept is None or index in kept):
+            chunks = _chunks_of(group, index, choice)
+            _check_chunks(chunks, index, length - len(footer))
+            spans.append([Span(chunk.start, min(chunk.stop + padding, length)) for chunk in chunks])
+            groups.append(RowGroup(index, first, group.rows, sum(chunk.decoded_bytes for chunk in chunks)))
+        first += group.rows
     check_rows(first, start_sample)
     merged, complete = merge(spans)
     decoder = partial(
@@ -84,17 +84,13 @@ def _layout_of(footer: bytes, length: int, start_sample: int, selection: Selecti
     return Layout(tuple(merged), decoder, samples=first)
 
 
-def _metadata_of(footer: bytes) -> Any:
-    pa = arrow()
+def _metadata_of(footer: bytes) -> tuple[Any, Any]:
+    """The footer as pyarrow reads it, and its schema in terms of Arrow."""
     import pyarrow.parquet
 
-    try:
-        metadata = pyarrow.parquet.read_metadata(pa.BufferReader(footer))
-        metadata.schema.to_arrow_schema()
-    except (pa.ArrowException, OSError, ValueError) as error:
-        what = str(error).partition("\n")[0]
-        raise FormatError(f"parquet: the footer cannot be read: {what}") from error
-    return metadata
+    with told("parquet: the footer"):
+        metadata = pyarrow.parquet.read_metadata(arrow().BufferReader(footer))
+        return metadata, metadata.schema.to_arrow_schema()
 
 
 def _check_head(start: bytes, length: int) -> None:
@@ -112,15 +108,13 @@ def _check_head(start: bytes, length: int) -> None:
     raise FormatError(f"parquet: expected the magic {_MAGIC!r}, found {start[:4]!r}{hint}", offset=0)
 
 
-def _chunks_of(metadata: Any, choice: Choice) -> list[int]:
-    """The columns as Parquet counts them, where a nested one is several, that pyarrow will read."""
-    read = choice.read
-    paths = (metadata.schema.column(index).path for index in range(metadata.num_columns))
-    return [
-        index
-        for index, path in enumerate(paths)
-        if any(path == name or path.startswith(f"{name}.") for name in read)
-    ]
+def _chunks_of(group: Group, index: int, choice: Choice) -> list[Chunk]:
+    """Those that pyarrow will read."""
+    if any(chunk.path is None for chunk in group.chunks):
+        raise FormatError(f"parquet: columns of row group {index} are encrypted; such shards are not read")
+    prefixes = tuple(f"{name}." for name in choice.read)
+    chunks = [chunk for chunk in group.chunks if f"{chunk.path}.".startswith(prefixes)]
+    return [chunk for chunk in chunks if chunk.stop > chunk.start or chunk.is_encrypted]
 
 
 def _kept_by_statistics(footer: bytes, filters: Any) -> set[int]:
@@ -131,30 +125,24 @@ def _kept_by_statistics(footer: bytes, filters: Any) -> set[int]:
     return {group.id for group in fragment.subset(filters).row_groups}
 
 
-def _spans_of(metadata: Any, group: int, chunks: list[int], stop: int) -> list[tuple[Span, int]]:
-    """Where the chunks of a row group are, before ``stop``, and how many bytes they decompress to."""
-    padding = _OLD_PADDING_BYTES if _OLD_WRITER.match(metadata.created_by or "") else 0
-    spans = []
-    for index in chunks:
-        chunk = metadata.row_group(group).column(index)
-        what = f"column {chunk.path_in_schema!r} of row group {group}"
+def _check_chunks(chunks: list[Chunk], group: int, stop: int) -> None:
+    """Refuse what cannot be read, and what is not between the magic and ``stop``."""
+    for chunk in chunks:
+        what = f"column {chunk.path!r} of row group {group}"
+        if chunk.is_encrypted:
+            raise FormatError(f"parquet: {what} is encrypted; encrypted columns are not read")
         if chunk.file_path:
             raise FormatError(f"parquet: {what} is in another file, {chunk.file_path!r}")
-        _check_codec(chunk.compression, what)
-        start: int = chunk.data_page_offset
-        if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
-            start = chunk.dictionary_page_offset
-        end = start + chunk.total_compressed_size
-        if not len(_MAGIC) <= start <= end <= stop:
-            raise FormatError(f"parquet: damaged: {what} is said to be at bytes {start} to {end} of {stop}")
-        if start < end:
-            spans.append((Span(start, min(end + padding, stop)), max(0, chunk.total_uncompressed_size)))
-    return spans
+        _check_codec(chunk.codec, what)
+        if not len(_MAGIC) <= chunk.start <= chunk.stop <= stop:
+            raise FormatError(
+                f"parquet: damaged: {what} is said to be at bytes {chunk.start} to {chunk.stop} of {stop}"
+            )
 
 
 def _check_codec(codec: str, what: str) -> None:
     try:
-        known = codec == "UNCOMPRESSED" or arrow().Codec.is_available(codec.lower())
+        known = codec == "UNCOMPRESSED" or arrow().Codec.is_available(codec.lower().removesuffix("_raw"))
     except ValueError:  # a codec that pyarrow has not heard of
         known = False
     if not known:

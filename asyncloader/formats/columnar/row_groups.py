@@ -10,7 +10,7 @@ from typing import Any
 from ...blocks import Block
 from ...errors import FormatError
 from .._push import MAX_BLOCK_BYTES, PushDecoder
-from .importing import arrow
+from .importing import told
 from .picking import pick
 from .selection import Choice
 from .spans import HeldSpans
@@ -80,9 +80,10 @@ class ParquetDecoder(PushDecoder):
 
     def _decode_group(self, group: RowGroup) -> Iterator[Block]:
         first = group.first
-        for batch in self._batches(group):
-            yield from pick(batch, first, self._start, self._choice)
-            first += len(batch)
+        with told(f"parquet: row group {group.index}", group.first):
+            for batch in self._batches(group):
+                yield from pick(batch, first, self._start, self._choice)
+                first += len(batch)
         if first != group.first + group.rows:
             raise FormatError(
                 f"parquet: damaged: row group {group.index} should have {group.rows} rows, found "
@@ -91,18 +92,12 @@ class ParquetDecoder(PushDecoder):
             )
 
     def _batches(self, group: RowGroup) -> Iterator[Any]:
-        """What pyarrow makes of a row group, its errors in our words."""
-        pa = arrow()
+        """What pyarrow makes of a row group."""
         rows = min(max(1, MAX_BLOCK_BYTES * group.rows // max(group.decoded_bytes, 1)), _MOST_ROWS)
-        try:
-            yield from self._opened().iter_batches(
-                rows, row_groups=[group.index], columns=self._choice.read, use_threads=False
-            )
-        except (pa.ArrowException, OSError) as error:
-            what = str(error).partition("\n")[0]
-            raise FormatError(
-                f"parquet: row group {group.index} cannot be decoded: {what}", sample=group.first
-            ) from error
+        batches: Iterator[Any] = self._opened().iter_batches(
+            rows, row_groups=[group.index], columns=self._choice.read, use_threads=False
+        )
+        return batches
 
     def _opened(self) -> Any:
         import pyarrow.parquet

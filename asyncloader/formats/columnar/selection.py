@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import FormatError
-from .importing import arrow, check_pyarrow
+from .importing import arrow, check_pyarrow, told
 
 __all__ = ["EVERYTHING", "Choice", "Selection", "choose", "make_selection", "mask_of"]
 
@@ -109,7 +109,8 @@ def choose(selection: Selection, schema: Any) -> Choice:
     Raises:
         FormatError: It has no such column, or the filter cannot be applied to those it has.
     """
-    names = tuple(schema.names)
+    with told("the schema"):
+        names = tuple(schema.names)
     shown = names if selection.columns is None else selection.columns
     there = f"it has {_listed(names)}"
     for name in shown:

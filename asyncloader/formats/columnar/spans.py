@@ -33,15 +33,17 @@ def merge(groups: Iterable[Sequence[Span]]) -> tuple[list[Span], list[int]]:
     before = 0  # bytes of all merged spans but the last
     wanted = 0  # bytes of the last one that are no gaps
     for group in groups:
+        # What was read for a group before this one may be gone: bytes that both want are read twice.
+        begin = merged[-1].stop if merged else 0
         for span in sorted(group):
             last = merged[-1] if merged else None
-            if last is not None and last.start <= span.start <= last.stop + _gap_bytes(wanted, span):
+            if last is not None and begin <= span.start <= last.stop + _gap_bytes(wanted, span):
                 merged[-1] = Span(last.start, max(last.stop, span.stop))
                 wanted += max(0, span.stop - max(last.stop, span.start))
             else:
                 before += 0 if last is None else last.stop - last.start
                 merged.append(span)
-                wanted = span.stop - span.start
+                begin, wanted = span.start, span.stop - span.start
         complete.append(before + merged[-1].stop - merged[-1].start if merged else 0)
     return merged, complete
 

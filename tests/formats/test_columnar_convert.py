@@ -1,0 +1,144 @@
+"""Arrow's arrays as columns: the table in docs/reference/formats.md, line by line."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from columnar_files import plain, rows_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncloader.blocks import Columns, OffsetTrail, Ragged
+from asyncloader.formats.columnar.convert import column_of
+
+NUMBERS = [
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "float",
+    "double",
+    "halffloat",
+]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_numbers_keep_their_dtype_over_the_same_memory(name: str) -> None:
+    array = pa.array([0, 1, 100], pa.float64()).cast(pa.type_for_alias(name))
+    column = column_of(array.slice(1))
+    assert isinstance(column, np.ndarray) and column.tolist() == [1, 100]
+    assert column.dtype == array.type.to_pandas_dtype()
+    assert column.ctypes.data == array.buffers()[1].address + column.itemsize
+    with_null = column_of(pa.concat_arrays([array, pa.nulls(1, array.type)]))
+    assert with_null == [0, 1, 100, None]
+    assert [type(each) for each in with_null[:3]] == [column.dtype.type] * 3
+
+
+MOMENT = dt.datetime(2026, 1, 2, 3, 4, 5)
+
+OTHERS = [
+    (pa.array([True, False]), "bool", [True, False]),
+    *((pa.array([MOMENT], pa.timestamp(unit, zone)), f"datetime64[{unit}]", [MOMENT])
+      for unit in ("s", "ms", "us") for zone in (None, "UTC")),
+    (pa.array([1], pa.timestamp("ns")), "datetime64[ns]", [1]),
+    (pa.array([MOMENT.date()], pa.date32()), "datetime64[D]", [MOMENT.date()]),
+    (pa.array([MOMENT.date()], pa.date64()), "datetime64[ms]", [dt.datetime(2026, 1, 2)]),
+    (pa.array([dt.timedelta(1)], pa.duration("us")), "timedelta64[us]", [dt.timedelta(1)]),
+    (pa.array([dt.time(1)], pa.time32("s")), "timedelta64[s]", [dt.timedelta(hours=1)]),
+    (pa.array([dt.time(1)], pa.time64("us")), "timedelta64[us]", [dt.timedelta(hours=1)]),
+    (pa.array([[1, 2], [3, 4]], pa.list_(pa.int16(), 2)), "int16", [[1, 2], [3, 4]]),
+    (pa.array(["a", "b", "a"]).dictionary_encode(), None, ["a", "b", "a"]),
+    (pa.array([5, 6, 5]).dictionary_encode(), "int64", [5, 6, 5]),
+    (pc.run_end_encode(pa.array([1, 1, 2])), "int64", [1, 1, 2]),
+    (pa.ExtensionArray.from_storage(pa.uuid(), pa.array([bytes(16)], pa.binary(16))), None, [bytes(16)]),
+    (pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(8.0).reshape(2, 2, 2)), "float64",
+     [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]),
+    *((pa.array(["a", None], kind), None, ["a", None])
+      for kind in (pa.string(), pa.large_string(), pa.string_view())),
+    *((pa.array([b"a", None], kind), None, [b"a", None])
+      for kind in (pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(1))),
+    *((pa.array([Decimal("1.25")], kind), None, [Decimal("1.25")])
+      for kind in (pa.decimal128(5, 2), pa.decimal256(50, 2))),
+    (pa.array([[("a", 1)], None, []], pa.map_(pa.string(), pa.int32())), None, [[("a", 1)], None, []]),
+    (pa.array([{"x": 1}, None]), None, [{"x": 1}, None]),
+    (pa.nulls(2), None, [None, None]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("array", "dtype", "values"), OTHERS, ids=lambda each: str(getattr(each, "type", ""))
+)
+def test_other_types_become_arrays_or_lists(array: pa.Array, dtype: str | None, values: list[Any]) -> None:
+    column = column_of(array)
+    if dtype is None:
+        assert isinstance(column, list) and column == values
+    else:
+        assert isinstance(column, np.ndarray) and column.dtype == dtype
+        assert dtype.endswith("[ns]") or column.tolist() == values
+
+
+@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, pa.list_view, pa.large_list_view], ids=repr)
+def test_lists_become_ragged_whatever_they_are_called(kind: Any) -> None:
+    column = column_of(pa.array([[9], [1, 2], [], [3]], kind(pa.int32())).slice(1))
+    assert isinstance(column, Ragged) and column.tolist() == [[1, 2], [], [3]]
+    assert column.values.dtype == np.int32
+    words = column_of(pa.array([["a"], ["b", None]], kind(pa.string())))
+    assert isinstance(words, Ragged) and words.tolist() == [["a"], ["b", None]]
+    nested = column_of(pa.array([[[1], []], [[2, 3]]], kind(kind(pa.int32()))))
+    assert isinstance(nested, Ragged) and isinstance(nested.values, Ragged)
+
+
+VALUES: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.int32(), st.integers(-9, 9)), (pa.float64(), st.floats(-9, 9)), (pa.bool_(), st.booleans()),
+    (pa.string(), st.text("ab", max_size=3)), (pa.timestamp("s"), st.integers(0, 9)),
+    (pa.dictionary(pa.int8(), pa.string()), st.sampled_from("abc")),
+]  # fmt: skip
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> pa.Array:
+    """Any nesting of lists and structs, with nulls on every level or none."""
+    kind, values = draw(st.sampled_from(VALUES))
+    for _ in range(draw(st.integers(0, 3))):
+        if draw(st.booleans()):
+            values = st.none() | values
+        shape = draw(st.sampled_from(["list", "view", "pair", "struct"]))
+        if shape == "struct":
+            kind, values = pa.struct([("x", kind)]), st.fixed_dictionaries({"x": values})
+        elif shape == "pair":
+            kind, values = pa.list_(kind, 2), st.lists(values, min_size=2, max_size=2)
+        else:
+            kind, values = (
+                (pa.list_ if shape == "list" else pa.large_list)(kind),
+                st.lists(values, max_size=3),
+            )
+    return pa.array(draw(st.lists(st.none() | values if draw(st.booleans()) else values, max_size=6)), kind)
+
+
+@given(arrays(), st.integers(0, 6), st.integers(0, 6))
+def test_an_entry_depends_on_nothing_beside_it(array: pa.Array, start: int, stop: int) -> None:
+    whole = Columns({"x": column_of(array)}, OffsetTrail(0, None)).rows()
+    assert [plain(row) for row in whole] == rows_of(pa.table({"x": array}))
+    part = Columns({"x": column_of(array.slice(start, max(0, stop - start)))}, OffsetTrail(0, None)).rows()
+    assert list(map(told, part)) == list(map(told, whole[start:stop]))
+
+
+def told(value: Any) -> Any:
+    """A value with the types of all that is in it."""
+    if isinstance(value, dict):
+        return {name: told(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray):
+        return ("array", value.dtype.str, value.shape, value.tolist())
+    if isinstance(value, list | Ragged):
+        return (type(value).__name__, [told(each) for each in value])
+    return (type(value).__name__, value)
