@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from .blocks import Ragged
     from .cache.audit import verify_cache
     from .collate import Pad, PadField, default_collate, default_convert
-    from .dataset import AsyncIterableDataset, Dataset, from_iterable, from_urls
+    from .dataset import Dataset
     from .errors import FormatError, StoreError, WorkerDiedError
     from .loader import DataLoader
     from .ops.buckets import Buckets
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .ops.pack import Pack
     from .ops.token_batches import TokenBatches
     from .plan.topology import Topology, get_topology
+    from .recipes import AsyncIterableDataset, from_iterable, from_urls
     from .stores.policy import NetworkPolicy
     from .torch_kind.split import split
     from .torch_kind.worker_info import WorkerInfo, get_worker_info
@@ -59,7 +60,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "AsyncIterableDataset": "dataset",
+    "AsyncIterableDataset": "recipes",
     "Buckets": "ops.buckets",
     "DataLoader": "loader",
     "Dataset": "dataset",
@@ -78,8 +79,8 @@ _HOME = {
     "WrittenShard": "writer",
     "default_collate": "collate",
     "default_convert": "collate",
-    "from_iterable": "dataset",
-    "from_urls": "dataset",
+    "from_iterable": "recipes",
+    "from_urls": "recipes",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",
     "sample_rng": "ops.draws",

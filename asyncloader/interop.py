@@ -6,9 +6,10 @@ import sys
 
 import torch.utils.data
 
-from .dataset import AsyncIterableDataset, Dataset
+from .dataset import Dataset
 from .kinds.kind import Loader
 from .plan.topology import process_group, resolve_world
+from .recipes import AsyncIterableDataset
 from .torch_kind.adapt import torch_reads
 
 __all__ = ["accelerate_keeps"]

@@ -19,7 +19,7 @@ from ..types import Sample
 if TYPE_CHECKING:
     import numpy
 
-__all__ = ["Handler", "decode_sample", "default_handlers"]
+__all__ = ["Handler", "decode_sample", "default_handlers", "handlers_with"]
 
 Handler = Callable[[bytes], Any]
 
@@ -88,6 +88,24 @@ default_handlers: Mapping[str, Handler] = MappingProxyType(
     }
 )
 _OWN_HANDLERS = tuple(default_handlers.values())
+
+
+def handlers_with(more: Mapping[str, Handler] | None) -> Mapping[str, Handler]:
+    """The usual handlers by extension, with others added, in place of those of the same name.
+
+    Raises:
+        TypeError: They are no mapping, or something else than functions by extension.
+    """
+    if more is not None and not isinstance(more, Mapping):
+        raise TypeError(
+            f"decode should get a mapping of functions by extension, but got {type(more).__name__}: "
+            f"{more!r}; write .decode() for RGB arrays of images, or .decode({{'jpg': fn}}) with a "
+            "function that makes of the bytes what you want"
+        )
+    for extension, handler in (more or {}).items():
+        if not isinstance(extension, str) or not callable(handler):
+            raise TypeError(f"decode should get functions by extension, but got {extension!r}: {handler!r}")
+    return {**default_handlers, **(more or {})}
 
 
 def decode_sample(sample: Sample, handlers: Mapping[str, Handler] = default_handlers) -> Sample:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import torch.utils.data
 
-from ..dataset import AsyncIterableDataset, Dataset, from_iterable
+from ..dataset import Dataset
 from ..device import check_device, open_stage
 from ..ops.batching import Batching, FixedSize, Single
 from ..options import check_ahead, check_streaming, memory_bytes
@@ -22,6 +22,7 @@ from ..plan.counts import Deal, UnknownCount
 from ..plan.lanes import check_shards, choose_lanes, rank_lanes
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
+from ..recipes import AsyncIterableDataset, from_iterable
 from ..run.run import BatchIterator, Run
 from ..run.thread import stream_in_thread
 from ..run.workers import WorkerSetting, stream_in_workers

@@ -19,6 +19,7 @@ from .._flow.engine import Scope
 from ..blocks import Block, PickedTrail, Rows
 from ..plan.counts import Counter, Deal
 from ..types import Position
+from .checks import check_map
 from .context import MakeContext, given
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
@@ -42,6 +43,9 @@ class AsyncMap:
     fn: AsyncFn
     concurrency: int = 1
     context: MakeContext | None = None
+
+    def __post_init__(self) -> None:
+        check_map(self.fn, self.concurrency, self.context)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         # Both ways unbounded but for the count kept below: the loop never waits to hand back a result.

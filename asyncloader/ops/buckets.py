@@ -16,7 +16,8 @@ from ..collate.longest import PadLongest
 from ..plan.counts import UnknownCount
 from ..types import Position
 from .batching import Batches
-from .lengths import Length, Lengths, check_length, check_positive, describe_length
+from .checks import check_count
+from .lengths import Length, Lengths, check_length, describe_length
 from .op import Lane, Opener
 from .pools import Group, batches_of_pools
 
@@ -62,9 +63,9 @@ class Buckets:
 
     def __post_init__(self) -> None:
         check_length(self.length)
-        check_positive("multiple_of", self.multiple_of)
+        check_count("multiple_of", self.multiple_of)
         if self.pool is not None:
-            check_positive("pool", self.pool)
+            check_count("pool", self.pool)
         # Tuples, so that equal ones are equal and nobody changes them.
         for name in ("bounds", "batch_sizes"):
             try:
@@ -87,7 +88,7 @@ class Buckets:
                 f"{len(self.bounds) + 1}, but got {len(self.batch_sizes)}: {self.batch_sizes!r}"
             )
         for size in self.batch_sizes:
-            check_positive("batch_sizes", size)
+            check_count("batch_sizes", size)
 
     @property
     def collate_fn(self) -> Callable[[Any], Any] | None:

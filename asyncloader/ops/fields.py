@@ -10,6 +10,7 @@ from typing import Any
 from ..blocks import Block, Columns, Rows
 from ..plan.counts import Counter, Deal
 from ..types import Position
+from .checks import check_names
 from .op import Blocks, Lane, Opener, note_sample
 
 __all__ = ["Rename", "Select"]
@@ -20,6 +21,11 @@ class Select:
     """Keep only the named fields, in this order."""
 
     fields: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.fields:
+            raise ValueError("select should get at least one field name")
+        check_names("select", self.fields)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(upstream(start, lane)) as blocks:
@@ -44,6 +50,14 @@ class Rename:
     """
 
     names: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        pairs = dict(self.names)
+        if not pairs:
+            raise ValueError("rename should get at least one pair of names")
+        check_names("rename", (*pairs, *pairs.values()))
+        if len(set(pairs.values())) < len(pairs):
+            raise ValueError(f"rename would give two fields the same name: {pairs}")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(upstream(start, lane)) as blocks:

@@ -11,6 +11,7 @@ from typing import Any
 from ..blocks import Block
 from ..plan.counts import Counter, Deal, UnknownCount
 from ..types import Position
+from .checks import check_plain
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
 
@@ -27,6 +28,10 @@ class Filter:
     """
 
     predicate: Callable[[Any], object]
+
+    def __post_init__(self) -> None:
+        hint = "; put its answer into the sample with .map, then filter by that field"
+        check_plain("filter", self.predicate, "one sample", hint)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(upstream(start, lane)) as blocks:

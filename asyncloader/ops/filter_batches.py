@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..blocks import Block, array_of, column_of, columns_of
 from ..plan.counts import Counter, Deal, UnknownCount
 from ..types import Position
+from .checks import check_count, check_plain
 from .chunks import open_chunks
 from .draws import Calls
 from .op import Blocks, Lane, Opener, name_of, note_batch
@@ -32,6 +33,10 @@ class FilterBatches:
 
     predicate: Callable[[dict[str, Any]], Any]
     batch_size: int
+
+    def __post_init__(self) -> None:
+        check_plain("filter_batches", self.predicate, "columns")
+        check_count("batch_size", self.batch_size)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(open_chunks(upstream, start, self.batch_size, lane)) as chunks:

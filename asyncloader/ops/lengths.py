@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ..blocks import Block, Ragged
 from .op import name_of, note_sample
 
-__all__ = ["Length", "Lengths", "check_length", "check_positive", "describe_length"]
+__all__ = ["Length", "Lengths", "check_length", "describe_length"]
 
 Length: TypeAlias = str | Callable[[Any], float]
 """A field, whose own length counts if it is a sequence, and its value if it is a number; or a function."""
@@ -138,13 +138,3 @@ def check_length(length: object) -> None:
             "length should be the name of a field or a function of one sample, but got "
             f"{type(length).__name__}: {length!r}"
         )
-
-
-def check_positive(name: str, value: object) -> None:
-    """Refuse what is no count.
-
-    Raises:
-        ValueError: Not an int of 1 or more.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name} should be a positive integer value, but got {name}={value!r}")

@@ -12,6 +12,7 @@ from typing import Any
 from ..blocks import Block, Rows
 from ..plan.counts import Counter, Deal
 from ..types import Position
+from .checks import check_map
 from .context import MakeContext, given
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
@@ -37,6 +38,9 @@ class Map:
     fn: Callable[..., Any]
     concurrency: int = 1
     context: MakeContext | None = None
+
+    def __post_init__(self) -> None:
+        check_map(self.fn, self.concurrency, self.context)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         fn = given(self.fn, self.context, lane)

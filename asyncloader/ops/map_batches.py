@@ -13,6 +13,7 @@ from ..blocks import Block, Column, Columns, Ragged, array_of, column_of, column
 from ..plan.counts import Counter, Deal
 from ..sizes import bytes_of
 from ..types import Position
+from .checks import check_count, check_plain
 from .chunks import Chunk, open_chunks
 from .draws import Calls
 from .op import Blocks, Lane, Opener, name_of, note_batch
@@ -33,6 +34,11 @@ class MapBatches:
     fn: Callable[[dict[str, Any]], Mapping[str, Any]]
     batch_size: int
     concurrency: int = 1
+
+    def __post_init__(self) -> None:
+        check_plain("map_batches", self.fn, "columns", "; use .map")
+        check_count("batch_size", self.batch_size)
+        check_count("concurrency", self.concurrency)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(open_chunks(upstream, start, self.batch_size, lane)) as chunks:

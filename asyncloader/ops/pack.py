@@ -16,8 +16,8 @@ from ..collate.pad_field import PadField
 from ..plan.counts import UnknownCount
 from ..types import Position
 from .batching import Batch, Batches
+from .checks import check_count
 from .documents import DocumentReader, Documents
-from .lengths import check_positive
 from .op import START, Lane, Opener
 from .packing import PACKED_FIELDS, Cutter, Part, Row, best_fit, lay_rows, split_lengths
 from .pools import Pool, cut_pools, draw_pool
@@ -76,10 +76,10 @@ class Pack:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_fields", _padding_of(self.fields))
-        check_positive("length", self.length)
-        check_positive("batch_size", self.batch_size)
+        check_count("length", self.length)
+        check_count("batch_size", self.batch_size)
         if self.pool is not None:
-            check_positive("pool", self.pool)
+            check_count("pool", self.pool)
         if self.overlong not in ("split", "truncate", "raise"):
             raise ValueError(
                 f"overlong should be 'split', 'truncate' or 'raise', but got overlong={self.overlong!r}"

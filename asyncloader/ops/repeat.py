@@ -12,6 +12,7 @@ from typing import Any
 from ..blocks import NestedTrail
 from ..plan.counts import Counter, Deal, UnknownCount
 from ..types import Position
+from .checks import check_count
 from .op import START, Blocks, Lane, Opener
 
 __all__ = ["Repeat"]
@@ -25,6 +26,10 @@ class Repeat:
     """Run the stream before it ``times`` times, each time shuffled anew; None: for ever."""
 
     times: int | None
+
+    def __post_init__(self) -> None:
+        if self.times is not None:
+            check_count("times", self.times)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         first: int = start.get("repetition", 0)

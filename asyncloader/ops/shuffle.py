@@ -17,6 +17,7 @@ from ..blocks import Block, Place, Rows, Trail
 from ..plan.counts import Counter, Deal
 from ..plan.order import permutation
 from ..types import Position
+from .checks import check_count
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener
 from .pools import Pool, Span, cut_pools
 
@@ -36,6 +37,11 @@ class Shuffle:
 
     window: int
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_count("window", self.window)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+            raise TypeError(f"seed should be an int, but got seed={self.seed!r}")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         # Whoever pulls wants no other number of samples than before: those of a window come all the same.

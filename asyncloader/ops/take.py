@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from ..blocks import NestedTrail
 from ..plan.counts import Counter, Deal, UnknownCount, take_share
 from ..types import Position
+from .checks import check_count
 from .op import START, Blocks, Lane, Opener
 
 __all__ = ["Shortfall", "Take", "describe_shortfalls"]
@@ -69,6 +70,9 @@ class Take:
     """
 
     count: int
+
+    def __post_init__(self) -> None:
+        check_count("count", self.count)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         lanes = lane.topology.lanes

@@ -15,7 +15,8 @@ from ..collate.longest import PadLongest
 from ..plan.counts import UnknownCount
 from ..types import Position
 from .batching import Batch, Batches
-from .lengths import Length, Lengths, check_length, check_positive, describe_length
+from .checks import check_count
+from .lengths import Length, Lengths, check_length, describe_length
 from .op import Lane, Opener, note_sample
 from .pools import Group, batches_of_pools
 
@@ -65,11 +66,11 @@ class TokenBatches:
 
     def __post_init__(self) -> None:
         check_length(self.length)
-        check_positive("max_tokens", self.max_tokens)
-        check_positive("multiple_of", self.multiple_of)
+        check_count("max_tokens", self.max_tokens)
+        check_count("multiple_of", self.multiple_of)
         for name in ("max_samples", "pool"):
             if getattr(self, name) is not None:
-                check_positive(name, getattr(self, name))
+                check_count(name, getattr(self, name))
         if self.multiple_of > self.max_tokens:
             raise ValueError(
                 f"multiple_of should be at most max_tokens={self.max_tokens}, or no sample fits, but got "

@@ -1,0 +1,128 @@
+"""How recipes begin: with the samples of shards, or with iterables of your own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from typing import Any
+
+from .cache.setting import cache_setting
+from .catalog import make_catalog
+from .dataset import Dataset
+from .formats import check_selection
+from .formats.columnar.selection import make_selection
+from .sources.iterables import Iterables, Make
+from .sources.shards import Shards
+from .stores.access import Access, Renew
+from .stores.objects.options import check_buckets
+from .stores.policy import NetworkPolicy
+
+__all__ = ["AsyncIterableDataset", "from_iterable", "from_urls"]
+
+
+class AsyncIterableDataset:
+    """A source of your own: subclass it and write ``async def __aiter__(self)`` as a generator.
+
+    It is iterated once for each lane and epoch, and must yield only that lane's part: ask
+    ``get_topology()`` before the first sample. One that does not ask is refused as soon as there is
+    more than one lane. Pass it to the loader as it is, or to ``from_iterable`` to add operators.
+    """
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        raise TypeError(f"{type(self).__name__} should define __aiter__ as an asynchronous generator")
+
+
+def from_urls(
+    urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    format: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    network: NetworkPolicy | None = None,
+    renew: Renew | None = None,
+    manifest: str | os.PathLike[str] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: int | str | None = None,
+    columns: Iterable[str] | None = None,
+    filters: Any = None,
+) -> Dataset:
+    """A recipe that streams the samples of shards.
+
+    Args:
+        urls: One URL or path, or several: ``http(s)://``, ``s3://``, ``gs://``, ``az://``,
+            ``hf://datasets/``, ``file://`` and plain paths, also with ``~``; with brace ranges
+            (``train-{000..127}.tar``), which are the way to name many, and lists (``{a,b}``). Globs and
+            prefixes (``s3://bucket/train/``) of all but web servers are looked up now, once, and their
+            matches sorted; for object stores in a process of its own.
+        format: ``"tar"``, ``"jsonl"``, ``"text"``, ``"parquet"`` or ``"arrow"``, for shards whose suffix does
+            not tell. A compression is found by content.
+        storage_options: Endpoint, region, credentials, headers; see ``docs/reference/urls.md``.
+        network: Time-outs, retries and hedging; the default suits stores near and far.
+        renew: For presigned URLs that expire: called with a shard's URL when the server refuses it (400,
+            401, 403), and gives one that is signed anew. Plain functions run on a thread, coroutine
+            functions on the loader's loop. Not called for a presigned ``manifest``, which is read now.
+        manifest: Where the shards' ``manifest.json`` is, against which each of them is checked. Beside
+            local shards, and in folders that are looked into anyway, it is found by itself.
+        cache_dir: Keep shards of servers in this folder, whole, for later epochs and runs and for all
+            processes of the machine. None, the default, keeps nothing: not every disk has room.
+        cache_limit: Most bytes kept there, as an int or as ``"200GB"`` or ``"1 TiB"``; 64 GiB by default.
+        columns: Of Parquet and Arrow: names of the columns that become fields, in this order. Of Parquet no
+            others are requested. None, the default, takes all.
+        filters: Of Parquet and Arrow: keep the rows that meet an expression of ``pyarrow.compute``, such as
+            ``pc.field("n") > 3``, or a list of tuples ``("n", ">", 3)`` that must all hold, or of such lists,
+            of which one must hold. Of Parquet, row groups that have no such row by their statistics are not
+            requested. A column may be filtered by and not be among ``columns``.
+
+    Raises:
+        TypeError: ``urls`` holds something else than strings and paths, or an option is of a wrong type.
+        ValueError: No shard, an unknown scheme, format or storage option, a glob or prefix without a
+            match, a manifest that does not know a shard, a folder that cannot hold a cache, ``renew`` where
+            no shard is behind http(s), or ``columns`` or ``filters`` for a format without columns.
+        ImportError: Shards are Parquet or Arrow, and pyarrow is not installed.
+        StoreError: A server cannot be asked for a listing, or a manifest not be read; or a folder, glob or
+            prefix lacks shards that its manifest lists. Names, lists and braces are taken for a selection.
+        FormatError: The manifest is not sound.
+    """
+    if network is not None and not isinstance(network, NetworkPolicy):
+        raise TypeError(f"network should be a NetworkPolicy, but got {type(network).__name__}")
+    if renew is not None and not callable(renew):
+        raise TypeError(f"renew should be a function of a URL, but got {type(renew).__name__}")
+    selection = make_selection(columns, filters)
+    cache = cache_setting(cache_dir, cache_limit)
+    access = Access(dict(storage_options or {}), network or NetworkPolicy(), renew, cache)
+    catalog = make_catalog(urls, format, manifest, access.options, access.network)
+    check_buckets(catalog.urls.examples, access.options)
+    if renew is not None and not any(scheme.is_renewed for scheme in catalog.schemes):
+        raise ValueError(
+            "renew is for presigned http(s):// URLs, which expire, but none of the shards has one; keys of "
+            "an object store that expire are given by storage_options={'credential_provider': function}"
+        )
+    check_selection(selection, catalog.formats)
+    return Dataset(Shards(catalog.urls, catalog.formats, access, catalog.checks, selection))
+
+
+def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:
+    """A recipe over iterables of your own, plain or asynchronous.
+
+    Args:
+        make: A function of a ``Topology`` that gives the iterable of one lane, such as
+            ``lambda topology: topology.split(range(1000))``; or an iterable object that asks
+            ``get_topology()`` when it is iterated. While either is iterated, torch's worker info says
+            worker 0 of 1, so that a library below does not split a lane's part once more; an object that
+            asks for both is refused with a ``RuntimeError``, since its samples might come twice.
+
+    Raises:
+        TypeError: ``make`` is neither.
+    """
+    if isinstance(make, Dataset):
+        raise TypeError("from_iterable should get an iterable, but got a recipe, which needs no more")
+    if isinstance(make, AsyncIterator) or (hasattr(make, "__next__") and not callable(make)):
+        raise TypeError(
+            f"from_iterable should get something that can be iterated in every epoch, but got "
+            f"{type(make).__name__}, which runs out; pass a function that makes one"
+        )
+    if not callable(make) and not isinstance(make, Iterable | AsyncIterable):
+        raise TypeError(
+            "from_iterable should get an iterable or a function that makes one, "
+            f"but got {type(make).__name__}"
+        )
+    return Dataset(Iterables(make))
