@@ -41,6 +41,30 @@ def test_a_truncated_shard_says_so() -> None:
             assert "truncated" in str(fault("arrow", content[:length])) or length == 3
 
 
+@pytest.mark.parametrize("legacy", [False, True])
+def test_a_stream_ends_with_its_end_marker_and_nothing_behind_it(legacy: bool) -> None:
+    out = io.BytesIO()
+    ends = []  # of each batch
+    options = pa.ipc.IpcWriteOptions(use_legacy_format=legacy)
+    with pa.ipc.new_stream(out, SOURCE.schema, options=options) as writer:
+        for batch in SOURCE.to_batches(20):
+            writer.write_batch(batch)
+            ends.append(out.tell())
+    content = out.getvalue()
+    assert [end < len(content) for end in ends] == [True] * 3
+    assert len(read("arrow", content).rows) == 60
+    for end in ends:
+        error = fault("arrow", content[:end])
+        assert "before its end marker" in str(error)
+        assert "truncated, or" in str(error)
+        assert error.offset == end
+    for more in (b"\0", b"\0" * 8, content):
+        for chunk_bytes in (1, len(content), len(content) + len(more)):
+            error = fault("arrow", content + more, chunk_bytes=chunk_bytes)
+            assert "after its end marker" in str(error)
+            assert error.offset == len(content)
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [

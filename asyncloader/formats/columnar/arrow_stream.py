@@ -43,11 +43,19 @@ class ArrowStreamDecoder(PushDecoder):
 
     def _decode_end(self) -> Iterator[Block]:
         yield from ()
-        # A stream may end without an end mark, so that one cut between two messages looks whole.
-        if self._messages.is_within and not self._messages.ended:
-            raise FormatError("arrow: truncated within a message", offset=self._messages.at, sample=self._row)
+        at = self._messages.at
+        if self._messages.is_within:
+            raise FormatError("arrow: truncated within a message", offset=at, sample=self._row)
         if self._choice is None:
-            raise FormatError("arrow: truncated: the shard ends before its schema", offset=self._messages.at)
+            raise FormatError("arrow: truncated: the shard ends before its schema", offset=at)
+        # pyarrow takes the end of the bytes for the end of the stream; so does one that was cut look whole.
+        if not self._messages.ended:
+            raise FormatError(
+                "arrow: the stream stops before its end marker: it is truncated, or its writer was never "
+                "closed; fetch or write it anew",
+                offset=at,
+                sample=self._row,
+            )
         check_rows(self._row, self._start)
 
     def _take(self, message: Message) -> Iterator[Block]:

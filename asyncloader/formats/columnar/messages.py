@@ -52,7 +52,7 @@ class Messages:
 
     Attributes:
         at: Offset behind the last message, from the first byte fed.
-        ended: The stream has said that it is at its end.
+        ended: The end marker was there: a length of 0.
     """
 
     def __init__(self) -> None:
@@ -67,13 +67,13 @@ class Messages:
     @property
     def is_within(self) -> bool:
         """Whether a message was begun and is not whole."""
-        return bool(self._prefix) or self._held_bytes > 0
+        return not self.ended and (bool(self._prefix) or self._held_bytes > 0)
 
     def feed(self, chunk: bytes) -> Iterator[Message]:
         """The messages that ``chunk`` completes.
 
         Raises:
-            FormatError: The bytes are no message.
+            FormatError: The bytes are no message, or come after the end marker.
         """
         self._held.append(chunk)
         self._held_bytes += len(chunk)
@@ -86,8 +86,9 @@ class Messages:
                 self._prefix = self._take(8 if marked else 4)
             length = int.from_bytes(self._prefix[-4:], "little", signed=True)
             if length == 0:
+                self.at += len(self._prefix)
                 self.ended = True
-                return
+                break
             if not 0 < length <= _MOST_METADATA_BYTES:
                 raise FormatError(
                     f"arrow: damaged: a message claims {length} bytes of metadata", offset=self.at
@@ -103,6 +104,8 @@ class Messages:
             self.at += len(self._prefix) + length + self._body_bytes
             self._prefix = self._metadata = b""
             yield message
+        if self.ended and self._held_bytes:
+            raise FormatError("arrow: damaged: bytes follow the stream after its end marker", offset=self.at)
 
     def _peek(self, size: int) -> bytes:
         if len(self._held[0]) < size:
