@@ -120,6 +120,43 @@ def test_row_groups_without_such_a_row_are_not_asked_for() -> None:
     assert (none.layout.spans, none.rows, none.layout.samples) == ((), [], columnar_files.ROWS)
 
 
+NAN = float("nan")
+X, Y = pc.field("x"), pc.field("y")
+
+
+@pytest.mark.parametrize(
+    ("filters", "asked"),
+    [
+        ([("x", "!=", 1.5)], 2), ([("x", "not in", [1.5])], 2), (X.is_nan(), 2), (~(X < 2), 2),
+        (~(X == 1.5), 2), (X.isin([NAN]), 2), ((X * 1).is_nan(), 2), ((X != 1.5) & (Y != 1.5), 2),
+        (X.cast("string") == "nan", 2), (X.is_null(nan_is_null=True), 2), (pc.field("in", "x") != 1.5, 2),
+        ((X != 1.5) & (pc.field("n") > 1), 1),
+        ((X > 2) | (pc.field("n") > 1), 1), (X > 2, 0), ([("x", "in", [2.5]), ("y", ">=", 0)], 0),
+        (X == 1.5, 2), ((X > 2) & (Y != 1.5), 0), (pc.field("half").is_nan(), 2),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_statistics_do_not_rule_out_nan(filters: Any, asked: int) -> None:
+    values = pa.array([1.5, NAN, 1.5, NAN], pa.float32())
+    source = pa.table(
+        {
+            "x": values,
+            "y": values.cast(pa.float64()),
+            "half": values.cast(pa.float16()),
+            "n": [1, 1, 2, 2],
+            "in": pa.StructArray.from_arrays([values], ["x"]),
+            "id": range(4),
+        }
+    )
+    expression = pq.filters_to_expression(filters) if isinstance(filters, list) else filters
+    expected = source.filter(expression).column("id").to_pylist()
+    content = written(source, row_group_size=2)
+    reading = read("parquet", content, columns=["id"], filters=filters)
+    assert [row["id"] for row in reading.rows] == expected
+    decoder: Any = reading.layout.open_decoder()
+    assert len(decoder._groups) == asked
+
+
 def test_a_large_footer_takes_one_more_request_and_a_known_one_none() -> None:
     source = pa.table({f"column number {number}": [number] * 50 for number in range(100)})
     content = written(source, row_group_size=1)

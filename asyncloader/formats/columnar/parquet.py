@@ -21,6 +21,7 @@ from .picking import check_rows
 from .row_groups import ParquetDecoder, RowGroup
 from .selection import Choice, Selection, choose
 from .spans import HeldSpans, merge
+from .statistics import kept_by_statistics
 
 __all__ = ["plan_parquet"]
 
@@ -60,7 +61,7 @@ def _layout_of(footer: bytes, length: int, start_sample: int, selection: Selecti
     parsed = parse_footer(footer[:-_TAIL_BYTES])
     metadata, schema = _metadata_of(footer)
     choice = choose(selection, schema)
-    kept = None if choice.filters is None else _kept_by_statistics(footer, choice.filters)
+    kept = None if choice.filters is None else kept_by_statistics(footer, schema, choice)
     padding = _OLD_PADDING_BYTES if _OLD_WRITER.match(parsed.created_by) else 0
     spans, groups = [], []
     first = 0
@@ -115,14 +116,6 @@ def _chunks_of(group: Group, index: int, choice: Choice) -> list[Chunk]:
     prefixes = tuple(f"{name}." for name in choice.read)
     chunks = [chunk for chunk in group.chunks if f"{chunk.path}.".startswith(prefixes)]
     return [chunk for chunk in chunks if chunk.stop > chunk.start or chunk.is_encrypted]
-
-
-def _kept_by_statistics(footer: bytes, filters: Any) -> set[int]:
-    """The row groups that may have rows which meet the filter."""
-    import pyarrow.dataset
-
-    fragment = pyarrow.dataset.ParquetFileFormat().make_fragment(arrow().BufferReader(footer))
-    return {group.id for group in fragment.subset(filters).row_groups}
 
 
 def _check_chunks(chunks: list[Chunk], group: int, stop: int) -> None:
