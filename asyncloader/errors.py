@@ -49,6 +49,9 @@ class StoreError(_LocatedError, OSError):
 class FormatError(_LocatedError, ValueError):
     """A shard's bytes are not what its format promises: truncated, corrupt or of another format.
 
+    Also when a shard of Parquet or Arrow has not what ``columns`` and ``filters`` ask for: it has no such
+    column, or one whose type the filter cannot be applied to. That is only known when it is read.
+
     Attributes:
         shard: The URL or path, without query and user info.
         offset: Byte offset in the (decompressed) shard at which the fault was found.

@@ -244,6 +244,13 @@ def test_a_bad_shard_is_named(tmp_path: Path, workers: int) -> None:
         ("x.parquet", {"columns": [1]}, TypeError, "columns should be a list of names, but got int"),
         ("x.parquet", {"filters": "a > 1"}, TypeError, "filters should be an expression"),
         ("x.parquet", {"filters": [("a",)]}, ValueError, "filters should be an expression"),
+        ("x.parquet", {"filters": [("a", "in", "abc")]}, ValueError, r"write \('a', 'in', \['abc'\]\)"),
+        (
+            "x.parquet",
+            {"filters": [[("b", ">", 1), ("a", "not in", "a")]]},
+            ValueError,
+            "takes a list of values",
+        ),
     ],
 )
 def test_wrong_calls_are_refused_before_anything_is_read(

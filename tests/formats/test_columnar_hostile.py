@@ -6,6 +6,7 @@ import base64
 import gzip
 import io
 import random
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -149,14 +150,44 @@ def test_a_codec_that_is_missing_is_named() -> None:
 
 @pytest.mark.parametrize(("name", "content"), [("parquet", PARQUET), ("arrow", ARROW["pyarrow-file-lz4-7"])])
 def test_columns_and_filters_that_do_not_fit_are_told_with_what_there_is(name: str, content: bytes) -> None:
-    there = "it has 'id', 'small', 'float'"
-    for options, says in [
-        ({"columns": ["id", "nope"]}, "there is no column 'nope' in this shard"),
-        ({"filters": [("nope", ">", 1)]}, "No match for FieldRef.Name(nope)"),
-        ({"filters": [("text", ">", 1)]}, "no kernel matching input types (string"),
+    naive = datetime(2024, 1, 1)
+    for options, says, there in [
+        (
+            {"columns": ["id", "nope"]},
+            "no column 'nope', which columns names,",
+            "it has 'id', 'small', 'float'",
+        ),
+        (
+            {"columns": ["ID"]},
+            "no column 'ID', which columns names, in this shard; did you mean 'id'?",
+            "'id'",
+        ),
+        ({"columns": ["smal"]}, "did you mean 'small'?", "'id'"),
+        ({"filters": [("nope", ">", 1)]}, "no column 'nope', which filters names,", "it has 'id', 'small'"),
+        ({"filters": [("ID", ">", 1)]}, "did you mean 'id'?", "it has 'id', 'small'"),
+        ({"filters": [("text", ">", 1)]}, "no kernel matching input types (string", "'text' ("),
     ]:
         told = str(fault(name, content, **options))
         assert says in told and there in told
+    zoned = pa.table({"at": pa.array([naive], pa.timestamp("us", "UTC"))})
+    told = str(fault("parquet", written(zoned), filters=[("at", ">", naive)]))
+    assert "give a datetime with tzinfo" in told and "'at' (timestamp[us, tz=UTC])" in told
+
+
+def test_views_of_strings_are_filtered_and_filtered_by() -> None:
+    source = pa.table(
+        {
+            "s": pa.array(["a", None, "b"], pa.string_view()),
+            "b": pa.array([b"a", b"b", None], pa.binary_view()),
+            "n": [1, 2, 3],
+        }
+    )
+    out = io.BytesIO()
+    with pa.ipc.new_file(out, source.schema) as writer:
+        writer.write_table(source)
+    for filters, kept in [([("n", ">", 1)], [1, 2]), ([("s", "in", ["b"])], [2]), ([("b", "!=", b"a")], [1])]:
+        rows = read("arrow", out.getvalue(), filters=filters).rows
+        assert rows == [source.to_pylist()[index] for index in kept]
 
 
 def test_two_columns_of_one_name_are_refused() -> None:

@@ -12,7 +12,7 @@ from ...errors import FormatError
 from .._push import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES
 from .convert import column_of
 from .importing import arrow
-from .selection import Choice, mask_of
+from .selection import Choice, mask_of, without_views
 
 __all__ = ["check_rows", "pick"]
 
@@ -39,7 +39,7 @@ def pick(batch: Any, first: int, start: int, choice: Choice) -> Iterator[Columns
         )
         kept = np.flatnonzero(mask_of(tested, choice.filters))
         if len(kept) < len(table):
-            table = table.take(arrow().array(kept))
+            table = without_views(table).take(arrow().array(kept))
             trail = PickedTrail(trail, kept.tolist())
     for at, size in _cuts(table):
         fields = {name: column_of(table.column(name).slice(at, size)) for name in choice.shown}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 from ...errors import FormatError
 from .importing import arrow, check_pyarrow, told
 
-__all__ = ["EVERYTHING", "Choice", "Selection", "choose", "make_selection", "mask_of"]
+__all__ = ["EVERYTHING", "Choice", "Selection", "choose", "make_selection", "mask_of", "without_views"]
+
+_UNKNOWN = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,19 @@ def _expression(filters: Any) -> Any:
     )
     if not isinstance(filters, list | tuple):
         raise TypeError(what)
+    for group in filters:
+        for term in group if group and isinstance(group, list) else [group]:
+            # pyarrow takes the letters of a string for the values.
+            if (
+                isinstance(term, tuple | list)
+                and len(term) == 3
+                and term[1] in ("in", "not in")
+                and isinstance(term[2], str | bytes)
+            ):
+                raise ValueError(
+                    f"filters: {term[1]!r} takes a list of values, but got {term!r}; write "
+                    f"({term[0]!r}, {term[1]!r}, [{term[2]!r}])"
+                )
     try:
         return pyarrow.parquet.filters_to_expression(filters)
     except (ValueError, TypeError, IndexError) as error:
@@ -112,36 +129,44 @@ def choose(selection: Selection, schema: Any) -> Choice:
     with told("the schema"):
         names = tuple(schema.names)
     shown = names if selection.columns is None else selection.columns
-    there = f"it has {_listed(names)}"
     for name in shown:
         if name not in names:
-            raise FormatError(f"there is no column {name!r} in this shard; {there}")
+            raise FormatError(_no_column("columns", name, names))
         if names.count(name) > 1:
-            raise FormatError(f"there are several columns {name!r} in this shard; {there}")
+            raise FormatError(f"there are several columns {name!r} in this shard; it has {_listed(names)}")
     if not shown:
         raise FormatError("there is no column in this shard")
-    tested = () if selection.filters is None else _tested(selection.filters, schema, there)
+    tested = () if selection.filters is None else _tested(selection.filters, schema)
     return Choice(shown, tested, selection.filters)
 
 
-def _tested(filters: Any, schema: Any, there: str) -> tuple[str, ...]:
+def _tested(filters: Any, schema: Any) -> tuple[str, ...]:
     """The columns without which the filter cannot be applied."""
     pa = arrow()
-    try:
-        mask_of(schema.empty_table(), filters)
-    except (pa.ArrowException, TypeError, ValueError, KeyError) as error:
-        what = str(error).partition("\n")[0]
-        raise FormatError(f"filters={filters} cannot be applied to this shard: {what}; {there}") from error
+    failures = (pa.ArrowException, TypeError, ValueError, KeyError)
     text = str(filters)
     tested = []
-    for name in schema.names:
-        # One that is not in the text is not in the expression; of the others some are only part of a word.
-        if name in text:
-            others = schema.remove(schema.get_field_index(name))
-            try:
-                mask_of(others.empty_table(), filters)
-            except (pa.ArrowException, TypeError, ValueError, KeyError):
-                tested.append(name)
+    try:
+        mask_of(schema.empty_table(), filters)
+        for name in schema.names:
+            # One that is not in the text is not in the expression; of the others some are only part of a word.
+            if name in text:
+                others = schema.remove(schema.get_field_index(name))
+                try:
+                    mask_of(others.empty_table(), filters)
+                except failures:
+                    tested.append(name)
+        # Some types are only held against each other where there is a row.
+        row = [pa.nulls(1, schema.field(name).type) for name in tested]
+        mask_of(pa.Table.from_arrays(row, tested) if row else schema.empty_table(), filters)
+    except failures as error:
+        what = str(error).partition("\n")[0]
+        if unknown := _UNKNOWN.match(what):
+            raise FormatError(_no_column("filters", unknown[1], schema.names)) from error
+        raise FormatError(
+            f"filters={filters} cannot be applied to this shard: {what}{_hint(what)}; it has "
+            f"{_listed(schema.names, schema.types)}"
+        ) from error
     return tuple(tested)
 
 
@@ -150,14 +175,45 @@ def mask_of(table: Any, filters: Any) -> Any:
     from pyarrow import acero
 
     # Not Table.filter: it goes through the threads of pyarrow's own pool, and gives no places of rows.
-    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(table))
+    source = acero.Declaration("table_source", acero.TableSourceNodeOptions(without_views(table)))
     test = acero.Declaration("project", acero.ProjectNodeOptions([filters], ["keep"]))
     kept = acero.Declaration.from_sequence([source, test]).to_table(use_threads=False).column("keep")
     return kept.fill_null(False).to_numpy()
 
 
-def _listed(names: Iterable[str]) -> str:
+def without_views(table: Any) -> Any:
+    """The same table or batch, its views as other strings and bytes, which pyarrow can compare and pick."""
+    pa = arrow()
+    for view, plain in (("string_view", "large_string"), ("binary_view", "large_binary")):
+        kind = getattr(pa, view)()
+        for index, field_ in enumerate(table.schema):
+            if field_.type == kind:
+                column = table.column(index).cast(getattr(pa, plain)())
+                table = table.set_column(index, field_.name, column)
+    return table
+
+
+def _no_column(option: str, name: str, names: Iterable[str]) -> str:
+    """What to say of a name that the user gave and the shard has not."""
+    names = list(names)
+    near = [each for each in names if each.lower() == name.lower()] or get_close_matches(name, names)
+    ask = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f"there is no column {name!r}, which {option} names, in this shard{ask}; it has {_listed(names)}"
+
+
+def _hint(what: str) -> str:
+    if "timezone" in what:
+        return (
+            " (give a datetime with tzinfo, such as datetime(2024, 1, 1, tzinfo=UTC), where the column has a "
+            "time zone, and one without where it has none)"
+        )
+    return " (compare a column with a value of its own type)" if "type" in what else ""
+
+
+def _listed(names: Iterable[str], types: Iterable[Any] | None = None) -> str:
     shown = [repr(name) for name in names]
+    if types is not None:
+        shown = [f"{name} ({kind})" for name, kind in zip(shown, types, strict=True)]
     more = len(shown) - _MOST_NAMES
     return ", ".join(shown[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
