@@ -62,8 +62,8 @@ formats = MappingProxyType(
         ),
         "jsonl": Format(JsonlDecoder, (".jsonl", ".ndjson")),
         "text": Format(TextDecoder, (".txt", ".text")),
-        "parquet": Format(None, (".parquet",), plan=plan_parquet),
-        "arrow": Format(None, (".arrow", ".feather"), plan=plan_arrow),
+        "parquet": Format(None, (".parquet", ".pq"), plan=plan_parquet),
+        "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow),
     }
 )
 compression_suffixes = MappingProxyType({".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"})
@@ -125,8 +125,19 @@ def split_suffix(path: str) -> tuple[str, str | None]:
 
 def known_suffixes() -> str:
     """The endings that name a format, for messages."""
-    known = [suffix for row in formats.values() for suffix in (*row.suffixes, *row.short_suffixes)]
-    return f"one of {', '.join(known)}, alone or with {', '.join(compression_suffixes)} after it"
+    streams, planned = (
+        [
+            suffix
+            for row in formats.values()
+            if (row.plan is not None) == is_planned
+            for suffix in (*row.suffixes, *row.short_suffixes)
+        ]
+        for is_planned in (False, True)
+    )
+    return (
+        f"one of {', '.join(streams)}, alone or with {', '.join(compression_suffixes)} after it, or one of "
+        f"{', '.join(planned)}"
+    )
 
 
 def check_format(name: str) -> None:

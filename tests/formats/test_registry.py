@@ -28,6 +28,7 @@ FED = [name for name, row in formats.items() if row.plan is None]
         ("a.tar", "tar"), ("s3://b/x.y/a.TAR.GZ", "tar"), ("a.tgz", "tar"), ("a.tar.zst", "tar"),
         ("a.jsonl", "jsonl"), ("a.ndjson.bz2", "jsonl"), ("dir/a.txt.xz", "text"), ("a.text", "text"),
         ("a.parquet", "parquet"), ("a.ARROW", "arrow"), ("hf://datasets/me/set/a.feather", "arrow"),
+        ("a.pq", "parquet"), ("a.ipc", "arrow"),
         ("https://h/a.tar?X-Amz-Signature=1.txt#f", "tar"), ("/weird?.tar", "tar"),
     ],
 )  # fmt: skip
@@ -39,7 +40,10 @@ def test_the_suffix_names_the_format(path: str, name: str) -> None:
     "path", ["a", "a.json", "a.gz", "tar", "a.tar.gz.zst", "a.tar.zst.gz", "h://h/p?x=.tar"]
 )
 def test_unknown_suffixes_list_the_known_ones(path: str) -> None:
-    with pytest.raises(ValueError, match=r"\.tar.*\.ndjson.*\.zst"):
+    # Those that may be compressed first.
+    with pytest.raises(
+        ValueError, match=r"\.tar.*\.ndjson.*\.zst.* after it, or one of \.parquet, \.pq, \.arrow"
+    ):
         format_of(path)
 
 

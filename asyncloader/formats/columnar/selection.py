@@ -149,7 +149,7 @@ def _tested(filters: Any, schema: Any) -> tuple[str, ...]:
     try:
         mask_of(schema.empty_table(), filters)
         for name in schema.names:
-            # One that is not in the text is not in the expression; of the others some are only part of a word.
+            # What is not in the text is not in the expression; of the rest some are only part of a word.
             if name in text:
                 others = schema.remove(schema.get_field_index(name))
                 try:
