@@ -16,7 +16,7 @@ from ..collate.longest import PadLongest
 from ..plan.counts import UnknownCount
 from ..types import Position
 from .batching import Batches
-from .checks import check_count
+from .checks import as_count, as_counts
 from .lengths import Length, Lengths, check_length, describe_length
 from .op import Lane, Opener
 from .pools import Group, batches_of_pools
@@ -37,6 +37,7 @@ class Buckets:
     Args:
         length: What is long: the name of a field, whose length counts if it is a sequence and its value if
             it is a number, or a function of a sample that gives the length.
+            A function does not say which field to pad: give ``collate_fn=al.Pad({field: 0})`` too.
         bounds: Rising: bucket ``i`` has the lengths below ``bounds[i]`` that the one before has not; one
             more bucket has those from the last bound on.
         batch_sizes: Samples of a batch, for each bucket; so one more than ``bounds``.
@@ -63,9 +64,7 @@ class Buckets:
 
     def __post_init__(self) -> None:
         check_length(self.length)
-        check_count("multiple_of", self.multiple_of)
-        if self.pool is not None:
-            check_count("pool", self.pool)
+        as_counts(self, "multiple_of", "pool")
         # Tuples, so that equal ones are equal and nobody changes them.
         for name in ("bounds", "batch_sizes"):
             try:
@@ -74,6 +73,9 @@ class Buckets:
                 raise ValueError(
                     f"{name} should be a list of numbers, but got {getattr(self, name)!r}"
                 ) from None
+        # Numbers of NumPy as Python's, which a saved state can hold.
+        bounds = [bound.item() if isinstance(bound, np.number) else bound for bound in self.bounds]
+        object.__setattr__(self, "bounds", tuple(bounds))
         if (
             not self.bounds
             or not all(isinstance(bound, Real) and math.isfinite(bound) for bound in self.bounds)
@@ -87,8 +89,8 @@ class Buckets:
                 f"batch_sizes should be one more than bounds, for the lengths from {self.bounds[-1]} on, so "
                 f"{len(self.bounds) + 1}, but got {len(self.batch_sizes)}: {self.batch_sizes!r}"
             )
-        for size in self.batch_sizes:
-            check_count("batch_sizes", size)
+        sizes = tuple(as_count("batch_sizes", size) for size in self.batch_sizes)
+        object.__setattr__(self, "batch_sizes", sizes)
 
     @property
     def collate_fn(self) -> Callable[[Any], Any] | None:

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from functools import partial
 from inspect import iscoroutinefunction
 
-__all__ = ["check_count", "check_map", "check_names", "check_plain", "is_async"]
+import numpy as np
+
+__all__ = ["as_count", "as_counts", "check_count", "check_map", "check_names", "check_plain", "is_async"]
 
 
 def is_async(fn: object) -> bool:
@@ -46,6 +48,35 @@ def check_count(name: str, count: object) -> None:
     """Check that it is an int of 1 or more."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ValueError(f"{name} should be a positive integer value, but got {name}={count!r}")
+
+
+def as_counts(options: object, *names: str) -> None:
+    """Check counts of a frozen dataclass, and make ints of NumPy's, which are no JSON in a saved state.
+
+    Args:
+        options: The dataclass.
+        names: Of the fields; one that is None is left so.
+
+    Raises:
+        ValueError: One is no whole number of 1 or more.
+    """
+    for name in names:
+        count = getattr(options, name)
+        if count is not None:
+            object.__setattr__(options, name, as_count(name, count))
+
+
+def as_count(name: str, count: object) -> int:
+    """An int of 1 or more, also from an integer of NumPy.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if isinstance(count, np.integer):
+        count = int(count)
+    check_count(name, count)
+    assert isinstance(count, int)
+    return count
 
 
 def _check_callable(op: str, fn: object, of: str) -> None:

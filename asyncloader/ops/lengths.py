@@ -24,10 +24,6 @@ Length: TypeAlias = str | Callable[[Any], float]
 _SEQUENCES = frozenset({list, tuple, bytes, str})
 
 
-class NoLength(ValueError):
-    """A value is neither a length nor has one."""
-
-
 @dataclass(frozen=True, slots=True)
 class Lengths:
     """The lengths of a block's samples.
@@ -106,7 +102,7 @@ def _length_of(value: Any) -> Any:
     try:
         return len(value)
     except TypeError:
-        raise NoLength(
+        raise ValueError(
             f"expected a sequence, whose length counts, or a number, but found {type(value).__name__}"
         ) from None
 
@@ -115,10 +111,10 @@ def _checked(value: Any) -> float:
     """A length as an int, or as a float if it is no whole number."""
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise NoLength(f"expected a number as length, but found {type(value).__name__}")
+        raise ValueError(f"expected a number as length, but found {type(value).__name__}")
     number = float(value)
     if not math.isfinite(number) or number < 0:
-        raise NoLength(f"expected a length of 0 or more, but found {value}")
+        raise ValueError(f"expected a length of 0 or more, but found {value}")
     return value if isinstance(value, int) else int(number) if number.is_integer() else number
 
 

@@ -16,7 +16,7 @@ from ..collate.pad_field import PadField
 from ..plan.counts import UnknownCount
 from ..types import Position
 from .batching import Batch, Batches
-from .checks import check_count
+from .checks import as_counts
 from .documents import DocumentReader, Documents
 from .op import START, Lane, Opener
 from .packing import PACKED_FIELDS, Cutter, Part, Row, best_fit, lay_rows, split_lengths
@@ -76,10 +76,7 @@ class Pack:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_fields", _padding_of(self.fields))
-        check_count("length", self.length)
-        check_count("batch_size", self.batch_size)
-        if self.pool is not None:
-            check_count("pool", self.pool)
+        as_counts(self, "length", "batch_size", "pool")
         if self.overlong not in ("split", "truncate", "raise"):
             raise ValueError(
                 f"overlong should be 'split', 'truncate' or 'raise', but got overlong={self.overlong!r}"

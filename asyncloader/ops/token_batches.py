@@ -15,7 +15,7 @@ from ..collate.longest import PadLongest
 from ..plan.counts import UnknownCount
 from ..types import Position
 from .batching import Batch, Batches
-from .checks import check_count
+from .checks import as_counts
 from .lengths import Length, Lengths, check_length, describe_length
 from .op import Lane, Opener, note_sample
 from .pools import Group, batches_of_pools
@@ -36,6 +36,7 @@ class TokenBatches:
     Args:
         length: What is long: the name of a field, whose length counts if it is a sequence and its value if
             it is a whole number, or a function of a sample that gives the length.
+            A function does not say which field to pad: give ``collate_fn=al.Pad({field: 0})`` too.
         max_tokens: The most that a batch may have, padding included. Required: it is what the memory of the
             device decides.
         max_samples: The most samples of a batch. None: any number; then a batch of very short samples has
@@ -66,11 +67,7 @@ class TokenBatches:
 
     def __post_init__(self) -> None:
         check_length(self.length)
-        check_count("max_tokens", self.max_tokens)
-        check_count("multiple_of", self.multiple_of)
-        for name in ("max_samples", "pool"):
-            if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
+        as_counts(self, "max_tokens", "multiple_of", "max_samples", "pool")
         if self.multiple_of > self.max_tokens:
             raise ValueError(
                 f"multiple_of should be at most max_tokens={self.max_tokens}, or no sample fits, but got "

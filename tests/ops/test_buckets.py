@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 from typing import Any
 
@@ -108,3 +109,38 @@ def test_it_pickles_compares_and_hashes() -> None:
     batching = al.Buckets(bounds=[5], batch_sizes=[4, 2])
     assert pickle.loads(pickle.dumps(batching)) == batching == al.Buckets(bounds=(5,), batch_sizes=(4, 2))
     assert hash(batching)
+
+
+NUMPY: Any = np  # whose integers are no int to a type checker
+
+
+@pytest.mark.parametrize(
+    "batching",
+    [
+        al.Buckets(
+            bounds=NUMPY.array([3, 5]),
+            batch_sizes=NUMPY.array([4, 2, 1]),
+            pool=NUMPY.int64(9),
+            multiple_of=NUMPY.int8(8),
+        ),
+        al.Buckets(bounds=[NUMPY.float32(0.5)], batch_sizes=[NUMPY.int32(4), 2]),
+        al.TokenBatches(max_tokens=NUMPY.int64(64), max_samples=NUMPY.int64(9), pool=NUMPY.int64(9)),
+        al.Pack(length=NUMPY.int64(64), batch_size=NUMPY.int64(4), pool=NUMPY.int64(9)),
+    ],
+)
+def test_numbers_of_numpy_are_taken_and_described_as_json(batching: Any) -> None:
+    described = batching.describe()
+    assert json.loads(json.dumps(described)) == described
+
+
+@pytest.mark.parametrize("size", [NUMPY.float64(2), NUMPY.bool_(True), NUMPY.int64(0)])
+def test_a_batch_size_of_numpy_that_is_no_count_is_refused(size: Any) -> None:
+    with pytest.raises(ValueError, match="batch_sizes should be a positive integer"):
+        al.Buckets(bounds=[3], batch_sizes=[1, size])
+
+
+def test_a_bad_length_is_a_value_error_by_name(engine: Engine) -> None:
+    batching = al.Buckets(length=lambda sample: None, bounds=[3], batch_sizes=[1, 1])  # type: ignore[arg-type,return-value]
+    with pytest.raises(ValueError, match="expected a number as length") as caught:
+        made_of(batching, Texts([1, 2]), lane_of(engine))
+    assert caught.type is ValueError
