@@ -14,6 +14,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ..blocks import Ragged
+
 __all__ = [
     "Overflow",
     "Side",
@@ -226,6 +228,8 @@ def squeeze_advice(*shapes: tuple[int, ...]) -> str:
 def _as_array(value: Any, index: int, where: Where) -> Piece:
     if isinstance(value, bytes | bytearray):
         return np.frombuffer(value, np.uint8)
+    if isinstance(value, Ragged) and not len(value):
+        value = []  # as the rows would have it: no sequences have no length that they share
     try:
         # A tensor's own method takes 0.7 us, asarray() 1.2 us. Found by name: no torch in this module.
         return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
@@ -244,7 +248,7 @@ def _adopt_empty(values: Sequence[Any], pieces: list[Piece]) -> list[Piece]:
     typed = next((piece for piece in pieces if piece.shape != (0,)), None)
     if typed is None:  # all of them: the dtype of the first that has one, which a list has not
         arrays = zip(values, pieces, strict=True)
-        typed = next((piece for value, piece in arrays if not isinstance(value, list | tuple)), None)
+        typed = next((piece for value, piece in arrays if not isinstance(value, list | tuple | Ragged)), None)
     like = np.zeros(0, np.int64) if typed is None else typed[:0]
     return [like if piece.shape == (0,) else piece for piece in pieces]
 

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 
+import asyncloader as al
 from asyncloader.collate import Pad, PadField
 
 lengths_lists = st.lists(st.integers(0, 9), min_size=1, max_size=8)
@@ -234,6 +235,13 @@ def test_an_empty_sequence_takes_the_dtype_and_trailing_dimensions_of_the_others
     assert (batch["x"].dtype, batch["x"].shape) == (whole.dtype, (2, *whole.shape))
     assert torch.equal(batch["x"][int(first)], whole)
     assert batch["x_lengths"].tolist() == ([0, 2] if first else [2, 0])
+
+
+def test_an_empty_sequence_of_vectors_is_one_in_columns_too() -> None:
+    samples = al.from_iterable([{"x": [[1, 2], [3, 4]]}, {"x": []}])
+    for dataset in (samples, samples.map_batches(dict, batch_size=2)):
+        (batch,) = al.DataLoader(dataset, batch_size=2, collate_fn=Pad({"x": 0}))
+        assert batch["x"].tolist() == [[[1, 2], [3, 4]], [[0, 0], [0, 0]]]
 
 
 def test_empty_sequences_alone_have_the_dtype_of_the_first_that_has_one() -> None:

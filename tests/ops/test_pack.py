@@ -358,7 +358,7 @@ def test_a_state_of_another_filling_is_refused() -> None:
         saved = json.loads(json.dumps(loader(fields).state_dict()))
         loader(fields).load_state_dict(saved)
         for other in ({"tokens": -100}, {"tokens": al.PadField(0, dtype="int32")}):
-            with pytest.raises(ValueError, match="batching: saved .*, now .*(-100|int32)"):
+            with pytest.raises(ValueError, match=r"batching: saved .*, now .*(-100|int32)"):
                 loader(other).load_state_dict(saved)
 
 
