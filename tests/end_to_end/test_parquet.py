@@ -251,6 +251,12 @@ def test_a_bad_shard_is_named(tmp_path: Path, workers: int) -> None:
             ValueError,
             "takes a list of values",
         ),
+        (
+            "x.parquet",
+            {"filters": ("a", "==", "web")},
+            ValueError,
+            r"should be a list of tuples, but got one alone: write filters=\[\('a', '==', 'web'\)\]",
+        ),
     ],
 )
 def test_wrong_calls_are_refused_before_anything_is_read(

@@ -101,9 +101,21 @@ def _expression(filters: Any) -> Any:
     )
     if not isinstance(filters, list | tuple):
         raise TypeError(what)
+    if filters and isinstance(filters[0], str):
+        raise ValueError(
+            f"filters should be a list of tuples, but got one alone: write filters=[{filters!r}]"
+        )
+    _check_lists(filters)
+    try:
+        return pyarrow.parquet.filters_to_expression(filters)
+    except (ValueError, TypeError, IndexError) as error:
+        raise ValueError(f"{what}: {error}") from error
+
+
+def _check_lists(filters: Any) -> None:
+    """Refuse a string as the list of ``in``, whose letters pyarrow would take for the values."""
     for group in filters:
         for term in group if group and isinstance(group, list) else [group]:
-            # pyarrow takes the letters of a string for the values.
             if (
                 isinstance(term, tuple | list)
                 and len(term) == 3
@@ -114,10 +126,6 @@ def _expression(filters: Any) -> Any:
                     f"filters: {term[1]!r} takes a list of values, but got {term!r}; write "
                     f"({term[0]!r}, {term[1]!r}, [{term[2]!r}])"
                 )
-    try:
-        return pyarrow.parquet.filters_to_expression(filters)
-    except (ValueError, TypeError, IndexError) as error:
-        raise ValueError(f"{what}: {error}") from error
 
 
 def choose(selection: Selection, schema: Any) -> Choice:
