@@ -14,10 +14,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...blocks import Column, Ragged
+from ...blocks import Column, Ragged, WithNulls
 from .importing import arrow
 
-__all__ = ["column_of"]
+__all__ = ["column_of", "field_of"]
+
+
+def field_of(array: Any) -> Column:
+    """The field of a block that a ``pyarrow.Array`` becomes: its column, typed despite nulls."""
+    column = column_of(array)
+    if isinstance(column, list) and not isinstance(like := column_of(array.slice(0, 0)), list):
+        return WithNulls(column, like)
+    return column
 
 
 def column_of(array: Any) -> Column:

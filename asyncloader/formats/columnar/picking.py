@@ -10,7 +10,7 @@ import numpy as np
 from ...blocks import Columns, OffsetTrail, PickedTrail, Trail
 from ...errors import FormatError
 from .._push import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES
-from .convert import column_of
+from .convert import field_of
 from .importing import arrow
 from .selection import Choice, mask_of
 
@@ -42,7 +42,7 @@ def pick(batch: Any, first: int, start: int, choice: Choice) -> Iterator[Columns
             table = table.take(arrow().array(kept))
             trail = PickedTrail(trail, kept.tolist())
     for at, size in _cuts(table):
-        fields = {name: column_of(table.column(name).slice(at, size)) for name in choice.shown}
+        fields = {name: field_of(table.column(name).slice(at, size)) for name in choice.shown}
         inside = trail if at == 0 else PickedTrail(trail, range(at, at + size))
         yield Columns(fields, inside)
 
