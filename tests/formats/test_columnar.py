@@ -12,9 +12,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from columnar_files import arrow_files, parquet_files, plain, read_by_pyarrow, rows_of, written
+from hypothesis import given
+from hypothesis import strategies as st
 from planning import read
 
 from asyncloader.blocks import Columns, Ragged
+from asyncloader.formats.columnar.cuts import cut
 from asyncloader.sources.footers import FooterCache
 
 FILES = {**dict(parquet_files()), **dict(arrow_files())}
@@ -133,11 +136,59 @@ def test_a_large_footer_takes_one_more_request_and_a_known_one_none() -> None:
 
 
 def test_numbers_are_views_of_what_pyarrow_decoded() -> None:
-    (block,) = read("parquet", FILES["pyarrow-none-v1-1"], columns=["id", "tokens", "flag"]).blocks
+    block, *_ = read("parquet", FILES["pyarrow-none-v1-1"], columns=["id", "tokens", "flag"]).blocks
     ids, tokens = block.column("id"), block.column("tokens")
     assert isinstance(ids, np.ndarray) and ids.dtype == np.int64 and not ids.flags.owndata
     assert isinstance(tokens, Ragged) and isinstance(tokens.values, np.ndarray)
     assert tokens.values.dtype == np.int32 and not tokens.values.flags.owndata
+
+
+def test_equal_strings_of_a_dictionary_are_decoded_a_few_at_a_time() -> None:
+    source = pa.table({"text": ["x"] * 100 + ["x" * 20_000] * 3000 + ["x"] * 9000})
+    content = written(source)
+    assert len(content) < 100_000
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    try:
+        reading = read("parquet", content)
+    finally:
+        pa.set_memory_pool(usual)
+    assert [row["text"] for row in reading.rows] == source.column("text").to_pylist()
+    assert 0 < pool.max_memory() < 36 << 20
+    assert max(map(len, reading.blocks)) > 400
+
+
+SHARED = [
+    pa.array(["x" * 20_000]).take(pa.array([0] * 2000)).dictionary_encode(),
+    pa.array([["x" * 10_000] * 2] * 2000).cast(pa.list_(pa.dictionary(pa.int8(), pa.string()))),
+    pc.run_end_encode(pa.array(["x" * 20_000] * 2000)),
+    pa.array([{"a": None, "b": "x" * 20_000}] * 2000).cast(
+        pa.struct([("a", pa.int8()), ("b", pa.dictionary(pa.int8(), pa.string()))])
+    ),
+    pa.array(["x" * 20_000] * 2000, pa.string_view()),
+]
+
+
+@pytest.mark.parametrize("array", SHARED, ids=lambda array: str(array.type))
+def test_values_that_rows_share_are_cut_by_what_they_take_when_decoded(array: pa.Array) -> None:
+    array = pa.concat_arrays([array.slice(1998), pa.nulls(1000, array.type), array.slice(3)])
+    sizes = [size for _, size in cut(pa.record_batch({"x": array.slice(1)}))]
+    assert sum(sizes) == len(array) - 1
+    assert sizes[0] <= 1024 and 380 <= sizes[2] <= 420 and sizes[3] == sizes[2]
+
+
+@given(st.lists(st.none() | st.sampled_from(["", "a", "bc"]), max_size=9), st.integers(0, 9))
+def test_cuts_take_every_row_of_any_kind_of_column(values: list[str | None], start: int) -> None:
+    texts = pa.array(values, pa.string())
+    nested = pa.array([None if each is None else [each, None] for each in values], pa.list_(pa.string()))
+    codes = pa.dictionary(pa.int32(), pa.string())
+    columns = [
+        texts.dictionary_encode(), pc.run_end_encode(texts), texts.cast(pa.string_view()),
+        nested.cast(pa.list_(codes)), pa.StructArray.from_arrays([texts.dictionary_encode()], ["x"]),
+    ]  # fmt: skip
+    batch = pa.record_batch(columns, list("abcde")).slice(start)
+    assert list(cut(batch)) == ([(0, len(batch))] if len(batch) else [])
 
 
 def test_blocks_stay_small() -> None:
