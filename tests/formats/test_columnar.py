@@ -18,6 +18,8 @@ from planning import read
 
 from asyncloader.blocks import Columns, Ragged
 from asyncloader.formats.columnar.cuts import cut
+from asyncloader.formats.columnar.messages import Messages
+from asyncloader.formats.columnar.selection import make_selection
 from asyncloader.sources.footers import FooterCache
 
 FILES = {**dict(parquet_files()), **dict(arrow_files())}
@@ -233,3 +235,30 @@ def test_a_column_whose_name_has_a_dot_is_not_taken_for_another_one() -> None:
         assert [plain(row) for row in read("parquet", content, columns=[name]).rows] == rows_of(
             source.select([name])
         )
+
+
+def test_small_messages_of_one_chunk_are_not_copied_over_and_over() -> None:
+    batch = pa.record_batch({"x": [1]})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        for _ in range(2000):
+            writer.write_batch(batch)
+    copied = 0
+
+    class Counted(bytes):
+        def __getitem__(self, key: Any) -> Any:
+            nonlocal copied
+            piece = super().__getitem__(key)
+            copied += len(piece)
+            return Counted(piece)
+
+    content = Counted(sink.getvalue())
+    assert sum(1 for _ in Messages().feed(content)) == 2001
+    assert copied < 2 * len(content)
+
+
+@pytest.mark.parametrize("filters", [pc.field(0) > 3, (pc.field("x") > 3) & (pc.field(0, 1) == 1)], ids=str)
+def test_a_filter_by_position_is_refused(filters: Any) -> None:
+    with pytest.raises(ValueError, match=r"takes a column by its position.*name the column"):
+        make_selection(None, filters)
+    make_selection(None, pc.field("text") == 'a "FieldPath(0)')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,10 @@ class Selection:
 
 
 EVERYTHING = Selection()
+
+# How an expression shows strings, and a reference by position.
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_POSITION = re.compile(r"FieldPath\(")
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,11 @@ def _expression(filters: Any) -> Any:
     import pyarrow.parquet
 
     if isinstance(filters, pyarrow.compute.Expression):
+        if _POSITION.search(_QUOTED.sub("", str(filters))):
+            raise ValueError(
+                f"filters={filters} takes a column by its position, which is another one where fewer are read; "
+                "name the column, as in pyarrow.compute.field('n')"
+            )
         return filters
     what = (
         "filters should be an expression such as pyarrow.compute.field('n') > 3, or a list of tuples such as "
