@@ -178,7 +178,8 @@ class DataLoader(Loader[T]):
     def __repr__(self) -> str:
         if "_kind" not in self.__dict__:  # of a subclass, on its way to our constructor
             return super().__repr__()
-        parts = [_shown(self.dataset), f"batch_size={self.batch_size}", f"num_workers={self.num_workers}"]
+        many = f"batch_size={self.batch_size}" if self.batching is None else f"batching={self.batching}"
+        parts = [_shown(self.dataset), many, f"num_workers={self.num_workers}"]
         return f"{type(self).__name__}({', '.join([*parts, *self._kind.describe(self)])})"
 
     # --- iterating ---

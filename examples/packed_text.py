@@ -6,13 +6,15 @@ Two ways to pack: end to end in stream order, and by best fit in pools, which cu
 import random
 import tempfile
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 import asyncloader as al
 
-DOCUMENTS, VOCABULARY, LENGTH = 1000, 64, 256
+DOCUMENTS, VOCABULARY, LENGTH, END = 1000, 64, 256, 0
 
 
 def write_corpus(folder: Path) -> int:
@@ -27,6 +29,14 @@ def write_corpus(folder: Path) -> int:
             writer.write({"document": number, "tokens": ids})
             tokens += length
     return tokens
+
+
+def end_documents(columns: dict[str, Any]) -> dict[str, Any]:
+    """An ``END`` behind each document."""
+    tokens = al.Ragged.of(columns["tokens"])
+    offsets = tokens.offsets - tokens.offsets[0]
+    ended = np.insert(np.asarray(tokens.flat), offsets[1:], END)
+    return {"tokens": al.Ragged(ended, offsets + np.arange(len(offsets)))}
 
 
 class Model(nn.Module):
@@ -64,6 +74,7 @@ torch.manual_seed(0)
 with tempfile.TemporaryDirectory() as folder:
     written = write_corpus(Path(folder))
     dataset = al.from_urls(f"{folder}/train-*.jsonl.gz").select("tokens").shuffle(500, seed=1)
+    dataset = dataset.map_batches(end_documents, batch_size=250)
 
     for pool in (None, 1000):
         packing = al.Pack("tokens", length=LENGTH, batch_size=8, pool=pool)
@@ -71,7 +82,7 @@ with tempfile.TemporaryDirectory() as folder:
         size = sum(batch["tokens"].numel() for batch in loader)
         counted = loader.statistics
         print(f"pool={pool}: {counted.samples} documents, {1 - counted.tokens / size:.1%} padding")
-        assert (counted.samples, counted.tokens) == (DOCUMENTS, written), "nothing is lost"
+        assert (counted.samples, counted.tokens) == (DOCUMENTS, written + DOCUMENTS), "nothing is lost"
 
     batch = next(iter(loader))
     for name, value in batch.items():

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import pytest
 from corpus import Corpus, write_corpus
+from hypothesis import settings
 from sentinel import Watch, no_file_is_named_after_a_secret
 
 from asyncloader import testing
@@ -26,6 +27,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # How long an example takes says more of the machine than of the code.
+    settings.register_profile("asyncloader", deadline=None)
+    settings.load_profile("asyncloader")
     config.pluginmanager.register(Watch(), "sentinel")
 
 

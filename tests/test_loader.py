@@ -425,6 +425,9 @@ def test_a_loader_shows_what_it_is_over_and_how_it_reads_it(monkeypatch: pytest.
     monkeypatch.setenv("WORLD_SIZE", "3")
     assert "lanes=3, rank 2 of 3 (RANK and WORLD_SIZE))" in repr(al.DataLoader(numbers()))
     assert repr(al.DataLoader([1, 2, 3], 2)) == "DataLoader([1, 2, 3], batch_size=2, num_workers=0)"
+    packed = repr(al.DataLoader(numbers(), batching=al.Pack("x", length=8)))
+    assert "batch_size=None" not in packed
+    assert packed.count("batching=Pack(fields='x', length=8, batch_size=1") == 1
     assert Labelled("a", numbers()).shown_early.startswith("<")
     assert repr(Labelled("a", numbers())).startswith("Labelled(Dataset(")
 

@@ -58,7 +58,8 @@ def column_of(values: Sequence[Any]) -> Column:
     - Python bools, ints and floats: an array of bool, int64 and float64; ints among floats are float64.
       NumPy scalars keep their dtype.
     - Lists and tuples, arrays and tensors of one dimension: a ``Ragged``, also where they are of equal
-      length; of lists of lists a nested one. Without any value it is of int64.
+      length; of lists of lists a nested one. Empty ones take the dtype of the others; of lists without any
+      value it is int64.
     - Arrays and tensors of several dimensions: stacked if their shapes are equal, a ``Ragged`` if they differ
       in the first dimension alone.
     - Whatever else there is, and what is mixed or too large: a list.
@@ -115,9 +116,13 @@ def _of_arrays(values: Sequence[Any]) -> NDArray[Any] | Ragged | None:
             return None
         arrays.append(array)
     shapes = {array.shape for array in arrays}
+    if all(len(shape) == 1 for shape in shapes):
+        full = [array for array in arrays if len(array)] or arrays[:1]
+        alike = len({array.dtype for array in full}) == 1
+        return Ragged(np.concatenate(full), offsets_of(list(map(len, arrays)))) if alike else None
     if len({array.dtype for array in arrays}) > 1 or len({len(shape) for shape in shapes}) > 1:
         return None
-    if len(shapes) == 1 and arrays[0].ndim != 1:
+    if len(shapes) == 1:
         return np.stack(arrays)
     if len({shape[1:] for shape in shapes}) > 1:
         return None

@@ -47,9 +47,9 @@ class Ragged:
     def of(cls, sequences: Sequence[Any] | NDArray[Any] | Ragged) -> Ragged:
         """Sequences put end to end: arrays or lists of numbers, with one trailing shape.
 
-        They should be of one dtype; of several it is the one that NumPy promotes them to. An empty list takes
-        that of the others, int64 without any. An array ``(n, T, ...)`` is taken for ``n`` sequences, without
-        a copy.
+        They should be of one dtype; of several it is the one that NumPy promotes them to. An empty list or
+        array ``(0,)`` takes that of the others; empty lists alone are int64. An array ``(n, T, ...)`` is
+        taken for ``n`` sequences, without a copy.
         """
         if isinstance(sequences, Ragged):
             return sequences
@@ -59,7 +59,8 @@ class Ragged:
         typed = [
             np.asarray(sequence) for sequence in sequences if len(sequence) or hasattr(sequence, "dtype")
         ]
-        values = np.concatenate(typed) if typed else np.zeros(0, np.int64)
+        full = [array for array in typed if array.shape != (0,)]
+        values = np.concatenate(full or typed) if typed else np.zeros(0, np.int64)
         return _over(values, offsets_of(list(map(len, sequences))))
 
     def __len__(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from .entries import name_entry
+from .entries import name_entry, whole_of
 
 __all__ = ["entry", "explain"]
 
@@ -40,7 +40,7 @@ def explain(samples: Sequence[Any], attempt: Attempt, is_leaf: Leaf) -> str:
         if unlike is not None:
             wrong, ragged = unlike
             where = f"entries {name_entry(samples, 0)} and {name_entry(samples, index)}"
-            return f"{_field(path)}: {wrong} at {where}{_advice(path) if ragged else ''}"
+            return f"{_field(path)}: {wrong} at {where}{_advice(path, samples) if ragged else ''}"
     dtype = f" of dtype {values[0].dtype}" if hasattr(values[0], "dtype") else ""
     return f"{_field(path)}: values of type {type(values[0]).__qualname__}{dtype}"
 
@@ -98,8 +98,19 @@ def _field(path: Path) -> str:
     return f"field {path[0]!r}" + "".join(f"[{key!r}]" for key in path[1:])
 
 
-def _advice(path: Path) -> str:
-    """Pad takes fields of the sample only, so there is nothing to advise for what lies deeper."""
-    if len(path) != 1 or not isinstance(path[0], str):
+def _advice(path: Path, samples: Sequence[Any]) -> str:
+    """Pad takes fields of the sample only, so there is nothing to advise for what lies deeper.
+
+    All ragged fields are named, and those that a Pad has taken out already: the one advised takes its place.
+    """
+    whole = whole_of(samples)
+    if len(path) != 1 or not isinstance(path[0], str) or not isinstance(whole[0], Mapping):
         return ""
-    return f'; collate_fn=al.Pad({{"{path[0]}": 0}}) pads it'
+    names = [name for name in whole[0] if name not in samples[0] or _is_ragged(whole, name)]
+    fills = ", ".join(f'"{name}": 0' for name in names)
+    return f"; collate_fn=al.Pad({{{fills}}}) pads {'it' if len(names) == 1 else 'them'}"
+
+
+def _is_ragged(samples: Sequence[Any], name: Any) -> bool:
+    first, *others = [sample[name] for sample in samples if name in sample]
+    return any(unlike[1] for other in others if (unlike := _unlike(first, other)) is not None)

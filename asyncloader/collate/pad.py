@@ -17,7 +17,7 @@ from .block import collate_columns
 from .default import default_collate
 from .entries import standing_for
 from .pad_field import PadField, padded_entries
-from .ragged import Overflow, Piece, Side, bound, lay, to_pieces
+from .ragged import Overflow, Piece, Side, bound, fill_advice, lay, to_pieces
 from .runs import Runs
 
 __all__ = ["Pad"]
@@ -157,7 +157,8 @@ class Pad:
         try:
             padded, lengths = lay(pieces, value=how.value, side=how.side, multiple_of=how.multiple_of)
         except ValueError as error:
-            raise ValueError(f"field {name!r}: {error}") from None
+            advice = fill_advice(how.value, pieces[0].dtype)
+            raise ValueError(f"field {name!r}: {error}; {advice}") from None
         batch |= padded_entries(name, padded, lengths, how.side, self.mask)
 
 

@@ -14,16 +14,21 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ..blocks import Ragged
+
 __all__ = [
     "Overflow",
     "Side",
     "bound",
     "exact_cast",
     "exact_fill",
+    "fill_advice",
     "is_number",
     "lay",
     "lay_runs",
     "real_mask",
+    "squeeze_advice",
+    "to_arrays",
     "to_pieces",
 ]
 
@@ -142,6 +147,8 @@ def bound(pieces: list[Piece], max_length: int, overflow: Overflow, side: Side, 
 def to_pieces(values: Sequence[Any], dtype: np.dtype[Any] | None, where: Where) -> list[Piece]:
     """Turn one field's values, one per entry, into pieces of one dtype and equal trailing dimensions.
 
+    An empty sequence ``(0,)`` takes those of the others: nobody has chosen what ``np.array([])`` has.
+
     Args:
         values: Sequences of numbers: lists, arrays, CPU tensors, or bytes, which are ``uint8``.
         dtype: What to convert to; None: the values must agree.
@@ -150,6 +157,19 @@ def to_pieces(values: Sequence[Any], dtype: np.dtype[Any] | None, where: Where) 
     Raises:
         ValueError: A value is no sequence of numbers, differs from the first one in dtype or trailing
             dimensions, or does not fit ``dtype``.
+    """
+    pieces = _adopt_empty(values, to_arrays(values, where))
+    if dtype is not None:
+        pieces = [exact_cast(piece, dtype, partial(where, index)) for index, piece in enumerate(pieces)]
+    _check_alike(pieces, where)
+    return pieces
+
+
+def to_arrays(values: Sequence[Any], where: Where) -> list[Piece]:
+    """``to_pieces`` before they are made alike: each in its own dtype.
+
+    Raises:
+        ValueError: A value is no sequence of numbers.
     """
     pieces = [
         value if type(value) is np.ndarray else _as_array(value, index, where)
@@ -161,10 +181,6 @@ def to_pieces(values: Sequence[Any], dtype: np.dtype[Any] | None, where: Where) 
             if piece.ndim == 0 or not is_number(piece.dtype):
                 found = type(values[index]).__qualname__ if piece.ndim == 0 else f"dtype {piece.dtype}"
                 raise ValueError(f"{where(index)}: expected a sequence of numbers (T, ...), found {found}")
-    pieces = _adopt_empty(values, pieces)
-    if dtype is not None:
-        pieces = [exact_cast(piece, dtype, partial(where, index)) for index, piece in enumerate(pieces)]
-    _check_alike(pieces, where)
     return pieces
 
 
@@ -195,9 +211,25 @@ def exact_fill(value: float, dtype: np.dtype[Any]) -> Any:
     return fill
 
 
+def fill_advice(value: float, dtype: np.dtype[Any]) -> str:
+    """What to write where ``value`` does not fit the data's ``dtype``."""
+    whole = dtype.kind in "biu" and -(1 << 63) <= value < 1 << 63 and value == int(value)
+    wider = "complex128" if dtype.kind == "c" else "int64" if whole else "float64"
+    return f'give the field a dtype that holds it, as with PadField(value={value!r}, dtype="{wider}")'
+
+
+def squeeze_advice(*shapes: tuple[int, ...]) -> str:
+    """A clause on sequences that may be wrapped in one more dimension; nothing if none of them is."""
+    if not any(len(shape) > 1 and shape[0] == 1 for shape in shapes):
+        return ""
+    return '; a tokenizer with return_tensors="pt" gives (1, T) for a sequence (T,): squeeze it, as with [0]'
+
+
 def _as_array(value: Any, index: int, where: Where) -> Piece:
     if isinstance(value, bytes | bytearray):
         return np.frombuffer(value, np.uint8)
+    if isinstance(value, Ragged) and not len(value):
+        value = []  # as the rows would have it: no sequences have no length that they share
     try:
         # A tensor's own method takes 0.7 us, asarray() 1.2 us. Found by name: no torch in this module.
         return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
@@ -210,13 +242,15 @@ def _as_array(value: Any, index: int, where: Where) -> Piece:
 
 
 def _adopt_empty(values: Sequence[Any], pieces: list[Piece]) -> list[Piece]:
-    """Give an empty list, which has neither, the dtype and trailing dimensions of the others."""
-    untyped = [isinstance(value, list | tuple) and len(value) == 0 for value in values]
-    if not any(untyped):
+    """Give what is of shape ``(0,)`` the dtype and trailing dimensions of the others."""
+    if all(piece.shape != (0,) for piece in pieces):
         return pieces
-    typed = next((piece for piece, empty in zip(pieces, untyped, strict=True) if not empty), None)
+    typed = next((piece for piece in pieces if piece.shape != (0,)), None)
+    if typed is None:  # all of them: the dtype of the first that has one, which a list has not
+        arrays = zip(values, pieces, strict=True)
+        typed = next((piece for value, piece in arrays if not isinstance(value, list | tuple | Ragged)), None)
     like = np.zeros(0, np.int64) if typed is None else typed[:0]
-    return [like if empty else piece for piece, empty in zip(pieces, untyped, strict=True)]
+    return [like if piece.shape == (0,) else piece for piece in pieces]
 
 
 def exact_cast(piece: Piece, dtype: np.dtype[Any], where: Callable[[], str]) -> Piece:
@@ -257,6 +291,7 @@ def _check_alike(pieces: Sequence[Piece], where: Where) -> None:
             raise ValueError(
                 f"{where(index)}: expected trailing dimensions {list(first.shape[1:])} as at entry 0, "
                 f"found {list(piece.shape[1:])}; only the first dimension may differ"
+                f"{squeeze_advice(first.shape, piece.shape)}"
             )
         if piece.dtype != first.dtype:
             raise ValueError(

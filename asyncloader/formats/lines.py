@@ -239,6 +239,7 @@ def _parse_as_json(line: bytes) -> Any:
         # Decoded here: for bytes, json.loads guesses the encoding with slow Python code.
         return json.loads(str(line, "utf-8"))
     except (ValueError, RecursionError) as error:
+        error.__context__ = None  # msgspec's refusal, another story of the same
         raise _json_error(line, error) from error
 
 

@@ -187,7 +187,7 @@ class StreamKind:
         shown = [f"lanes={self._lane_count}", f"rank {world.rank} of {world.size} ({world.origin})"]
         if seed is not None:
             shown.append(f"seed={seed}")
-        return shown if loader.batching is None else [*shown, f"batching={loader.batching}"]
+        return shown
 
     def close(self, loader: Loader[Any]) -> None:
         if self._run is not None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..blocks import Block, Column, Ragged, offsets_of
 from ..collate.pad_field import PadField
-from ..collate.ragged import exact_fill, to_pieces
+from ..collate.ragged import exact_fill, fill_advice, squeeze_advice, to_arrays, to_pieces
 
 __all__ = ["DocumentReader", "Documents"]
 
@@ -92,14 +92,23 @@ class DocumentReader:
         if not len(values):
             return values
         if name not in self._seen:
-            exact_fill(self.fields[name].value, values.dtype)
+            value = self.fields[name].value
+            try:
+                exact_fill(value, values.dtype)
+            except ValueError as error:
+                raise ValueError(f"{where()}: {error}; {fill_advice(value, values.dtype)}") from None
             self._seen[name] = np.empty((0, *values.shape[1:]), values.dtype)
         seen = self._seen[name]
-        if (seen.dtype, seen.shape[1:]) != (values.dtype, values.shape[1:]):
+        if seen.shape[1:] != values.shape[1:]:
             raise ValueError(
-                f"{where()}: expected values {list(seen.shape[1:])} of dtype {seen.dtype} as in those "
-                f"before, found {list(values.shape[1:])} of {values.dtype}; convert all of them with "
-                "PadField(dtype=...)"
+                f"{where()}: expected the shape {_shape_of(seen)} as in the documents before, found "
+                f"{values.shape}; only the first dimension may differ{squeeze_advice(values.shape)}"
+            )
+        if seen.dtype != values.dtype:
+            raise ValueError(
+                f"{where()}: expected tokens of dtype {seen.dtype} as in the documents before, found "
+                f'{values.dtype}; give Pack({{"{name}": PadField(dtype="{seen.dtype}")}}), which converts '
+                "all of them"
             )
         return values
 
@@ -113,8 +122,17 @@ def _end_to_end(
     if isinstance(column, Ragged) and isinstance(column.flat, np.ndarray):
         (values,) = to_pieces([column.flat], dtype, lambda _: where(0))
         return values, column.offsets - column.offsets[0]
-    pieces = to_pieces(list(column), dtype, where)
-    return np.concatenate(pieces), offsets_of([len(piece) for piece in pieces])
+    arrays = to_arrays(list(column), where)
+    # Without the empty ones, which have no token of any dtype: in a block of their own nothing is held
+    # against them either, and what is packed must not depend on how the stream was cut into blocks.
+    full = [index for index, array in enumerate(arrays) if len(array)]
+    pieces = to_pieces([arrays[index] for index in full], dtype, lambda nth: where(full[nth])) if full else []
+    return np.concatenate(pieces or arrays[:1]), offsets_of([len(array) for array in arrays])
+
+
+def _shape_of(document: NDArray[Any]) -> str:
+    """``(T, 80)``: its trailing dimensions behind the one that differs."""
+    return f"({', '.join(['T', *map(str, document.shape[1:])])}{',' if document.ndim == 1 else ''})"
 
 
 def _column(block: Block, name: str) -> Column:

@@ -111,7 +111,11 @@ class Pack:
         return {
             "batching": {
                 "kind": "pack",
-                "fields": list(self._fields),
+                # Text, for a state is JSON, which has no NaN.
+                "fields": {
+                    name: {"value": str(how.value), "dtype": None if how.dtype is None else str(how.dtype)}
+                    for name, how in self._fields.items()
+                },
                 "length": self.length,
                 "batch_size": self.batch_size,
                 "pool": self.pool,

@@ -20,10 +20,18 @@ __all__ = ["Repeat"]
 # Each repetition of shuffled shards is dealt anew, and so is worked out for itself.
 _MOST_COUNTED = 1000
 
+# So many repetitions without a sample, and there will be none: an empty lane repeated for ever would spin for
+# ever. Many, since shards dealt at random may leave a lane without samples a few times in a row.
+_MOST_EMPTY = 100
+
 
 @dataclass(frozen=True)
 class Repeat:
-    """Run the stream before it ``times`` times, each time shuffled anew; None: for ever."""
+    """Run the stream before it ``times`` times, each time shuffled anew.
+
+    Args:
+        times: How often. None: for ever, or until a hundred repetitions in a row had no sample.
+    """
 
     times: int | None
 
@@ -34,30 +42,33 @@ class Repeat:
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         first: int = start.get("repetition", 0)
         begins = start.get("from", START)
+        empty = 0  # repetitions since the last sample
         for number in count(first) if self.times is None else range(first, self.times):
             # Repeats nest, and each nesting needs numbers of its own.
             inner = lane.repeated(lane.repetition * (self.times or 1) + number)
-            came = False
             with closing(upstream(begins, inner)) as blocks:
                 for block in blocks:
-                    came = True
+                    empty = 0
                     yield block.follow(NestedTrail(block.trail, {"repetition": number}))
-            if not came and begins is START:
-                return  # an empty lane repeated for ever would spin for ever
+            # Where shards are dealt anew, or a filter draws, a lane may be empty in one repetition and not in
+            # the next.
+            empty += 1
+            if self.times is None and empty > _MOST_EMPTY:
+                return
             begins = START
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        if self.times is None or deal.order_seed is None:
+        if deal.order_seed is None:
             times = self.times or math.inf
             return [times * had if had else 0 for had in upstream(deal.repeated(deal.repetition))]
+        if self.times is None:
+            return [math.inf] * len(deal.lanes)
         if self.times > _MOST_COUNTED:
             raise UnknownCount(f"the lanes of repeat({self.times}) are dealt other shards in each repetition")
         totals: list[float] = [0] * len(deal.lanes)
-        ended = [False] * len(deal.lanes)
         for number in range(self.times):
             had = upstream(deal.repeated(deal.repetition * self.times + number))
-            ended = [before or not now for before, now in zip(ended, had, strict=True)]
-            totals = [a if over else a + b for a, b, over in zip(totals, had, ended, strict=True)]
+            totals = [before + now for before, now in zip(totals, had, strict=True)]
         return totals
 
     def describe(self) -> Mapping[str, Any]:

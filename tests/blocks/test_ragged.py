@@ -80,6 +80,7 @@ def test_an_empty_list_takes_the_type_of_the_others() -> None:
     assert Ragged.of([[], [1]]).values.dtype == np.int64  # type: ignore[union-attr]
     assert Ragged.of([[], np.zeros(0, np.int8)]).values.dtype == np.int8  # type: ignore[union-attr]
     assert Ragged.of([[]]).values.dtype == np.int64  # type: ignore[union-attr]
+    assert Ragged.of([np.ones(2, np.int8), np.array([])]).values.dtype == np.int8  # type: ignore[union-attr]
 
 
 def test_an_array_of_sequences_is_taken_over_without_a_copy() -> None:

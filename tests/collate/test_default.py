@@ -13,7 +13,8 @@ import pytest
 import torch
 import torch.utils.data
 
-from asyncloader.collate import default_collate, default_convert
+from asyncloader.collate import Pad, default_collate, default_convert
+from asyncloader.collate.longest import PadLongest
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -128,6 +129,26 @@ def test_lists_of_unequal_length_get_the_same_advice() -> None:
     assert note_of([{"tokens": [1, 2]}, {"tokens": [1]}]) == (
         "field 'tokens': lengths 2 and 1 at entries 0 and 1; collate_fn=al.Pad({\"tokens\": 0}) pads it"
     )
+
+
+def test_the_advice_names_all_fields_that_it_takes_to_follow_it_once() -> None:
+    samples = [{"tokens": [0] * n, "n": n, "labels": np.zeros(n), "same": [1, 2]} for n in (2, 3)]
+    advice = 'collate_fn=al.Pad({"tokens": 0, "labels": 0}) pads them'
+    assert note_of(samples).endswith(f"; {advice}")
+    for taken in (Pad({"tokens": 0}), Pad({"labels": 0}), PadLongest("tokens")):
+        with pytest.raises(RuntimeError) as caught:
+            taken(samples)
+        assert caught.value.__notes__[0].endswith(f"; {advice}")
+    # The one that is padded already stays so, whether or not this batch would show that it has to be.
+    with pytest.raises(RuntimeError) as caught:
+        Pad({"same": 0, "labels": 0})(samples)
+    assert caught.value.__notes__[0].endswith(
+        '; collate_fn=al.Pad({"tokens": 0, "labels": 0, "same": 0}) pads them'
+    )
+
+
+def test_no_padding_is_advised_for_samples_that_are_no_mappings() -> None:
+    assert note_of([Point(1, [1]), Point(1, [1, 2])]) == "field 'y': lengths 1 and 2 at entries 0 and 1"
 
 
 def test_no_padding_is_advised_where_it_cannot_help() -> None:

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 
+import asyncloader as al
 from asyncloader.collate import Pad, PadField
 
 lengths_lists = st.lists(st.integers(0, 9), min_size=1, max_size=8)
@@ -178,7 +179,8 @@ def test_a_conversion_that_would_change_a_value_is_refused(value: Any, dtype: st
         (np.zeros(2, np.int32), "expected dtype int64 as at entry 0, found int32; .*PadField"),
         ([0.5], "expected dtype int64 as at entry 0, found float64"),
         (np.zeros((2, 1), np.int64), r"expected trailing dimensions \[\] as at entry 0, found \[1\]"),
-        (np.zeros(0), "expected dtype int64 as at entry 0, found float64"),
+        (np.zeros((1, 3), np.int64), r"found \[3\]; .* \(1, T\) for a sequence \(T,\): squeeze it"),
+        (np.zeros((0, 3), np.int64), r"expected trailing dimensions \[\] as at entry 0, found \[3\]"),
         (5, r"expected a sequence of numbers \(T, ...\), found int"),
         (None, "found NoneType"),
         ("text", "found str"),
@@ -211,8 +213,40 @@ def test_a_sequence_over_the_limit_is_refused() -> None:
 
 
 def test_a_padding_value_that_does_not_fit_the_data_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"^field 'x': padding value -100 does not fit dtype uint8$"):
+    words = (
+        "field 'x': padding value -100 does not fit dtype uint8; give the field a dtype that holds it, as "
+    )
+    with pytest.raises(ValueError, match=f'^{words}with PadField\\(value=-100, dtype="int64"\\)$'):
         Pad({"x": -100})([{"x": b"ab"}])
+    with pytest.raises(ValueError, match=r'PadField\(value=0.5, dtype="float64"\)$'):
+        Pad({"x": 0.5})([{"x": [1]}])
+
+
+@pytest.mark.parametrize("empty", [[], np.array([]), torch.tensor([]), np.zeros(0, np.int8)], ids=repr)
+@pytest.mark.parametrize(
+    "full", [np.array([1, 2]), torch.tensor([1, 2], dtype=torch.int32), np.ones((2, 3), np.uint8)], ids=repr
+)
+@pytest.mark.parametrize("first", [True, False])
+def test_an_empty_sequence_takes_the_dtype_and_trailing_dimensions_of_the_others(
+    empty: Any, full: Any, first: bool
+) -> None:
+    batch = Pad({"x": 0})([{"x": empty}, {"x": full}] if first else [{"x": full}, {"x": empty}])
+    whole = torch.as_tensor(full)
+    assert (batch["x"].dtype, batch["x"].shape) == (whole.dtype, (2, *whole.shape))
+    assert torch.equal(batch["x"][int(first)], whole)
+    assert batch["x_lengths"].tolist() == ([0, 2] if first else [2, 0])
+
+
+def test_an_empty_sequence_of_vectors_is_one_in_columns_too() -> None:
+    samples = al.from_iterable([{"x": [[1, 2], [3, 4]]}, {"x": []}])
+    for dataset in (samples, samples.map_batches(dict, batch_size=2)):
+        (batch,) = al.DataLoader(dataset, batch_size=2, collate_fn=Pad({"x": 0}))
+        assert batch["x"].tolist() == [[[1, 2], [3, 4]], [[0, 0], [0, 0]]]
+
+
+def test_empty_sequences_alone_have_the_dtype_of_the_first_that_has_one() -> None:
+    arrays: list[Any] = [[], np.zeros(0, np.float32), np.zeros(0)]
+    assert Pad({"x": 0})([{"x": value} for value in arrays])["x"].dtype == torch.float32
 
 
 def test_a_sample_that_is_no_mapping_is_a_type_error() -> None:

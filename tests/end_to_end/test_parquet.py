@@ -244,6 +244,12 @@ def test_a_bad_shard_is_named(tmp_path: Path, workers: int) -> None:
         ("x.parquet", {"columns": [1]}, TypeError, "columns should be a list of names, but got int"),
         ("x.parquet", {"filters": "a > 1"}, TypeError, "filters should be an expression"),
         ("x.parquet", {"filters": [("a",)]}, ValueError, "filters should be an expression"),
+        (
+            "x.parquet",
+            {"filters": ("a", "==", "web")},
+            ValueError,
+            r"should be a list of tuples, but got one alone: write filters=\[\('a', '==', 'web'\)\]",
+        ),
     ],
 )
 def test_wrong_calls_are_refused_before_anything_is_read(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Sequence
 from itertools import chain, pairwise
@@ -269,8 +270,20 @@ def test_bytes_and_tensors_and_empty_lists_are_documents_too(engine: Engine) -> 
             {"tokens": [1, 2], "labels": [3]},
             "'labels' of sample 1: expected the length 2 of field 'tokens', found 1",
         ),
-        ({"tokens": [0.5], "labels": [3]}, r"'tokens' of sample 1: expected values \[\] of dtype int64"),
-        ({"tokens": [[1]], "labels": [3]}, r"'tokens' of sample 1: expected values \[\].* found \[1\]"),
+        (
+            {"tokens": [0.5], "labels": [3]},
+            r"'tokens' of sample 1: expected tokens of dtype int64 as in the documents before, found "
+            r'float64; give Pack\(\{"tokens": PadField\(dtype="int64"\)\}\), which converts all of them',
+        ),
+        (
+            {"tokens": [[1, 2], [3, 4]], "labels": [3, 3]},
+            r"'tokens' of sample 1: expected the shape \(T,\) as in the documents before, found \(2, 2\); "
+            r"only the first dimension may differ$",
+        ),
+        (
+            {"tokens": torch.tensor([[1, 2, 3]]), "labels": [3]},
+            r"expected the shape \(T,\) as in the documents before, found \(1, 3\); .*squeeze it",
+        ),
     ],
 )
 def test_a_sample_that_cannot_be_packed_is_named(
@@ -284,8 +297,69 @@ def test_a_sample_that_cannot_be_packed_is_named(
 
 def test_what_to_fill_with_must_fit_the_data(engine: Engine) -> None:
     block = Columns({"tokens": Ragged(np.zeros(3, np.uint16), np.array([0, 3]))}, OffsetTrail(0, None))
-    with pytest.raises(ValueError, match="padding value -100 does not fit dtype uint16"):
-        batches_of(al.Pack({"tokens": -100}, length=3), block, engine)
+    for fields in ({"tokens": -100}, {"tokens": al.PadField(-100)}):
+        with pytest.raises(ValueError) as caught:
+            batches_of(al.Pack(fields, length=3), block, engine)
+        assert str(caught.value) == (
+            "field 'tokens' of sample 0: padding value -100 does not fit dtype uint16; give the field a "
+            'dtype that holds it, as with PadField(value=-100, dtype="int64")'
+        )
+
+
+EMPTY = [np.array([]), torch.tensor([]), [], np.zeros((0, 7), np.float32)]
+
+
+@pytest.mark.parametrize("pool", [None, 2, 10])
+@pytest.mark.parametrize("empty", EMPTY, ids=repr)
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_an_empty_document_of_another_dtype_is_an_empty_document(
+    pool: int | None, empty: Any, at: int, size: int, engine: Engine
+) -> None:
+    documents: list[Any] = [np.array(tokens, np.uint16) for tokens in ([1, 2], [3], [4, 5, 6])]
+    documents.insert(at, empty)
+    block = Rows([{"tokens": tokens, "labels": tokens} for tokens in documents], OffsetTrail(0, None))
+    batching = al.Pack(["tokens", "labels"], length=4, pool=pool)
+    parts = [block.part(start, start + size) for start in range(0, len(block), size)]
+    batches = list(batching.open(lambda *_: (part for part in parts), START, lane_of(engine)))
+    for name in ("tokens", "labels"):
+        rows = [np.asarray(batch.block.column(name)) for batch in batches]
+        assert {row.dtype.name for row in rows} == {"uint16"}
+        found = [token for row in rows for token in row.ravel().tolist() if token]
+        assert sorted(found) == [1, 2, 3, 4, 5, 6]
+    assert sum(batch.tokens for batch in batches) == 6
+
+
+@pytest.mark.parametrize("pool", [None, 10])
+@pytest.mark.parametrize("chunk", [1, 2, 3])
+def test_an_empty_document_of_a_function_of_columns_is_one_too(pool: int | None, chunk: int) -> None:
+    def read(columns: dict[str, Any]) -> dict[str, Any]:
+        return {"tokens": al.Ragged.of([np.array(tokens) for tokens in columns["tokens"]])}
+
+    def made(dataset: Any) -> list[Any]:
+        loader = al.DataLoader(dataset, batching=al.Pack(length=8, pool=pool))
+        return [(batch["tokens"].dtype, batch["tokens"].tolist()) for batch in loader]
+
+    documents = al.from_iterable([{"tokens": [1, 2]}, {"tokens": []}, {"tokens": [3]}])
+    arrays = documents.map(lambda sample: {"tokens": np.array(sample["tokens"])})
+    expected = made(documents)
+    assert made(arrays) == expected
+    assert made(arrays.map_batches(dict, batch_size=chunk)) == expected
+    assert made(documents.map_batches(read, batch_size=chunk)) == expected
+
+
+def test_a_state_of_another_filling_is_refused() -> None:
+    documents = al.from_iterable([{"tokens": [1, 2]}, {"tokens": [3]}])
+
+    def loader(fields: Any) -> Any:
+        return al.DataLoader(documents, batching=al.Pack(fields, length=2))
+
+    for fields in ("tokens", {"tokens": al.PadField(np.nan, dtype="float32")}):
+        saved = json.loads(json.dumps(loader(fields).state_dict()))
+        loader(fields).load_state_dict(saved)
+        for other in ({"tokens": -100}, {"tokens": al.PadField(0, dtype="int32")}):
+            with pytest.raises(ValueError, match=r"batching: saved .*, now .*(-100|int32)"):
+                loader(other).load_state_dict(saved)
 
 
 def test_a_position_of_another_document_is_refused(engine: Engine) -> None:

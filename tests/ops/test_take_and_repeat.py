@@ -1,11 +1,18 @@
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import closing
+from itertools import count, islice
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import asyncloader as al
 from asyncloader._flow.engine import Engine
 from asyncloader.dataset import Dataset
+from asyncloader.ops.filter import Filter
 from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.take import Shortfall, Take, describe_shortfalls
 
@@ -13,12 +20,12 @@ from .running import Listed, lane_of, run
 
 
 @settings(deadline=None)
-@given(count=st.integers(1, 60), lanes=st.integers(1, 9))
-def test_the_lanes_together_take_exactly_the_count(count: int, lanes: int, engine: Engine) -> None:
+@given(wanted=st.integers(1, 60), lanes=st.integers(1, 9))
+def test_the_lanes_together_take_exactly_the_count(wanted: int, lanes: int, engine: Engine) -> None:
     taken = [
-        len(run(Listed(range(99)), [Take(count)], lane_of(engine, lane, lanes))) for lane in range(lanes)
+        len(run(Listed(range(99)), [Take(wanted)], lane_of(engine, lane, lanes))) for lane in range(lanes)
     ]
-    assert sum(taken) == count
+    assert sum(taken) == wanted
     assert max(taken) - min(taken) <= 1
 
 
@@ -66,7 +73,33 @@ def test_repeat_without_a_number_goes_on_for_ever(engine: Engine) -> None:
 def test_an_empty_lane_repeated_for_ever_ends(times: int | None, engine: Engine) -> None:
     source = Listed([])
     assert run(source, [Repeat(times)], lane_of(engine)) == []
-    assert len(source.opened) == 1
+    assert len(source.opened) == (101 if times is None else times)
+
+
+@pytest.mark.parametrize("times", [None, 9])
+def test_a_lane_that_is_empty_in_one_repetition_goes_on_with_the_next(
+    times: int | None, engine: Engine
+) -> None:
+    calls = count()
+
+    def every_third(sample: int) -> bool:
+        return next(calls) % 3 == 2
+
+    recipe = Dataset(Listed([7]), (Filter(every_third), Repeat(times)))
+    with closing(recipe.open({}, lane_of(engine))) as blocks:
+        came = [sample for block in islice(blocks, 3) for sample in block.rows()]
+    assert came == [7, 7, 7]
+    assert next(calls) == 9
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 3, 5])
+def test_shuffled_and_repeated_shards_lose_nothing_though_some_are_empty(lanes: int, tmp_path: Path) -> None:
+    for shard, size in enumerate((4, 0, 0, 3, 0)):
+        lines = "".join(f'{{"n": {10 * shard + index}}}\n' for index in range(size))
+        (tmp_path / f"{shard}.jsonl").write_text(lines)
+    recipe = al.from_urls(str(tmp_path / "{0..4}.jsonl")).shuffle(2).repeat(6)
+    came = Counter(sample["n"] for sample in al.DataLoader(recipe, None, lanes=lanes))
+    assert came == Counter({number: 6 for number in (0, 1, 2, 3, 30, 31, 32)})
 
 
 def test_take_ends_a_repeat_without_a_number(engine: Engine) -> None:

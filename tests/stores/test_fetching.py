@@ -10,6 +10,7 @@ from functools import partial
 import pytest
 
 from asyncloader._flow.budget import claim_alone
+from asyncloader._flow.channel import EndOfChannel
 from asyncloader._flow.engine import Scope
 from asyncloader.errors import StoreError
 from asyncloader.progress import NetworkCounts
@@ -86,3 +87,20 @@ async def test_a_server_that_ignores_ranges_is_not_asked_for_all_of_it_a_second_
         first(bytes(2 * MiB - 3))
         while received < 2 * MiB:
             received += len(await part.chunks.receive_async())
+
+
+async def test_a_part_that_is_all_here_is_not_asked_for_a_second_time(http: HttpStore) -> None:
+    async with fetching(http, NetworkCounts(requests=100)) as (fetch, part, held):
+        first = await held.get()
+        first(
+            b"HTTP/1.1 206 Partial Content\r\nContent-Range: bytes 0-2/3\r\n"
+            b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
+        )
+        assert await part.chunks.receive_async() == b"abc"
+        fetch.hedge()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.2):
+                await held.get()
+        first(b"0\r\n\r\n")
+        with pytest.raises(EndOfChannel):
+            await part.chunks.receive_async()

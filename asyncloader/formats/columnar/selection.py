@@ -107,6 +107,10 @@ def _expression(filters: Any) -> Any:
     )
     if not isinstance(filters, list | tuple):
         raise TypeError(what)
+    if filters and isinstance(filters[0], str):
+        raise ValueError(
+            f"filters should be a list of tuples, but got one alone: write filters=[{filters!r}]"
+        )
     try:
         return pyarrow.parquet.filters_to_expression(filters)
     except (ValueError, TypeError, IndexError) as error:

@@ -12,7 +12,7 @@ from ...errors import StoreError
 from ...types import Buffer
 from ..failures import check_same
 from ..network.hedging import Hedges
-from ..store import Body, Store, clip
+from ..store import NO_END, Body, Store, clip
 from ..urls import redact
 from .lookahead import Part, Shard
 
@@ -72,6 +72,9 @@ class Fetch:
         """
         if not self._part.ranged:
             return  # it would begin with the first byte, and hold a place at the server for the whole object
+        total = NO_END if self._shard.total is None else self._shard.total
+        if self._part.received_to >= min(self._part.stop, total):
+            return  # all is here but the word that it was all, and a range of no bytes is refused
         if len(self._requests) == 1 and self._hedges is not None and self._hedges.take():
             with suppress(RuntimeError):  # the part is just being let go
                 self._start()
