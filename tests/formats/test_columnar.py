@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import columnar_files
@@ -262,3 +263,10 @@ def test_a_filter_by_position_is_refused(filters: Any) -> None:
     with pytest.raises(ValueError, match=r"takes a column by its position.*name the column"):
         make_selection(None, filters)
     make_selection(None, pc.field("text") == 'a "FieldPath(0)')
+
+
+def test_filters_of_long_lists_are_told_apart() -> None:
+    among = [[*range(50), middle, *range(50)] for middle in (100, 100, 101)]
+    first, same, other = (make_selection(None, pc.field("x").isin(values)).describe() for values in among)
+    assert first == same and first != other and json.dumps(first)
+    assert "filters_digest" not in make_selection(None, pc.field("x") > 3).describe()

@@ -165,6 +165,17 @@ def test_a_list_of_fixed_size_is_an_array_beside_rows_with_nulls() -> None:
     assert again[0] is None and kind_of(columns_of(part)["x"]) == ("array", "|i1", (2,))
 
 
+def test_tensors_keep_their_shape_beside_a_null() -> None:
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(8.0).reshape(2, 2, 2))
+    storage = pa.concat_arrays([tensors.storage, pa.nulls(1, tensors.type.storage_type), tensors.storage])
+    column = field_of(pa.ExtensionArray.from_storage(tensors.type, storage).slice(1))
+    assert [None if each is None else each.tolist() for each in column] == [
+        [[4, 5], [6, 7]], None, [[0, 1], [2, 3]], [[4, 5], [6, 7]],
+    ]  # fmt: skip
+    part = Columns({"x": column}, OffsetTrail(0, None)).part(2, 4)
+    assert kind_of(columns_of(part)["x"]) == ("array", "<f8", (2, 2))
+
+
 def kind_of(column: Any) -> Any:
     if isinstance(column, Ragged):
         return ("ragged", kind_of(column.values))
