@@ -17,6 +17,8 @@ def test_a_footer_is_that_of_its_shard_version_and_length() -> None:
     assert cache.of("one").find("v", 10) == b"footer"
     # Servers make ETags of length and time: those of two shards may be the same.
     assert [other.find("v", 10), one.find("w", 10), one.find("v", 11)] == [None, None, None]
+    one.keep("w", 12, b"changed")
+    assert [one.find("v", 10), one.find("w", 12)] == [None, b"changed"]
 
 
 def test_those_used_longest_ago_make_room(monkeypatch: pytest.MonkeyPatch) -> None:

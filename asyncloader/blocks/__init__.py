@@ -1,8 +1,8 @@
 """Blocks: runs of consecutive samples, as rows or as columns, with a trail of their positions.
 
 ``block`` says what every block can do, ``rows`` and ``columns`` are the two kinds, ``ragged`` is a column of
-sequences, ``trails`` remember where samples came from, ``joining`` makes one block of several, and ``making``
-columns of rows.
+sequences, ``nulls`` one with values missing, ``trails`` remember where samples came from, ``joining`` makes
+one block of several, and ``making`` columns of rows.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from .block import Block, Column
 from .columns import Columns, take_of
 from .joining import Gather, join
 from .making import array_of, column_of, columns_of
+from .nulls import WithNulls
 from .ragged import Ragged, offsets_of
 from .rows import Rows
 from .trails import JoinedTrail, NestedTrail, OffsetTrail, PickedTrail, Place, SourceTrail, Trail
@@ -29,6 +30,7 @@ __all__ = [
     "Rows",
     "SourceTrail",
     "Trail",
+    "WithNulls",
     "array_of",
     "column_of",
     "columns_of",

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .block import Column, lacks_field
+from .nulls import WithNulls
 from .ragged import Ragged
 from .trails import PickedTrail, Trail
 
@@ -63,10 +64,11 @@ def take_of(column: Column, indices: NDArray[np.int64]) -> Column:
     """The entries of these indices, in this order."""
     if isinstance(column, np.ndarray):
         return column[indices]
-    return (
-        column.take(indices) if isinstance(column, Ragged) else [column[index] for index in indices.tolist()]
-    )
+    if isinstance(column, Ragged):
+        return column.take(indices)
+    taken = [column[index] for index in indices.tolist()]
+    return WithNulls(taken, column.like) if isinstance(column, WithNulls) else taken
 
 
 def _part_of(column: Column, start: int, stop: int) -> Column:
-    return column.part(start, stop) if isinstance(column, Ragged) else column[start:stop]
+    return column.part(start, stop) if isinstance(column, Ragged | WithNulls) else column[start:stop]

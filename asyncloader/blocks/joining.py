@@ -13,6 +13,7 @@ import numpy as np
 
 from .block import Block, Column
 from .columns import Columns
+from .nulls import WithNulls
 from .ragged import Ragged, offsets_of
 from .rows import Rows
 from .trails import JoinedTrail
@@ -110,6 +111,9 @@ def _join_fields(blocks: list[Columns]) -> dict[str, Column] | None:
 
 def join_columns(columns: Sequence[Column]) -> Column | None:
     """One column of several; None if they are not alike."""
+    nulls = next((column for column in columns if isinstance(column, WithNulls)), None)
+    if nulls is not None:
+        return nulls.join(columns)
     arrays = [column for column in columns if isinstance(column, np.ndarray)]
     if len(arrays) == len(columns):
         alike = len({(array.dtype, array.shape[1:]) for array in arrays}) == 1

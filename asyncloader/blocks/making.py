@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from .block import Block, Column
 from .columns import Columns
 from .joining import join_columns
+from .nulls import WithNulls
 from .ragged import Ragged, offsets_of
 
 __all__ = ["array_of", "column_of", "columns_of"]
@@ -32,7 +33,10 @@ def columns_of(block: Block) -> dict[str, Column]:
         ValueError: The samples have no fields, or not all the same.
     """
     if isinstance(block, Columns):
-        return dict(block.fields)
+        return {
+            name: column.settle() if isinstance(column, WithNulls) else column
+            for name, column in block.fields.items()
+        }
     rows = block.rows()
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):

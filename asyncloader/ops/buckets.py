@@ -111,6 +111,7 @@ class Buckets:
                 "bounds": list(self.bounds),
                 "batch_sizes": list(self.batch_sizes),
                 "pool": self._pool_samples,
+                "multiple_of": self.multiple_of,
             }
         }
 

@@ -125,6 +125,13 @@ def _as_column(name: str, value: Any) -> Column:
         return array
     if isinstance(value, list | tuple):
         return column_of(value)
+    if getattr(value, "ndim", 0) and hasattr(value, "requires_grad"):
+        # NumPy cannot see it, and its list would be of float64.
+        raise TypeError(
+            f"expected CPU tensors without gradients and of a dtype that NumPy has, found one of "
+            f"{value.dtype} on {value.device} as {name!r}, requires_grad={value.requires_grad}; use "
+            ".detach(), .cpu(), or convert it, as .float() does"
+        )
     if getattr(value, "ndim", 0) and hasattr(value, "tolist"):
         return column_of(value.tolist())  # an array of strings or objects
     shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""

@@ -12,15 +12,15 @@ __all__ = ["FooterCache"]
 # Of some 3,000 shards with 20 KiB each, which is usual. Those least lately used go first.
 _MOST_BYTES = 64 << 20
 
-_Key = tuple[str, str, int]
+_Version = tuple[str, int]
 
 
 class FooterCache:
-    """Footers by URL, version and length; of each shard the last version. Empty in another process."""
+    """Footers by URL, of each shard that of the last version and length. Empty in another process."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # plans run on several threads
-        self._footers: OrderedDict[_Key, bytes] = OrderedDict()
+        self._footers: OrderedDict[str, tuple[_Version, bytes]] = OrderedDict()
         self._bytes = 0
 
     def __reduce__(self) -> Any:
@@ -30,21 +30,24 @@ class FooterCache:
         """Those of one shard."""
         return ShardFooters(self, url)
 
-    def find(self, key: _Key) -> bytes | None:
+    def find(self, url: str, version: _Version) -> bytes | None:
         """The footer, if it is kept."""
         with self._lock:
-            footer = self._footers.get(key)
-            if footer is not None:
-                self._footers.move_to_end(key)
-            return footer
+            kept = self._footers.get(url)
+            if kept is None or kept[0] != version:
+                return None
+            self._footers.move_to_end(url)
+            return kept[1]
 
-    def keep(self, key: _Key, footer: bytes) -> None:
-        """Keep it, in place of what was used longest ago."""
+    def keep(self, url: str, version: _Version, footer: bytes) -> None:
+        """Keep it, in place of that of another version, and of what was used longest ago."""
         with self._lock:
-            self._bytes += len(footer) - len(self._footers.pop(key, b""))
-            self._footers[key] = footer
+            if url in self._footers:
+                self._bytes -= len(self._footers.pop(url)[1])
+            self._footers[url] = version, footer
+            self._bytes += len(footer)
             while self._bytes > _MOST_BYTES:
-                _, oldest = self._footers.popitem(last=False)
+                _, (_, oldest) = self._footers.popitem(last=False)
                 self._bytes -= len(oldest)
 
 
@@ -56,7 +59,7 @@ class ShardFooters:
     url: str
 
     def find(self, version: str, length: int) -> bytes | None:
-        return self.cache.find((self.url, version, length))
+        return self.cache.find(self.url, (version, length))
 
     def keep(self, version: str, length: int, footer: bytes) -> None:
-        self.cache.keep((self.url, version, length), footer)
+        self.cache.keep(self.url, (version, length), footer)

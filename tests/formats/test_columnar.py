@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from typing import Any
 
 import columnar_files
@@ -12,9 +13,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from columnar_files import arrow_files, parquet_files, plain, read_by_pyarrow, rows_of, written
+from hypothesis import given
+from hypothesis import strategies as st
 from planning import read
 
 from asyncloader.blocks import Columns, Ragged
+from asyncloader.formats.columnar.cuts import cut
+from asyncloader.formats.columnar.messages import Messages
+from asyncloader.formats.columnar.selection import make_selection
 from asyncloader.sources.footers import FooterCache
 
 FILES = {**dict(parquet_files()), **dict(arrow_files())}
@@ -170,11 +176,59 @@ def test_a_large_footer_takes_one_more_request_and_a_known_one_none() -> None:
 
 
 def test_numbers_are_views_of_what_pyarrow_decoded() -> None:
-    (block,) = read("parquet", FILES["pyarrow-none-v1-1"], columns=["id", "tokens", "flag"]).blocks
+    block, *_ = read("parquet", FILES["pyarrow-none-v1-1"], columns=["id", "tokens", "flag"]).blocks
     ids, tokens = block.column("id"), block.column("tokens")
     assert isinstance(ids, np.ndarray) and ids.dtype == np.int64 and not ids.flags.owndata
     assert isinstance(tokens, Ragged) and isinstance(tokens.values, np.ndarray)
     assert tokens.values.dtype == np.int32 and not tokens.values.flags.owndata
+
+
+def test_equal_strings_of_a_dictionary_are_decoded_a_few_at_a_time() -> None:
+    source = pa.table({"text": ["x"] * 100 + ["x" * 20_000] * 3000 + ["x"] * 9000})
+    content = written(source)
+    assert len(content) < 100_000
+    usual = pa.default_memory_pool()
+    pool = pa.proxy_memory_pool(usual)
+    pa.set_memory_pool(pool)
+    try:
+        reading = read("parquet", content)
+    finally:
+        pa.set_memory_pool(usual)
+    assert [row["text"] for row in reading.rows] == source.column("text").to_pylist()
+    assert 0 < pool.max_memory() < 36 << 20
+    assert max(map(len, reading.blocks)) > 400
+
+
+SHARED = [
+    pa.array(["x" * 20_000]).take(pa.array([0] * 2000)).dictionary_encode(),
+    pa.array([["x" * 10_000] * 2] * 2000).cast(pa.list_(pa.dictionary(pa.int8(), pa.string()))),
+    pc.run_end_encode(pa.array(["x" * 20_000] * 2000)),
+    pa.array([{"a": None, "b": "x" * 20_000}] * 2000).cast(
+        pa.struct([("a", pa.int8()), ("b", pa.dictionary(pa.int8(), pa.string()))])
+    ),
+    pa.array(["x" * 20_000] * 2000, pa.string_view()),
+]
+
+
+@pytest.mark.parametrize("array", SHARED, ids=lambda array: str(array.type))
+def test_values_that_rows_share_are_cut_by_what_they_take_when_decoded(array: pa.Array) -> None:
+    array = pa.concat_arrays([array.slice(1998), pa.nulls(1000, array.type), array.slice(3)])
+    sizes = [size for _, size in cut(pa.record_batch({"x": array.slice(1)}))]
+    assert sum(sizes) == len(array) - 1
+    assert sizes[0] <= 1024 and 380 <= sizes[2] <= 420 and sizes[3] == sizes[2]
+
+
+@given(st.lists(st.none() | st.sampled_from(["", "a", "bc"]), max_size=9), st.integers(0, 9))
+def test_cuts_take_every_row_of_any_kind_of_column(values: list[str | None], start: int) -> None:
+    texts = pa.array(values, pa.string())
+    nested = pa.array([None if each is None else [each, None] for each in values], pa.list_(pa.string()))
+    codes = pa.dictionary(pa.int32(), pa.string())
+    columns = [
+        texts.dictionary_encode(), pc.run_end_encode(texts), texts.cast(pa.string_view()),
+        nested.cast(pa.list_(codes)), pa.StructArray.from_arrays([texts.dictionary_encode()], ["x"]),
+    ]  # fmt: skip
+    batch = pa.record_batch(columns, list("abcde")).slice(start)
+    assert list(cut(batch)) == ([(0, len(batch))] if len(batch) else [])
 
 
 def test_blocks_stay_small() -> None:
@@ -219,3 +273,37 @@ def test_a_column_whose_name_has_a_dot_is_not_taken_for_another_one() -> None:
         assert [plain(row) for row in read("parquet", content, columns=[name]).rows] == rows_of(
             source.select([name])
         )
+
+
+def test_small_messages_of_one_chunk_are_not_copied_over_and_over() -> None:
+    batch = pa.record_batch({"x": [1]})
+    sink = io.BytesIO()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        for _ in range(2000):
+            writer.write_batch(batch)
+    copied = 0
+
+    class Counted(bytes):
+        def __getitem__(self, key: Any) -> Any:
+            nonlocal copied
+            piece = super().__getitem__(key)
+            copied += len(piece)
+            return Counted(piece)
+
+    content = Counted(sink.getvalue())
+    assert sum(1 for _ in Messages().feed(content)) == 2001
+    assert copied < 2 * len(content)
+
+
+@pytest.mark.parametrize("filters", [pc.field(0) > 3, (pc.field("x") > 3) & (pc.field(0, 1) == 1)], ids=str)
+def test_a_filter_by_position_is_refused(filters: Any) -> None:
+    with pytest.raises(ValueError, match=r"takes a column by its position.*name the column"):
+        make_selection(None, filters)
+    make_selection(None, pc.field("text") == 'a "FieldPath(0)')
+
+
+def test_filters_of_long_lists_are_told_apart() -> None:
+    among = [[*range(50), middle, *range(50)] for middle in (100, 100, 101)]
+    first, same, other = (make_selection(None, pc.field("x").isin(values)).describe() for values in among)
+    assert first == same and first != other and json.dumps(first)
+    assert "filters_digest" not in make_selection(None, pc.field("x") > 3).describe()

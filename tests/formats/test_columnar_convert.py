@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
 from decimal import Decimal
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,8 +16,8 @@ from columnar_files import plain, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.blocks import Columns, OffsetTrail, Ragged
-from asyncloader.formats.columnar.convert import column_of
+from asyncloader.blocks import Columns, OffsetTrail, Ragged, columns_of, join
+from asyncloader.formats.columnar.convert import column_of, field_of
 
 NUMBERS = [
     "int8",
@@ -131,6 +133,53 @@ def test_an_entry_depends_on_nothing_beside_it(array: pa.Array, start: int, stop
     assert [plain(row) for row in whole] == rows_of(pa.table({"x": array}))
     part = Columns({"x": column_of(array.slice(start, max(0, stop - start)))}, OffsetTrail(0, None)).rows()
     assert list(map(told, part)) == list(map(told, whole[start:stop]))
+
+
+@given(arrays(), st.lists(st.integers(0, 6), max_size=3), st.integers(0, 6), st.integers(0, 6))
+def test_a_chunk_has_columns_of_one_kind_however_blocks_were_cut(
+    array: pa.Array, cuts: list[int], start: int, stop: int
+) -> None:
+    stop = min(stop, len(array))
+    start = min(start, stop)
+    edges = sorted({start, stop, *(cut for cut in cuts if start < cut < stop)})
+    blocks = [
+        Columns({"x": field_of(array.slice(at, end - at))}, OffsetTrail(at, None))
+        for at, end in pairwise(edges)
+    ] or [Columns({"x": field_of(array.slice(start, 0))}, OffsetTrail(start, None))]
+    joined = columns_of(join(blocks))["x"]
+    whole = Columns({"x": field_of(array)}, OffsetTrail(0, None))
+    for block in (whole.part(start, stop), whole.take(range(start, stop))):
+        column = columns_of(block)["x"]
+        assert kind_of(column) == kind_of(joined)
+        assert list(map(told, column)) == list(map(told, joined))
+
+
+def test_a_list_of_fixed_size_is_an_array_beside_rows_with_nulls() -> None:
+    array = pa.array([None, [1, 2], [3, 4], [5, 6]], pa.list_(pa.int8(), 2))
+    blocks = [Columns({"x": field_of(array.slice(at, 2))}, OffsetTrail(at, None)) for at in (0, 2)]
+    column = columns_of(join(blocks).part(1, 3))["x"]
+    assert kind_of(column) == ("array", "|i1", (2,)) and np.asarray(column).tolist() == [[1, 2], [3, 4]]
+    assert columns_of(join(blocks))["x"][0] is None
+    again = pickle.loads(pickle.dumps(field_of(array)))
+    part = Columns({"x": again}, OffsetTrail(0, None)).part(1, 4)
+    assert again[0] is None and kind_of(columns_of(part)["x"]) == ("array", "|i1", (2,))
+
+
+def test_tensors_keep_their_shape_beside_a_null() -> None:
+    tensors = pa.FixedShapeTensorArray.from_numpy_ndarray(np.arange(8.0).reshape(2, 2, 2))
+    storage = pa.concat_arrays([tensors.storage, pa.nulls(1, tensors.type.storage_type), tensors.storage])
+    column = field_of(pa.ExtensionArray.from_storage(tensors.type, storage).slice(1))
+    assert [None if each is None else each.tolist() for each in column] == [
+        [[4, 5], [6, 7]], None, [[0, 1], [2, 3]], [[4, 5], [6, 7]],
+    ]  # fmt: skip
+    part = Columns({"x": column}, OffsetTrail(0, None)).part(2, 4)
+    assert kind_of(columns_of(part)["x"]) == ("array", "<f8", (2, 2))
+
+
+def kind_of(column: Any) -> Any:
+    if isinstance(column, Ragged):
+        return ("ragged", kind_of(column.values))
+    return ("array", column.dtype.str, column.shape[1:]) if isinstance(column, np.ndarray) else "list"
 
 
 def told(value: Any) -> Any:

@@ -69,6 +69,7 @@ def test_lengths_may_be_seconds(as_columns: bool, engine: Engine) -> None:
 def test_the_default_pool_makes_one_in_sixteen_batches_short() -> None:
     described = al.Buckets(bounds=[10], batch_sizes=[8, 4]).describe()
     assert described["batching"]["pool"] == 16 * 12
+    assert described["batching"]["multiple_of"] == 1
 
 
 def test_a_sample_without_a_length_is_named(engine: Engine) -> None:

@@ -176,6 +176,16 @@ def fail(batch: dict[str, Any]) -> Any:
         ),
         (MapBatches(lambda batch: {"y": 7}, 3), TypeError, "found int as 'y'"),
         (MapBatches(lambda batch: {"y": np.array(7)}, 3), TypeError, r"found ndarray of shape \(\) as 'y'"),
+        (
+            MapBatches(lambda batch: {"y": torch.zeros(3, dtype=torch.bfloat16)}, 3),
+            TypeError,
+            "bfloat16 on cpu as 'y'",
+        ),
+        (
+            MapBatches(lambda batch: {"y": torch.zeros(3, requires_grad=True)}, 3),
+            TypeError,
+            r"use \.detach\(\)",
+        ),
         (MapBatches(lambda batch: {"y": "abc"}, 3), TypeError, "found str as 'y'"),
         (FilterBatches(lambda batch: None, 3), ValueError, r"boolean mask \(3,\).*found NoneType"),
         (FilterBatches(lambda batch: [0, 2], 3), ValueError, r"found int64 of shape \(2,\)"),

@@ -14,18 +14,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...blocks import Column, Ragged
+from ...blocks import Column, Ragged, WithNulls
 from .importing import arrow
 
-__all__ = ["column_of"]
+__all__ = ["column_of", "field_of"]
+
+
+def field_of(array: Any) -> Column:
+    """The field of a block that a ``pyarrow.Array`` becomes: its column, typed despite nulls."""
+    column = column_of(array)
+    if isinstance(column, list) and not isinstance(like := column_of(array.slice(0, 0)), list):
+        return WithNulls(column, like)
+    return column
 
 
 def column_of(array: Any) -> Column:
     """The column of a ``pyarrow.Array``; ``docs/reference/formats.md`` has the table of types."""
     pa = arrow()
-    if getattr(array.type, "extension_name", "") == "arrow.fixed_shape_tensor" and not array.null_count:
-        tensors: NDArray[Any] = array.to_numpy_ndarray()
-        return tensors
+    if getattr(array.type, "extension_name", "") == "arrow.fixed_shape_tensor":
+        return _of_tensors(array)
     array = _plain(array)
     kind = array.type
     if (dtype := _dtype_of(kind)) is not None:
@@ -101,6 +108,17 @@ def _with_nulls(array: Any, values: Column) -> Column:
 
 
 # --- sequences ---
+
+
+def _of_tensors(array: Any) -> Column:
+    whole = array
+    if array.null_count:  # whose values are nulls too, which pyarrow makes no tensor of
+        whole = arrow().ExtensionArray.from_storage(array.type, array.storage.drop_null())
+    tensors: NDArray[Any] = whole.to_numpy_ndarray()
+    if not array.null_count:
+        return tensors
+    present, left = array.is_valid().to_pylist(), iter(tensors)
+    return [next(left) if there else None for there in present]
 
 
 def _of_list(array: Any) -> Column:

@@ -6,9 +6,11 @@ next one is there as a whole. Offsets in metadata are checked, not trusted.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import islice
 
 from ...errors import FormatError
 from .flatbuffers import Table
@@ -58,7 +60,8 @@ class Messages:
     def __init__(self) -> None:
         self.at = 0
         self.ended = False
-        self._held: list[bytes] = []
+        self._held: deque[bytes] = deque()
+        self._used = 0  # of the first one
         self._held_bytes = 0
         self._prefix = b""
         self._metadata = b""
@@ -75,7 +78,8 @@ class Messages:
         Raises:
             FormatError: The bytes are no message, or come after the end marker.
         """
-        self._held.append(chunk)
+        if chunk:
+            self._held.append(chunk)
         self._held_bytes += len(chunk)
         while not self.ended:
             if not self._prefix:
@@ -108,18 +112,23 @@ class Messages:
             raise FormatError("arrow: damaged: bytes follow the stream after its end marker", offset=self.at)
 
     def _peek(self, size: int) -> bytes:
-        if len(self._held[0]) < size:
-            self._held = [b"".join(self._held)]
-        return self._held[0][:size]
+        first = self._held[0]
+        if len(first) - self._used < size:
+            self._held = deque([b"".join([first[self._used :], *islice(self._held, 1, None)])])
+            self._used = 0
+        return self._held[0][self._used : self._used + size]
 
     def _take(self, size: int) -> bytes:
         self._held_bytes -= size
         taken: list[bytes] = []
         while size:
-            piece = self._held.pop(0)
-            if len(piece) > size:
-                self._held.insert(0, piece[size:])
-                piece = piece[:size]
+            first = self._held[0]
+            piece = first[self._used : self._used + size]
+            # Not the rest cut off: of many small messages in a chunk each would copy what is behind it.
+            self._used += len(piece)
+            if self._used == len(first):
+                self._held.popleft()
+                self._used = 0
             taken.append(piece)
             size -= len(piece)
         return taken[0] if len(taken) == 1 else b"".join(taken)

@@ -9,8 +9,8 @@ import numpy as np
 
 from ...blocks import Columns, OffsetTrail, PickedTrail, Trail
 from ...errors import FormatError
-from .._push import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES
-from .convert import column_of
+from .convert import field_of
+from .cuts import cut
 from .importing import arrow
 from .selection import Choice, mask_of, without_views
 
@@ -41,19 +41,10 @@ def pick(batch: Any, first: int, start: int, choice: Choice) -> Iterator[Columns
         if len(kept) < len(table):
             table = without_views(table).take(arrow().array(kept))
             trail = PickedTrail(trail, kept.tolist())
-    for at, size in _cuts(table):
-        fields = {name: column_of(table.column(name).slice(at, size)) for name in choice.shown}
+    for at, size in cut(table):
+        fields = {name: field_of(table.column(name).slice(at, size)) for name in choice.shown}
         inside = trail if at == 0 else PickedTrail(trail, range(at, at + size))
         yield Columns(fields, inside)
-
-
-def _cuts(table: Any) -> Iterator[tuple[int, int]]:
-    """Where each block begins, and how many samples it has."""
-    if not len(table):
-        return
-    most = max(1, min(MAX_BLOCK_SAMPLES, len(table) * MAX_BLOCK_BYTES // max(table.nbytes, 1)))
-    for at in range(0, len(table), most):
-        yield at, min(most, len(table) - at)
 
 
 def check_rows(found: int, start_sample: int) -> None:

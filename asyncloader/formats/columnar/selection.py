@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -34,11 +35,18 @@ class Selection:
         if self.columns is not None:
             described["columns"] = list(self.columns)
         if self.filters is not None:
-            described["filters"] = str(self.filters)
+            described["filters"] = text = str(self.filters)
+            if "..." in text:  # long lists of values are shown in part
+                content = memoryview(self.filters.__reduce__()[1][0])
+                described["filters_digest"] = hashlib.blake2b(content, digest_size=16).hexdigest()
         return described
 
 
 EVERYTHING = Selection()
+
+# How an expression shows strings, and a reference by position.
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+_POSITION = re.compile(r"FieldPath\(")
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,11 @@ def _expression(filters: Any) -> Any:
     import pyarrow.parquet
 
     if isinstance(filters, pyarrow.compute.Expression):
+        if _POSITION.search(_QUOTED.sub("", str(filters))):
+            raise ValueError(
+                f"filters={filters} takes a column by its position, which is another one where fewer are "
+                "read; name the column, as in pyarrow.compute.field('n')"
+            )
         return filters
     what = (
         "filters should be an expression such as pyarrow.compute.field('n') > 3, or a list of tuples such as "
