@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 from functools import partial
 from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = ["as_count", "as_counts", "check_count", "check_map", "check_names", "check_plain", "is_async"]
 
@@ -50,19 +55,20 @@ def check_count(name: str, count: object) -> None:
         raise ValueError(f"{name} should be a positive integer value, but got {name}={count!r}")
 
 
-def as_counts(options: object, *names: str) -> None:
+def as_counts(options: DataclassInstance, *names: str) -> None:
     """Check counts of a frozen dataclass, and make ints of NumPy's, which are no JSON in a saved state.
 
     Args:
         options: The dataclass.
-        names: Of the fields; one that is None is left so.
+        names: Of the fields; one may be None if that is its default.
 
     Raises:
         ValueError: One is no whole number of 1 or more.
     """
+    optional = {option.name for option in fields(options) if option.default is None}
     for name in names:
         count = getattr(options, name)
-        if count is not None:
+        if count is not None or name not in optional:
             object.__setattr__(options, name, as_count(name, count))
 
 
