@@ -22,6 +22,7 @@ from ..plan.counts import Deal, UnknownCount
 from ..plan.lanes import check_shards, choose_lanes, rank_lanes
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
+from ..quantity import as_whole
 from ..recipes import AsyncIterableDataset, from_iterable
 from ..run.run import BatchIterator, Run
 from ..run.thread import stream_in_thread
@@ -151,10 +152,11 @@ class StreamKind:
         return length
 
     def set_epoch(self, loader: Loader[Any], epoch: int) -> None:
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+        number = as_whole(epoch)
+        if number is None or number < 0:
             raise ValueError(f"epoch should be a non-negative integer, but got epoch={epoch!r}")
         following = self._following()
-        self._next = following if following.epoch == epoch else self._new_cursor(epoch)
+        self._next = following if following.epoch == number else self._new_cursor(number)
         self._next_counts = True
 
     def statistics(self) -> Statistics:
