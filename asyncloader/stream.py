@@ -22,7 +22,7 @@ from .ops.batching import Batch, Batching, Single
 from .ops.map import Map
 from .ops.map_batches import MapBatches
 from .ops.op import Lane, Want, note_batch
-from .ops.take import Shortfall
+from .ops.shortfalls import Shortfall
 from .plan.cursor import Row
 from .plan.lanes import Rotation
 from .plan.topology import Topology, World

@@ -22,6 +22,7 @@ from ..plan.lanes import check_shards, choose_lanes, rank_lanes
 from ..plan.states import load_state, save_state, saved_lanes
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
+from ..quantity import as_whole
 from ..recipes import AsyncIterableDataset, from_iterable
 from ..run.run import BatchIterator, Run
 from ..run.thread import stream_in_thread
@@ -133,9 +134,10 @@ class StreamKind:
         return self._passes.length(partial(self._count_batches, loader))
 
     def set_epoch(self, loader: Loader[Any], epoch: int) -> None:
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+        number = as_whole(epoch)
+        if number is None or number < 0:
             raise ValueError(f"epoch should be a non-negative integer, but got epoch={epoch!r}")
-        self._passes.go_to_epoch(epoch)
+        self._passes.go_to_epoch(number)
 
     def statistics(self) -> Statistics:
         run = self._passes.latest

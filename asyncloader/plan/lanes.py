@@ -15,6 +15,7 @@ from typing import TypeVar, cast
 import numpy as np
 import numpy.typing as npt
 
+from ..quantity import as_count
 from .order import draw_order
 from .topology import World
 
@@ -39,8 +40,7 @@ def choose_lanes(lanes: int | None, world: World, num_workers: int) -> int:
     """
     if lanes is None:
         return world.size * max(num_workers, 1)
-    if isinstance(lanes, bool) or not isinstance(lanes, int) or lanes < 1:
-        raise ValueError(f"lanes should be a positive integer value, but got lanes={lanes}")
+    lanes = as_count("lanes", lanes)
     if lanes % world.size:
         fitting = [size for size in range(1, lanes + 1) if lanes % size == 0]
         raise ValueError(
