@@ -37,7 +37,7 @@ def keep_in_step(
     source: Receiver[tuple[Any, Note]],
     uneven: str | None,
     world: World,
-    name: str,
+    name: Callable[[], str],
     collate_fn: Callable[[Any], Any],
     stack: ExitStack,
     *,
@@ -50,7 +50,7 @@ def keep_in_step(
         uneven: ``"stop"``, ``"pad"``, ``"raise"`` or ``"ignore"``; None is ``"stop"`` where this world is
             that of the process group, and ``"ignore"`` elsewhere.
         world: The rank that is loaded for.
-        name: Of the pass, the same on all ranks.
+        name: Gives what the pass is called, the same on all ranks.
         collate_fn: What makes batches; its ``empty`` makes empty ones, if it has such a method.
         stack: Closes what is started here.
         on_demand: Ask the source for a batch only when the consumer asks for it.
@@ -68,7 +68,7 @@ def keep_in_step(
         )
     policy: Any = uneven or "stop"
     in_step = InStep(
-        source, Agreement(default_store(), name, *group, policy), policy, collate_fn, on_demand=on_demand
+        source, Agreement(default_store(), name(), *group, policy), policy, collate_fn, on_demand=on_demand
     )
     stack.callback(in_step.close)
     stack.callback(in_step.warn_of_rest, world.rank)
