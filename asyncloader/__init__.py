@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .dataset import Dataset
     from .errors import FormatError, StoreError, WorkerDiedError
     from .loader import DataLoader
+    from .mixtures import concat, mix
+    from .mixtures import zip as zip
     from .ops.buckets import Buckets
     from .ops.draws import sample_rng, sample_seed
     from .ops.pack import Pack
@@ -47,17 +49,20 @@ __all__ = [
     "WorkerDiedError",
     "WorkerInfo",
     "WrittenShard",
+    "concat",
     "default_collate",
     "default_convert",
     "from_iterable",
     "from_urls",
     "get_topology",
     "get_worker_info",
+    "mix",
     "sample_rng",
     "sample_seed",
     "split",
     "verify_cache",
 ]
+# Without "zip": whoever imports * must not lose Python's own.
 
 _HOME = {
     "AsyncIterableDataset": "recipes",
@@ -77,16 +82,19 @@ _HOME = {
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",
     "WrittenShard": "writer",
+    "concat": "mixtures",
     "default_collate": "collate",
     "default_convert": "collate",
     "from_iterable": "recipes",
     "from_urls": "recipes",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",
+    "mix": "mixtures",
     "sample_rng": "ops.draws",
     "sample_seed": "ops.draws",
     "split": "torch_kind.split",
     "verify_cache": "cache.audit",
+    "zip": "mixtures",
 }
 
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..blocks import Block, Gather, Place, Trail
 from ..types import Position
 from .op import START, Blocks, Lane, Opener
@@ -90,3 +93,6 @@ class _ChunkTrail:
 
     def place(self, index: int) -> Place:
         return self.trail.place(index)
+
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.trail.components(indices)

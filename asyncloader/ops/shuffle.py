@@ -13,6 +13,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..blocks import Block, Place, Rows, Trail
 from ..plan.counts import Counter, Deal
 from ..plan.order import permutation
@@ -89,3 +92,6 @@ class _WindowTrail:
 
     def place(self, index: int) -> Place:
         return self.trail.place(index)
+
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.trail.components(indices)
