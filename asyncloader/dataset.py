@@ -246,7 +246,8 @@ class Dataset:
         counter: Counter = self.source.count_samples
         for op in self.ops:
             counter = partial(op.count_samples, counter)
-        return counter(deal)
+        # Components have orders of their own, and the schedule of a mixture is drawn anew in each repetition.
+        return counter(replace(deal, varies=deal.varies or bool(components_of(self.source))))
 
     @property
     def order_seed(self) -> int | None:

@@ -38,9 +38,9 @@ def mix(
         stop: When a lane ends. A component of which the lane has nothing is passed over in each case, and the
             weights of the others count among themselves.
 
-            ``"first"``: when a component is due that has run dry. No sample comes twice and the weights hold
-            to the end, at the price of those that are left over. The default, since it changes nothing
-            unasked.
+            ``"first"``: when a component is due that has run dry; or when all that the lane has are endless
+            and others are not. No sample comes twice and the weights hold to the end, at the price of those
+            that are left over. The default, since it changes nothing unasked.
 
             ``"all"``: when all have run dry. One that has is left out, and the weights of the others count
             among themselves: every sample once.

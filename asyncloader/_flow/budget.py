@@ -44,9 +44,9 @@ class Budget:
         """What the one reader of ``lane`` takes."""
         return Claim(self, lane, self.share_bytes)
 
-    def portion(self, number: int, share: float) -> Portion:
-        """What part ``number`` of each lane has of it; see ``Portion``."""
-        return Portion(self, int(self.share_bytes * share), (number,))
+    def portion(self, lane: int, number: int, share: float) -> Portion:
+        """What part ``number`` of a lane has of it; see ``Portion``."""
+        return Portion(self, lane, int(self.share_bytes * share), (number,))
 
     def pass_turn(self, lane: int) -> None:
         """It is the turn of ``lane`` now: it may go on, whoever holds what."""
@@ -125,29 +125,35 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Portion:
-    """The budget as the readers of one part of each lane see it, such as those of a mixture's component.
+    """The budget as one part of a lane sees it, such as a component of a mixture.
 
     Attributes:
         budget: Whole.
-        share_bytes: What a reader of the part may count on in each lane.
+        lane: Of the budget.
+        share_bytes: What the reader of the part may count on.
         part: Its number in the lane, behind those of the parts that it is a part of.
     """
 
     budget: Budget
+    lane: int
     share_bytes: int
     part: tuple[int, ...]
 
     def claim(self, lane: int) -> Claim:
-        """What the reader of this part of ``lane`` takes."""
-        return Claim(self.budget, lane, self.share_bytes, self.part)
+        """What the one reader of this part takes.
 
-    def portion(self, number: int, share: float) -> Portion:
+        Args:
+            lane: What the part takes itself for, which says nothing here.
+        """
+        return Claim(self.budget, self.lane, self.share_bytes, self.part)
+
+    def portion(self, lane: int, number: int, share: float) -> Portion:
         """What a part of this part has of it."""
-        return Portion(self.budget, int(self.share_bytes * share), (*self.part, number))
+        return Portion(self.budget, self.lane, int(self.share_bytes * share), (*self.part, number))
 
-    def wait_for(self, lane: int) -> None:
-        """``lane`` waits for this part of it now, and goes on with what it brings."""
-        self.budget.wait_for(lane, self.part)
+    def wait(self) -> None:
+        """The lane waits for this part of it now, and goes on with what it brings."""
+        self.budget.wait_for(self.lane, self.part)
 
 
 class Claim:

@@ -29,6 +29,7 @@ class Deal:
         order_seed: Draws the order of shards; None for the order given.
         repetition: Which repetition of the data within the epoch this is.
         component: Which component of a mixture they are lanes of, behind those of the mixtures around it.
+        varies: Whether they differ from repetition to repetition also where shards keep their order.
     """
 
     lanes: tuple[int, ...]
@@ -37,6 +38,7 @@ class Deal:
     order_seed: int | None
     repetition: int = 0
     component: tuple[int, ...] = ()
+    varies: bool = False
 
     def draw_key(self, seed: int) -> tuple[int, ...]:
         """What seeds a draw for all lanes alike."""

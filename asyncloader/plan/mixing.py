@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from .order import draw_words
 
-__all__ = ["Draws", "Schedule", "Stop", "mixed_count"]
+__all__ = ["Draws", "Schedule", "Stop", "goes_on_without", "leg_of", "mixed_count"]
 
 Stop: TypeAlias = Literal["first", "all", "repeat"]
 
@@ -167,12 +167,37 @@ class Draws:
         self._used = [0] * self._components
 
 
-def mixed_count(weights: Sequence[float], key: Sequence[int], counts: Sequence[float], stop: Stop) -> float:
+def goes_on_without(gone: int, live: Iterable[int], endless: Sequence[bool], stop: Stop) -> bool:
+    """Whether a lane that has nothing of a component, or nothing more, goes on with those that are left.
+
+    Not with none; nor, where the first that is dry ends it, with endless ones alone, which would go on for
+    ever in a lane that happens to have nothing of what was to end it.
+
+    Args:
+        gone: The component.
+        live: Those that are left.
+        endless: Which components never end.
+        stop: When the lane ends.
+    """
+    left = list(live)
+    if stop == "first" and not endless[gone] and all(endless[number] for number in left):
+        return False
+    return bool(left)
+
+
+def mixed_count(
+    weights: Sequence[float],
+    key: Sequence[int],
+    counts: Sequence[float],
+    endless: Sequence[bool],
+    stop: Stop,
+) -> float:
     """How many samples a lane of a mixture has.
 
     Args:
         weights, key: See ``Schedule``.
-        counts: Samples of each component in the lane; infinite for one that never ends.
+        counts: Samples of each component in the lane; infinite for one that never ends there.
+        endless: Which components never end.
         stop: When it ends.
     """
     live = [number for number, weight in enumerate(weights) if weight]
@@ -192,6 +217,8 @@ def mixed_count(weights: Sequence[float], key: Sequence[int], counts: Sequence[f
         gone.append(absent[at])
         live.remove(absent[at])
         total += at
+        if not goes_on_without(absent[at], live, endless, stop):
+            return total
         left = [had - drawn for had, drawn in zip(left, leg.counts(int(at)), strict=True)]
     return total
 

@@ -1,7 +1,9 @@
 """What the sources over several recipes share: the components, and the lanes that these are given.
 
-A component has a lane of its own within each lane of the whole: of the same number, with another key for what
-is drawn there, another part of the budget, and places that name it.
+A component has a lane of its own within each lane of the whole, with another key for what is drawn there,
+another part of the budget, and places that name it. Where components come in shards, the first lane of each
+is the one behind the last shard of those before it: so as many lanes have something as there are shards in
+all.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from typing import Any, ClassVar, Protocol
 from .._flow.budget import Portion
 from ..blocks import Block, NestedTrail, Trail
 from ..ops.op import START, Blocks, Lane, Op, Source
+from ..ops.repeat import Repeat
+from ..ops.take import Take
 from ..plan.counts import Deal
 from ..types import Position
 
@@ -35,6 +39,9 @@ class Recipe(Protocol):
 
     @property
     def all_ops(self) -> tuple[Op, ...]: ...
+
+    @property
+    def ops(self) -> tuple[Op, ...]: ...
 
     def open(self, start: Position, lane: Lane) -> Blocks: ...
 
@@ -67,10 +74,12 @@ class Composed:
             lane: Of the whole.
             share: The component's part of the lane's budget, from 0 to 1.
         """
-        portion = lane.budget.portion(number, share)
+        topology = lane.topology
+        portion = lane.budget.portion(topology.lane, number, share)
         return (
             replace(
                 lane,
+                topology=replace(topology, lane=(topology.lane - self.first_shard(number)) % topology.lanes),
                 component=(*lane.component, self.drawn_as(number)),
                 order_seed=self._order_seed(number, lane.order_seed),
                 budget=portion,
@@ -84,6 +93,7 @@ class Composed:
             recipe.count_samples(
                 replace(
                     deal,
+                    lanes=tuple((lane - self.first_shard(number)) % deal.lane_count for lane in deal.lanes),
                     component=(*deal.component, self.drawn_as(number)),
                     order_seed=self._order_seed(number, deal.order_seed),
                 )
@@ -101,9 +111,29 @@ class Composed:
         ]
         return {"source": self.kind, "components": components}
 
+    def first_shard(self, number: int) -> int:
+        """How many shards are dealt before those of a component."""
+        counts = self.shard_counts()
+        return 0 if counts[number] is None else sum(count or 0 for count in counts[:number])
+
+    @property
+    def shard_count(self) -> int | None:
+        """Of all components together; None if that is not known of one."""
+        counts = [count for count in self.shard_counts() if count is not None]
+        return sum(counts) if len(counts) == len(self.recipes) else None
+
     def shard_counts(self) -> list[int | None]:
         """How many shards each component has, None where that is not known."""
         return [recipe.source.shard_count for recipe in self.recipes]
+
+    def endless(self) -> list[bool]:
+        """Which components never end."""
+        return [_is_endless(recipe) for recipe in self.recipes]
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the whole never ends."""
+        return any(self.endless())
 
     def _order_seed(self, number: int, outer: int | None) -> int | None:
         """A component without a shuffle has its shards shuffled by one behind the mixture, as others have."""
@@ -113,6 +143,14 @@ class Composed:
     def __repr__(self) -> str:
         shown = [f"{name}={recipe!r}" for name, recipe in zip(self.names, self.recipes, strict=True)]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _is_endless(recipe: Recipe) -> bool:
+    """Whether a recipe is known to go on for ever."""
+    endless = isinstance(recipe.source, Composed) and recipe.source.is_endless
+    for op in recipe.ops:
+        endless = (endless or op == Repeat(None)) and not isinstance(op, Take)
+    return endless
 
 
 def components_of(source: object) -> tuple[Recipe, ...]:
@@ -208,7 +246,7 @@ class Feed:
             wanted: Gives how many samples there is a use for, where that is counted.
         """
         lane = self._lane
-        self._portion.wait_for(lane.topology.lane)
+        self._portion.wait()
         if lane.want.is_bounded:
             self._wanted = max(wanted(), 1)
         try:

@@ -34,12 +34,6 @@ class Concat(Composed):
                     yield block.follow(_ConcatTrail(block.trail, number))
                     del block
 
-    @property
-    def shard_count(self) -> int | None:
-        """Of the component that has most: so many lanes have something."""
-        counts = [count for count in self.shard_counts() if count is not None]
-        return max(counts) if len(counts) == len(self.recipes) else None
-
     def count_samples(self, deal: Deal) -> list[float]:
         return [sum(of_lane) for of_lane in zip(*self.counts_of(deal), strict=True)]
 

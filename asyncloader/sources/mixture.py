@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from ..blocks import Block, Columns, Place, Trail, join
 from ..ops.op import Blocks, Lane
 from ..plan.counts import Deal
-from ..plan.mixing import Draws, Stop, leg_of, mixed_count
+from ..plan.mixing import Draws, Stop, goes_on_without, leg_of, mixed_count
 from ..plan.weights import EpochWeights
 from ..types import Position
 from .components import Composed, Feed, Mark, repeated
@@ -56,10 +56,8 @@ class Mixture(Composed):
             yield from mixing.blocks()
 
     @property
-    def shard_count(self) -> int | None:
-        """Of the component that has most: so many lanes have something."""
-        counts = [count for count in self.shard_counts() if count is not None]
-        return max(counts) if len(counts) == len(self.recipes) else None
+    def is_endless(self) -> bool:
+        return all(self.endless()) if self.stop == "first" else any(self.endless())
 
     def count_samples(self, deal: Deal) -> list[float]:
         if self.stop == "repeat":  # the length is that of the first repetitions
@@ -68,7 +66,9 @@ class Mixture(Composed):
         weights = self.weights.of(deal.epoch)
         key = deal.draw_key(self.seed)
         return [
-            mixed_count(weights, (*key, lane), [of_lanes[nth] for of_lanes in counts], self.stop)
+            mixed_count(
+                weights, (*key, lane), [of_lanes[nth] for of_lanes in counts], self.endless(), self.stop
+            )
             for nth, lane in enumerate(deal.lanes)
         ]
 
@@ -93,6 +93,7 @@ class _Mixing:
 
     def __init__(self, mixture: Mixture, start: Position, lane: Lane, stack: ExitStack) -> None:
         self._stop = mixture.stop
+        self._endless = mixture.endless()
         self._weights = mixture.weights.of(lane.topology.epoch)
         self._key = *lane.draw_key(mixture.seed), lane.topology.lane
         self._lane = lane
@@ -158,8 +159,7 @@ class _Mixing:
             if self._stop == "first":
                 return False
             if self._stop == "repeat":
-                live = [other for at, other in enumerate(self._feeds) if self._is_live(at)]
-                if all(other.repetition or other is feed for other in live):
+                if all(self._feeds[other].repetition or other == number for other in self._live()):
                     return False
                 for _ in range(_MOST_EMPTY):
                     feed.begin_anew()
@@ -167,13 +167,13 @@ class _Mixing:
                         return True
         feed.close()
         self._gone.append(number)
-        if not any(self._is_live(at) for at in range(len(self._feeds))):
+        if not goes_on_without(number, self._live(), self._endless, self._stop):
             return False
         self._draws = self._open_leg(0)
         return True
 
-    def _is_live(self, number: int) -> bool:
-        return bool(self._weights[number]) and number not in self._gone
+    def _live(self) -> list[int]:
+        return [number for number, weight in enumerate(self._weights) if weight and number not in self._gone]
 
     def _open_leg(self, drawn: int) -> Draws:
         return Draws(*leg_of(self._weights, self._key, self._gone), drawn)

@@ -46,7 +46,8 @@ class Zipped(Composed):
             for feed in feeds:
                 stack.callback(feed.close)
             while self._pull(feeds, lane):
-                parts = [feed.take(min(feed.held for feed in feeds)) for feed in feeds]
+                together = min(feed.held for feed in feeds)
+                parts = [feed.take(together) for feed in feeds]
                 merged = self._merge(parts)
                 del parts
                 yield merged
@@ -56,8 +57,16 @@ class Zipped(Composed):
     def shard_count(self) -> int | None:
         return min((count for count in self.shard_counts() if count is not None), default=None)
 
+    @property
+    def is_endless(self) -> bool:
+        return all(self.endless())
+
     def drawn_as(self, number: int) -> int:
         """All alike: what is side by side stays so where both are shuffled by one seed."""
+        return 0
+
+    def first_shard(self, number: int) -> int:
+        """All alike: shards of the same place go to the same lane."""
         return 0
 
     def count_samples(self, deal: Deal) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -151,12 +152,27 @@ def test_the_length_is_that_of_the_draws_made_one_by_one(
     if not any(weights):
         weights[0] = 1.0
     counts = [data.draw(st.integers(0, 8)) for _ in weights]
-    assert mixed_count(weights, key, counts, stop) == played(weights, key, counts, stop)  # type: ignore[arg-type]
+    finite = [False] * len(counts)
+    assert mixed_count(weights, key, counts, finite, stop) == played(weights, key, counts, stop)  # type: ignore[arg-type]
 
 
-def test_a_mixture_of_endless_components_never_ends() -> None:
-    assert mixed_count([1, 1], (0,), [math.inf, math.inf], "first") == math.inf
-    assert mixed_count([1, 1], (0,), [math.inf, 5], "all") == math.inf
-    assert mixed_count([1, 1], (0,), [math.inf, 5], "repeat") == math.inf
-    assert mixed_count([1, 1], (0,), [math.inf, 0], "first") == math.inf
-    assert abs(mixed_count([1, 1], (0,), [math.inf, 5], "first") - 10) <= 1
+@pytest.mark.parametrize(
+    ("counts", "endless", "stop", "expected"),
+    [
+        ([math.inf, math.inf], [True, True], "first", math.inf),
+        ([math.inf, 5], [True, False], "all", math.inf),
+        ([math.inf, 5], [True, False], "repeat", math.inf),
+        # The lane has nothing of a component: of one that would go on for ever, and of the one that does not.
+        ([math.inf, 0], [True, True], "first", math.inf),
+        ([math.inf, 0], [True, False], "first", 1),
+    ],
+)
+def test_a_mixture_with_endless_components_ends_where_another_one_ends_it(
+    counts: list[float], endless: list[bool], stop: Any, expected: float
+) -> None:
+    found = mixed_count([1, 1], (0,), counts, endless, stop)
+    assert found == expected or (expected == 1 and found <= 1)
+
+
+def test_an_endless_component_leaves_the_end_to_the_others() -> None:
+    assert abs(mixed_count([1, 1], (0,), [math.inf, 5], [True, False], "first") - 10) <= 1
