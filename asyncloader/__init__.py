@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .blocks import Ragged
     from .cache.audit import verify_cache
-    from .collate import Pad, PadField, default_collate, default_convert
+    from .collate import Pad, PadField, default_collate, default_convert, is_empty
     from .dataset import Dataset
-    from .errors import FormatError, StoreError, WorkerDiedError
+    from .errors import FormatError, RanksError, StoreError, WorkerDiedError
     from .loader import DataLoader
     from .mixtures import concat, mix
     from .mixtures import zip as zip
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .ops.draws import sample_rng, sample_seed
     from .ops.pack import Pack
     from .ops.token_batches import TokenBatches
+    from .plan.states import merge_states
     from .plan.topology import Topology, get_topology
     from .recipes import AsyncIterableDataset, from_iterable, from_urls
     from .stores.policy import NetworkPolicy
@@ -42,6 +43,7 @@ __all__ = [
     "Pad",
     "PadField",
     "Ragged",
+    "RanksError",
     "ShardWriter",
     "StoreError",
     "TokenBatches",
@@ -56,6 +58,8 @@ __all__ = [
     "from_urls",
     "get_topology",
     "get_worker_info",
+    "is_empty",
+    "merge_states",
     "mix",
     "sample_rng",
     "sample_seed",
@@ -75,6 +79,7 @@ _HOME = {
     "Pad": "collate",
     "PadField": "collate",
     "Ragged": "blocks",
+    "RanksError": "errors",
     "ShardWriter": "writer",
     "StoreError": "errors",
     "TokenBatches": "ops.token_batches",
@@ -89,6 +94,8 @@ _HOME = {
     "from_urls": "recipes",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",
+    "is_empty": "collate",
+    "merge_states": "plan.states",
     "mix": "mixtures",
     "sample_rng": "ops.draws",
     "sample_seed": "ops.draws",
