@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from corpus import fingerprint
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
 import asyncloader as al
@@ -200,7 +200,8 @@ drawn = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-many = settings(drawn, max_examples=400)
+# Of the slow form, each drawn from a seed of its own: one can be run alone, as `-k over_all_forms[3]`.
+PARTS = 8
 in_process = given(
     steps=st.lists(st.one_of(permuting, changing), max_size=4), how=batches, epoch=st.integers(0, 1)
 )
@@ -299,15 +300,29 @@ def test_tokens_in_are_tokens_out(forms: Forms, steps: list[Op], batching: Any, 
 
 
 @pytest.mark.slow
-@many
-@in_process
-def test_many_recipes_over_all_forms(forms: Forms, steps: list[Op], how: Batches, epoch: int) -> None:
-    check_forms(forms, steps, how, epoch)
-    check_cuts(forms, steps, how, epoch)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_recipes_over_all_forms(forms: Forms, part: int) -> None:
+    """A minute each on an idle machine of two cores."""
+
+    @seed(part)
+    @settings(drawn, max_examples=50)
+    @in_process
+    def check(steps: list[Op], how: Batches, epoch: int) -> None:
+        check_forms(forms, steps, how, epoch)
+        check_cuts(forms, steps, how, epoch)
+
+    check()
 
 
 @pytest.mark.slow
-@settings(drawn, max_examples=60)
-@in_process
-def test_many_recipes_with_workers(forms: Forms, steps: list[Op], how: Batches, epoch: int) -> None:
-    check_workers(forms, steps, how, epoch)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_recipes_with_workers(forms: Forms, part: int) -> None:
+    @seed(part)
+    @settings(drawn, max_examples=8)
+    @in_process
+    def check(steps: list[Op], how: Batches, epoch: int) -> None:
+        check_workers(forms, steps, how, epoch)
+
+    check()
