@@ -28,9 +28,9 @@ DTYPES = [
 
 def through_memory(batch: Any) -> tuple[Any, Bytes]:
     packed = pack(batch)
-    memory = np.empty(packed.size_bytes, np.uint8)
+    memory = np.empty(packed.slot_bytes, np.uint8)
     packed.write(memory)
-    return unpack(memory), memory
+    return unpack(packed.message, memory), memory
 
 
 def roundtrip(batch: Any) -> Any:
@@ -228,5 +228,5 @@ def test_each_part_is_let_go_of_once_it_is_written() -> None:
     packed = pack({"a": array, "b": bytes(2 * LARGE)})
     del array
     assert alive() is not None
-    packed.write(np.empty(packed.size_bytes, np.uint8))
+    packed.write(np.empty(packed.slot_bytes, np.uint8))
     assert alive() is None

@@ -191,6 +191,37 @@ def test_dropped_batches_need_few_slots() -> None:
             assert mapped_slots() <= 2 + 1 + 1 + 3
 
 
+def test_small_batches_need_no_shared_memory() -> None:
+    with one_worker(counting(50, size=200)) as pool:
+        for number in range(50):
+            batch, _ = pool.workers[0].receive()
+            assert (batch["x"] == number).all()
+            assert mapped_slots() == 0
+
+
+def test_few_slots_serve_all_batches_and_no_descriptor() -> None:
+    def held() -> tuple[set[str], int]:
+        """The slots by their inodes, and how many files are open."""
+        maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+        slots = {line[4] for line in maps if "asyncloader-slot" in line[-2]}
+        return slots, len(os.listdir("/proc/self/fd"))
+
+    def job() -> Iterator[tuple[Any, Any]]:
+        for number in range(200):
+            yield torch.full((50_000,), number), held()
+
+    with one_worker(job, prefetch=2) as pool:
+        seen = []
+        for number in range(200):
+            batch, theirs = pool.workers[0].receive()
+            assert (batch == number).all()
+            seen.append((*held(), *theirs))
+    # Two on their way, the one just received, and the one before until its slot is told; one is being filled.
+    assert 0 < len(set().union(*[ours for ours, _, _, _ in seen])) <= 2 + 1 + 1 + 1
+    assert 0 < len(set().union(*[theirs for _, _, theirs, _ in seen])) <= 2 + 1 + 1 + 1
+    assert len({(ours, theirs) for _, ours, _, theirs in seen[20:]}) == 1
+
+
 def test_slots_of_batches_kept_for_a_while_are_given_back() -> None:
     with one_worker(counting(200), prefetch=2) as pool:
         kept = [pool.workers[0].receive()[0] for _ in range(60)]
