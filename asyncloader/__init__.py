@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .blocks import Ragged
     from .cache.audit import verify_cache
-    from .collate import Pad, PadField, default_collate, default_convert
+    from .collate import Pad, PadField, default_collate, default_convert, is_empty
     from .dataset import Dataset
-    from .errors import FormatError, StoreError, WorkerDiedError
+    from .errors import FormatError, RanksError, StoreError, WorkerDiedError
     from .loader import DataLoader
     from .ops.buckets import Buckets
     from .ops.draws import sample_rng, sample_seed
@@ -41,6 +41,7 @@ __all__ = [
     "Pad",
     "PadField",
     "Ragged",
+    "RanksError",
     "ShardWriter",
     "StoreError",
     "TokenBatches",
@@ -54,6 +55,7 @@ __all__ = [
     "from_urls",
     "get_topology",
     "get_worker_info",
+    "is_empty",
     "merge_states",
     "sample_rng",
     "sample_seed",
@@ -72,6 +74,7 @@ _HOME = {
     "Pad": "collate",
     "PadField": "collate",
     "Ragged": "blocks",
+    "RanksError": "errors",
     "ShardWriter": "writer",
     "StoreError": "errors",
     "TokenBatches": "ops.token_batches",
@@ -85,6 +88,7 @@ _HOME = {
     "from_urls": "recipes",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",
+    "is_empty": "collate",
     "merge_states": "plan.states",
     "sample_rng": "ops.draws",
     "sample_seed": "ops.draws",
