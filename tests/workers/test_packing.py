@@ -125,6 +125,17 @@ def test_a_read_only_array_stays_read_only() -> None:
     assert not roundtrip(array).flags.writeable
 
 
+def test_what_is_small_goes_with_the_message_and_what_is_large_does_not() -> None:
+    labels = {"labels": torch.arange(64), "keys": ["a"] * 64}
+    small, both, large = pack(labels), pack({"images": torch.ones(LARGE), **labels}), pack(b"x" * LARGE)
+    assert small.message and not small.slot_bytes
+    assert both.message and both.slot_bytes == LARGE * 4
+    assert not large.message and large.slot_bytes > LARGE
+    assert all(
+        packed.size_bytes == len(packed.message) + packed.slot_bytes for packed in (small, both, large)
+    )
+
+
 def test_small_tensors_own_their_memory() -> None:
     back, memory = through_memory({"images": torch.ones(LARGE), "labels": torch.zeros(64, dtype=torch.int64)})
     memory[:] = 1

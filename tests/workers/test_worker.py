@@ -88,6 +88,18 @@ def test_exactly_prefetch_batches_are_made_ahead(tmp_path: Path) -> None:
             assert len(list(tmp_path.iterdir())) == taken + 3
 
 
+def test_more_messages_than_a_socket_holds_arrive_and_closing_meanwhile_ends_the_worker() -> None:
+    with check_leaks(), one_worker(counting(400, size=300), prefetch=400) as pool:
+        wait_ended([pool.workers[0].lifeline], 0.3)  # time to fill it: no end is told, for the worker waits
+        assert not pool.workers[0].lifeline.ended
+        assert rest(pool.workers[0]) == list(range(400))
+    with check_leaks(), one_worker(counting(400, size=300), prefetch=400) as pool:
+        wait_ended([pool.workers[0].lifeline], 0.3)
+        began = time.monotonic()
+        pool.close()
+        assert time.monotonic() - began < 1
+
+
 def test_none_is_a_batch() -> None:
     with one_worker(lambda: iter([(None, None)])) as pool:
         assert pool.workers[0].receive() == (None, None)
