@@ -43,8 +43,12 @@ class Note(NamedTuple):
         samples: How many samples the batch has.
         size_bytes: How many bytes of data it holds.
         tokens: How many tokens it has, as far as its batching counts them.
+<<<<<<< HEAD
+        network: What the process has asked of the network since its note before; None for nothing.
+=======
         components: How many of its samples came from each component, if it is of a mixture.
         network: What the process has asked of the network since its note before.
+>>>>>>> main
         shortfalls: Every ``take`` that fell short since then.
     """
 
@@ -53,8 +57,12 @@ class Note(NamedTuple):
     samples: int = 0
     size_bytes: int = 0
     tokens: int = 0
+<<<<<<< HEAD
+    network: NetworkCounts | None = None
+=======
     components: Sequence[int] = ()
     network: NetworkCounts = NetworkCounts()
+>>>>>>> main
     shortfalls: tuple[Shortfall, ...] = ()
 
 
@@ -154,14 +162,16 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             budget.pass_turn(lane)
             made = [next(streams[lane], (None, Note(lane, None)))]
             note = made[0][1]
-            news, told = network.since(told), replace(network)
+            if network != told:
+                before, told = told, replace(network)  # once: the loop's thread goes on counting
+                note = note._replace(network=told.since(before))
             if note.position is None:
                 rotation.mark_dry()
                 note = note._replace(shortfalls=tuple(shortfalls))
                 shortfalls.clear()
             else:
                 rotation.advance()
-            yield made.pop()[0], note._replace(network=news)  # nothing here holds it meanwhile
+            yield made.pop()[0], note  # nothing here holds it meanwhile
 
 
 def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
@@ -261,7 +271,8 @@ class MergedLanes:
     def _take_turn(self, lane: int, note: Note) -> bool:
         """Pass the turn on; say whether there is a batch, or only the word that the lane has ended."""
         assert note.lane == lane, f"lane {note.lane} came in the turn of lane {lane}"
-        self._network.add(note.network)
+        if note.network is not None:
+            self._network.add(note.network)
         self.shortfalls += note.shortfalls
         if note.position is None:
             self._rotation.mark_dry()
