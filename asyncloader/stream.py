@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 from ._flow.budget import Budget
 from ._flow.channel import EndOfChannel
 from ._flow.engine import Engine
-from .collate.block import collate_block
+from .collate.block import collate_block, takes_columns
 from .dataset import Dataset
 from .ops.async_map import AsyncMap
 from .ops.batching import Batch, Batching, Single
@@ -133,6 +133,7 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             shared=shared,
             want=job.open_want(),
             shortfalls=shortfalls,
+            columns=takes_columns(job.collate_fn),
         )
 
     with ExitStack() as stack:

@@ -52,7 +52,7 @@ def open_chunks(upstream: Opener, start: Position, size: int, lane: Lane) -> Gen
     def wanted() -> int:
         return gather.lacking if lane.want.is_bounded else lane.want.samples
 
-    blocks = upstream(begins, lane)
+    blocks = upstream(begins, lane.for_columns(True))
     try:
         for block in lane.want.pull(blocks, wanted):
             for group in gather.feed(block):
