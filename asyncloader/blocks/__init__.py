@@ -1,8 +1,8 @@
 """Blocks: runs of consecutive samples, as rows or as columns, with a trail of their positions.
 
 ``block`` says what every block can do, ``rows`` and ``columns`` are the two kinds, ``ragged`` is a column of
-sequences, ``nulls`` one with values missing, ``parsed`` those of text, ``trails`` remember where samples came from, ``joining`` makes
-one block of several, and ``making`` columns of rows.
+sequences, ``nulls`` one with values missing, ``parsed`` those of text, ``trails`` remember where samples came
+from, ``joining`` makes one block of several, and ``making`` columns of rows.
 """
 
 from __future__ import annotations

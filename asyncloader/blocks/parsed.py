@@ -1,7 +1,7 @@
 """Columns of parsed text, which has no dtypes: their entries are Python's own objects, as in rows of it.
 
-Rows of such columns are those that the text says, and who is given columns gets what is made of such rows. Both
-are only had for less.
+Rows of such columns are those that the text says, and who is given columns gets what is made of such rows.
+Both are only had for less.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Columns of parsed text: Python's own objects for who asks for rows, arrays for who knows how to use them."""
+"""Columns of parsed text: Python's own objects for who asks for rows, arrays for who can use them."""
 
 from __future__ import annotations
 
