@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .ops.draws import sample_rng, sample_seed
     from .ops.pack import Pack
     from .ops.token_batches import TokenBatches
+    from .plan.states import merge_states
     from .plan.topology import Topology, get_topology
     from .recipes import AsyncIterableDataset, from_iterable, from_urls
     from .stores.policy import NetworkPolicy
@@ -53,6 +54,7 @@ __all__ = [
     "from_urls",
     "get_topology",
     "get_worker_info",
+    "merge_states",
     "sample_rng",
     "sample_seed",
     "split",
@@ -83,6 +85,7 @@ _HOME = {
     "from_urls": "recipes",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",
+    "merge_states": "plan.states",
     "sample_rng": "ops.draws",
     "sample_seed": "ops.draws",
     "split": "torch_kind.split",

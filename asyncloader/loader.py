@@ -230,12 +230,15 @@ class DataLoader(Loader[T]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state`` at the next iteration. The number of workers may be another.
 
+        So may the number of ranks, with the state that ``merge_states`` makes of those of all ranks: any
+        world size that divides the number of lanes loads it, and each rank takes what is its own.
+
         A dataset of torch's kinds begins its next epoch at the beginning, and warns of it if the state
         was saved in the middle of one.
 
         Raises:
-            ValueError: The state is of another recipe, shard list, batch size, rank or world size; the
-                message names each difference.
+            ValueError: The state is of another recipe, shard list or batch size, or of one rank of another
+                world; the message names each difference.
         """
         self._kind.load_state_dict(self, state)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .quantity import parse_bytes
+from .quantity import as_whole, parse_bytes
 
 __all__ = ["check_ahead", "check_batching", "check_streaming", "memory_bytes"]
 
@@ -18,7 +18,7 @@ def check_ahead(ahead: object) -> None:
     Raises:
         ValueError: Neither None nor a number of samples.
     """
-    if ahead is not None and (isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0):
+    if ahead is not None and ((number := as_whole(ahead)) is None or number < 0):
         raise ValueError(f"ahead should be a number of samples, 0 or more, or None, but got ahead={ahead!r}")
 
 

@@ -13,7 +13,7 @@ from .joining import Gather, join
 from .making import array_of, column_of, columns_of
 from .nulls import WithNulls
 from .parsed import IntegerLists, Objects
-from .ragged import Ragged, offsets_of
+from .ragged import Ragged, offsets_of, read_only
 from .rows import Rows
 from .trails import JoinedTrail, NestedTrail, OffsetTrail, PickedTrail, Place, SourceTrail, Trail
 
@@ -39,5 +39,6 @@ __all__ = [
     "columns_of",
     "join",
     "offsets_of",
+    "read_only",
     "take_of",
 ]

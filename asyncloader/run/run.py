@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any, Generic, TypeVar
 
 from .._flow.channel import EndOfChannel, Receiver
-from ..plan.checkpoint import Cursor
+from ..plan.cursor import Cursor
 from ..progress import Statistics
 from ..stream import Note
 from ..tracebacks import drop_frames
