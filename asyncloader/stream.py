@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
@@ -152,7 +152,8 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             budget.pass_turn(lane)
             made = [next(streams[lane], (None, Note(lane, None)))]
             note = made[0][1]
-            news, told = network.since(told), replace(network)
+            news = network.since(told)
+            told.add(news)
             if note.position is None:
                 rotation.mark_dry()
                 note = note._replace(shortfalls=tuple(shortfalls))
