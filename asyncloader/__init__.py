@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .blocks import Ragged
     from .cache.audit import verify_cache
-    from .collate import Pad, PadField, default_collate, default_convert
+    from .collate import Pad, PadField, default_collate, default_convert, is_empty
     from .dataset import Dataset
-    from .errors import FormatError, StoreError, WorkerDiedError
+    from .errors import FormatError, RanksError, StoreError, WorkerDiedError
     from .loader import DataLoader
+    from .mixtures import concat, mix
+    from .mixtures import zip as zip
     from .ops.buckets import Buckets
     from .ops.draws import sample_rng, sample_seed
     from .ops.pack import Pack
@@ -41,6 +43,7 @@ __all__ = [
     "Pad",
     "PadField",
     "Ragged",
+    "RanksError",
     "ShardWriter",
     "StoreError",
     "TokenBatches",
@@ -48,18 +51,22 @@ __all__ = [
     "WorkerDiedError",
     "WorkerInfo",
     "WrittenShard",
+    "concat",
     "default_collate",
     "default_convert",
     "from_iterable",
     "from_urls",
     "get_topology",
     "get_worker_info",
+    "is_empty",
     "merge_states",
+    "mix",
     "sample_rng",
     "sample_seed",
     "split",
     "verify_cache",
 ]
+# Without "zip": whoever imports * must not lose Python's own.
 
 _HOME = {
     "AsyncIterableDataset": "recipes",
@@ -72,6 +79,7 @@ _HOME = {
     "Pad": "collate",
     "PadField": "collate",
     "Ragged": "blocks",
+    "RanksError": "errors",
     "ShardWriter": "writer",
     "StoreError": "errors",
     "TokenBatches": "ops.token_batches",
@@ -79,17 +87,21 @@ _HOME = {
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",
     "WrittenShard": "writer",
+    "concat": "mixtures",
     "default_collate": "collate",
     "default_convert": "collate",
     "from_iterable": "recipes",
     "from_urls": "recipes",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",
+    "is_empty": "collate",
     "merge_states": "plan.states",
+    "mix": "mixtures",
     "sample_rng": "ops.draws",
     "sample_seed": "ops.draws",
     "split": "torch_kind.split",
     "verify_cache": "cache.audit",
+    "zip": "mixtures",
 }
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +17,7 @@ import torch.utils.data
 from ..dataset import Dataset
 from ..device import check_device, open_stage
 from ..ops.batching import Batching, FixedSize, Single
-from ..options import check_ahead, check_streaming, memory_bytes
+from ..options import check_ahead, check_streaming, check_uneven, memory_bytes
 from ..plan.counts import Deal, UnknownCount
 from ..plan.cursor import Cursor
 from ..plan.lanes import check_shards, choose_lanes, rank_lanes
@@ -24,11 +26,12 @@ from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
 from ..quantity import as_whole
 from ..recipes import AsyncIterableDataset, from_iterable
+from ..run.in_step import keep_in_step
 from ..run.run import BatchIterator, Run
 from ..run.thread import stream_in_thread
 from ..run.workers import WorkerSetting, stream_in_workers
 from ..seeding import draw_base_seed
-from ..sources.shards import Shards
+from ..sources.components import counted_names
 from ..stream import Job
 from ..workers import ForkServer
 from .kind import Loader
@@ -78,6 +81,7 @@ class StreamKind:
     ) -> None:
         limit = _memory_bytes(loader)
         check_ahead(loader.ahead)
+        check_uneven(loader.uneven)
         check_streaming(shuffle, multiprocessing_context, collate_fn, worker_init_fn, limit)
         check_device(loader.device)
 
@@ -94,8 +98,9 @@ class StreamKind:
             loader.rank, loader.world_size, lambda: process_group(sys.modules), os.environ
         )
         self._lane_count = choose_lanes(loader.lanes, self._world, loader.num_workers)
-        if isinstance(self._recipe.source, Shards):
-            check_shards(len(self._recipe.source.urls), self._world)
+        shards = self._recipe.source.shard_count
+        if shards is not None:
+            check_shards(shards, self._world)
         self._passes = Passes(rank_lanes(self._lane_count, self._world))
 
     # --- iterating ---
@@ -106,7 +111,10 @@ class StreamKind:
         limit = _memory_bytes(loader)
         seed = draw_base_seed(loader.generator)
         job = self._job(loader, cursor, limit)
-        statistics = Statistics(bar=self._bar(loader, cursor) if loader.progress else None)
+        statistics = Statistics(
+            components=dict.fromkeys(counted_names(self._recipe.source), 0),
+            bar=self._bar(loader, cursor) if loader.progress else None,
+        )
         with ExitStack() as stack:
             stack.callback(statistics.end)
             if loader.num_workers == 0 or not job.turns:
@@ -116,6 +124,15 @@ class StreamKind:
                 prefetch = loader.prefetch_factor or 1
                 setting = WorkerSetting(loader.num_workers, seed, loader.worker_init_fn, prefetch)
                 source = stream_in_workers(job, setting, limit // 4, statistics.network, stack)
+            source = keep_in_step(
+                source,
+                loader.uneven,
+                self._world,
+                partial(self._pass_name, loader, cursor.epoch),
+                loader.collate_fn,
+                stack,
+                on_demand=loader.ahead is not None,
+            )
             source = open_stage(
                 source,
                 pin_memory=loader.pin_memory,
@@ -230,6 +247,12 @@ class StreamKind:
             **_batching(loader).describe(),
             "lanes": lanes,
         }
+
+    def _pass_name(self, loader: Loader[Any], epoch: int) -> str:
+        """What tells a pass from those of other loaders, on all ranks alike: shards may lie elsewhere."""
+        recipe = self._recipe_of(loader, self._lane_count)
+        shape = {name: value for name, value in recipe.items() if not name.endswith("_sha256")}
+        return f"{hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]}/{epoch}"
 
 
 def _batching(loader: Loader[Any]) -> Batching:
