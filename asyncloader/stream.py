@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ._flow.budget import Budget
 from ._flow.channel import EndOfChannel
 from ._flow.engine import Engine
-from .collate.block import collate_block
+from .collate.block import collate_block, takes_columns
 from .dataset import Dataset
 from .ops.async_map import AsyncMap
 from .ops.batching import Batch, Batching, Single
@@ -43,12 +43,10 @@ class Note(NamedTuple):
         samples: How many samples the batch has.
         size_bytes: How many bytes of data it holds.
         tokens: How many tokens it has, as far as its batching counts them.
-<<<<<<< HEAD
-        network: What the process has asked of the network since its note before; None for nothing.
-=======
-        components: How many of its samples came from each component, if it is of a mixture.
-        network: What the process has asked of the network since its note before.
->>>>>>> main
+            if network != told:
+                news = network.since(told)
+                told.add(news)  # not what is there by now: the loop's thread goes on counting
+                note = note._replace(network=news)
         shortfalls: Every ``take`` that fell short since then.
     """
 
@@ -57,12 +55,8 @@ class Note(NamedTuple):
     samples: int = 0
     size_bytes: int = 0
     tokens: int = 0
-<<<<<<< HEAD
-    network: NetworkCounts | None = None
-=======
     components: Sequence[int] = ()
-    network: NetworkCounts = NetworkCounts()
->>>>>>> main
+    network: NetworkCounts | None = None
     shortfalls: tuple[Shortfall, ...] = ()
 
 
@@ -151,6 +145,7 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             shared=shared,
             want=job.open_want(),
             shortfalls=shortfalls,
+            columns=takes_columns(job.collate_fn),
         )
 
     with ExitStack() as stack:
@@ -163,8 +158,9 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             made = [next(streams[lane], (None, Note(lane, None)))]
             note = made[0][1]
             if network != told:
-                before, told = told, replace(network)  # once: the loop's thread goes on counting
-                note = note._replace(network=told.since(before))
+                news = network.since(told)
+                told.add(news)  # not what is there by now: the loop's thread goes on counting
+                note = note._replace(network=news)
             if note.position is None:
                 rotation.mark_dry()
                 note = note._replace(shortfalls=tuple(shortfalls))
