@@ -37,6 +37,8 @@ class Listed:
     closed: int = 0
     handed_on: int = 0
 
+    shard_count = None
+
     def open(self, start: Position, lane: Lane) -> Blocks:
         self.opened.append(lane)
         try:
