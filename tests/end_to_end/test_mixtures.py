@@ -17,6 +17,7 @@ import pytest
 from corpus import Corpus
 
 import asyncloader as al
+from asyncloader import testing
 
 from .harness import LARGEST_STATE_BYTES, assert_resume_everywhere, drained
 
@@ -368,6 +369,25 @@ def test_a_rank_that_would_get_nothing_is_refused(folder: Folder) -> None:
     al.DataLoader(al.mix([recipe, folder.recipe("own")]), 4, rank=0, world_size=5)
     with pytest.raises(ValueError, match="1 shards cannot be split over 2 ranks"):
         al.DataLoader(al.zip([recipe, folder.recipe("parquet")]), 4, rank=0, world_size=2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_components_share_little_memory_without_waiting_for_each_other(workers: int, tmp_path: Path) -> None:
+    """Each shard is larger than what a component may have in flight."""
+    for name in "abc":
+        with al.ShardWriter(tmp_path / f"{name}-{{}}.tar", max_samples=4) as writer:
+            for index in range(24):
+                writer.write({"__key__": f"{name}-{index}", "bin": bytes(200_000)})
+    with testing.serve(tmp_path) as server:
+        recipes = {
+            name: al.from_urls(server.url_of("") + f"{name}-{{0..5}}.tar").shuffle(2) for name in "abc"
+        }
+        recipe = al.mix(recipes, weights=[90, 9, 1], stop="all").map(lambda sample: sample["__key__"])
+        loader = al.DataLoader(
+            recipe, 4, num_workers=workers, lanes=6, memory_limit="16 MiB", collate_fn=list
+        )
+        keys = [key for batch in loader for key in batch]
+    assert sorted(keys) == sorted(f"{name}-{index}" for name in "abc" for index in range(24))
 
 
 # --- side by side ---

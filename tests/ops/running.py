@@ -49,7 +49,8 @@ class Listed:
                 stop = min(at + size, len(self.samples))
                 self.handed_on += stop - at
                 trail = OffsetTrail(at, None)
-                yield self.block(at, stop, SourceTrail(trail, "listed", lane.topology.lane, lane.repetition))
+                here = "listed", lane.topology.lane, lane.repetition, lane.component
+                yield self.block(at, stop, SourceTrail(trail, *here))
                 at = stop
         finally:
             self.closed += 1
