@@ -20,6 +20,7 @@ import asyncloader as al
 from asyncloader import testing
 
 from .harness import LARGEST_STATE_BYTES, assert_resume_everywhere, drained
+from .worlds import assert_every_world_goes_on
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -188,6 +189,15 @@ def test_all_brings_every_sample_once_over_ranks_and_workers(
         counted.update(loader.statistics.components)
     assert sorted(found) == EVERY
     assert counted == SIZES
+
+
+def test_ranks_merge_their_states_and_go_on_as_another_world(folder: Folder) -> None:
+    recipe = al.mix(folder.recipes(), weights=WEIGHTS, stop="repeat").shuffle(4)
+
+    def make(**options: Any) -> al.DataLoader[Any]:
+        return al.DataLoader(recipe, 8, lanes=2, collate_fn=PAD, **options)
+
+    assert_every_world_goes_on(make, sizes=(1, 2))
 
 
 def test_first_ends_with_the_first_component_that_is_dry_and_keeps_the_weights(folder: Folder) -> None:
