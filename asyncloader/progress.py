@@ -50,6 +50,7 @@ class Statistics:
             lists within a batch an estimate. See ``sizes.bytes_of``.
         wait_s: Time the consumer has waited: for the pass to start, for batches, and for the end.
         network: What it took to get them, of all processes together.
+        worker_restarts: How many workers have died and were replaced.
         started_s: When the pass began, by ``time.perf_counter()``.
         ended_s: When it was over, likewise; None before.
     """
@@ -60,6 +61,7 @@ class Statistics:
     size_bytes: int = 0
     wait_s: float = 0.0
     network: NetworkCounts = field(default_factory=NetworkCounts)
+    worker_restarts: int = 0
     started_s: float = field(default_factory=time.perf_counter)
     ended_s: float | None = None
     bar: ProgressBar | None = None
@@ -100,10 +102,11 @@ class Statistics:
 
     def __repr__(self) -> str:
         tokens = f"tokens={self.tokens}, " if self.tokens else ""
+        restarts = f", worker_restarts={self.worker_restarts}" if self.worker_restarts else ""
         return (
             f"Statistics(batches={self.batches}, samples={self.samples}, {tokens}"
             f"size_bytes={self.size_bytes}, elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, "
-            f"wait_share={self.wait_share:.3f}, network={self.network})"
+            f"wait_share={self.wait_share:.3f}, network={self.network}{restarts})"
         )
 
 

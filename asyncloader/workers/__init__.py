@@ -7,6 +7,16 @@ passing descriptors; elsewhere starting a pool raises RuntimeError.
 
 from .forkserver import ForkServer
 from .pool import Job, WorkerPool
-from .worker import Worker
+from .standstill import observe, observe_async
+from .worker import Worker, wait_any, wait_any_async
 
-__all__ = ["ForkServer", "Job", "Worker", "WorkerPool"]
+__all__ = [
+    "ForkServer",
+    "Job",
+    "Worker",
+    "WorkerPool",
+    "observe",
+    "observe_async",
+    "wait_any",
+    "wait_any_async",
+]

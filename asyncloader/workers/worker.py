@@ -15,7 +15,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from time import monotonic
 from typing import Any
 
@@ -30,7 +30,7 @@ from .lifeline import Lifeline, wait_ended
 from .packing import unpack
 from .slots import InboundSlots
 
-__all__ = ["GRACE_S", "Worker", "close_workers"]
+__all__ = ["GRACE_S", "Worker", "close_workers", "wait_any", "wait_any_async"]
 
 # A job that waits for a credit ends at once, one amid a batch when that is done. Waiting longer would be
 # felt at each ``break``, and nothing in a worker needs its clean-up to be whole.
@@ -114,6 +114,18 @@ class Worker:
             while (slot := self._next_slot()) is None:
                 await wait_readable_async(self._sources())
             return self._take(slot)
+
+    def receive_nowait(self) -> tuple[Any, Any] | None:
+        """Like ``receive``, but None if one would have to wait: ``wait_any`` does."""
+        with self._as_receiver():
+            self._demand()
+            slot = self._next_slot()
+            return None if slot is None else self._take(slot)
+
+    @property
+    def has_died(self) -> bool:
+        """Whether what comes after the last batch is the worker's own death, and not what its job raised."""
+        return self._verdict == self._death
 
     # --- waiting ---
 
@@ -212,9 +224,10 @@ class Worker:
         self._owed_credits, self._owed_freed = 0, []
 
     def _death(self) -> WorkerDiedError:
-        exitcode = self._lifeline.exitcode
+        exitcode, failure = self._lifeline.exitcode, self._lifeline.failure
+        how = describe_exit(exitcode) if failure is None else f"could not be started: {failure}"
         return WorkerDiedError(
-            f"a worker process {describe_exit(exitcode)}, before its job had ended",
+            f"a worker process {how}, before its job had ended",
             worker=self.number,
             pid=self.pid,
             exitcode=exitcode,
@@ -261,6 +274,30 @@ class Worker:
         self._lifeline.kill()
         self._connection.close()
         self._lifeline.close()
+
+
+def wait_any(workers: Sequence[Worker], deadline: float | None) -> bool:
+    """Block this thread until one of them has something to tell; False if none has by the deadline.
+
+    Raises:
+        ChannelClosed: One of them was closed.
+    """
+    with _as_receiver_of(workers) as sources:
+        return wait_readable(sources, deadline)
+
+
+async def wait_any_async(workers: Sequence[Worker]) -> None:
+    """Like ``wait_any``, from a coroutine."""
+    with _as_receiver_of(workers) as sources:
+        await wait_readable_async(sources)
+
+
+@contextmanager
+def _as_receiver_of(workers: Sequence[Worker]) -> Iterator[list[socket.socket | Lifeline]]:
+    with ExitStack() as stack:
+        for worker in workers:
+            stack.enter_context(worker._as_receiver())
+        yield [source for worker in workers for source in worker._sources()]
 
 
 def close_workers(workers: Sequence[Worker]) -> None:
