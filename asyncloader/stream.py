@@ -6,7 +6,7 @@ plain generators from chunk to batch, which block only where bytes are waited fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +27,7 @@ from .plan.lanes import Rotation
 from .plan.topology import Topology, World
 from .progress import NetworkCounts
 from .sizes import bytes_of
+from .sources.components import counted_names
 from .types import Position
 
 __all__ = ["Collated", "Job", "Note", "Turns", "read_lanes"]
@@ -41,6 +42,7 @@ class Note(NamedTuple):
         samples: How many samples the batch has.
         size_bytes: How many bytes of data it holds.
         tokens: How many tokens it has, as far as its batching counts them.
+        components: How many of its samples came from each component, if it is of a mixture.
         network: What the process has asked of the network since its note before.
         shortfalls: Every ``take`` that fell short since then.
     """
@@ -50,6 +52,7 @@ class Note(NamedTuple):
     samples: int = 0
     size_bytes: int = 0
     tokens: int = 0
+    components: Sequence[int] = ()
     network: NetworkCounts = NetworkCounts()
     shortfalls: tuple[Shortfall, ...] = ()
 
@@ -126,7 +129,7 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
     order = [lane for lane, _ in job.turns]
     rotation = job.rotation()
     # A third for the operators that make samples, if there are any.
-    makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.ops)
+    makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.all_ops)
     made_bytes = job.read_bytes // 3 if makers else 0
     budget = Budget(job.read_bytes - made_bytes, order)
     shared: dict[Any, Any] = {}
@@ -184,4 +187,6 @@ def _collate(job: Job, number: int, batch: Batch) -> tuple[Any, Note]:
     except Exception as error:
         note_batch(error, "collate_fn", trail, len(block))
         raise
-    return collated, Note(number, batch.position, batch.samples, bytes_of(collated), batch.tokens)
+    components = len(counted_names(job.recipe.source))
+    counts = batch.count_components(components) if components else ()
+    return collated, Note(number, batch.position, batch.samples, bytes_of(collated), batch.tokens, counts)

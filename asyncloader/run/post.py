@@ -153,6 +153,8 @@ class Post:
         carried = "" if not lanes else f"; it carried lane{'s' * (len(lanes) > 1)} {_listed(lanes)}"
         if lanes and self._job.batching.samples_per_batch is not None:
             carried += f", in batches of {self._job.batching.samples_per_batch}"
+        if lanes and place is None:  # of a mixture
+            carried += f", and was at {self._received.rows[lanes[0]].position}"
         return WorkerDiedError(
             f"{death.args[0]}{carried}" + (f"; {why}" if why else ""),
             worker=death.worker,

@@ -85,11 +85,15 @@ class Shards:
             for nth, shard in enumerate(mine[first:], first):
                 url = redact(self.urls[shard])
                 for block in self._decode(shard, inside, out.receive()):
-                    trail = SourceTrail(block.trail, url, shard, lane.repetition)
+                    trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)
                     yield block.follow(NestedTrail(trail, {"shard": nth}))
                 inside = {}
         finally:
             out.close()
+
+    @property
+    def shard_count(self) -> int:
+        return len(self.urls)
 
     def count_samples(self, deal: Deal) -> list[float]:
         """The samples of each lane, by the manifest."""
@@ -104,7 +108,7 @@ class Shards:
         return lane_counts(counts, deal)
 
     def place_at(self, position: Position, deal: Deal) -> Place | None:
-        key = None if deal.order_seed is None else (deal.order_seed, deal.epoch, deal.repetition)
+        key = None if deal.order_seed is None else deal.draw_key(deal.order_seed)
         mine = lane_shards(len(self.urls), deal.lanes[0], deal.lane_count, key)
         nth: int = position.get("shard", 0)
         if nth >= len(mine):
