@@ -48,6 +48,11 @@ RECIPES: dict[str, tuple[str, Callable[[al.Dataset], al.Dataset], dict[str, Any]
         {"batching": al.Buckets(bounds=[2, 4], batch_sizes=[4, 3, 2], pool=12)},
     ),
     "packed": ("arrow", lambda recipe: recipe, {"batching": al.Pack(["tokens"], length=8, batch_size=2)}),
+    "mixed": (
+        "tar",
+        lambda recipe: al.mix([recipe.shuffle(9), recipe.map(doubled)], weights=[2, 1], stop="all"),
+        {"batch_size": 4},
+    ),
     "taken": ("jsonl", lambda recipe: recipe.take(90).select("key", "number"), {"batch_size": None}),
 }
 
