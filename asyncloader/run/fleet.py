@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import monotonic
 from typing import Any, Protocol
 
@@ -109,15 +109,18 @@ class Fleet:
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
         """The next batch; see ``Receiver``."""
         deadline = None if timeout_s is None else monotonic() + timeout_s
-        while (taken := self._take()) is None:
-            if not wait_any([post.worker for post in self._awaited], deadline):
+        ready: Collection[int] = ()
+        while (taken := self._take(ready)) is None:
+            ready = wait_any([post.worker for post in self._awaited], deadline)
+            if not ready:
                 raise TimeoutError(f"nothing came for {timeout_s} s")
         return taken
 
     async def receive_async(self) -> tuple[Any, Note]:
         """Like ``receive``, from a coroutine. If cancelled, no batch is lost."""
-        while (taken := self._take()) is None:
-            await wait_any_async([post.worker for post in self._awaited])
+        ready: Collection[int] = ()
+        while (taken := self._take(ready)) is None:
+            ready = await wait_any_async([post.worker for post in self._awaited])
         return taken
 
     def close(self) -> None:
@@ -139,11 +142,11 @@ class Fleet:
             told.append(f"and {more} more workers")
         return "\n".join(told)
 
-    def _take(self) -> tuple[Any, Note] | None:
+    def _take(self, ready: Collection[int]) -> tuple[Any, Note] | None:
         """The next batch that has come, None if one has to wait for those awaited."""
         while candidates := self._order.candidates():
             for post in candidates:
-                if (came := post.take()) is not None:
+                if (came := post.take(ready)) is not None:
                     break
             else:
                 self._awaited = tuple(candidates)
@@ -154,7 +157,7 @@ class Fleet:
         while self._ending:
             self._awaited = self._ending[:1]
             try:
-                self._ending[0].take()
+                self._ending[0].take(ready)
             except EndOfChannel:
                 self._ending.pop(0)
             else:

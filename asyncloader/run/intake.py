@@ -25,7 +25,8 @@ class Intake:
 
     def add(self, note: Note) -> bool:
         """Count what a note tells; says whether there is a batch beside it, or only a lane's end."""
-        self._network.add(note.network)
+        if note.network is not None:
+            self._network.add(note.network)
         self._shortfalls += note.shortfalls
         return note.position is not None
 

@@ -11,7 +11,7 @@ Laws:
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from .._flow.channel import EndOfChannel
@@ -89,8 +89,11 @@ class Post:
         """Those that have not ended, the one whose batch comes next first."""
         return [lane for lane, _ in self._received.turns()]
 
-    def take(self) -> tuple[Any, Note] | None:
+    def take(self, ready: Collection[int]) -> tuple[Any, Note] | None:
         """What the worker has sent, None if one has to wait for it; a worker that has died is replaced.
+
+        Args:
+            ready: See ``Worker.receive_nowait``.
 
         Raises:
             EndOfChannel: All lanes have ended, and so has the worker's job.
@@ -100,7 +103,7 @@ class Post:
         while True:
             worker = self.worker
             try:
-                came = worker.receive_nowait()
+                came = worker.receive_nowait(ready)
             except EndOfChannel:
                 if self.open_lanes:
                     raise AssertionError(f"worker {self._number} ended before lanes {self.lanes}") from None

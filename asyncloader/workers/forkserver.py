@@ -157,7 +157,7 @@ class ForkServer:
         with theirs, theirs_of_stack:
             try:
                 descriptors = (connection.fileno(), theirs.fileno(), stored_job, theirs_of_stack.fileno())
-                send_message(self._control, b"fork", descriptors)
+                send_message(self._control, b"fork", descriptors=descriptors)
             except OSError as error:
                 ours.close()
                 stack.close()
