@@ -23,8 +23,9 @@ from .._flow.children import import_path
 from ..by_value import dumps_outward
 from ._wire import Setting, socketpair, store
 from .forkserver import ForkServer
+from .several import close_workers
 from .slots import InboundSlots
-from .worker import GRACE_S, Worker, close_workers
+from .worker import GRACE_S, Worker
 
 __all__ = ["Job", "WorkerPool"]
 
@@ -121,7 +122,7 @@ class WorkerPool:
             RuntimeError: The fork server has ended, and no other one can be started.
         """
         pickled, server = _pickled_job(number, job), self._server
-        self.workers[number].close()
+        close_workers([self.workers[number]])
         if server is None:
             raise ChannelClosed
         try:
@@ -182,7 +183,7 @@ class _Crew:
             self.workers[worker.number : worker.number + 1] = [worker]
             closed = self._closed
         if closed:
-            worker.close()
+            close_workers([worker])
             raise ChannelClosed
 
     def close(self) -> None:
