@@ -17,6 +17,7 @@ import torch.utils.data
 from ..dataset import Dataset
 from ..device import check_device, open_stage
 from ..ops.batching import Batching, FixedSize, Single
+from ..ops.op import Source
 from ..options import check_ahead, check_restarts, check_streaming, check_uneven, memory_bytes
 from ..plan.counts import Deal, UnknownCount
 from ..plan.cursor import Cursor
@@ -33,6 +34,7 @@ from ..run.thread import LanesInThread, stream_in_thread
 from ..run.workers import WorkerSetting, stream_in_workers
 from ..seeding import draw_base_seed
 from ..sources.components import counted_names
+from ..sources.shards import Shards
 from ..stream import Job
 from ..workers import ForkServer
 from .kind import Loader
@@ -151,7 +153,8 @@ class StreamKind:
                 on_demand=loader.ahead is not None,
             )
             stack.callback(source.close)
-            run = Run(source, cursor, statistics, stack.pop_all(), loader.timeout or None, lanes)
+            if_empty = _if_empty(self._recipe.source)
+            run = Run(source, cursor, statistics, stack.pop_all(), loader.timeout or None, lanes, if_empty)
         self._passes.began(run)
         statistics.waited(statistics.started_s)  # for the workers, which a loop's first step has to start
         return BatchIterator(run)
@@ -272,3 +275,14 @@ def _batching(loader: Loader[Any]) -> Batching:
 
 def _memory_bytes(loader: Loader[Any]) -> int:
     return _MEMORY_LIMIT if loader.memory_limit is None else memory_bytes(loader.memory_limit)
+
+
+def _if_empty(source: Source) -> str | None:
+    """What to say of an epoch without a batch, if the user may be mistaken about it."""
+    filters = source.selection.filters if isinstance(source, Shards) else None
+    if filters is None:
+        return None
+    return (
+        f"an epoch had no batch: filters={filters} kept no row of the shards that this rank reads, or too "
+        "few for a batch; compare them with the values there are"
+    )

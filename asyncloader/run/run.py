@@ -6,6 +6,7 @@ import asyncio
 import math
 import os
 import time
+import warnings
 import weakref
 from contextlib import ExitStack
 from typing import Any, Generic, Protocol, TypeVar
@@ -14,7 +15,7 @@ from .._flow.channel import EndOfChannel, Receiver
 from ..plan.cursor import Cursor
 from ..progress import Statistics
 from ..stream import Note
-from ..tracebacks import drop_frames
+from ..tracebacks import drop_frames, users_level
 
 __all__ = ["BatchIterator", "Run"]
 
@@ -43,6 +44,7 @@ class Run:
         stack: Everything to be closed with the pass.
         timeout_s: How long the next batch may take; None for as long as it takes.
         makers: Say what they are at when it takes longer.
+        if_empty: What to warn of if the epoch ends without a batch, as filters that nothing meets make it.
     """
 
     def __init__(
@@ -53,11 +55,13 @@ class Run:
         stack: ExitStack,
         timeout_s: float | None,
         makers: Makers,
+        if_empty: str | None = None,
     ) -> None:
         self._makers = makers
         self._source = source
         self._stack = stack
         self._timeout_s = timeout_s
+        self._if_empty = if_empty
         self.cursor = cursor
         self.statistics = statistics
         self.exhausted = False
@@ -153,6 +157,8 @@ class Run:
                 raise at_close from None
             # The first one is what the user has to know.
             error.add_note(f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
+        if self.exhausted and self._if_empty is not None and not self.cursor.batches:
+            warnings.warn(self._if_empty, stacklevel=users_level())
 
 
 class BatchIterator(Generic[T]):
