@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from .dataset import Dataset
     from .errors import FormatError, RanksError, StoreError, WorkerDiedError
     from .loader import DataLoader
+    from .mixtures import concat, mix
+    from .mixtures import zip as zip
     from .ops.buckets import Buckets
     from .ops.draws import sample_rng, sample_seed
     from .ops.pack import Pack
@@ -49,6 +51,7 @@ __all__ = [
     "WorkerDiedError",
     "WorkerInfo",
     "WrittenShard",
+    "concat",
     "default_collate",
     "default_convert",
     "from_iterable",
@@ -57,11 +60,13 @@ __all__ = [
     "get_worker_info",
     "is_empty",
     "merge_states",
+    "mix",
     "sample_rng",
     "sample_seed",
     "split",
     "verify_cache",
 ]
+# Without "zip": whoever imports * must not lose Python's own.
 
 _HOME = {
     "AsyncIterableDataset": "recipes",
@@ -82,6 +87,7 @@ _HOME = {
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",
     "WrittenShard": "writer",
+    "concat": "mixtures",
     "default_collate": "collate",
     "default_convert": "collate",
     "from_iterable": "recipes",
@@ -90,10 +96,12 @@ _HOME = {
     "get_worker_info": "torch_kind.worker_info",
     "is_empty": "collate",
     "merge_states": "plan.states",
+    "mix": "mixtures",
     "sample_rng": "ops.draws",
     "sample_seed": "ops.draws",
     "split": "torch_kind.split",
     "verify_cache": "cache.audit",
+    "zip": "mixtures",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -49,6 +50,7 @@ class Statistics:
         size_bytes: Bytes of tensors, arrays, strings and byte strings in them, and 8 for each number; of long
             lists within a batch an estimate. See ``sizes.bytes_of``.
         wait_s: Time the consumer has waited: for the pass to start, for batches, and for the end.
+        components: Samples of each component of a mixture, by its name; empty for other recipes.
         network: What it took to get them, of all processes together.
         started_s: When the pass began, by ``time.perf_counter()``.
         ended_s: When it was over, likewise; None before.
@@ -59,6 +61,7 @@ class Statistics:
     tokens: int = 0
     size_bytes: int = 0
     wait_s: float = 0.0
+    components: dict[str, int] = field(default_factory=dict)
     network: NetworkCounts = field(default_factory=NetworkCounts)
     started_s: float = field(default_factory=time.perf_counter)
     ended_s: float | None = None
@@ -73,6 +76,11 @@ class Statistics:
         self.waited(since_s)
         if self.bar is not None:
             self.bar.show(self)
+
+    def count_components(self, samples: Sequence[int]) -> None:
+        """How many samples of each component are in a batch that was delivered."""
+        for name, count in zip(self.components, samples, strict=False):
+            self.components[name] += count
 
     def waited(self, since_s: float) -> None:
         """The consumer has waited since then, to this moment or to the end of the pass."""
@@ -100,8 +108,9 @@ class Statistics:
 
     def __repr__(self) -> str:
         tokens = f"tokens={self.tokens}, " if self.tokens else ""
+        components = f"components={self.components}, " if self.components else ""
         return (
-            f"Statistics(batches={self.batches}, samples={self.samples}, {tokens}"
+            f"Statistics(batches={self.batches}, samples={self.samples}, {components}{tokens}"
             f"size_bytes={self.size_bytes}, elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, "
             f"wait_share={self.wait_share:.3f}, network={self.network})"
         )

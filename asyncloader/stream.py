@@ -28,6 +28,7 @@ from .plan.lanes import Rotation
 from .plan.topology import Topology, World
 from .progress import NetworkCounts
 from .sizes import bytes_of
+from .sources.components import counted_names
 from .types import Position
 
 __all__ = ["Collated", "Job", "MergedLanes", "Note", "read_lanes"]
@@ -42,6 +43,7 @@ class Note(NamedTuple):
         samples: How many samples the batch has.
         size_bytes: How many bytes of data it holds.
         tokens: How many tokens it has, as far as its batching counts them.
+        components: How many of its samples came from each component, if it is of a mixture.
         network: What the process has asked of the network since its note before; None for nothing.
         shortfalls: Every ``take`` that fell short since then.
     """
@@ -51,6 +53,7 @@ class Note(NamedTuple):
     samples: int = 0
     size_bytes: int = 0
     tokens: int = 0
+    components: Sequence[int] = ()
     network: NetworkCounts | None = None
     shortfalls: tuple[Shortfall, ...] = ()
 
@@ -124,7 +127,7 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
     order = [lane for lane, _ in job.turns]
     rotation = job.rotation()
     # A third for the operators that make samples, if there are any.
-    makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.ops)
+    makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.all_ops)
     made_bytes = job.read_bytes // 3 if makers else 0
     budget = Budget(job.read_bytes - made_bytes, order)
     shared: dict[Any, Any] = {}
@@ -184,7 +187,9 @@ def _collate(job: Job, number: int, batch: Batch) -> tuple[Any, Note]:
     except Exception as error:
         note_batch(error, "collate_fn", trail, len(block))
         raise
-    return collated, Note(number, batch.position, batch.samples, bytes_of(collated), batch.tokens)
+    components = len(counted_names(job.recipe.source))
+    counts = batch.count_components(components) if components else ()
+    return collated, Note(number, batch.position, batch.samples, bytes_of(collated), batch.tokens, counts)
 
 
 class NoteReceiver(Protocol):

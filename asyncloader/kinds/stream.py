@@ -31,7 +31,7 @@ from ..run.run import BatchIterator, Run
 from ..run.thread import stream_in_thread
 from ..run.workers import WorkerSetting, stream_in_workers
 from ..seeding import draw_base_seed
-from ..sources.shards import Shards
+from ..sources.components import counted_names
 from ..stream import Job
 from ..workers import ForkServer
 from .kind import Loader
@@ -98,8 +98,9 @@ class StreamKind:
             loader.rank, loader.world_size, lambda: process_group(sys.modules), os.environ
         )
         self._lane_count = choose_lanes(loader.lanes, self._world, loader.num_workers)
-        if isinstance(self._recipe.source, Shards):
-            check_shards(len(self._recipe.source.urls), self._world)
+        shards = self._recipe.source.shard_count
+        if shards is not None:
+            check_shards(shards, self._world)
         self._passes = Passes(rank_lanes(self._lane_count, self._world))
 
     # --- iterating ---
@@ -110,7 +111,10 @@ class StreamKind:
         limit = _memory_bytes(loader)
         seed = draw_base_seed(loader.generator)
         job = self._job(loader, cursor, limit)
-        statistics = Statistics(bar=self._bar(loader, cursor) if loader.progress else None)
+        statistics = Statistics(
+            components=dict.fromkeys(counted_names(self._recipe.source), 0),
+            bar=self._bar(loader, cursor) if loader.progress else None,
+        )
         with ExitStack() as stack:
             stack.callback(statistics.end)
             if loader.num_workers == 0 or not job.turns:

@@ -109,6 +109,8 @@ def _open_rng(lane: Lane, trail: Trail, index: int) -> np.random.Generator:
     import numpy as np
 
     place = trail.place(index)
+    # In a mixture also which component, and whether that calls the function or somebody behind it.
+    mixed = (*place.component, len(lane.component)) if place.component else ()
     key = (
         (lane.order_seed or 0) & _WORD,
         lane.topology.epoch,
@@ -116,5 +118,6 @@ def _open_rng(lane: Lane, trail: Trail, index: int) -> np.random.Generator:
         place.repetition,
         place.number,
         place.sample,
+        *mixed,
     )
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))

@@ -28,6 +28,8 @@ class Deal:
         epoch: Number of the pass.
         order_seed: Draws the order of shards; None for the order given.
         repetition: Which repetition of the data within the epoch this is.
+        component: Which component of a mixture they are lanes of, behind those of the mixtures around it.
+        varies: Whether they differ from repetition to repetition also where shards keep their order.
     """
 
     lanes: tuple[int, ...]
@@ -35,6 +37,12 @@ class Deal:
     epoch: int
     order_seed: int | None
     repetition: int = 0
+    component: tuple[int, ...] = ()
+    varies: bool = False
+
+    def draw_key(self, seed: int) -> tuple[int, ...]:
+        """What seeds a draw for all lanes alike."""
+        return seed, self.epoch, self.repetition, *self.component
 
     def repeated(self, repetition: int) -> Deal:
         """The same lanes in another repetition, for which shards are dealt anew."""
@@ -47,7 +55,7 @@ Counter: TypeAlias = Callable[[Deal], list[float]]
 
 def lane_counts(samples: Sequence[int], deal: Deal) -> list[float]:
     """The samples of each lane, given those of each shard."""
-    key = None if deal.order_seed is None else (deal.order_seed, deal.epoch, deal.repetition)
+    key = None if deal.order_seed is None else deal.draw_key(deal.order_seed)
     in_order = np.asarray(samples, np.int64)[epoch_order(len(samples), key)]
     return [int(in_order[lane :: deal.lane_count].sum()) for lane in deal.lanes]
 

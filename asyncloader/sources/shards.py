@@ -85,11 +85,15 @@ class Shards:
             for nth, shard in enumerate(mine[first:], first):
                 url = redact(self.urls[shard])
                 for block in self._decode(shard, inside, out.receive()):
-                    trail = SourceTrail(block.trail, url, shard, lane.repetition)
+                    trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)
                     yield block.follow(NestedTrail(trail, {"shard": nth}))
                 inside = {}
         finally:
             out.close()
+
+    @property
+    def shard_count(self) -> int:
+        return len(self.urls)
 
     def count_samples(self, deal: Deal) -> list[float]:
         """The samples of each lane, by the manifest."""

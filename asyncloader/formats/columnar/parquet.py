@@ -70,7 +70,7 @@ def _layout_of(footer: bytes, length: int, start_sample: int, selection: Selecti
             chunks = _chunks_of(group, index, choice)
             _check_chunks(chunks, index, length - len(footer))
             spans.append([Span(chunk.start, min(chunk.stop + padding, length)) for chunk in chunks])
-            groups.append(RowGroup(index, first, group.rows, sum(chunk.decoded_bytes for chunk in chunks)))
+            groups.append(RowGroup(index, first, group.rows, tuple(chunks)))
         first += group.rows
     check_rows(first, start_sample)
     merged, complete = merge(spans)
