@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["NetworkCounts", "ProgressBar", "Statistics"]
@@ -30,13 +30,18 @@ class NetworkCounts:
     def since(self, before: NetworkCounts) -> NetworkCounts:
         """The difference to an earlier count."""
         return NetworkCounts(
-            *(getattr(self, count.name) - getattr(before, count.name) for count in fields(self))
+            self.requests - before.requests,
+            self.retries - before.retries,
+            self.throttled - before.throttled,
+            self.hedges - before.hedges,
         )
 
     def add(self, more: NetworkCounts) -> None:
         """Count what another process has done."""
-        for name in [count.name for count in fields(self)]:
-            setattr(self, name, getattr(self, name) + getattr(more, name))
+        self.requests += more.requests
+        self.retries += more.retries
+        self.throttled += more.throttled
+        self.hedges += more.hedges
 
 
 @dataclass(slots=True, repr=False)

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ._flow.budget import Budget
 from ._flow.channel import EndOfChannel
 from ._flow.engine import Engine
-from .collate.block import collate_block
+from .collate.block import collate_block, takes_columns
 from .dataset import Dataset
 from .ops.async_map import AsyncMap
 from .ops.batching import Batch, Batching, Single
@@ -143,6 +143,7 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             shared=shared,
             want=job.open_want(),
             shortfalls=shortfalls,
+            columns=takes_columns(job.collate_fn),
         )
 
     with ExitStack() as stack:
@@ -155,8 +156,9 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             made = [next(streams[lane], (None, Note(lane, None)))]
             note = made[0][1]
             if network != told:
-                before, told = told, replace(network)  # once: the loop's thread goes on counting
-                note = note._replace(network=told.since(before))
+                news = network.since(told)
+                told.add(news)  # not what is there by now: the loop's thread goes on counting
+                note = note._replace(network=news)
             if note.position is None:
                 rotation.mark_dry()
                 note = note._replace(shortfalls=tuple(shortfalls))

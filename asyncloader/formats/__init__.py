@@ -8,6 +8,7 @@ it must see, and returns those to be read, with the decoder to feed them to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -20,7 +21,8 @@ from .columnar.importing import check_pyarrow
 from .columnar.parquet import plan_parquet
 from .columnar.selection import EVERYTHING, Selection
 from .decoder import Decoder
-from .lines import JsonlDecoder, TextDecoder
+from .json_lines import JsonlDecoder
+from .lines import TextDecoder
 from .tar import TarDecoder
 
 __all__ = [
@@ -47,12 +49,14 @@ class Format(NamedTuple):
         short_suffixes: Endings that stand for format and compression at once, with the compression.
         plan: Makes a plan from ``start_sample``, ``selection`` and ``footers``; None for a format that is
             read from front to back. One with a plan has columns, and is not compressed as a whole.
+        columns: Makes a decoder, likewise, for those who have a use for columns; None if there is none.
     """
 
     decoder: Callable[..., Decoder] | None
     suffixes: tuple[str, ...]
     short_suffixes: Mapping[str, str] = MappingProxyType({})
     plan: Callable[..., Planning] | None = None
+    columns: Callable[..., Decoder] | None = None
 
 
 formats = MappingProxyType(
@@ -60,7 +64,7 @@ formats = MappingProxyType(
         "tar": Format(
             TarDecoder, (".tar",), {".tgz": "gzip", ".tzst": "zstd", ".txz": "xz", ".tbz2": "bzip2"}
         ),
-        "jsonl": Format(JsonlDecoder, (".jsonl", ".ndjson")),
+        "jsonl": Format(JsonlDecoder, (".jsonl", ".ndjson"), columns=partial(JsonlDecoder, columns=True)),
         "text": Format(TextDecoder, (".txt", ".text")),
         "parquet": Format(None, (".parquet", ".pq"), plan=plan_parquet),
         "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow),
@@ -150,7 +154,7 @@ def check_format(name: str) -> None:
         raise ValueError(f"format must be one of {', '.join(map(repr, formats))}, not {name!r}")
 
 
-def open_decoder(name: str, *, start_sample: int = 0, start_byte: int = 0) -> Decoder:
+def open_decoder(name: str, *, start_sample: int = 0, start_byte: int = 0, columns: bool = False) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
 
     From the start, the first bytes tell whether the shard is compressed, whatever its name says:
@@ -162,6 +166,7 @@ def open_decoder(name: str, *, start_sample: int = 0, start_byte: int = 0) -> De
         start_sample: Samples of the shard that were had already. Without ``start_byte`` they are
             decoded again and dropped.
         start_byte: Offset in the shard of the first byte that will be fed, as the position says.
+        columns: Give columns, where the format has a way to make them of samples that are alike.
 
     Returns:
         A decoder whose trails count from the start of the shard.
@@ -172,7 +177,8 @@ def open_decoder(name: str, *, start_sample: int = 0, start_byte: int = 0) -> De
     check_format(name)
     if start_sample < 0 or start_byte < 0:
         raise ValueError(f"start_sample={start_sample} and start_byte={start_byte} must be 0 or more")
-    decoder = formats[name].decoder
+    row = formats[name]
+    decoder = row.columns if columns and row.columns is not None else row.decoder
     if decoder is None:
         raise ValueError(f"{name!r} is not read from front to back: open_plan gives its decoder")
     if start_byte:

@@ -131,7 +131,7 @@ class Single:
     samples_per_batch = 1
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
-        with closing(upstream(start, lane)) as blocks:
+        with closing(upstream(start, lane.for_columns(False))) as blocks:
             for block in lane.want.pull_for_batches(blocks, lambda: 1):
                 yield from map(_batch, _alone(block))
 

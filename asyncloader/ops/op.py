@@ -123,6 +123,8 @@ class Lane:
         operator: Which of the recipe's operators is being opened, from 0.
         want: What the stream is pulled for.
         shortfalls: Told of each ``take`` that could not be kept.
+        columns: Whether what reads the stream has a use for columns. It decides nothing of what samples are:
+            a source that has the choice gives what is had for less.
         component: Which component of a mixture this is the lane of, behind those of the mixtures around it;
             empty outside of any. Keeps apart what components of one seed draw.
     """
@@ -138,11 +140,16 @@ class Lane:
     operator: int = 0
     want: Want = field(default_factory=Want, compare=False)
     shortfalls: list[Shortfall] = field(default_factory=list, compare=False)
+    columns: bool = False
     component: tuple[int, ...] = ()
 
     def repeated(self, repetition: int) -> Lane:
         """This lane in another repetition; shuffles draw anew in each."""
         return replace(self, repetition=repetition)
+
+    def for_columns(self, columns: bool) -> Lane:
+        """This lane as it is for whoever reads columns, or rows."""
+        return self if columns == self.columns else replace(self, columns=columns)
 
     def draw_key(self, seed: int) -> tuple[int, ...]:
         """What seeds a draw for all lanes alike."""

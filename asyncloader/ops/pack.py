@@ -83,6 +83,7 @@ class Pack:
             )
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
+        lane = lane.for_columns(True)
         rows = (
             self._in_order(upstream, start, lane)
             if self.pool is None

@@ -84,7 +84,7 @@ class Shards:
         try:
             for nth, shard in enumerate(mine[first:], first):
                 url = redact(self.urls[shard])
-                for block in self._decode(shard, inside, out.receive()):
+                for block in self._decode(shard, inside, out.receive(), lane.columns):
                     trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)
                     yield block.follow(NestedTrail(trail, {"shard": nth}))
                 inside = {}
@@ -152,26 +152,27 @@ class Shards:
         )
         return url, start.get("byte", 0) if plan is None else plan
 
-    def _open_decoder(self, shard: int, start: Position, chunks: ShardChunks) -> Decoder:
+    def _open_decoder(self, shard: int, start: Position, chunks: ShardChunks, columns: bool) -> Decoder:
         """The decoder of what is read of a shard, which is known when its first chunk has come."""
         if chunks.layout is None:
             sample, byte = start.get("sample", 0), start.get("byte", 0)
-            return open_decoder(self.formats[shard], start_sample=sample, start_byte=byte)
+            return open_decoder(self.formats[shard], start_sample=sample, start_byte=byte, columns=columns)
         decoder: Decoder = chunks.layout.open_decoder()
         return decoder
 
-    def _decode(self, shard: int, start: Position, chunks: ShardChunks) -> Blocks:
+    def _decode(self, shard: int, start: Position, chunks: ShardChunks, columns: bool) -> Blocks:
         """The samples of one shard; closes its channel, which stops its requests."""
         url = redact(self.urls[shard])
         expected = self.checks[shard] if self.checks else None
         check = ShardCheck(url, expected, start, counts=self.selection.filters is None)
         decoder: Decoder | None = None
+        open_decoder = partial(self._open_decoder, shard, start, chunks, columns)
         try:
             for chunk in check.watch(chunks):
-                decoder = decoder or self._open_decoder(shard, start, chunks)
+                decoder = decoder or open_decoder()
                 for block in decoder.feed(chunk):
                     yield check.count(_with_url(block, url))
-            decoder = decoder or self._open_decoder(shard, start, chunks)
+            decoder = decoder or open_decoder()
             for block in decoder.finish():
                 yield check.count(_with_url(block, url))
             check.finish()
