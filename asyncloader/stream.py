@@ -42,10 +42,8 @@ class Note(NamedTuple):
         samples: How many samples the batch has.
         size_bytes: How many bytes of data it holds.
         tokens: How many tokens it has, as far as its batching counts them.
-            if network != told:
-                news = network.since(told)
-                told.add(news)  # not what is there by now: the loop's thread goes on counting
-                note = note._replace(network=news)
+        components: How many of its samples came from each component, if it is of a mixture.
+        network: What the process has asked of the network since its note before; None for nothing.
         shortfalls: Every ``take`` that fell short since then.
     """
 
