@@ -43,8 +43,10 @@ class Note(NamedTuple):
         samples: How many samples the batch has.
         size_bytes: How many bytes of data it holds.
         tokens: How many tokens it has, as far as its batching counts them.
-        components: How many of its samples came from each component, if it is of a mixture.
-        network: What the process has asked of the network since its note before.
+            if network != told:
+                news = network.since(told)
+                told.add(news)  # not what is there by now: the loop's thread goes on counting
+                note = note._replace(network=news)
         shortfalls: Every ``take`` that fell short since then.
     """
 
@@ -54,7 +56,7 @@ class Note(NamedTuple):
     size_bytes: int = 0
     tokens: int = 0
     components: Sequence[int] = ()
-    network: NetworkCounts = NetworkCounts()
+    network: NetworkCounts | None = None
     shortfalls: tuple[Shortfall, ...] = ()
 
 
@@ -155,15 +157,17 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             budget.pass_turn(lane)
             made = [next(streams[lane], (None, Note(lane, None)))]
             note = made[0][1]
-            news = network.since(told)
-            told.add(news)
+            if network != told:
+                news = network.since(told)
+                told.add(news)  # not what is there by now: the loop's thread goes on counting
+                note = note._replace(network=news)
             if note.position is None:
                 rotation.mark_dry()
                 note = note._replace(shortfalls=tuple(shortfalls))
                 shortfalls.clear()
             else:
                 rotation.advance()
-            yield made.pop()[0], note._replace(network=news)  # nothing here holds it meanwhile
+            yield made.pop()[0], note  # nothing here holds it meanwhile
 
 
 def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
@@ -263,7 +267,8 @@ class MergedLanes:
     def _take_turn(self, lane: int, note: Note) -> bool:
         """Pass the turn on; say whether there is a batch, or only the word that the lane has ended."""
         assert note.lane == lane, f"lane {note.lane} came in the turn of lane {lane}"
-        self._network.add(note.network)
+        if note.network is not None:
+            self._network.add(note.network)
         self.shortfalls += note.shortfalls
         if note.position is None:
             self._rotation.mark_dry()

@@ -22,6 +22,7 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -134,29 +135,30 @@ class Draws:
     def coming(self, component: int, most: int) -> int:
         """How many of the next ``most`` draws are of a component, as far as they are worked out."""
         stop = self._done + min(most, _AT_ONCE)
-        return int(np.searchsorted(self._places[component], stop)) - self._used[component]
+        return int(self._places[component].searchsorted(stop)) - self._used[component]
 
-    def take(self, held: Sequence[int]) -> NDArray[np.int64]:
+    def take(self, held: Sequence[int]) -> tuple[NDArray[np.int64], list[int]]:
         """Make all draws, some hundred at most, up to one whose component has no sample left.
 
         Args:
             held: How many samples there are of each component.
 
         Returns:
-            The component of each draw that was made, ``(n,)``; may be empty.
+            The component of each draw that was made, ``(n,)``, which may be none; and how many are of each.
         """
         stop = _AT_ONCE
         for places, used, count in zip(self._places, self._used, held, strict=True):
             if used + count < len(places):
                 stop = min(stop, int(places[used + count]))
         made = self._ahead[self._done : stop]
+        counts: list[int] = np.bincount(made, minlength=len(held)).tolist()
         self.drawn += len(made)
         self._done = stop
         if stop == _AT_ONCE:
             self._work_out()
         else:
-            self._used = [int(np.searchsorted(places, stop)) for places in self._places]
-        return made
+            self._used = list(map(add, self._used, counts))
+        return made, counts
 
     def _work_out(self) -> None:
         self._ahead = self._schedule.draws(self.drawn, _AT_ONCE)

@@ -209,6 +209,7 @@ class Feed:
         begins_anew: Whether it may, so that positions say which repetition they are in.
 
     Attributes:
+        held: How many samples are here.
         mark: Where it goes on behind the last sample that was taken; None before the first one.
         repetition: How often it has begun anew.
     """
@@ -228,16 +229,11 @@ class Feed:
         self._lane, self._portion = source.lane_of(number, lane, share)
         self._blocks: Blocks | None = None
         self._held: Block | None = None
-        self._first = 0
+        self.held = 0
         self._wanted = sys.maxsize
         self._begins_anew = begins_anew
         self.mark = None if saved is None else Mark.at(saved)
         self.repetition: int = (saved or START).get("repetition", 0)
-
-    @property
-    def held(self) -> int:
-        """How many samples are here."""
-        return 0 if self._held is None else len(self._held) - self._first
 
     def pull(self, wanted: Callable[[], int]) -> bool:
         """Wait for the next block, when nothing is held; says whether there is one.
@@ -252,19 +248,21 @@ class Feed:
         try:
             if self._blocks is None:
                 self._blocks = self._open(START if self.mark is None else self.mark.position())
-            self._held, self._first = next(self._blocks, None), 0
+            self._held = next(self._blocks, None)
         except Exception as error:
             error.add_note(f"in component {self._name!r} of {self._kind}")
             raise
+        self.held = 0 if self._held is None else len(self._held)
         return self._held is not None
 
     def take(self, count: int) -> Block:
         """The next samples of those held, all or fewer of them."""
-        held, first = self._held, self._first
-        assert held is not None and 0 < count <= self.held
-        self._first += count
-        part = held if count == len(held) else held.part(first, first + count)
-        if self._first == len(held):
+        block = self._held
+        assert block is not None and 0 < count <= self.held
+        first = len(block) - self.held
+        self.held -= count
+        part = block.part(first, first + count) if count < len(block) else block
+        if not self.held:
             self._held = None
         self.mark = Mark(part.trail, count - 1)
         return part
@@ -276,7 +274,7 @@ class Feed:
 
     def close(self) -> None:
         """Close what is open. Idempotent."""
-        blocks, self._blocks, self._held = self._blocks, None, None
+        blocks, self._blocks, self._held, self.held = self._blocks, None, None, 0
         if blocks is not None:
             blocks.close()
 
@@ -288,10 +286,10 @@ class Feed:
             start = start.get("from", START) if start.get("repetition") == self.repetition else START
 
         def wanted() -> int:
-            return self._wanted if want.is_bounded else want.samples
+            return self._wanted
 
         with closing(self._recipe.open(start, lane)) as blocks:
-            for block in want.pull(blocks, wanted):
+            for block in want.pull(blocks, wanted) if want.is_bounded else blocks:
                 if self._begins_anew:
                     block = block.follow(NestedTrail(block.trail, {"repetition": self.repetition}))
                 yield block

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Columns, Place, Trail, join
+from ..blocks import Block, Columns, Place, Rows, Trail, join
 from ..ops.op import Blocks, Lane
 from ..plan.counts import Deal
 from ..plan.mixing import Draws, Stop, goes_on_without, leg_of, mixed_count
@@ -129,20 +129,13 @@ class _Mixing:
     def _next_block(self) -> Block | None:
         """What can be handed on before anything has to be waited for."""
         feeds, drawn = self._feeds, self._draws.drawn
-        made = self._draws.take([feed.held for feed in feeds])
+        made, counts = self._draws.take([feed.held for feed in feeds])
         if not len(made):
             return None
-        before = tuple(feed.mark for feed in feeds)
-        counts = np.bincount(made, minlength=len(feeds)).tolist()
+        before = [feed.mark for feed in feeds]
         parts = {number: feeds[number].take(count) for number, count in enumerate(counts) if count}
         trails = {number: part.trail for number, part in parts.items()}
-        trail = _MixedTrail(made, trails, before, drawn, tuple(self._gone))
-        joined = join(list(parts.values()))
-        if len(parts) == 1:
-            return joined.follow(trail)
-        # Joined, the samples stand component by component.
-        order = np.argsort(np.argsort(made, kind="stable"))
-        return joined.take(order if isinstance(joined, Columns) else order.tolist()).follow(trail)  # type: ignore[arg-type]
+        return _in_turn(parts, made).follow(_MixedTrail(made, trails, before, drawn, self._gone))
 
     def _pull(self, number: int) -> bool:
         """Wait for samples of a component."""
@@ -166,7 +159,7 @@ class _Mixing:
                     if self._pull(number):
                         return True
         feed.close()
-        self._gone.append(number)
+        self._gone = [*self._gone, number]  # trails have the one before
         if not goes_on_without(number, self._live(), self._endless, self._stop):
             return False
         self._draws = self._open_leg(0)
@@ -177,6 +170,20 @@ class _Mixing:
 
     def _open_leg(self, drawn: int) -> Draws:
         return Draws(*leg_of(self._weights, self._key, self._gone), drawn)
+
+
+def _in_turn(parts: Mapping[int, Block], made: NDArray[np.int64]) -> Block:
+    """The samples of each component, in the order in which the components were drawn."""
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    if all(isinstance(part, Columns) for part in parts.values()):
+        joined = join([parts[number] for number in sorted(parts)])
+        # Joined, they stand component by component.
+        places = np.empty(len(made), np.int64)
+        places[np.argsort(made, kind="stable")] = np.arange(len(made))
+        return joined.take(places if isinstance(joined, Columns) else places.tolist())  # type: ignore[arg-type]
+    rows = {number: iter(part.rows()) for number, part in parts.items()}
+    return Rows([next(rows[number]) for number in made.tolist()], next(iter(parts.values())).trail)
 
 
 @dataclass(slots=True)
@@ -195,7 +202,7 @@ class _MixedTrail:
     trails: Mapping[int, Trail]
     before: Sequence[Mark | None]
     drawn: int
-    gone: tuple[int, ...]
+    gone: Sequence[int]
 
     def after(self, index: int) -> Position:
         counts = np.bincount(self.made[: index + 1], minlength=len(self.before)).tolist()

@@ -17,8 +17,10 @@ import pytest
 from corpus import Corpus
 
 import asyncloader as al
+from asyncloader import testing
 
 from .harness import LARGEST_STATE_BYTES, assert_resume_everywhere, drained
+from .worlds import assert_every_world_goes_on
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -187,6 +189,15 @@ def test_all_brings_every_sample_once_over_ranks_and_workers(
         counted.update(loader.statistics.components)
     assert sorted(found) == EVERY
     assert counted == SIZES
+
+
+def test_ranks_merge_their_states_and_go_on_as_another_world(folder: Folder) -> None:
+    recipe = al.mix(folder.recipes(), weights=WEIGHTS, stop="repeat").shuffle(4)
+
+    def make(**options: Any) -> al.DataLoader[Any]:
+        return al.DataLoader(recipe, 8, lanes=2, collate_fn=PAD, **options)
+
+    assert_every_world_goes_on(make, sizes=(1, 2))
 
 
 def test_first_ends_with_the_first_component_that_is_dry_and_keeps_the_weights(folder: Folder) -> None:
@@ -368,6 +379,25 @@ def test_a_rank_that_would_get_nothing_is_refused(folder: Folder) -> None:
     al.DataLoader(al.mix([recipe, folder.recipe("own")]), 4, rank=0, world_size=5)
     with pytest.raises(ValueError, match="1 shards cannot be split over 2 ranks"):
         al.DataLoader(al.zip([recipe, folder.recipe("parquet")]), 4, rank=0, world_size=2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_components_share_little_memory_without_waiting_for_each_other(workers: int, tmp_path: Path) -> None:
+    """Each shard is larger than what a component may have in flight."""
+    for name in "abc":
+        with al.ShardWriter(tmp_path / f"{name}-{{}}.tar", max_samples=4) as writer:
+            for index in range(24):
+                writer.write({"__key__": f"{name}-{index}", "bin": bytes(200_000)})
+    with testing.serve(tmp_path) as server:
+        recipes = {
+            name: al.from_urls(server.url_of("") + f"{name}-{{0..5}}.tar").shuffle(2) for name in "abc"
+        }
+        recipe = al.mix(recipes, weights=[90, 9, 1], stop="all").map(lambda sample: sample["__key__"])
+        loader = al.DataLoader(
+            recipe, 4, num_workers=workers, lanes=6, memory_limit="16 MiB", collate_fn=list
+        )
+        keys = [key for batch in loader for key in batch]
+    assert sorted(keys) == sorted(f"{name}-{index}" for name in "abc" for index in range(24))
 
 
 # --- side by side ---

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from corpus import fingerprint
-from hypothesis import given, settings
+from hypothesis import given, seed, settings
 from hypothesis import strategies as st
 
 from .drawn_recipes import (
@@ -39,7 +39,8 @@ def forms(tmp_path_factory: pytest.TempPathFactory) -> Forms:
     return Forms(tmp_path_factory.mktemp("forms")).write()
 
 
-many = settings(drawn, max_examples=400)
+# Of the slow form, each drawn from a seed of its own: one can be run alone, as `-k over_all_forms[3]`.
+PARTS = 8
 in_process = given(
     steps=st.lists(st.one_of(permuting, changing), max_size=4), how=batches, epoch=st.integers(0, 1)
 )
@@ -138,15 +139,29 @@ def test_tokens_in_are_tokens_out(forms: Forms, steps: list[Op], batching: Any, 
 
 
 @pytest.mark.slow
-@many
-@in_process
-def test_many_recipes_over_all_forms(forms: Forms, steps: list[Op], how: Batches, epoch: int) -> None:
-    check_forms(forms, steps, how, epoch)
-    check_cuts(forms, steps, how, epoch)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_recipes_over_all_forms(forms: Forms, part: int) -> None:
+    """A minute each on an idle machine of two cores."""
+
+    @seed(part)
+    @settings(drawn, max_examples=50)
+    @in_process
+    def check(steps: list[Op], how: Batches, epoch: int) -> None:
+        check_forms(forms, steps, how, epoch)
+        check_cuts(forms, steps, how, epoch)
+
+    check()
 
 
 @pytest.mark.slow
-@settings(drawn, max_examples=60)
-@in_process
-def test_many_recipes_with_workers(forms: Forms, steps: list[Op], how: Batches, epoch: int) -> None:
-    check_workers(forms, steps, how, epoch)
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_many_recipes_with_workers(forms: Forms, part: int) -> None:
+    @seed(part)
+    @settings(drawn, max_examples=8)
+    @in_process
+    def check(steps: list[Op], how: Batches, epoch: int) -> None:
+        check_workers(forms, steps, how, epoch)
+
+    check()

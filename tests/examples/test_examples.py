@@ -40,6 +40,11 @@ SAYS = {
         r"read \d% of the bytes|read 1\d% of the bytes"
     ),
     "hugging_face.py": r"each once: True",
+    "mixture.py": (
+        r"epoch 0: \{'web': 800, 'books': 150, 'chats': 50\}\nepoch 1: .*\n"
+        r"epoch 2: \{'web': 400, 'books': 300, 'chats': 300\}\n"
+        r"stop='all': 4400 samples, each once\nresumed after 30 batches: .* without a stop: True"
+    ),
     "own_source.py": r"a class: True\na function: True\nrefused: Careless should yield only its part",
     "padded_text.py": r"epoch 2: 600 texts, (9[5-9]|100)% right, \d+ positions of padding",
     "length_buckets.py": (

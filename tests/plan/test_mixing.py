@@ -108,7 +108,9 @@ def test_draws_are_made_as_far_as_there_are_samples(
         assert all(found <= ahead.count(component) for component, found in enumerate(coming))
         assert coming[due] >= 1
         held[due] += samples
-        part = draws.take(held).tolist()
+        taken, counts = draws.take(held)
+        part = taken.tolist()
+        assert counts == [part.count(component) for component in range(len(weights))]
         for component in part:
             held[component] -= 1
         assert min(held) >= 0
