@@ -10,7 +10,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from .._flow.channel import Channel
-from ..blocks import Block, NestedTrail, Rows, SourceTrail
+from ..blocks import Block, NestedTrail, Place, Rows, SourceTrail
 from ..cache.store import CachedStores
 from ..errors import FormatError
 from ..formats import open_decoder, open_plan
@@ -106,6 +106,15 @@ class Shards:
                 "ShardWriter writes one, and python -m asyncloader.manifest makes it of shards that exist"
             )
         return lane_counts(counts, deal)
+
+    def place_at(self, position: Position, deal: Deal) -> Place | None:
+        key = None if deal.order_seed is None else deal.draw_key(deal.order_seed)
+        mine = lane_shards(len(self.urls), deal.lanes[0], deal.lane_count, key)
+        nth: int = position.get("shard", 0)
+        if nth >= len(mine):
+            return None
+        sample = position.get("from", START).get("sample", 0)
+        return Place(redact(self.urls[mine[nth]]), sample, mine[nth], deal.repetition)
 
     def describe(self) -> Mapping[str, Any]:
         return dict(self._described)
