@@ -310,7 +310,7 @@ CONTENTS = (
         later(T.WrongRange, 1, "body", times=1),
         "tar header checksum: expected",
         PROMISED,
-        "parquet: row group 0 cannot be read",
+        "parquet: column '__key__' of row group 0: damaged: the page at byte 4 has no header",
         error=al.FormatError,
         jsonl_error=al.StoreError,
         manifest=True,

@@ -108,7 +108,7 @@ def _page_at(file: io.RawIOBase, at: int, what: str) -> _Page:
             return _parsed(content)
         except (DamagedError, KeyError) as error:
             if len(content) < size or size >= _MOST_HEADER_BYTES:
-                raise FormatError(f"{what}: damaged: the page at byte {at} has no header: {error}") from error
+                raise FormatError(f"{what}: damaged: the page at byte {at} has no header") from error
         size *= 16
 
 
