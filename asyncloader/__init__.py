@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .dataset import Dataset
     from .errors import FormatError, StoreError, WorkerDiedError
     from .loader import DataLoader
+    from .manifest.building import build_index
     from .ops.buckets import Buckets
     from .ops.draws import sample_rng, sample_seed
     from .ops.pack import Pack
@@ -47,6 +48,7 @@ __all__ = [
     "WorkerDiedError",
     "WorkerInfo",
     "WrittenShard",
+    "build_index",
     "default_collate",
     "default_convert",
     "from_iterable",
@@ -77,6 +79,7 @@ _HOME = {
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",
     "WrittenShard": "writer",
+    "build_index": "manifest.building",
     "default_collate": "collate",
     "default_convert": "collate",
     "from_iterable": "recipes",

@@ -19,7 +19,7 @@ from ..ops.batching import Batching, FixedSize, Single
 from ..options import check_ahead, check_streaming, memory_bytes
 from ..plan.checkpoint import Cursor, load_cursor, save_cursor
 from ..plan.counts import Deal, UnknownCount
-from ..plan.lanes import check_shards, choose_lanes, rank_lanes
+from ..plan.lanes import choose_lanes, rank_lanes
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
 from ..recipes import AsyncIterableDataset, from_iterable
@@ -102,7 +102,7 @@ class StreamKind:
         )
         self._lane_count = choose_lanes(loader.lanes, self._world, loader.num_workers)
         if isinstance(self._recipe.source, Shards):
-            check_shards(len(self._recipe.source.urls), self._world)
+            self._recipe.source.check_world(self._world)
         self._next = self._new_cursor(0)
 
     # --- iterating ---

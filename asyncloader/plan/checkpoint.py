@@ -97,6 +97,8 @@ def load_cursor(
         for name in {**saved, **mine}
         if saved.get(name) != mine.get(name)
         and not (name in _OPTIONAL and name not in saved)
+        # Between two epochs nothing is dealt yet.
+        and not (name == "dealt" and not _has_begun(state))
         # Other shards differ in number and contents too: that is said once.
         and not (name in ("shards", "contents_sha256") and name in mine and _are_other_shards(saved, mine))
     ]
@@ -116,12 +118,25 @@ def load_cursor(
     return Cursor(state["epoch"], lanes, state["turn"], positions, batches)
 
 
+def _has_begun(state: Mapping[str, Any]) -> bool:
+    """Whether some lane has delivered something of the epoch."""
+    positions = state["positions"]
+    return not isinstance(positions, Mapping) or bool(positions.get("lanes"))
+
+
 def _difference(name: str, saved: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
     """One entry of the recipe that is not as it was; digests in words, since nobody can compare them."""
     if name == "contents_sha256":
         if name not in mine:
             return "manifest: the shards' manifest was known then and is not now; name it with manifest="
         return "manifest: it tells of other contents of the shards than then; were they written anew?"
+    if name == "dealt":
+        if name in mine:
+            return (
+                "dealt: the lanes were dealt whole shards then, and runs of samples now, since the manifest "
+                "has become an index; finish this epoch without it, or as it was, and go on with it then"
+            )
+        return "dealt: the lanes were cut by an index, which is not known now; name it with manifest="
     if name == "urls_sha256" and _are_other_shards(saved, mine):
         then, now = saved["shards"], mine["shards"]
         how = ", of other names or in another order" if then == now else ""
