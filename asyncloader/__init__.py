@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .blocks import Ragged
     from .cache.audit import verify_cache
-    from .collate import Pad, PadField, default_collate, default_convert
+    from .collate import Pad, PadField, default_collate, default_convert, is_empty
     from .dataset import Dataset
-    from .errors import FormatError, StoreError, WorkerDiedError
+    from .errors import FormatError, RanksError, StoreError, WorkerDiedError
     from .loader import DataLoader
     from .manifest.building import build_index
     from .ops.buckets import Buckets
     from .ops.draws import sample_rng, sample_seed
     from .ops.pack import Pack
     from .ops.token_batches import TokenBatches
+    from .plan.states import merge_states
     from .plan.topology import Topology, get_topology
     from .recipes import AsyncIterableDataset, from_iterable, from_urls
     from .stores.policy import NetworkPolicy
@@ -41,6 +42,7 @@ __all__ = [
     "Pad",
     "PadField",
     "Ragged",
+    "RanksError",
     "ShardWriter",
     "StoreError",
     "TokenBatches",
@@ -55,6 +57,8 @@ __all__ = [
     "from_urls",
     "get_topology",
     "get_worker_info",
+    "is_empty",
+    "merge_states",
     "sample_rng",
     "sample_seed",
     "split",
@@ -72,6 +76,7 @@ _HOME = {
     "Pad": "collate",
     "PadField": "collate",
     "Ragged": "blocks",
+    "RanksError": "errors",
     "ShardWriter": "writer",
     "StoreError": "errors",
     "TokenBatches": "ops.token_batches",
@@ -86,6 +91,8 @@ _HOME = {
     "from_urls": "recipes",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",
+    "is_empty": "collate",
+    "merge_states": "plan.states",
     "sample_rng": "ops.draws",
     "sample_seed": "ops.draws",
     "split": "torch_kind.split",

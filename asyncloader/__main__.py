@@ -1,9 +1,11 @@
-"""``python -m asyncloader``: which commands there are."""
+"""``python -m asyncloader``: which commands there are, and which version this is."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+
+from . import __version__
 
 #: The modules that are programs, and what each does in a line; their own ``--help`` says the rest.
 COMMANDS = {
@@ -13,7 +15,7 @@ COMMANDS = {
 
 
 def main(arguments: list[str]) -> int:
-    """Print the commands; for more than ``--help`` argparse exits with 2 and the usage."""
+    """Print the commands, or the version; for whatever else argparse exits with 2 and the usage."""
     width = max(map(len, COMMANDS))
     parser = argparse.ArgumentParser(
         prog="python -m asyncloader",
@@ -21,6 +23,7 @@ def main(arguments: list[str]) -> int:
         description="Stream training data into PyTorch. The commands, each with its own --help:\n\n"
         + "\n".join(f"  python -m {name:{width}}  {does}" for name, does in COMMANDS.items()),
     )
+    parser.add_argument("--version", action="version", version=f"asyncloader {__version__}")
     parser.parse_args(arguments)
     parser.print_help()
     return 0

@@ -16,7 +16,7 @@ from ._flow.budget import Budget
 from ._flow.engine import Engine
 from .formats.fields import decode_sample, handlers_with
 from .ops.async_map import AsyncMap
-from .ops.checks import check_count, is_async
+from .ops.checks import is_async
 from .ops.context import MakeContext
 from .ops.fields import Rename, Select
 from .ops.filter import Filter
@@ -29,6 +29,7 @@ from .ops.shuffle import Shuffle
 from .ops.take import Take
 from .plan.counts import Counter, Deal
 from .plan.topology import Topology
+from .quantity import as_count
 from .types import Position
 
 __all__ = ["Dataset"]
@@ -100,7 +101,7 @@ class Dataset:
             fn: A plain function of a dict with a column for each field: an array ``(n, ...)``, an
                 ``al.Ragged`` for sequences, or a list of strings, bytes or objects. It returns such a mapping
                 of as many samples, which may be that dict, changed; lists and tensors in it are made
-                columns. It must not write into a column, which may be read-only memory, and must give the
+                columns. It must not write into the columns, whose arrays are read-only, and must give the
                 same result when called again, since resuming inside a chunk does.
             batch_size: How many samples the function gets; fewer at the end of a lane. Without a default,
                 since it is part of what the function is given, and has nothing to do with the loader's.
@@ -213,7 +214,7 @@ class Dataset:
             ValueError: ``n`` is below 1.
             Exception: Whatever a loader would raise: of a store, of a format, of a function.
         """
-        check_count("n", n)
+        n = as_count("n", n)
         samples: list[Any] = []
         with Engine() as engine:
             budget = Budget(_HEAD_READ_BYTES, [0])

@@ -6,7 +6,7 @@ the user's own function keeps its type. What is left is the world's fault, and l
 
 from __future__ import annotations
 
-__all__ = ["FormatError", "StoreError", "WorkerDiedError"]
+__all__ = ["FormatError", "RanksError", "StoreError", "WorkerDiedError"]
 
 
 class _LocatedError(Exception):
@@ -77,3 +77,16 @@ class WorkerDiedError(_LocatedError, RuntimeError):
     worker: int | None
     pid: int | None
     exitcode: int | None
+
+
+class RanksError(_LocatedError, RuntimeError):
+    """The ranks of a training cannot go on together: one left the pass, was lost, or has run dry.
+
+    Attributes:
+        rank: The rank that raises it.
+        step: Number of the batch of this pass that the ranks did not agree on, from 0.
+    """
+
+    _places = ("rank", "step")
+    rank: int | None
+    step: int | None

@@ -103,6 +103,11 @@ class DataLoader(Loader[T]):
             count them, so that the consumer waits least.
         batching: For streams: which samples make a batch, instead of a fixed number of them:
             ``TokenBatches``, ``Buckets`` or ``Pack``. Excludes ``batch_size`` and ``drop_last``.
+        uneven: For streams: what ranks do when some have no batch for a step and others have: ``"stop"``
+            together, and warn; ``"pad"``: go on with batches of no samples, which ``is_empty`` tells;
+            ``"raise"`` a ``RanksError``. ``"ignore"``: each rank by itself. None, the default, is ``"stop"``
+            where this world is that of ``torch.distributed``'s process group, since a collective of fewer
+            ranks waits for ever, and ``"ignore"`` elsewhere.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, a function that
@@ -138,11 +143,12 @@ class DataLoader(Loader[T]):
         progress: bool = False,
         ahead: int | None = None,
         batching: Batching | None = None,
+        uneven: str | None = None,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
-        self.batching = batching
+        self.batching, self.uneven = batching, uneven
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
         self._kind.check(
@@ -230,12 +236,15 @@ class DataLoader(Loader[T]):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from ``state`` at the next iteration. The number of workers may be another.
 
+        So may the number of ranks, with the state that ``merge_states`` makes of those of all ranks: any
+        world size that divides the number of lanes loads it, and each rank takes what is its own.
+
         A dataset of torch's kinds begins its next epoch at the beginning, and warns of it if the state
         was saved in the middle of one.
 
         Raises:
-            ValueError: The state is of another recipe, shard list, batch size, rank or world size; the
-                message names each difference.
+            ValueError: The state is of another recipe, shard list or batch size, or of one rank of another
+                world; the message names each difference.
         """
         self._kind.load_state_dict(self, state)
 

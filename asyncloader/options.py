@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .quantity import parse_bytes
+from .quantity import as_whole, parse_bytes
 
-__all__ = ["check_ahead", "check_batching", "check_streaming", "memory_bytes"]
+__all__ = ["check_ahead", "check_batching", "check_streaming", "check_uneven", "memory_bytes"]
 
 # A lane must be able to hold a first part and the block decoded from it, whatever the user says.
 _LEAST_MEMORY = 16 << 20
@@ -18,7 +18,7 @@ def check_ahead(ahead: object) -> None:
     Raises:
         ValueError: Neither None nor a number of samples.
     """
-    if ahead is not None and (isinstance(ahead, bool) or not isinstance(ahead, int) or ahead < 0):
+    if ahead is not None and ((number := as_whole(ahead)) is None or number < 0):
         raise ValueError(f"ahead should be a number of samples, 0 or more, or None, but got ahead={ahead!r}")
 
 
@@ -69,6 +69,18 @@ def check_streaming(
         if fn is not None and not callable(fn):
             raise TypeError(f"{name} should be callable, but got {type(fn).__name__}")
     memory_bytes(memory_limit)
+
+
+def check_uneven(uneven: object) -> None:
+    """Check what is to be done where ranks have different numbers of batches.
+
+    Raises:
+        ValueError: None of the policies.
+    """
+    if uneven not in (None, "stop", "pad", "raise", "ignore"):
+        raise ValueError(
+            f"uneven should be 'stop', 'pad', 'raise', 'ignore' or None, but got uneven={uneven!r}"
+        )
 
 
 def memory_bytes(memory_limit: int | str) -> int:

@@ -1,13 +1,60 @@
-"""Numbers of bytes as people write them; pure."""
+"""Numbers as people give them: whole ones of any library, bytes with their unit; pure."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from decimal import Decimal
+from numbers import Integral
+from typing import TYPE_CHECKING
 
-__all__ = ["parse_bytes"]
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["as_count", "as_counts", "as_whole", "parse_bytes"]
 
 _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgtp])(i?))?b\s*", re.IGNORECASE | re.ASCII)
+
+
+def as_whole(value: object) -> int | None:
+    """A whole number, NumPy's too, as Python's int, which a saved state can hold; None for whatever is none.
+
+    True and False are none: where a number is asked for they are a slip.
+    """
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
+
+
+def as_count(name: str, value: object) -> int:
+    """A whole number of 1 or more, as Python's int.
+
+    Args:
+        name: The option's, for messages.
+        value: What was given for it.
+
+    Raises:
+        ValueError: It is none.
+    """
+    count = as_whole(value)
+    if count is None or count < 1:
+        raise ValueError(f"{name} should be a positive integer value, but got {name}={value!r}")
+    return count
+
+
+def as_counts(options: DataclassInstance, *names: str) -> None:
+    """Check counts of a frozen dataclass, and make Python's ints of them.
+
+    Args:
+        options: The dataclass.
+        names: Of the fields; one may be None if that is its default.
+
+    Raises:
+        ValueError: One is no whole number of 1 or more.
+    """
+    optional = {option.name for option in fields(options) if option.default is None}
+    for name in names:
+        count = getattr(options, name)
+        if count is not None or name not in optional:
+            object.__setattr__(options, name, as_count(name, count))
 
 
 def parse_bytes(name: str, value: object) -> int:
@@ -15,15 +62,15 @@ def parse_bytes(name: str, value: object) -> int:
 
     Args:
         name: The option's, for messages.
-        value: An int; or a number with its unit, in powers of 1000 (``"10GB"``, ``"1.5 MB"``) or of 1024
-            (``"1 GiB"``), upper or lower case.
+        value: A whole number; or a number with its unit, in powers of 1000 (``"10GB"``, ``"1.5 MB"``) or of
+            1024 (``"1 GiB"``), upper or lower case.
 
     Raises:
         TypeError: Neither an int nor a text.
         ValueError: A text that is no such number.
     """
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
+    if (size := as_whole(value)) is not None:
+        return size
     if not isinstance(value, str):
         raise TypeError(
             f"{name} should be a number of bytes, as an int or as a text such as '10GB' or '512 MiB', "

@@ -22,7 +22,8 @@ from .ops.batching import Batch, Batching, Single
 from .ops.map import Map
 from .ops.map_batches import MapBatches
 from .ops.op import Lane, Want, note_batch
-from .ops.take import Shortfall
+from .ops.shortfalls import Shortfall
+from .plan.cursor import Row
 from .plan.lanes import Rotation
 from .plan.topology import Topology, World
 from .progress import NetworkCounts
@@ -63,7 +64,7 @@ class Job:
 
     Attributes:
         recipe: What to stream.
-        turns: The lanes in the order of their turns, each with the position to open it at.
+        turns: The lanes in the order of their turns, each with the row it is opened at.
         lane_count: Lanes of all ranks together.
         world: The rank they belong to.
         epoch: Number of the pass.
@@ -76,7 +77,7 @@ class Job:
     """
 
     recipe: Dataset
-    turns: tuple[tuple[int, Position], ...]
+    turns: tuple[tuple[int, Row], ...]
     lane_count: int
     world: World
     epoch: int
@@ -105,6 +106,10 @@ class Job:
             return Want()
         return Want(self.ahead if self.recipe.runs_ahead else 0)
 
+    def rotation(self) -> Rotation:
+        """Whose turn it is among these lanes, from where they are opened on."""
+        return Rotation({lane: row.batches for lane, row in self.turns})
+
     def place(self, number: int) -> Topology:
         """Where lane ``number`` of these stands among all."""
         return Topology(number, self.lane_count, self.world.rank, self.world.size, self.epoch)
@@ -112,10 +117,12 @@ class Job:
 
 def read_lanes(job: Job, engine: Engine) -> Collated:
     """The batches of the lanes, one of each in turn, and a bare note where a lane ends."""
+    if not job.turns:  # all of them were done when the state was saved
+        return
     shortfalls: list[Shortfall] = []
     network, told = NetworkCounts(), NetworkCounts()
     order = [lane for lane, _ in job.turns]
-    rotation = Rotation(order)
+    rotation = job.rotation()
     # A third for the operators that make samples, if there are any.
     makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.ops)
     made_bytes = job.read_bytes // 3 if makers else 0
@@ -137,8 +144,8 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
 
     with ExitStack() as stack:
         streams = {
-            number: stack.enter_context(closing(_lane_batches(job, open_lane(number), start)))
-            for number, start in job.turns
+            number: stack.enter_context(closing(_lane_batches(job, open_lane(number), row.position)))
+            for number, row in job.turns
         }
         for lane in rotation:
             budget.pass_turn(lane)
@@ -146,7 +153,7 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             note = made[0][1]
             news, told = network.since(told), replace(network)
             if note.position is None:
-                rotation.mark_dry(lane)
+                rotation.mark_dry()
                 note = note._replace(shortfalls=tuple(shortfalls))
                 shortfalls.clear()
             else:
@@ -190,7 +197,7 @@ class MergedLanes:
     """The batches of a rank in its step order, whichever process makes them.
 
     Args:
-        lanes: The rank's lanes in the order of their turns.
+        rotation: Of the rank's lanes.
         receivers: For each lane the stream that carries it; one stream may carry several lanes.
         close: Closes the streams.
         network: Told of all that they have asked of the network.
@@ -200,13 +207,13 @@ class MergedLanes:
 
     def __init__(
         self,
-        lanes: list[int],
+        rotation: Rotation,
         receivers: Mapping[int, NoteReceiver],
         close: Callable[[], None],
         network: NetworkCounts,
         ends: Sequence[NoteReceiver] = (),
     ) -> None:
-        self._rotation = Rotation(lanes)
+        self._rotation = rotation
         self._receivers = receivers
         self._close = close
         self._network = network
@@ -252,7 +259,7 @@ class MergedLanes:
         self._network.add(note.network)
         self.shortfalls += note.shortfalls
         if note.position is None:
-            self._rotation.mark_dry(lane)
+            self._rotation.mark_dry()
             return False
         self._rotation.advance()
         return True

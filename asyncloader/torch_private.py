@@ -20,6 +20,7 @@ name                                                 what for
 ``utils.data.DataLoader._get_iterator``              the hook that makes them, for ``loader``
 ``utils.data.DataLoader._iterator``                  the one that persistent workers belong to
 ``_utils.ExceptionWrapper``                          a worker's error on its way to the consumer
+``distributed.distributed_c10d._get_default_store``  what ranks tell each other in step
 ===================================================  =====================================
 All of them are in torch 2.13.0, with which the tests run.
 """
@@ -57,6 +58,7 @@ __all__ = [
     "collate_numpy_scalar_fn",
     "collate_tensor_fn",
     "default_collate_fn_map",
+    "default_store",
     "forget_iterator",
     "frozen_worker_info",
     "numpy_seed",
@@ -85,6 +87,13 @@ def numpy_seed(base_seed: int, worker: int) -> Any:
 def set_worker_info(info: Any) -> None:
     """Make ``torch.utils.data.get_worker_info()`` give ``info`` in this process, whoever asks."""
     _utils.worker._worker_info = info
+
+
+def default_store() -> Any:
+    """The key-value store of the initialised process group."""
+    from torch.distributed.distributed_c10d import _get_default_store
+
+    return _get_default_store()
 
 
 def frozen_worker_info(torchs: Any) -> Any:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import pickle
 from collections.abc import Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 from corpus import Corpus
 
@@ -65,6 +67,25 @@ def test_an_error_of_the_recipe_is_the_caller_of_heads() -> None:
         numbers(5).map(fails).head()
     with pytest.raises(ValueError, match="n should be a positive integer"):
         numbers(5).head(0)
+
+
+def test_integers_of_numpy_are_taken_everywhere_and_a_state_can_hold_them() -> None:
+    three = np.int64(3)
+    recipe = (
+        numbers(100)
+        .map(lambda number: {"x": number}, concurrency=three)
+        .map_batches(lambda columns: columns, batch_size=three, concurrency=three)
+        .filter_batches(lambda columns: columns["x"] >= 0, batch_size=three)
+        .shuffle(three, seed=three)
+        .repeat(three)
+        .take(three)
+    )
+    assert json.loads(json.dumps(recipe.describe())) == recipe.describe()
+    assert len(recipe.head(three)) == 3
+    loader = al.DataLoader(recipe, 2, lanes=three, ahead=np.int64(0))
+    loader.set_epoch(three)
+    assert sum(len(batch["x"]) for batch in loader) == 3
+    json.dumps(loader.state_dict())
 
 
 def test_a_recipe_that_is_iterated_says_how_to_load_it() -> None:

@@ -36,6 +36,11 @@ def test_each_command_that_is_named_has_its_own_help() -> None:
         assert ran.returncode == 0 and ran.stdout.startswith(f"usage: python -m {module} "), ran
 
 
+def test_the_version_is_told() -> None:
+    ran = run("asyncloader", "--version")
+    assert (ran.returncode, ran.stdout) == (0, f"asyncloader {asyncloader.__version__}\n")
+
+
 def test_what_is_no_command_is_refused_with_the_usage() -> None:
     ran = run("asyncloader", "verify")
     assert ran.returncode == 2

@@ -1,14 +1,28 @@
-"""Numbers of bytes as people write them."""
+"""Numbers as people give them: counts, and bytes with their unit."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.quantity import parse_bytes
+from asyncloader.quantity import as_count, as_whole, parse_bytes
+
+
+@pytest.mark.parametrize("value", [5, np.int64(5), np.uint8(5)], ids=repr)
+def test_a_whole_number_of_any_library_is_an_int(value: Any) -> None:
+    assert type(as_whole(value)) is int
+    assert as_count("batch_size", value) == parse_bytes("memory_limit", value) == 5
+
+
+@pytest.mark.parametrize("value", [True, np.True_, 5.0, np.float64(5), "5", None], ids=repr)
+def test_whatever_else_is_none(value: Any) -> None:
+    assert as_whole(value) is None
+    with pytest.raises(ValueError, match="batch_size should be a positive integer value, but got"):
+        as_count("batch_size", value)
 
 
 @pytest.mark.parametrize(

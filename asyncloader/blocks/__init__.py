@@ -12,7 +12,7 @@ from .columns import Columns, take_of
 from .joining import Gather, join
 from .making import array_of, column_of, columns_of
 from .nulls import WithNulls
-from .ragged import Ragged, offsets_of
+from .ragged import Ragged, offsets_of, read_only
 from .rows import Rows
 from .trails import JoinedTrail, NestedTrail, OffsetTrail, PickedTrail, Place, SourceTrail, Trail
 
@@ -36,5 +36,6 @@ __all__ = [
     "columns_of",
     "join",
     "offsets_of",
+    "read_only",
     "take_of",
 ]

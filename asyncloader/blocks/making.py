@@ -17,7 +17,7 @@ from .block import Block, Column
 from .columns import Columns
 from .joining import join_columns
 from .nulls import WithNulls
-from .ragged import Ragged, offsets_of
+from .ragged import Ragged, offsets_of, read_only
 
 __all__ = ["array_of", "column_of", "columns_of"]
 
@@ -26,7 +26,11 @@ _MOST_EXACT = 1 << 53
 
 
 def columns_of(block: Block) -> dict[str, Column]:
-    """The columns of a block, in a dict of the caller's own; of rows they are made, see ``column_of``.
+    """The columns of a block, to be given to a function: of rows they are made, see ``column_of``.
+
+    The dict is the function's own. The memory is not, where the block is of columns: other blocks may be over
+    it. So arrays are read-only, and those made of rows too, lest a function that writes be found out by some
+    formats only.
 
     Raises:
         TypeError: A sample is no mapping.
@@ -34,7 +38,7 @@ def columns_of(block: Block) -> dict[str, Column]:
     """
     if isinstance(block, Columns):
         return {
-            name: column.settle() if isinstance(column, WithNulls) else column
+            name: read_only(column.settle() if isinstance(column, WithNulls) else column)
             for name, column in block.fields.items()
         }
     rows = block.rows()
@@ -49,7 +53,7 @@ def columns_of(block: Block) -> dict[str, Column]:
                 f"expected the same fields in all samples, found {list(rows[0])} in {block.trail.place(0)} "
                 f"and {list(row)} in {block.trail.place(index)}; make them alike with .select or .map"
             )
-    return {name: column_of([row[name] for row in rows]) for name in rows[0]}
+    return {name: read_only(column_of([row[name] for row in rows])) for name in rows[0]}
 
 
 def column_of(values: Sequence[Any]) -> Column:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Ragged", "offsets_of"]
+__all__ = ["Ragged", "offsets_of", "read_only"]
 
 Values: TypeAlias = "NDArray[Any] | Ragged | list[Any]"
 
@@ -144,6 +144,21 @@ def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
+
+
+def read_only(values: Values) -> Values:
+    """The same values, over memory that cannot be written by way of them; lists are what they are."""
+    if isinstance(values, Ragged):
+        return _over(read_only(values.values), _read_only_array(values.offsets))
+    return _read_only_array(values) if isinstance(values, np.ndarray) else values
+
+
+def _read_only_array(array: NDArray[Any]) -> NDArray[Any]:
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def _checked(offsets: NDArray[Any], count: int) -> NDArray[np.int64]:

@@ -12,6 +12,9 @@ from ..blocks import Column
 
 __all__ = ["PackedCollate"]
 
+# Entries of a batch that are not columns.
+_BOUNDS = ("cu_seqlens", "max_seqlen")
+
 
 class PackedCollate:
     """The ``collate_fn`` of ``Pack``.
@@ -35,6 +38,11 @@ class PackedCollate:
         batch["cu_seqlens"] = torch.from_numpy(bounds)
         batch["max_seqlen"] = int(np.diff(bounds).max())
         return batch
+
+    def empty(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Such a batch of no rows: no segment, and so the one bound 0."""
+        tensors = {name: value[:0].clone() for name, value in batch.items() if name not in _BOUNDS}
+        return {**tensors, "cu_seqlens": batch["cu_seqlens"].new_zeros(1), "max_seqlen": 0}
 
 
 def _segment_bounds(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:

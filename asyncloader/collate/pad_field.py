@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..quantity import as_counts
 from .ragged import Overflow, Side, exact_fill, is_number, real_mask
 
 if TYPE_CHECKING:
@@ -55,14 +56,12 @@ class PadField:
             raise ValueError(f"side should be 'left' or 'right', but got side={self.side!r}")
         if self.overflow not in ("raise", "truncate"):
             raise ValueError(f"overflow should be 'raise' or 'truncate', but got overflow={self.overflow!r}")
-        _check_positive("multiple_of", self.multiple_of)
-        if self.max_length is not None:
-            _check_positive("max_length", self.max_length)
-            if self.max_length % self.multiple_of:
-                raise ValueError(
-                    f"max_length should be a multiple of multiple_of={self.multiple_of}, "
-                    f"but got max_length={self.max_length}"
-                )
+        as_counts(self, "multiple_of", "max_length")
+        if self.max_length is not None and self.max_length % self.multiple_of:
+            raise ValueError(
+                f"max_length should be a multiple of multiple_of={self.multiple_of}, "
+                f"but got max_length={self.max_length}"
+            )
         if self.dtype is not None:
             dtype = _numpy_dtype(self.dtype)
             exact_fill(self.value, dtype)
@@ -79,11 +78,6 @@ def padded_entries(
     if mask:
         entries[f"{name}_mask"] = torch.from_numpy(real_mask(lengths, padded.shape[1], side))
     return entries
-
-
-def _check_positive(name: str, value: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise ValueError(f"{name} should be a positive integer value, but got {name}={value!r}")
 
 
 def _numpy_dtype(given: Any) -> np.dtype[Any]:

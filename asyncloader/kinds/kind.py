@@ -29,6 +29,7 @@ class Loader(torch.utils.data.DataLoader[T]):
     progress: bool
     ahead: int | None
     batching: Batching | None
+    uneven: str | None
 
 
 class Kind(Protocol):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import hashlib
+import json
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -16,22 +17,25 @@ import torch.utils.data
 from ..dataset import Dataset
 from ..device import check_device, open_stage
 from ..ops.batching import Batching, FixedSize, Single
-from ..options import check_ahead, check_streaming, memory_bytes
-from ..plan.checkpoint import Cursor, load_cursor, save_cursor
+from ..options import check_ahead, check_streaming, check_uneven, memory_bytes
 from ..plan.counts import Deal, UnknownCount
+from ..plan.cursor import Cursor
 from ..plan.lanes import choose_lanes, rank_lanes
+from ..plan.states import load_state, save_state, saved_lanes
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
+from ..quantity import as_whole
 from ..recipes import AsyncIterableDataset, from_iterable
+from ..run.in_step import keep_in_step
 from ..run.run import BatchIterator, Run
 from ..run.thread import stream_in_thread
 from ..run.workers import WorkerSetting, stream_in_workers
 from ..seeding import draw_base_seed
 from ..sources.shards import Shards
 from ..stream import Job
-from ..tracebacks import users_level
 from ..workers import ForkServer
 from .kind import Loader
+from .passes import Passes
 
 __all__ = ["StreamKind", "Streamed"]
 
@@ -61,16 +65,8 @@ class StreamKind:
     def __init__(self, dataset: Streamed) -> None:
         self.seen = _Stream()
         self._recipe = dataset if isinstance(dataset, Dataset) else from_iterable(dataset)
-        self._run: Run | None = None
         #: Held here, so that it serves all epochs.
         self._forkserver: ForkServer | None = None
-        #: Whether a state or an epoch was set since the latest pass began.
-        self._next_counts = False
-        #: What was said of epochs' lengths.
-        self._lengths: dict[int, int] = {}
-        #: What was said of the latest pass before its first batch: whoever asks then goes by it, and never
-        #: asks for what comes after the last batch. Lightning does, and opens passes that it does not read.
-        self._promised: int | None = None
 
     # --- constructing ---
 
@@ -85,6 +81,7 @@ class StreamKind:
     ) -> None:
         limit = _memory_bytes(loader)
         check_ahead(loader.ahead)
+        check_uneven(loader.uneven)
         check_streaming(shuffle, multiprocessing_context, collate_fn, worker_init_fn, limit)
         check_device(loader.device)
 
@@ -103,26 +100,35 @@ class StreamKind:
         self._lane_count = choose_lanes(loader.lanes, self._world, loader.num_workers)
         if isinstance(self._recipe.source, Shards):
             self._recipe.source.check_world(self._world)
-        self._next = self._new_cursor(0)
+        self._passes = Passes(rank_lanes(self._lane_count, self._world))
 
     # --- iterating ---
 
     def open(self, loader: Loader[Any]) -> BatchIterator[Any]:
         self._check_world(loader)
-        cursor = self._begin_following(loader)
+        cursor = self._passes.begin(partial(self._count_batches, loader))
         limit = _memory_bytes(loader)
         seed = draw_base_seed(loader.generator)
         job = self._job(loader, cursor, limit)
         statistics = Statistics(bar=self._bar(loader, cursor) if loader.progress else None)
         with ExitStack() as stack:
             stack.callback(statistics.end)
-            if loader.num_workers == 0:
+            if loader.num_workers == 0 or not job.turns:
                 source = stream_in_thread(job, limit // 4, statistics.network, stack)
             else:
                 self._forkserver = ForkServer.shared()
                 prefetch = loader.prefetch_factor or 1
                 setting = WorkerSetting(loader.num_workers, seed, loader.worker_init_fn, prefetch)
                 source = stream_in_workers(job, setting, limit // 4, statistics.network, stack)
+            source = keep_in_step(
+                source,
+                loader.uneven,
+                self._world,
+                partial(self._pass_name, loader, cursor.epoch),
+                loader.collate_fn,
+                stack,
+                on_demand=loader.ahead is not None,
+            )
             source = open_stage(
                 source,
                 pin_memory=loader.pin_memory,
@@ -133,52 +139,37 @@ class StreamKind:
             )
             stack.callback(source.close)
             run = Run(source, cursor, statistics, stack.pop_all(), loader.timeout or None)
-        self._run = run
-        self._promised = None
-        self._next_counts = False
-        self._next = self._new_cursor(cursor.epoch + 1)
+        self._passes.began(run)
         statistics.waited(statistics.started_s)  # for the workers, which a loop's first step has to start
         return BatchIterator(run)
 
     def length(self, loader: Loader[Any]) -> int:
-        run = self._run
-        cursor = self._following() if run is None or run.is_over or self._next_counts else run.cursor
-        if cursor.epoch not in self._lengths:
-            self._lengths[cursor.epoch] = self._count_batches(loader, cursor.epoch)
-        length = self._lengths[cursor.epoch]
-        if run is not None and cursor is run.cursor and not run.statistics.batches:
-            self._promised = length
-        return length
+        return self._passes.length(partial(self._count_batches, loader))
 
     def set_epoch(self, loader: Loader[Any], epoch: int) -> None:
-        if isinstance(epoch, bool) or not isinstance(epoch, int) or epoch < 0:
+        number = as_whole(epoch)
+        if number is None or number < 0:
             raise ValueError(f"epoch should be a non-negative integer, but got epoch={epoch!r}")
-        following = self._following()
-        self._next = following if following.epoch == epoch else self._new_cursor(epoch)
-        self._next_counts = True
+        self._passes.go_to_epoch(number)
 
     def statistics(self) -> Statistics:
-        return self._run.statistics if self._run is not None else Statistics()
+        run = self._passes.latest
+        return run.statistics if run is not None else Statistics()
 
     # --- state ---
 
     def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:
-        run = self._run
-        cursor = self._next if run is None or self._next_counts or self._is_read_out(run) else run.cursor
-        return save_cursor(cursor, self._recipe_of(loader, self._lane_count), self._world)
+        return save_state(self._passes.reached(), self._recipe_of(loader, self._lane_count), self._world)
 
     def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:
-        recipe = state.get("recipe") if isinstance(state, Mapping) else None
-        saved = recipe.get("lanes") if isinstance(recipe, Mapping) else None
         lanes = self._lane_count
-        if loader.lanes is None and isinstance(saved, int):
+        if loader.lanes is None and (saved := saved_lanes(state)) is not None:
             lanes = choose_lanes(saved, self._world, loader.num_workers)
         mine = self._recipe_of(loader, lanes)
         # Nothing is taken over before the whole state was found good: a refused one changes nothing.
-        self._next = load_cursor(state, mine, self._world, rank_lanes(lanes, self._world))
-        if lanes != self._lane_count:
-            self._lane_count, self._lengths = lanes, {}
-        self._next_counts = True
+        cursor = load_state(state, mine, self._world, rank_lanes(lanes, self._world))
+        self._lane_count = lanes
+        self._passes.go_to(cursor)
 
     # --- life ---
 
@@ -190,15 +181,12 @@ class StreamKind:
         return shown
 
     def close(self, loader: Loader[Any]) -> None:
-        if self._run is not None:
-            self._run.close()
+        if self._passes.latest is not None:
+            self._passes.latest.close()
         self._forkserver = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # The cursor of a running pass moves; a copy's must stay where it is.
-        following = self._following()
-        following = replace(following, positions=dict(following.positions))
-        return {**self.__dict__, "_run": None, "_promised": None, "_forkserver": None, "_next": following}
+        return {**self.__dict__, "_passes": copy.copy(self._passes), "_forkserver": None}
 
     # --- the parts ---
 
@@ -216,7 +204,7 @@ class StreamKind:
             # A quarter each for batches made and for those pinned, if any are; the rest for bytes on their
             # way to a decoder.
             read_bytes=memory_bytes // 4 * (2 if pins else 3),
-            ahead=None if loader.ahead is None else loader.ahead // len(turns),
+            ahead=None if loader.ahead is None else loader.ahead // max(len(turns), 1),
         )
 
     def _count_batches(self, loader: Loader[Any], epoch: int) -> int:
@@ -230,47 +218,6 @@ class StreamKind:
             if batching.samples_per_batch is not None:
                 advice += ", or say with .take(n) at the recipe's end how many samples an epoch has"
             raise TypeError(f"the length of this loader is not known: {why}. {advice}") from None
-
-    def _following(self) -> Cursor:
-        """Where the next pass begins."""
-        unread = self._unread_run()
-        if unread is None:
-            return self._next
-        return replace(unread.cursor, positions=dict(unread.cursor.positions))
-
-    def _begin_following(self, loader: Loader[Any]) -> Cursor:
-        """Where the next pass begins, which is being opened: see to the latest one."""
-        cursor, unread = self._following(), self._unread_run()
-        if unread is None:
-            self._warn_of_cut_epoch(loader)
-        else:
-            unread.close()  # whoever still reads it is told, and does not get the same samples again
-        return cursor
-
-    def _unread_run(self) -> Run | None:
-        """The latest pass, if its length was asked for and then none of the batches that it has."""
-        run = self._run
-        if run is None or self._promised is None or self._next_counts or self._is_read_out(run):
-            return None
-        return None if run.statistics.batches else run
-
-    def _is_read_out(self, run: Run) -> bool:
-        """Whether a pass is at its end, or at what its consumer takes for it."""
-        return run.exhausted or run.cursor.batches == self._promised
-
-    def _warn_of_cut_epoch(self, loader: Loader[Any]) -> None:
-        """Say so if the latest pass was left where another epoch ends: somebody takes all to be alike."""
-        run = self._run
-        if run is None or run.exhausted or run.cursor.batches not in self._lengths.values():
-            return
-        epoch, delivered = run.cursor.epoch, run.cursor.batches
-        if delivered < (length := self._count_batches(loader, epoch)):
-            warnings.warn(
-                f"epoch {epoch} was left after {delivered} of its {length} batches, where another epoch "
-                "ends: whoever asked for len(loader) takes it for the length of all epochs, as Lightning's "
-                "Trainer does. They are of one length if the shards are",
-                stacklevel=users_level(),
-            )
 
     def _bar(self, loader: Loader[Any], cursor: Cursor) -> ProgressBar:
         try:
@@ -297,8 +244,11 @@ class StreamKind:
             "lanes": lanes,
         }
 
-    def _new_cursor(self, epoch: int) -> Cursor:
-        return Cursor(epoch, rank_lanes(self._lane_count, self._world))
+    def _pass_name(self, loader: Loader[Any], epoch: int) -> str:
+        """What tells a pass from those of other loaders, on all ranks alike: shards may lie elsewhere."""
+        recipe = self._recipe_of(loader, self._lane_count)
+        shape = {name: value for name, value in recipe.items() if not name.endswith("_sha256")}
+        return f"{hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]}/{epoch}"
 
 
 def _batching(loader: Loader[Any]) -> Batching:

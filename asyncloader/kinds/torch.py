@@ -21,7 +21,7 @@ from .kind import Loader
 
 __all__ = ["TorchKind"]
 
-_STREAM_OPTIONS = ("ahead", "batching", "device", "lanes", "memory_limit", "progress")
+_STREAM_OPTIONS = ("ahead", "batching", "device", "lanes", "memory_limit", "progress", "uneven")
 
 
 class TorchKind:

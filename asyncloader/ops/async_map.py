@@ -18,6 +18,7 @@ from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Scope
 from ..blocks import Block, PickedTrail, Rows
 from ..plan.counts import Counter, Deal
+from ..quantity import as_counts
 from ..types import Position
 from .checks import check_map
 from .context import MakeContext, given
@@ -45,7 +46,8 @@ class AsyncMap:
     context: MakeContext | None = None
 
     def __post_init__(self) -> None:
-        check_map(self.fn, self.concurrency, self.context)
+        check_map(self.fn, self.context)
+        as_counts(self, "concurrency")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         # Both ways unbounded but for the count kept below: the loop never waits to hand back a result.

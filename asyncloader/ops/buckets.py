@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
@@ -12,12 +12,10 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Block
-from ..collate.longest import PadLongest
-from ..plan.counts import UnknownCount
+from ..quantity import as_count, as_counts
 from ..types import Position
 from .batching import Batches
-from .checks import as_count, as_counts
-from .lengths import Length, Lengths, check_length, describe_length
+from .lengths import ByLength, Length, Lengths, check_length, describe_length
 from .op import Lane, Opener
 from .pools import Group, batches_of_pools
 
@@ -29,7 +27,7 @@ _POOL_BATCHES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Buckets:
+class Buckets(ByLength):
     """Batches of samples out of one range of lengths each; a number of samples for each range.
 
     Lengths may be of any unit, seconds too. Give it to ``DataLoader(batching=...)``.
@@ -59,8 +57,6 @@ class Buckets:
     batch_sizes: Sequence[int]
     pool: int | None = None
     multiple_of: int = 1
-
-    samples_per_batch = None
 
     def __post_init__(self) -> None:
         check_length(self.length)
@@ -92,16 +88,8 @@ class Buckets:
         sizes = tuple(as_count("batch_sizes", size) for size in self.batch_sizes)
         object.__setattr__(self, "batch_sizes", sizes)
 
-    @property
-    def collate_fn(self) -> Callable[[Any], Any] | None:
-        """Pads ``length``, if that is a field of sequences, and stacks the others."""
-        return PadLongest(self.length, self.multiple_of) if isinstance(self.length, str) else None
-
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
         return batches_of_pools(upstream, start, lane, self._pool_samples, self._plan)
-
-    def count_batches(self, count_samples: object) -> int:
-        raise UnknownCount("how many batches Buckets makes depends on how long the samples are")
 
     def describe(self) -> Mapping[str, Any]:
         return {

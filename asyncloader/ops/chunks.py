@@ -1,4 +1,4 @@
-"""Chunks: runs of consecutive samples of a lane that a function of the user's is given at once.
+"""Chunks: pools of a lane's samples that a function of the user's is given at once.
 
 Where a chunk begins and ends is part of what it means: a function may look at all of its samples. So a
 position within one says where the chunk began and how many samples of it were handed on, and whoever is
@@ -7,86 +7,33 @@ opened there has the function called for the same chunk again.
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
 
-from ..blocks import Block, Gather, Place, Trail
+from ..blocks import Block
 from ..types import Position
-from .op import START, Blocks, Lane, Opener
+from .op import Blocks, Lane, Opener
+from .pools import Pool, SpanTrail, cut_pools
 
-__all__ = ["Chunk", "open_chunks"]
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """One chunk.
-
-    Attributes:
-        block: Its samples.
-        begins: Upstream position before the first of them.
-        ends: Upstream position after the last.
-        skip: How many of the samples that are made of it were handed on before.
-    """
-
-    block: Block
-    begins: Position
-    ends: Position
-    skip: int
-
-    def hand_on(self, made: Block) -> Blocks:
-        """What was made of it and is not handed on yet.
-
-        Args:
-            made: As many samples as were made of it, on trails of the samples that they were made of.
-        """
-        count = len(made)
-        if self.skip < count:
-            yield made.follow(_ChunkTrail(self.begins, self.ends, count, made.trail)).part(self.skip, count)
+__all__ = ["hand_on", "open_chunks"]
 
 
-def open_chunks(upstream: Opener, start: Position, size: int, lane: Lane) -> Generator[Chunk, None, None]:
+def open_chunks(upstream: Opener, start: Position, size: int, lane: Lane) -> Generator[Pool, None, None]:
     """The chunks of a lane from a position on; the last one may be short. Closing it closes the upstream."""
-    begins, skip = start.get("from", START), start.get("emitted", 0)
-    gather = Gather(size)
 
-    def wanted() -> int:
-        return gather.lacking if lane.want.is_bounded else lane.want.samples
+    def pull(blocks: Iterator[Block], lacking: Callable[[], int]) -> Iterator[Block]:
+        want = lane.want
+        return want.pull(blocks, lambda: lacking() if want.is_bounded else want.samples)
 
-    blocks = upstream(begins, lane)
-    try:
-        for block in lane.want.pull(blocks, wanted):
-            for group in gather.feed(block):
-                ends = group.trail.after(len(group) - 1)
-                yield Chunk(group, begins, ends, skip)
-                begins, skip = ends, 0
-                del group  # two of them are held as it is
-            del block
-        if (rest := gather.finish()) is not None:
-            yield Chunk(rest, begins, rest.trail.after(len(rest) - 1), skip)
-    finally:
-        blocks.close()
+    return cut_pools(upstream, start, lane, size, "chunk", pull)
 
 
-@dataclass(slots=True)
-class _ChunkTrail:
-    """Positions of what was made of one chunk.
+def hand_on(chunk: Pool, made: Block) -> Blocks:
+    """What was made of a chunk and is not handed on yet.
 
     Args:
-        begins: See ``Chunk``.
-        ends: See ``Chunk``.
-        count: How many samples were made of it.
-        trail: Of the samples that they were made of.
+        chunk: Where it lies, and how much of it was.
+        made: As many samples as were made of it, on trails of the samples that they were made of.
     """
-
-    begins: Position
-    ends: Position
-    count: int
-    trail: Trail
-
-    def after(self, index: int) -> Position:
-        if index + 1 == self.count:
-            return {"from": self.ends}
-        return {"from": self.begins, "emitted": index + 1}
-
-    def place(self, index: int) -> Place:
-        return self.trail.place(index)
+    count = len(made)
+    if chunk.emitted < count:
+        yield made.follow(SpanTrail(chunk.span, 0, count, made.trail)).part(chunk.emitted, count)

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from ..blocks import Block, array_of, column_of, columns_of
 from ..plan.counts import Counter, Deal, UnknownCount
+from ..quantity import as_counts
 from ..types import Position
-from .checks import check_count, check_plain
-from .chunks import open_chunks
+from .checks import check_plain
+from .chunks import hand_on, open_chunks
 from .draws import Calls
 from .op import Blocks, Lane, Opener, name_of, note_batch
 
@@ -36,14 +37,14 @@ class FilterBatches:
 
     def __post_init__(self) -> None:
         check_plain("filter_batches", self.predicate, "columns")
-        check_count("batch_size", self.batch_size)
+        as_counts(self, "batch_size")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(open_chunks(upstream, start, self.batch_size, lane)) as chunks:
             for chunk in chunks:
-                mask = self._ask(chunk.block, lane)
-                block = chunk.block if mask.all() else chunk.block.take(np.flatnonzero(mask).tolist())
-                yield from chunk.hand_on(block)
+                mask = self._ask(chunk.samples, lane)
+                block = chunk.samples if mask.all() else chunk.samples.take(np.flatnonzero(mask).tolist())
+                yield from hand_on(chunk, block)
                 del chunk, block
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:

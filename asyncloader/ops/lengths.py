@@ -1,4 +1,7 @@
-"""How long samples are, as batchings that go by length ask it: of columns without making a row."""
+"""How long samples are, as batchings that go by length ask it, and what these have in common.
+
+Of columns lengths are taken without making a row.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, Ragged
+from ..collate.longest import PadLongest
+from ..plan.counts import UnknownCount
 from .op import name_of, note_sample
 
-__all__ = ["Length", "Lengths", "check_length", "describe_length"]
+__all__ = ["ByLength", "Length", "Lengths", "check_length", "describe_length"]
 
 Length: TypeAlias = str | Callable[[Any], float]
 """A field, whose own length counts if it is a sequence, and its value if it is a number; or a function."""
+
+
+class ByLength:
+    """A batching for which samples have a length."""
+
+    length: Length
+    multiple_of: int
+
+    samples_per_batch = None
+
+    @property
+    def collate_fn(self) -> Callable[[Any], Any] | None:
+        """Pads ``length``, if that is a field of sequences, and stacks the others."""
+        return PadLongest(self.length, self.multiple_of) if isinstance(self.length, str) else None
+
+    def count_batches(self, count_samples: object) -> int:
+        raise UnknownCount(
+            f"how many batches {type(self).__name__} makes depends on how long the samples are"
+        )
 
 
 # Whose length needs no second look.

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..blocks import Block, Rows
 from ..plan.counts import Counter, Deal
+from ..quantity import as_counts
 from ..types import Position
 from .checks import check_map
 from .context import MakeContext, given
@@ -40,7 +41,8 @@ class Map:
     context: MakeContext | None = None
 
     def __post_init__(self) -> None:
-        check_map(self.fn, self.concurrency, self.context)
+        check_map(self.fn, self.context)
+        as_counts(self, "concurrency")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         fn = given(self.fn, self.context, lane)

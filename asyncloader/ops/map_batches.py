@@ -11,12 +11,14 @@ from typing import Any
 
 from ..blocks import Block, Column, Columns, Ragged, array_of, column_of, columns_of
 from ..plan.counts import Counter, Deal
+from ..quantity import as_counts
 from ..sizes import bytes_of
 from ..types import Position
-from .checks import check_count, check_plain
-from .chunks import Chunk, open_chunks
+from .checks import check_plain
+from .chunks import hand_on, open_chunks
 from .draws import Calls
 from .op import Blocks, Lane, Opener, name_of, note_batch
+from .pools import Pool
 
 __all__ = ["MapBatches"]
 
@@ -37,14 +39,13 @@ class MapBatches:
 
     def __post_init__(self) -> None:
         check_plain("map_batches", self.fn, "columns", "; use .map")
-        check_count("batch_size", self.batch_size)
-        check_count("concurrency", self.concurrency)
+        as_counts(self, "batch_size", "concurrency")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(open_chunks(upstream, start, self.batch_size, lane)) as chunks:
             if self.concurrency == 1:
                 for chunk in chunks:
-                    yield from chunk.hand_on(self._apply(chunk.block, lane))
+                    yield from hand_on(chunk, self._apply(chunk.samples, lane))
                     del chunk
             else:
                 yield from self._open_threads(chunks, lane)
@@ -55,8 +56,8 @@ class MapBatches:
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map_batches", "fn": name_of(self.fn), "batch_size": self.batch_size}
 
-    def _open_threads(self, chunks: Iterator[Chunk], lane: Lane) -> Blocks:
-        running: deque[tuple[Chunk, Future[Columns]]] = deque()
+    def _open_threads(self, chunks: Iterator[Pool], lane: Lane) -> Blocks:
+        running: deque[tuple[Pool, Future[Columns]]] = deque()
         chunk_bytes = 0
 
         def is_full() -> bool:
@@ -71,17 +72,17 @@ class MapBatches:
         pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="asyncloader-map-batches")
         try:
             for chunk in chunks:
-                running.append((chunk, pool.submit(self._apply, chunk.block, lane)))
+                running.append((chunk, pool.submit(self._apply, chunk.samples, lane)))
                 while running and (running[0][1].done() or is_full()):
                     chunk, future = running.popleft()
                     made = future.result()
                     chunk_bytes = max(chunk_bytes, bytes_of(dict(made.fields)))
-                    yield from chunk.hand_on(made)
+                    yield from hand_on(chunk, made)
                     del future, made
                 del chunk
             while running:
                 chunk, future = running.popleft()
-                yield from chunk.hand_on(future.result())
+                yield from hand_on(chunk, future.result())
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 

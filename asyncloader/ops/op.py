@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from .._flow.budget import Budget
 from .._flow.engine import Engine
@@ -15,9 +15,7 @@ from ..plan.counts import Counter, Deal
 from ..plan.topology import Topology
 from ..progress import NetworkCounts
 from ..types import Position
-
-if TYPE_CHECKING:
-    from .take import Shortfall
+from .shortfalls import Shortfall
 
 __all__ = [
     "PIECE_SAMPLES",

@@ -14,9 +14,9 @@ from ..blocks import Columns, JoinedTrail
 from ..collate.packed import PackedCollate
 from ..collate.pad_field import PadField
 from ..plan.counts import UnknownCount
+from ..quantity import as_counts
 from ..types import Position
 from .batching import Batch, Batches
-from .checks import as_counts
 from .documents import DocumentReader, Documents
 from .op import START, Lane, Opener
 from .packing import PACKED_FIELDS, Cutter, Part, Row, best_fit, lay_rows, split_lengths

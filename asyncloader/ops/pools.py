@@ -14,14 +14,14 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Gather
+from ..blocks import Block, Gather, Place, Trail
 from ..plan.order import permutation
 from ..types import Position
 from .batching import Batch, Batches
 from .lengths import Lengths
 from .op import START, Lane, Opener
 
-__all__ = ["Group", "Pool", "Span", "batches_of_pools", "cut_pools", "draw_pool"]
+__all__ = ["Group", "Pool", "Span", "SpanTrail", "batches_of_pools", "cut_pools", "draw_pool"]
 
 Pull: TypeAlias = Callable[[Iterator[Block], Callable[[], int]], Iterator[Block]]
 
@@ -53,6 +53,29 @@ class Span:
         if emitted == count and self.ends is not None:
             return {self.name: self.number + 1, "emitted": 0, "from": self.ends}
         return {self.name: self.number, "emitted": emitted, "from": self.begins}
+
+
+@dataclass(slots=True)
+class SpanTrail:
+    """Positions of some of the samples that a pool makes.
+
+    Args:
+        span: Where the pool lies.
+        first: How many of its samples came before these.
+        count: How many it makes.
+        trail: Of the samples as they came from upstream.
+    """
+
+    span: Span
+    first: int
+    count: int
+    trail: Trail
+
+    def after(self, index: int) -> Position:
+        return self.span.after(self.first + index + 1, self.count)
+
+    def place(self, index: int) -> Place:
+        return self.trail.place(index)
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ from typing import Any
 
 from ..blocks import NestedTrail
 from ..plan.counts import Counter, Deal, UnknownCount
+from ..quantity import as_counts
 from ..types import Position
-from .checks import check_count
 from .op import START, Blocks, Lane, Opener
 
 __all__ = ["Repeat"]
@@ -37,7 +37,7 @@ class Repeat:
 
     def __post_init__(self) -> None:
         if self.times is not None:
-            check_count("times", self.times)
+            as_counts(self, "times")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         first: int = start.get("repetition", 0)

@@ -13,13 +13,13 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from ..blocks import Block, Place, Rows, Trail
+from ..blocks import Block, Rows
 from ..plan.counts import Counter, Deal
 from ..plan.order import permutation
+from ..quantity import as_counts, as_whole
 from ..types import Position
-from .checks import check_count
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener
-from .pools import Pool, Span, cut_pools
+from .pools import Pool, SpanTrail, cut_pools
 
 __all__ = ["Shuffle"]
 
@@ -39,9 +39,11 @@ class Shuffle:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_count("window", self.window)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int):
+        as_counts(self, "window")
+        seed = as_whole(self.seed)
+        if seed is None:
             raise TypeError(f"seed should be an int, but got seed={self.seed!r}")
+        object.__setattr__(self, "seed", seed)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         # Whoever pulls wants no other number of samples than before: those of a window come all the same.
@@ -65,27 +67,4 @@ class Shuffle:
         piece = PIECE_SAMPLES if isinstance(samples, Rows) else _COLUMNS_PIECE_SAMPLES
         for first in range(window.emitted, len(order), piece):
             picked = samples.take(order[first : first + piece])
-            yield picked.follow(_WindowTrail(span, first, len(order), picked.trail))
-
-
-@dataclass(slots=True)
-class _WindowTrail:
-    """Positions inside one window.
-
-    Args:
-        span: Where the window lies.
-        first: How many of the window's samples came before this block.
-        count: How many the window has.
-        trail: Of the samples as they came from upstream.
-    """
-
-    span: Span
-    first: int
-    count: int
-    trail: Trail
-
-    def after(self, index: int) -> Position:
-        return self.span.after(self.first + index + 1, self.count)
-
-    def place(self, index: int) -> Place:
-        return self.trail.place(index)
+            yield picked.follow(SpanTrail(span, first, len(order), picked.trail))

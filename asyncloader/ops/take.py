@@ -2,63 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ..blocks import NestedTrail
 from ..plan.counts import Counter, Deal, UnknownCount, take_share
+from ..quantity import as_counts
 from ..types import Position
-from .checks import check_count
 from .op import START, Blocks, Lane, Opener
+from .shortfalls import Shortfall
 
-__all__ = ["Shortfall", "Take", "describe_shortfalls"]
-
-# Named in a warning; the others are counted.
-_LANES_NAMED = 3
-
-
-class Shortfall(NamedTuple):
-    """A lane that ended before it had given its part of a ``take``.
-
-    Attributes:
-        wanted: What the recipe was to take.
-        lane: Which lane.
-        lanes: Of how many.
-        share: What it was to give.
-        taken: What it gave.
-    """
-
-    wanted: int
-    lane: int
-    lanes: int
-    share: int
-    taken: int
-
-
-def describe_shortfalls(found: Iterable[Shortfall]) -> list[str]:
-    """A sentence for each ``take`` that fell short, whatever the number of lanes."""
-    by_count: dict[int, list[Shortfall]] = {}
-    for short in sorted(set(found)):
-        by_count.setdefault(short.wanted, []).append(short)
-    return [_describe(count, shorts) for count, shorts in by_count.items()]
-
-
-def _describe(count: int, shorts: list[Shortfall]) -> str:
-    lacking = f"take({count}) lacks {sum(short.share - short.taken for short in shorts)} samples: "
-    lanes = shorts[0].lanes
-    if lanes == 1:
-        return f"{lacking}the recipe gave only {shorts[0].taken}"
-    named = [
-        f"lane {short.lane} ended after {short.taken} of its {short.share}" for short in shorts[:_LANES_NAMED]
-    ]
-    if more := len(shorts) - len(named):
-        named.append(f"and {more} more")
-    return (
-        f"{lacking}of {lanes} lanes {', '.join(named)}. A take is dealt evenly to the lanes beforehand; use "
-        "fewer lanes, or shards of equal length"
-    )
+__all__ = ["Take"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +28,7 @@ class Take:
     count: int
 
     def __post_init__(self) -> None:
-        check_count("count", self.count)
+        as_counts(self, "count")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         lanes = lane.topology.lanes

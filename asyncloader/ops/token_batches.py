@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -11,12 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, join
-from ..collate.longest import PadLongest
-from ..plan.counts import UnknownCount
+from ..quantity import as_counts
 from ..types import Position
 from .batching import Batch, Batches
-from .checks import as_counts
-from .lengths import Length, Lengths, check_length, describe_length
+from .lengths import ByLength, Length, Lengths, check_length, describe_length
 from .op import Lane, Opener, note_sample
 from .pools import Group, batches_of_pools
 
@@ -26,7 +24,7 @@ _WHAT = "TokenBatches"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenBatches:
+class TokenBatches(ByLength):
     """Batches of as many samples as fit ``max_tokens`` once they are padded to one length.
 
     The size of a batch is its number of samples times its longest length, rounded up to ``multiple_of``: what
@@ -63,8 +61,6 @@ class TokenBatches:
     pool: int | None = None
     overlong: Literal["raise", "alone"] = "raise"
 
-    samples_per_batch = None
-
     def __post_init__(self) -> None:
         check_length(self.length)
         as_counts(self, "max_tokens", "multiple_of", "max_samples", "pool")
@@ -76,18 +72,10 @@ class TokenBatches:
         if self.overlong not in ("raise", "alone"):
             raise ValueError(f"overlong should be 'raise' or 'alone', but got overlong={self.overlong!r}")
 
-    @property
-    def collate_fn(self) -> Callable[[Any], Any] | None:
-        """Pads ``length``, if that is a field of sequences, and stacks the others."""
-        return PadLongest(self.length, self.multiple_of) if isinstance(self.length, str) else None
-
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
         if self.pool is None:
             return self._in_order(upstream, start, lane)
         return batches_of_pools(upstream, start, lane, self.pool, self._plan)
-
-    def count_batches(self, count_samples: object) -> int:
-        raise UnknownCount("how many batches TokenBatches makes depends on how long the samples are")
 
     def describe(self) -> Mapping[str, Any]:
         return {

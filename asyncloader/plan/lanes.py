@@ -8,9 +8,11 @@ same for every number of workers and every world size that divides ``L``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
+from ..quantity import as_count
 from .topology import World
 
 __all__ = [
@@ -33,8 +35,7 @@ def choose_lanes(lanes: int | None, world: World, num_workers: int) -> int:
     """
     if lanes is None:
         return world.size * max(num_workers, 1)
-    if isinstance(lanes, bool) or not isinstance(lanes, int) or lanes < 1:
-        raise ValueError(f"lanes should be a positive integer value, but got lanes={lanes}")
+    lanes = as_count("lanes", lanes)
     if lanes % world.size:
         fitting = [size for size in range(1, lanes + 1) if lanes % size == 0]
         raise ValueError(
@@ -84,31 +85,29 @@ def check_samples(count: int, world: World) -> None:
 
 
 class Rotation:
-    """A turn-taking over lanes in which those that have run dry are passed over.
+    """Whose turn it is: of the lanes that have not run dry, the one that has delivered the fewest batches.
+
+    Among equals the first. Of lanes that began together each so delivers one in turn; and the turn is known
+    from what each has delivered, whoever had the lanes until now.
 
     Args:
-        lanes: In the order of their turns, the one whose turn it is first.
+        delivered: How many batches each lane has delivered so far.
     """
 
-    def __init__(self, lanes: Sequence[int]) -> None:
-        self._lanes = list(lanes)
-        self._dry: set[int] = set()
-        self._turn = 0
+    def __init__(self, delivered: Mapping[int, int]) -> None:
+        self._waiting = [(batches, lane) for lane, batches in delivered.items()]
+        heapq.heapify(self._waiting)
 
     def __iter__(self) -> Iterator[int]:
-        """The lane whose turn it is, for ever, until all are dry; ``advance`` moves on."""
-        while len(self._dry) < len(self._lanes):
-            lane = self._lanes[self._turn]
-            if lane in self._dry:
-                self.advance()
-            else:
-                yield lane
+        """The lane whose turn it is, for ever, until all are dry; ``advance`` and ``mark_dry`` move on."""
+        while self._waiting:
+            yield self._waiting[0][1]
 
     def advance(self) -> None:
-        """Pass the turn to the next lane."""
-        self._turn = (self._turn + 1) % len(self._lanes)
+        """The lane whose turn it is has delivered a batch."""
+        batches, lane = self._waiting[0]
+        heapq.heapreplace(self._waiting, (batches + 1, lane))
 
-    def mark_dry(self, lane: int) -> None:
-        """``lane`` has ended; the turn is passed on without a batch."""
-        self._dry.add(lane)
-        self.advance()
+    def mark_dry(self) -> None:
+        """The lane whose turn it is has ended; the turn is passed on without a batch."""
+        heapq.heappop(self._waiting)

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any, Generic, TypeVar
 
 from .._flow.channel import EndOfChannel, Receiver
-from ..plan.checkpoint import Cursor
+from ..plan.cursor import Cursor
 from ..progress import Statistics
 from ..stream import Note
 from ..tracebacks import drop_frames
@@ -118,8 +118,8 @@ class Run:
             )
 
     def _deliver(self, batch: Any, note: Note, began: float) -> Any:
-        assert note.position is not None
-        self.cursor.delivered(note.lane, note.position)
+        if note.position is not None:  # one of no samples stands for no lane's
+            self.cursor.delivered(note.lane, note.position)
         self.statistics.count(note.samples, note.tokens, note.size_bytes, began)
         return batch
 

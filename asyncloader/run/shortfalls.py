@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from ..ops.take import describe_shortfalls
+from ..ops.shortfalls import describe_shortfalls
 from ..stream import MergedLanes
 from ..tracebacks import users_level
 

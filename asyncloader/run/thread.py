@@ -56,8 +56,8 @@ def stream_in_thread(
     stack.callback(producer.close)
     producer.start()
     carrier = producer if asks is None else Asking(producer, asks)
-    order = [lane for lane, _ in job.turns]
-    merged = MergedLanes(order, dict.fromkeys(order, carrier), producer.close, network)
+    receivers = dict.fromkeys((lane for lane, _ in job.turns), carrier)
+    merged = MergedLanes(job.rotation(), receivers, producer.close, network)
     stack.callback(warn_of_shortfalls, merged)
     return merged
 

@@ -51,12 +51,11 @@ def stream_in_workers(
 ) -> Receiver[tuple[Any, Note]]:
     """Read the lanes in worker processes; see ``stream_in_thread``."""
     keep_freed_pages()  # byte strings come out of the workers' shared memory as copies
-    starts = dict(job.turns)
-    dealt = worker_lanes(sorted(starts), setting.num_workers)
+    dealt = worker_lanes(sorted(lane for lane, _ in job.turns), setting.num_workers)
     jobs, receivers_of = [], {}
     for worker, mine in enumerate(dealt):
         # The order of turns is the rank's, cut down to the worker's own lanes.
-        turns = tuple((lane, start) for lane, start in job.turns if lane in mine)
+        turns = tuple((lane, row) for lane, row in job.turns if lane in mine)
         share = replace(job, turns=turns, read_bytes=job.read_bytes // len(dealt))
         jobs.append(partial(_run_worker, share, worker, setting))
         receivers_of.update(dict.fromkeys(mine, worker))
@@ -75,7 +74,7 @@ def stream_in_workers(
         raise
     receivers = {lane: pool.workers[worker] for lane, worker in receivers_of.items()}
     ends = pool.workers if job.recipe.has_context else []
-    merged = MergedLanes([lane for lane, _ in job.turns], receivers, pool.close, network, ends)
+    merged = MergedLanes(job.rotation(), receivers, pool.close, network, ends)
     stack.callback(warn_of_shortfalls, merged)
     return merged
 

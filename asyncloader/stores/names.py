@@ -26,7 +26,7 @@ Part: TypeAlias = Braces | tuple[str, ...]
 # Up to the first brace stands the scheme with server or bucket; without a scheme no colon is anywhere, so
 # that no name can be taken for a URL, and no tilde that may be a home. What is in and between the braces
 # means no more than itself.
-_LISTED = "|".join(scheme.name for scheme in SCHEMES.values() if scheme.lister is not None)
+_LISTED = "|".join(scheme.name for scheme in SCHEMES.values() if scheme.is_listed)
 _EVEN = re.compile(
     rf"(?:(?P<web>(?:{'|'.join(WEB)})://[^/?#{{}}]+/)|(?:{_LISTED})://[A-Z0-9._@:-]+/"
     rf"|(?:{'|'.join(LOCAL)})://(?:localhost)?/|(?![^:]*:|[^~]*~))"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .schemes import SCHEMES, Scheme
+from .backends import BACKENDS, backend_of
+from .schemes import Scheme
 
 __all__ = ["check_storage_options", "options_of"]
 
@@ -22,9 +23,9 @@ def check_storage_options(schemes: Iterable[Scheme], options: Mapping[str, Any])
     """
     # http and https are one store, s3 and gs have each their own options.
     used = {row.is_web or row.name: row for row in schemes if not row.is_local}
-    apart = frozenset[str]().union(*(row.store().OPTIONS_APART for row in used.values()))
+    apart = frozenset[str]().union(*(backend_of(row).OPTIONS_APART for row in used.values()))
     for row in used.values():
-        store = row.store()
+        store = backend_of(row)
         if store.OPTIONS_APART and len(used) > 1:
             mine = {name: value for name, value in options.items() if name in store.OPTIONS_APART}
         else:
@@ -36,6 +37,6 @@ def check_storage_options(schemes: Iterable[Scheme], options: Mapping[str, Any])
 
 def options_of(scheme: Scheme, options: Mapping[str, Any]) -> dict[str, Any]:
     """Of checked options, what the stores of a scheme are told: all but what is another's alone."""
-    others = {row.store for row in SCHEMES.values() if not row.is_local} - {scheme.store}
-    foreign = frozenset[str]().union(*(store().OPTIONS_APART for store in others))
+    others = BACKENDS.keys() - {scheme.store}
+    foreign = frozenset[str]().union(*(BACKENDS[store].OPTIONS_APART for store in others))
     return {name: value for name, value in options.items() if name not in foreign}

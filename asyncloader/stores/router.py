@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from ..progress import NetworkCounts
 from .access import Access
+from .backends import backend_of
 from .local import LocalStore
 from .network.hedging import Hedges
 from .network.pacing import Pace, PacedStore
@@ -79,7 +80,7 @@ class Stores:
         return _Origin(ResumingStore(paced, network, self._budget, self._counts), hedges)
 
     async def _client(self, scheme: Scheme, place: str) -> Store:
-        backend = scheme.store()
+        backend = backend_of(scheme)
         key = scheme.store, "" if backend.ONE_CLIENT else place
         if key not in self._clients:
             options, network = options_of(scheme, self._access.options), self._access.network

@@ -1,6 +1,6 @@
 """What a store is: one small class that opens a byte range, and translates its client's errors.
 
-To add a store, write its file, with one class that keeps this protocol, and add its row to ``schemes``.
+To add a store, write its file, with one class that keeps this protocol, and add it to ``backends``.
 Retries, hedging, rate control, the cache, read-ahead and budgets are written once, above: some of them as
 stores that wrap another.
 """

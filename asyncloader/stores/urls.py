@@ -77,7 +77,7 @@ def local_path(url: str) -> str:
 
 def is_remote_pattern(url: str) -> bool:
     """Whether a server must be asked which shards ``url`` means: a prefix that ends in ``/``, or a glob."""
-    if scheme_of(url).lister is None:
+    if not scheme_of(url).is_listed:
         return False
     root, key = split_key(url)
     return root.endswith("/") and (key == "" or key.endswith("/") or has_special(key))

@@ -45,7 +45,7 @@ class Unchecked(Stretches):
 @contextmanager
 def way(name: str) -> Iterator[None]:
     if name == "not compared":
-        with patch("asyncloader.cache.copy.Stretches", Unchecked):
+        with patch("asyncloader.cache.flow.copy.Stretches", Unchecked):
             yield
     elif name == "crc32":
         with patch.dict(sys.modules, {"google_crc32c": None}):

@@ -92,11 +92,24 @@ def test_rows_of_columns_become_the_same_rows_again(block: Columns) -> None:
     assert plain(values_again) == plain(values)
 
 
-def test_columns_stay_the_same_in_a_dict_of_ones_own() -> None:
+def test_columns_are_over_the_same_memory_in_a_dict_of_ones_own() -> None:
     block = Columns({"x": np.arange(3)}, OffsetTrail(0, None))
     given = columns_of(block)
-    assert given["x"] is block.fields["x"]
+    assert np.shares_memory(given["x"], block.fields["x"])
     assert given is not block.fields
+
+
+@pytest.mark.parametrize("of_rows", [False, True], ids=["columns", "rows"])
+def test_no_column_that_is_given_away_can_be_written(of_rows: bool) -> None:
+    deep = Ragged(Ragged(np.arange(4), [0, 1, 4]), [0, 0, 2])
+    fields = {"x": np.arange(2), "y": Ragged(np.arange(3), [0, 1, 3]), "z": deep}
+    block = Columns(fields, OffsetTrail(0, None))
+    given: Any = columns_of(Rows(block.rows(), block.trail) if of_rows else block)
+    x, y, inner = given["x"], given["y"], given["z"].values
+    for array in (x, y.values, y.offsets, y[1], inner.values, inner.offsets):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 7
+    assert fields["x"].flags.writeable, "the block's own are as they were"
 
 
 @pytest.mark.parametrize(

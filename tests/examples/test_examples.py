@@ -170,6 +170,14 @@ def test_torchrun_goes_on_from_the_checkpoint_without_losing_or_repeating_a_samp
     assert "22 steps; seen 512 of 512 samples, 0 duplicates" in torchrun()
 
 
+@pytest.mark.timeout(250)
+def test_uneven_ranks_take_equal_steps() -> None:
+    script = str(EXAMPLES / "uneven_ranks.py")
+    told = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script)
+    assert "rank 0: 34 steps, 130 samples, 0 empty batches" in told
+    assert "rank 1: 34 steps, 14 samples, 30 empty batches" in told
+
+
 @pytest.mark.timeout(120)
 def test_the_program_for_torchrun_says_so_when_run_alone() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}

@@ -176,6 +176,17 @@ def test_tensors_keep_their_shape_beside_a_null() -> None:
     assert kind_of(columns_of(part)["x"]) == ("array", "<f8", (2, 2))
 
 
+def test_no_array_can_be_written_that_is_over_memory_which_can_be() -> None:
+    """pyarrow has Parquet's in such memory, and Arrow's in the bytes of the shard."""
+    numbers = pa.Array.from_buffers(pa.int64(), 4, [None, pa.py_buffer(bytearray(32))])
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 4], pa.int32()), numbers)
+    flags = pa.array([True, False])
+    ragged: Any = column_of(lists)
+    for array in (column_of(numbers), column_of(flags), ragged.values, ragged[1], ragged.offsets):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
 def kind_of(column: Any) -> Any:
     if isinstance(column, Ragged):
         return ("ragged", kind_of(column.values))

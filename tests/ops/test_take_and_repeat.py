@@ -14,7 +14,8 @@ from asyncloader._flow.engine import Engine
 from asyncloader.dataset import Dataset
 from asyncloader.ops.filter import Filter
 from asyncloader.ops.repeat import Repeat
-from asyncloader.ops.take import Shortfall, Take, describe_shortfalls
+from asyncloader.ops.shortfalls import Shortfall, describe_shortfalls
+from asyncloader.ops.take import Take
 
 from .running import Listed, lane_of, run
 

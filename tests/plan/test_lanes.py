@@ -70,18 +70,18 @@ def test_fewer_shards_than_ranks_are_refused_and_as_many_are_not() -> None:
         check_samples(2, World(0, 3))
 
 
-def played(lengths: list[int], turn: int = 0) -> list[int]:
-    """The lanes in the order in which streams of these lengths are taken from."""
-    left, order = list(lengths), []
-    lanes = range(len(lengths))
-    rotation = Rotation([*lanes[turn:], *lanes[:turn]])
+def played(lengths: list[int], delivered: list[int] | None = None) -> list[int]:
+    """The lanes in the order in which streams of these lengths are taken from, from what was delivered on."""
+    done = delivered or [0] * len(lengths)
+    left, order = [length - count for length, count in zip(lengths, done, strict=True)], []
+    rotation = Rotation(dict(enumerate(done)))
     for lane in rotation:
         if left[lane]:
             left[lane] -= 1
             order.append(lane)
             rotation.advance()
         else:
-            rotation.mark_dry(lane)
+            rotation.mark_dry()
     assert not any(left)
     return order
 
@@ -96,11 +96,22 @@ def test_a_rotation_takes_from_each_lane_in_turn_and_passes_over_dry_ones(length
 
 
 @given(lengths, st.data())
-def test_a_rotation_resumed_anywhere_goes_on_as_it_would_have(
+def test_the_turn_follows_from_what_lanes_have_delivered(lengths: list[int], data: st.DataObject) -> None:
+    whole = played(lengths)
+    cut = data.draw(st.integers(0, len(whole)))
+    delivered = [whole[:cut].count(lane) for lane in range(len(lengths))]
+    assert played(lengths, delivered) == whole[cut:]
+
+
+@given(lengths, st.data())
+def test_lanes_that_are_behind_catch_up_first_and_a_second_cut_changes_nothing(
     lengths: list[int], data: st.DataObject
 ) -> None:
-    order = played(lengths)
-    assume(order)
-    done = data.draw(st.integers(1, len(order)))
-    left = [length - order[:done].count(lane) for lane, length in enumerate(lengths)]
-    assert played(left, turn=(order[done - 1] + 1) % len(lengths)) == order[done:]
+    delivered = [data.draw(st.integers(0, length)) for length in lengths]  # by ranks that were not in step
+    rest = played(lengths, delivered)
+    cut = data.draw(st.integers(0, len(rest)))
+    now = [count + rest[:cut].count(lane) for lane, count in enumerate(delivered)]
+    assert played(lengths, now) == rest[cut:]
+    assert sorted(rest) == sorted(
+        lane for lane, length in enumerate(lengths) for _ in range(length - delivered[lane])
+    )

@@ -97,10 +97,10 @@ def test_the_global_order_of_batches_is_the_same_for_any_world_to_the_end(
 def turns(lanes: list[int], batches: list[int]) -> list[int]:
     """The lanes in the order in which their batches are taken."""
     left, taken = list(batches), []
-    rotation = Rotation(lanes)
+    rotation = Rotation(dict.fromkeys(lanes, 0))
     for lane in rotation:
         if not left[lane]:
-            rotation.mark_dry(lane)
+            rotation.mark_dry()
             continue
         left[lane] -= 1
         taken.append(lane)

@@ -9,6 +9,7 @@ import pytest
 import asyncloader as al
 from asyncloader.progress import NetworkCounts
 from asyncloader.stores.access import Access
+from asyncloader.stores.backends import backend_of, open_lister
 from asyncloader.stores.local import LocalStore
 from asyncloader.stores.router import Stores
 from asyncloader.stores.schemes import SCHEMES
@@ -31,14 +32,20 @@ async def test_each_scheme_has_a_store(name: str) -> None:
         store = await Stores(resources, Access(), NetworkCounts()).of(url)
         assert isinstance(store, LocalStore) is row.is_local
     if not row.is_local:
-        row.store().check_options(name, {})
-        server, key = row.store().locate(url, {}, {})
+        backend_of(row).check_options(name, {})
+        server, key = backend_of(row).locate(url, {}, {})
         assert server.startswith(name) and key.endswith("x.tar" if not row.is_web else "x.tar?")
+
+
+@pytest.mark.parametrize("name", [name for name, row in SCHEMES.items() if row.is_listed])
+def test_each_scheme_that_is_listed_has_a_lister(name: str) -> None:
+    root = "hf://datasets/" if name == "hf" else f"{name}://bucket/"
+    assert callable(open_lister(SCHEMES[name], root, {}).pages)
 
 
 @pytest.mark.parametrize("name", [name for name, row in SCHEMES.items() if not row.is_local])
 def test_an_endpoint_is_another_server_wherever_there_is_one(name: str) -> None:
-    locate, url = SCHEMES[name].store().locate, URLS[name]
+    locate, url = backend_of(SCHEMES[name]).locate, URLS[name]
     own = locate(url, {"endpoint": "https://own/"}, {})
     assert (own == locate(url, {}, {})) is SCHEMES[name].is_web
     assert own == locate(url, {"endpoint": "https://own"}, {})

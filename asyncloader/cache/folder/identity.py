@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...stores.backends import backend_of
 from ...stores.urls import scheme_of
 
 __all__ = ["Identity", "identity_of"]
@@ -49,7 +50,7 @@ def identity_of(url: str, options: Mapping[str, Any], environ: Mapping[str, str]
         options: The stores' options; an ``endpoint`` among them is another server.
         environ: Where an object store looks when the options do not say.
     """
-    return Identity(*scheme_of(url).store().locate(url, options, environ))
+    return Identity(*backend_of(scheme_of(url)).locate(url, options, environ))
 
 
 def _digest(*parts: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...blocks import Column, Ragged, WithNulls
+from ...blocks import Column, Ragged, WithNulls, read_only
 from .importing import arrow
 
 __all__ = ["column_of", "field_of"]
@@ -29,7 +29,14 @@ def field_of(array: Any) -> Column:
 
 
 def column_of(array: Any) -> Column:
-    """The column of a ``pyarrow.Array``; ``docs/reference/formats.md`` has the table of types."""
+    """The column of a ``pyarrow.Array``; ``docs/reference/formats.md`` has the table of types.
+
+    Arrays are read-only, also where pyarrow's memory could be written: rows of other samples are in it.
+    """
+    return read_only(_column_of(array))
+
+
+def _column_of(array: Any) -> Column:
     pa = arrow()
     if getattr(array.type, "extension_name", "") == "arrow.fixed_shape_tensor":
         return _of_tensors(array)

@@ -1,4 +1,4 @@
-"""Web servers as rows of ``schemes`` have them; the client is imported where a store is opened."""
+"""Web servers as ``backends`` has them; the client is imported where a store is opened."""
 
 from __future__ import annotations
 

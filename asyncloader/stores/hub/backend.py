@@ -1,4 +1,4 @@
-"""The hub as a row of ``schemes`` has it; the client is imported where a store is opened."""
+"""The hub as ``backends`` has it; the client is imported where a store is opened."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class HubStore:
 
 
 class HubLister:
-    """Lists data sets, each folder in one; see ``schemes.Lister``."""
+    """Lists data sets, each folder in one; see ``backends.Lister``."""
 
     def __init__(self, root: str, options: Mapping[str, Any]) -> None:
         self._root = root

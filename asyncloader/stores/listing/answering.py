@@ -12,6 +12,7 @@ from ..._flow.clock import pause
 from ...errors import StoreError
 from ...progress import NetworkCounts
 from ..access import Access
+from ..backends import open_lister
 from ..braces import MOST_SHARDS
 from ..failures import TransientError
 from ..globs import folder_before, matcher
@@ -95,8 +96,7 @@ async def _list(pattern: str, order: Order, stores: Stores) -> Listing:
 async def _sizes(root: str, folder: str, order: Order) -> dict[str, int]:
     """The size of every object below a folder, by key."""
     scheme, notices = scheme_of(root), Notices()
-    assert scheme.lister is not None, "a pattern is of what can be listed"
-    lister = scheme.lister(root, options_of(scheme, order.options))
+    lister = open_lister(scheme, root, options_of(scheme, order.options))
     sizes: dict[str, int] = {}
     after: str | None = None
     attempts = _attempts(order.network)

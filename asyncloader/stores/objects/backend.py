@@ -1,4 +1,4 @@
-"""Object stores as a row of ``schemes`` has them; the client is imported where a store is opened."""
+"""Object stores as ``backends`` has them; the client is imported where a store is opened."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class ObjectStore:
     async def pages(
         self, folder: str, network: NetworkPolicy, after: str | None = None
     ) -> AsyncGenerator[list[tuple[str, int]], None]:
-        """Some thousand at a time; see ``schemes.Lister``."""
+        """Some thousand at a time; see ``backends.Lister``."""
         place = f"{self._scheme}://{self._bucket}/{folder}"
         stream = obstore.list(self._open_client(), folder or None, offset=after, chunk_size=_PAGE_KEYS)
         failure: Exception | None = None

@@ -1,0 +1,121 @@
+"""The passes over a stream: which is the latest, where the next begins, what was said of lengths."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+from ..plan.cursor import Cursor
+from ..run.run import Run
+from ..tracebacks import users_level
+
+__all__ = ["Passes"]
+
+CountBatches: TypeAlias = Callable[[int], int]
+"""The number of batches of an epoch; TypeError, with the reason, where that is not known."""
+
+
+class Passes:
+    """The latest pass and the next.
+
+    Copied and pickled, it is where the next pass of the original would begin, with nothing that runs.
+
+    Args:
+        lanes: The rank's.
+    """
+
+    def __init__(self, lanes: Sequence[int]) -> None:
+        self.latest: Run | None = None
+        self._next = Cursor(0, lanes)
+        #: Whether a state or an epoch was set since the latest pass began.
+        self._next_counts = False
+        #: What was said of epochs' lengths.
+        self._lengths: dict[int, int] = {}
+        #: What was said of the latest pass before its first batch: whoever asks then goes by it, and never
+        #: asks for what comes after the last batch. Lightning does, and opens passes that it does not read.
+        self._promised: int | None = None
+
+    # --- the next pass ---
+
+    def begin(self, count_batches: CountBatches) -> Cursor:
+        """Where the next pass begins, which is being opened: see to the latest one."""
+        cursor, unread = self._following(), self._unread()
+        if unread is None:
+            self._warn_of_cut_epoch(count_batches)
+        else:
+            unread.close()  # whoever still reads it is told, and does not get the same samples again
+        return cursor
+
+    def began(self, run: Run) -> None:
+        """``run`` is the latest pass now."""
+        self.latest = run
+        self._promised = None
+        self._next_counts = False
+        self._next = Cursor(run.cursor.epoch + 1, run.cursor.lanes)
+
+    def go_to(self, cursor: Cursor) -> None:
+        """Make the next pass begin at ``cursor``, which may be of another number of lanes."""
+        if len(cursor.lanes) != len(self._next.lanes):
+            self._lengths = {}
+        self._next = cursor
+        self._next_counts = True
+
+    def go_to_epoch(self, epoch: int) -> None:
+        """Make the next pass that of ``epoch``: from where it would begin, if that is in this very epoch."""
+        following = self._following()
+        self.go_to(following if following.epoch == epoch else Cursor(epoch, following.lanes))
+
+    # --- what is told ---
+
+    def reached(self) -> Cursor:
+        """Where the consumer stands; of an epoch that is over, the beginning of the next one."""
+        run = self.latest
+        return self._next if run is None or self._next_counts or self._is_read_out(run) else run.cursor
+
+    def length(self, count_batches: CountBatches) -> int:
+        """The length of the running pass, or of the next one if there is none."""
+        run = self.latest
+        cursor = self._following() if run is None or run.is_over or self._next_counts else run.cursor
+        if cursor.epoch not in self._lengths:
+            self._lengths[cursor.epoch] = count_batches(cursor.epoch)
+        length = self._lengths[cursor.epoch]
+        if run is not None and cursor is run.cursor and not run.statistics.batches:
+            self._promised = length
+        return length
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The cursor of a running pass moves; a copy's must stay where it is.
+        return {**self.__dict__, "latest": None, "_promised": None, "_next": self._following().copy()}
+
+    # --- the parts ---
+
+    def _following(self) -> Cursor:
+        """Where the next pass begins."""
+        unread = self._unread()
+        return self._next if unread is None else unread.cursor.copy()
+
+    def _unread(self) -> Run | None:
+        """The latest pass, if its length was asked for and then none of the batches that it has."""
+        run = self.latest
+        if run is None or self._promised is None or self._next_counts or self._is_read_out(run):
+            return None
+        return None if run.statistics.batches else run
+
+    def _is_read_out(self, run: Run) -> bool:
+        """Whether a pass is at its end, or at what its consumer takes for it."""
+        return run.exhausted or run.cursor.batches == self._promised
+
+    def _warn_of_cut_epoch(self, count_batches: CountBatches) -> None:
+        """Say so if the latest pass was left where another epoch ends: somebody takes all to be alike."""
+        run = self.latest
+        if run is None or run.exhausted or run.cursor.batches not in self._lengths.values():
+            return
+        epoch, delivered = run.cursor.epoch, run.cursor.batches
+        if delivered < (length := count_batches(epoch)):
+            warnings.warn(
+                f"epoch {epoch} was left after {delivered} of its {length} batches, where another epoch "
+                "ends: whoever asked for len(loader) takes it for the length of all epochs, as Lightning's "
+                "Trainer does. They are of one length if the shards are",
+                stacklevel=users_level(),
+            )

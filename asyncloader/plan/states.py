@@ -1,0 +1,169 @@
+"""States of loaders: a rank's, saved and loaded; those of all ranks, merged; what makes one not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from .cursor import Cursor
+from .state_form import Part, State, name_ranks, read_state, write_state
+from .topology import World
+
+__all__ = ["load_state", "merge_states", "save_state", "saved_lanes"]
+
+# What a state need not have: saved before there was a manifest, it goes on with one, and is not held
+# against it. Saved with one, it wants it again.
+_OPTIONAL = frozenset(("contents_sha256",))
+
+
+def save_state(cursor: Cursor, recipe: Mapping[str, Any], world: World) -> dict[str, Any]:
+    """The state of a rank as a new JSON-plain dict.
+
+    Args:
+        cursor: Where the rank stands.
+        recipe: What a loader must agree on to go on from there; has ``"lanes"``.
+        world: The rank and the number of ranks.
+    """
+    return write_state(State(recipe, world.size, {world.rank: Part(cursor.epoch, cursor.rows)}))
+
+
+def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state of the states of all ranks, which goes on with any number of ranks that divides the lanes.
+
+    It is their union: a few KB for each rank. Each loader takes from it what belongs to its own lanes, so
+    that every rank is given the same merged state. Where all ranks had taken as many steps, the batches that
+    are left come in the same global order, whatever the new number of ranks; else each once all the same.
+
+    Args:
+        states: What ``state_dict()`` gave on each rank, in any order, saved at the same step. One that is
+            merged already counts for all of its ranks.
+
+    Returns:
+        A new dict of JSON values.
+
+    Raises:
+        ValueError: The states are of different recipes, world sizes or epochs; a rank is there twice, or
+            is lacking; or one of them is no state of a stream. A rank at the beginning of the next epoch
+            goes with others that are not through with this one: it has delivered all that it had.
+    """
+    if isinstance(states, Mapping):
+        raise ValueError("expected a list of states, one of each rank, but got a dict; pass [state, ...]")
+    read = [read_state(state) for state in states]
+    if not read:
+        raise ValueError("expected the state of each rank, but got none")
+    first = read[0]
+    parts: dict[int, Part] = {}
+    for state in read:
+        ours, theirs = ({"world_size": each.world_size, **each.recipe} for each in (first, state))
+        differences = [
+            f"{name}: {ours.get(name)!r} and {theirs.get(name)!r}"
+            for name in {**ours, **theirs}
+            if ours.get(name) != theirs.get(name)
+        ]
+        if differences:
+            whose = f"{name_ranks(sorted(first.parts))} and of {name_ranks(sorted(state.parts))}"
+            shown = "\n  ".join(differences)
+            raise ValueError(f"the states of {whose} do not belong together:\n  {shown}")
+        doubled = sorted(parts.keys() & state.parts.keys())
+        if doubled:
+            raise ValueError(f"expected one state of each rank, but {name_ranks(doubled)} came twice")
+        parts |= state.parts
+    merged = State(first.recipe, first.world_size, parts)
+    if not merged.is_whole:
+        raise ValueError(
+            f"expected the states of all {merged.world_size} ranks, but of {name_ranks(merged.lacking)} "
+            "there is none: what was delivered there would come again"
+        )
+    merged.joined(parts)
+    return write_state(merged)
+
+
+def load_state(
+    state: Mapping[str, Any], recipe: Mapping[str, Any], world: World, lanes: Sequence[int]
+) -> Cursor:
+    """The cursor of a rank out of ``state``.
+
+    Args:
+        state: Of this rank alone, or merged of all ranks of any world.
+        recipe: What the loader reads; has ``"lanes"``.
+        world: The rank and the number of ranks.
+        lanes: The rank's.
+
+    Raises:
+        ValueError: The state is not one of ours, or was saved by another recipe, shard list or number of
+            lanes, or by one rank of another world; the message names each difference.
+    """
+    saved = read_state(state)
+    has_begun = any(part.rows for part in saved.parts.values())
+    differences = _differences(saved.recipe, recipe, has_begun)
+    if not saved.is_whole:
+        whose = f"the state of {name_ranks(sorted(saved.parts))} of {saved.world_size} alone"
+        if world.size != saved.world_size:
+            differences.append(
+                f"world_size: saved {saved.world_size}, now {world.size}. This is {whose}; "
+                f"asyncloader.merge_states() makes of those of all {saved.world_size} one that loads here"
+            )
+        elif world.rank not in saved.parts:
+            differences.append(
+                f"rank: this is {whose}, now it is rank {world.rank}; give each rank its own state, or all "
+                "of them what asyncloader.merge_states() makes of all"
+            )
+    if differences:
+        raise ValueError(
+            "this state was saved by another loader; make the two agree, or start anew without it:\n  "
+            + "\n  ".join(differences)
+        )
+    part = saved.joined(saved.parts if saved.is_whole else [world.rank])
+    return Cursor(part.epoch, lanes, {lane: part.rows[lane] for lane in lanes if lane in part.rows})
+
+
+def saved_lanes(state: Any) -> int | None:
+    """The number of lanes that a state is of; None where it does not say, which loading it will refuse."""
+    try:
+        recipe = state["recipe"]
+        lanes = (json.loads(recipe) if isinstance(recipe, str) else recipe)["lanes"]
+    except (LookupError, TypeError, ValueError):
+        return None
+    return lanes if isinstance(lanes, int) else None
+
+
+# --- what differs ---
+
+
+def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any], has_begun: bool) -> list[str]:
+    return [
+        _difference(name, saved, mine)
+        for name in {**saved, **mine}
+        if saved.get(name) != mine.get(name)
+        and not (name in _OPTIONAL and name not in saved)
+        # Between two epochs nothing is dealt yet.
+        and (name != "dealt" or has_begun)
+        # Other shards differ in number and contents too: that is said once.
+        and not (name in ("shards", "contents_sha256") and name in mine and _are_other_shards(saved, mine))
+    ]
+
+
+def _difference(name: str, saved: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
+    """One entry of the recipe that is not as it was; digests in words, since nobody can compare them."""
+    if name == "contents_sha256":
+        if name not in mine:
+            return "manifest: the shards' manifest was known then and is not now; name it with manifest="
+        return "manifest: it tells of other contents of the shards than then; were they written anew?"
+    if name == "dealt":
+        if name in mine:
+            return (
+                "dealt: the lanes were dealt whole shards then, and runs of samples now, since the manifest "
+                "has become an index; finish this epoch without it, or as it was, and go on with it then"
+            )
+        return "dealt: the lanes were cut by an index, which is not known now; name it with manifest="
+    if name == "urls_sha256" and _are_other_shards(saved, mine):
+        then, now = saved["shards"], mine["shards"]
+        how = ", of other names or in another order" if then == now else ""
+        return f"other shards: {then} then, {now} now{how}"
+    return f"{name}: saved {saved.get(name)!r}, now {mine.get(name)!r}"
+
+
+def _are_other_shards(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
+    """Whether both are of shards, and not of the same."""
+    return "shards" in saved and "shards" in mine and saved.get("urls_sha256") != mine.get("urls_sha256")

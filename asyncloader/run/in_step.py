@@ -1,0 +1,184 @@
+"""Ranks in step: all deliver as many batches, so that no collective of the training waits for ever.
+
+It stands between the merged lanes and the device stage, on a thread of its own that is a batch ahead of the
+consumer, so that a training step never waits for what ranks have to tell each other.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import sys
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import ExitStack
+from typing import Any
+
+from .._flow.asking import Asking, Asks
+from .._flow.channel import ChannelClosed, EndOfChannel, Receiver
+from .._flow.producer import Producer
+from ..collate.empty import empty_like
+from ..plan.topology import World, process_group
+from ..stream import Note
+from ..torch_private import default_store
+from ..tracebacks import users_level
+from .agreement import Agreement, Policy, Verdict
+
+__all__ = ["InStep", "keep_in_step"]
+
+# Settled ahead of the consumer: one to hand over, and one that is being settled meanwhile.
+_BATCHES_AHEAD = 2
+
+_PADDING = Note(-1, None)
+"""The note of a batch that stands for none."""
+
+
+def keep_in_step(
+    source: Receiver[tuple[Any, Note]],
+    uneven: str | None,
+    world: World,
+    name: Callable[[], str],
+    collate_fn: Callable[[Any], Any],
+    stack: ExitStack,
+    *,
+    on_demand: bool,
+) -> Receiver[tuple[Any, Note]]:
+    """The batches of a rank, as many as all ranks deliver.
+
+    Args:
+        source: The rank's batches; closed with what is returned.
+        uneven: ``"stop"``, ``"pad"``, ``"raise"`` or ``"ignore"``; None is ``"stop"`` where this world is
+            that of the process group, and ``"ignore"`` elsewhere.
+        world: The rank that is loaded for.
+        name: Gives what the pass is called, the same on all ranks.
+        collate_fn: What makes batches; its ``empty`` makes empty ones, if it has such a method.
+        stack: Closes what is started here.
+        on_demand: Ask the source for a batch only when the consumer asks for it.
+
+    Raises:
+        RuntimeError: Ranks are to be kept in step and there is no process group over which to agree.
+    """
+    group = process_group(sys.modules)
+    if uneven == "ignore" or world.size == 1 or (uneven is None and (not group or World(*group) != world)):
+        return source
+    if group is None:
+        raise RuntimeError(
+            f"uneven={uneven!r} keeps {world.size} ranks in step over torch.distributed's process group, and "
+            'there is none: call torch.distributed.init_process_group() first, or say uneven="ignore"'
+        )
+    policy: Any = uneven or "stop"
+    in_step = InStep(
+        source, Agreement(default_store(), name(), *group, policy), policy, collate_fn, on_demand=on_demand
+    )
+    stack.callback(in_step.close)
+    stack.callback(in_step.warn_of_rest, world.rank)
+    return in_step
+
+
+class InStep:
+    """Keeps the protocol of ``Receiver`` over ``source``."""
+
+    def __init__(
+        self,
+        source: Receiver[tuple[Any, Note]],
+        agreement: Agreement,
+        policy: Policy,
+        collate_fn: Callable[[Any], Any],
+        *,
+        on_demand: bool = False,
+    ) -> None:
+        self._rest = _Rest()
+        asks = Asks() if on_demand else None
+        settled = _Settled(source, agreement, policy, collate_fn, self._rest, asks)
+
+        def stop() -> None:
+            agreement.leave()
+            if asks is not None:
+                asks.finish()
+            source.close()
+
+        producer = Producer(settled.batches, _BATCHES_AHEAD, on_close=stop, name="asyncloader-steps")
+        self._batches: Receiver[tuple[Any, Note]] = producer if asks is None else Asking(producer, asks)
+        self._agreement = agreement
+        producer.start()
+
+    def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
+        """See ``Receiver``."""
+        return self._batches.receive(timeout_s)
+
+    async def receive_async(self) -> tuple[Any, Note]:
+        """See ``Receiver``."""
+        return await self._batches.receive_async()
+
+    def close(self) -> None:
+        """Leave the pass, and close the source. Idempotent."""
+        self._batches.close()
+
+    def warn_of_rest(self, rank: int) -> None:
+        """Say, in the consumer's own thread, that this rank was stopped with batches left."""
+        if self._rest.was_left:
+            warnings.warn(
+                f"rank {rank} was stopped after {self._agreement.steps} batches of this pass, with others "
+                "that had no more; what it had left of the epoch was not delivered. Lanes are equal with an "
+                'index (python -m asyncloader.manifest); uneven="pad" goes on with empty batches',
+                stacklevel=users_level(),
+            )
+
+
+class _Rest:
+    """Whether a rank had more batches than it delivered; known on the thread, told elsewhere."""
+
+    was_left = False
+
+
+class _Settled:
+    """What the thread runs: it refers to neither the producer nor the consumer, so that both can go away."""
+
+    def __init__(
+        self,
+        source: Receiver[tuple[Any, Note]],
+        agreement: Agreement,
+        policy: Policy,
+        collate_fn: Callable[[Any], Any],
+        rest: _Rest,
+        asks: Asks | None,
+    ) -> None:
+        self._source = source
+        self._agreement = agreement
+        self._pads = policy == "pad"
+        self._collate_fn = collate_fn
+        self._rest = rest
+        self._asks = asks
+        self._empty: Any = None
+
+    def batches(self) -> Generator[tuple[tuple[Any, Note], int], None, None]:
+        """Each batch when all ranks have agreed on its step, with its cost."""
+        is_dry = False
+        while True:
+            made: list[tuple[Any, Note]] = []
+            try:
+                if self._asks is not None:
+                    self._asks.wait()
+                if not is_dry:
+                    made.append(self._source.receive())
+            except (EndOfChannel, ChannelClosed):
+                is_dry = True
+            if made and self._pads and self._empty is None:
+                self._empty = empty_like(made[0][0], self._collate_fn)
+            verdict = self._agreement.settle(bool(made))
+            if verdict is Verdict.END:
+                self._agreement.end()
+                self._rest.was_left = bool(made)
+                return
+            if verdict is Verdict.GO_WITH_EMPTY:
+                self._share_empty()
+            yield made.pop() if made else (self._empty, _PADDING), 1
+
+    def _share_empty(self) -> None:
+        """Let ranks that never had a batch know what one looks like."""
+        key = f"empty/{self._agreement.steps}"
+        if self._empty is not None:
+            self._agreement.give(key, base64.b64encode(pickle.dumps(self._empty)).decode())
+        else:
+            # Nobody else writes there than the ranks of this job, who also run each other's collectives.
+            self._empty = pickle.loads(base64.b64decode(self._agreement.take(key)))

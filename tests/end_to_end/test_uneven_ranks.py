@@ -1,0 +1,179 @@
+"""Four ranks over shards of 1 to 50 samples, under torchrun: a collective at each step, and nobody hangs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .harness import subprocess_environment
+
+RANKS = 4
+
+_PROGRAM = """
+import json, random, sys, warnings
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import asyncloader as al
+
+folder, first, last, workers = sys.argv[1], *map(int, sys.argv[2:])
+dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+rank = dist.get_rank()
+warnings.simplefilter("always")
+
+
+def recipe_of(sizes):
+    def make(topology):
+        for shard in topology.split(range(len(sizes))):
+            for sample in range(sizes[shard]):
+                yield {"number": shard * 100 + sample, "tokens": list(range(sample % 5 + 1))}
+
+    return al.from_iterable(make)
+
+
+def run(seed, policy):
+    drawn = random.Random(seed)
+    sizes = [drawn.randint(1, 50) for _ in range(drawn.choice([2, 4, 9]))]
+    loader = al.DataLoader(
+        recipe_of(sizes),
+        drawn.choice([1, 4, 7]),
+        num_workers=workers,
+        uneven=policy,
+        collate_fn=al.Pad({"tokens": 0}),
+    )
+    steps, numbers, empty, raised = 0, [], 0, ""
+    with warnings.catch_warnings(record=True) as told:
+        try:
+            for batch in loader:
+                there = torch.ones(1)
+                dist.all_reduce(there)
+                assert there.item() == dist.get_world_size(), "all are at the same step"
+                steps += 1
+                numbers += batch["number"].tolist()
+                assert al.is_empty(batch) == (len(batch["tokens"]) == 0)
+                empty += al.is_empty(batch)
+        except al.RanksError as error:
+            raised = str(error)
+    stopped = any("was stopped" in str(warning.message) for warning in told)
+    return dict(sizes=sizes, steps=steps, numbers=numbers, empty=empty, raised=raised, told=stopped)
+
+
+policies = (None, "pad", "raise")
+found = {f"{seed} {policy}": run(seed, policy) for seed in range(first, last) for policy in policies}
+(Path(folder) / f"{rank}.json").write_text(json.dumps(found))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def torchrun(folder: Path, *arguments: int) -> Any:
+    program = folder / "train.py"
+    program.write_text(_PROGRAM)
+    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
+    return subprocess.run(
+        [sys.executable, *launch, str(program), str(folder), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=subprocess_environment(),
+        timeout=300,
+        check=False,
+    )
+
+
+def check(policy: str, ranks: Sequence[Any]) -> None:
+    """All took as many steps, nothing came twice, and what came is what the policy says."""
+    assert len({rank["steps"] for rank in ranks}) == 1
+    delivered = [number for rank in ranks for number in rank["numbers"]]
+    whole = {shard * 100 + sample for shard, size in enumerate(ranks[0]["sizes"]) for sample in range(size)}
+    assert len(set(delivered)) == len(delivered)
+    lacking = whole - set(delivered)
+    if policy == "pad":
+        assert not lacking
+    elif policy == "raise":
+        assert len({bool(rank["raised"]) for rank in ranks}) == 1
+        assert bool(ranks[0]["raised"]) == bool(lacking)
+    else:
+        assert bool(lacking) == any(rank["told"] for rank in ranks)
+    assert policy == "pad" or not any(rank["empty"] for rank in ranks)
+
+
+def check_runs(folder: Path, first: int, last: int, workers: int) -> None:
+    done = torchrun(folder, first, last, workers)
+    assert done.returncode == 0, done.stderr
+    ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
+    assert len(ranks[0]) == 3 * (last - first)
+    for name in ranks[0]:
+        check(name.split()[1], [rank[name] for rank in ranks])
+
+
+def test_ranks_stay_in_step_whatever_they_have(tmp_path: Path) -> None:
+    check_runs(tmp_path, 0, 4, 0)
+
+
+@pytest.mark.slow
+def test_ranks_with_workers_stay_in_step(tmp_path: Path) -> None:
+    check_runs(tmp_path, 0, 2, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(100, 300, 20))
+def test_ranks_stay_in_step_in_hundreds_of_runs(tmp_path: Path, first: int) -> None:
+    check_runs(tmp_path, first, first + 20, 0)
+
+
+_SURVIVE = """
+import os, signal, sys
+from datetime import timedelta
+
+import torch.distributed as dist
+import asyncloader as al
+
+seed = int(sys.argv[1])
+dist.init_process_group("gloo", timeout=timedelta(seconds=6))
+rank = dist.get_rank()
+recipe = al.from_iterable(lambda topology: topology.split(range(90)))
+try:
+    for step, batch in enumerate(al.DataLoader(recipe, 2)):
+        if rank == 1 and step == seed:
+            os.kill(os.getpid(), signal.SIGKILL)
+except al.RanksError as error:
+    print(error)
+    sys.stdout.flush()
+    os._exit(7)  # the group's own tear-down waits for the rank that is gone
+"""
+
+
+@pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (0, 7, 14))])
+def test_the_others_raise_when_a_rank_is_killed(step: int) -> None:
+    """Not in a collective of the training, but in the loader, and nobody ends them from outside."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "3"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", _SURVIVE, str(step)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env=subprocess_environment() | address | {"RANK": str(rank)},
+        )
+        for rank in range(3)
+    ]
+    try:
+        told = [rank.communicate(timeout=100)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert [rank.returncode for rank in ranks] == [7, -signal.SIGKILL, 7], told
+    assert "did not answer within 6 s" in told[0] and "did not answer within 6 s" in told[2]

@@ -1,0 +1,355 @@
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncloader.plan.cursor import Cursor, Row
+from asyncloader.plan.lanes import rank_lanes
+from asyncloader.plan.states import load_state, merge_states, save_state, saved_lanes
+from asyncloader.plan.topology import World
+
+RECIPE = {"source": "shards", "urls_sha256": "ab", "ops": [{"op": "take", "count": 3}], "lanes": 8}
+WORLD = World(1, 2)
+LANES = [1, 3, 5, 7]
+SIZES = [1, 2, 4, 8]
+
+names = st.sampled_from(["window", "emitted", "taken", "shard", "byte", "a.b"])
+numbers = st.integers(0, 2**62)
+positions = st.recursive(
+    st.dictionaries(names, numbers, min_size=1, max_size=3),
+    lambda inner: st.builds(
+        lambda entries, nested: {**entries, "from": nested},
+        st.dictionaries(names, numbers, max_size=3),
+        inner,
+    ),
+    max_leaves=4,
+)
+rows = st.builds(Row, positions, st.integers(1, 10_000), st.booleans())
+cursors = st.builds(
+    Cursor,
+    epoch=st.integers(0, 1000),
+    lanes=st.just(LANES),
+    rows=st.dictionaries(st.sampled_from(LANES), rows),
+)
+epochs_rows = st.dictionaries(st.sampled_from(range(8)), rows)
+"""Rows of all lanes, as all ranks together have them."""
+
+
+def through_json(state: dict[str, Any]) -> Any:
+    return json.loads(json.dumps(state))
+
+
+def states_of(size: int, rows: dict[int, Row], epoch: int = 3) -> list[dict[str, Any]]:
+    """What the ranks of a world save where all lanes together have these rows."""
+    return [
+        save_state(cursor_of(World(rank, size), rows, epoch), RECIPE, World(rank, size))
+        for rank in range(size)
+    ]
+
+
+def cursor_of(world: World, rows: dict[int, Row], epoch: int = 3) -> Cursor:
+    lanes = rank_lanes(8, world)
+    return Cursor(epoch, lanes, {lane: rows[lane] for lane in lanes if lane in rows})
+
+
+def load(state: Any, world: World = WORLD) -> Cursor:
+    return load_state(state, RECIPE, world, rank_lanes(8, world))
+
+
+# --- one rank's ---
+
+
+@given(cursors)
+def test_a_cursor_comes_back_from_its_state_as_it_was(cursor: Cursor) -> None:
+    assert load(through_json(save_state(cursor, RECIPE, WORLD))) == cursor
+
+
+@given(cursors)
+def test_a_state_shares_nothing_with_its_cursor(cursor: Cursor) -> None:
+    state = save_state(cursor, RECIPE, WORLD)
+    expected = copy.deepcopy(state)
+    loaded = load(state)
+    for other in (cursor, loaded):
+        other.delivered(LANES[0], {"shard": 99})
+    assert state == expected
+
+
+def test_an_entry_that_is_an_empty_position_is_the_same_as_none() -> None:
+    cursor = Cursor(0, LANES, {1: Row({"window": 0, "emitted": 3, "from": {}}, 1)})
+    loaded = load(through_json(save_state(cursor, RECIPE, WORLD)))
+    assert loaded.rows == {1: Row({"window": 0, "emitted": 3}, 1)}
+
+
+def test_delivering_moves_the_lane_and_the_turn() -> None:
+    cursor = Cursor(4, LANES)
+    cursor.delivered(1, {"shard": 0})
+    cursor.delivered(3, {"shard": 1})
+    cursor.delivered(7, {"shard": 2})  # 5 has run dry
+    assert [lane for lane, _ in cursor.turns()] == [5, 1, 3, 7]
+    assert dict(cursor.turns())[3] == Row({"shard": 1}, 1)
+    cursor.delivered(1, {"shard": 5})
+    assert [lane for lane, _ in cursor.turns()] == [5, 3, 7, 1]
+    assert cursor.batches == 4
+
+
+def test_a_lane_that_is_done_has_no_turn() -> None:
+    assert Cursor(0, [0, 1], {0: Row(done=True)}).turns() == [(1, Row())]
+
+
+def test_each_difference_is_named_with_both_values() -> None:
+    state = save_state(Cursor(0, LANES), RECIPE, WORLD)
+    with pytest.raises(ValueError) as caught:
+        load_state(state, {**RECIPE, "urls_sha256": "cd", "extra": 1}, World(0, 2), [0, 2, 4, 6])
+    lines = str(caught.value).splitlines()[1:]
+    assert lines == [
+        "  urls_sha256: saved 'ab', now 'cd'",
+        "  extra: saved None, now 1",
+        "  rank: this is the state of rank 1 of 2 alone, now it is rank 0; give each rank its own state, or "
+        "all of them what asyncloader.merge_states() makes of all",
+    ]
+
+
+def test_other_shards_and_a_manifest_that_is_gone_are_told_in_words() -> None:
+    saved = {**RECIPE, "shards": 8, "contents_sha256": "ef"}
+    state = save_state(Cursor(0, LANES), saved, WORLD)
+    with pytest.raises(ValueError) as caught:
+        load_state(state, {**RECIPE, "shards": 7, "urls_sha256": "cd"}, WORLD, LANES)
+    assert str(caught.value).splitlines()[1:] == [
+        "  other shards: 8 then, 7 now",
+        "  manifest: the shards' manifest was known then and is not now; name it with manifest=",
+    ]
+
+
+def test_a_thousand_lanes_take_less_than_fifty_bytes_each() -> None:
+    deep = {"window": 123, "emitted": 45, "from": {"shard": 6789, "from": {"sample": 9999, "byte": 1 << 33}}}
+    lanes = range(1000)
+    rows = dict.fromkeys(lanes, Row(deep, 1_234))
+    state = save_state(Cursor(0, lanes, rows), {**RECIPE, "lanes": 1000}, World())
+    assert len(json.dumps(state)) < 50 * 1000
+
+
+# --- those of all ranks ---
+
+
+@given(epochs_rows, st.sampled_from(SIZES), st.sampled_from(SIZES), st.randoms())
+def test_a_merged_state_gives_each_rank_of_any_world_its_own_rows(
+    rows: dict[int, Row], before: int, after: int, random: Any
+) -> None:
+    states = [through_json(state) for state in states_of(before, rows)]
+    random.shuffle(states)
+    merged = through_json(merge_states(states))
+    for rank in range(after):
+        assert load(merged, World(rank, after)) == cursor_of(World(rank, after), rows)
+
+
+@given(epochs_rows, st.lists(st.sampled_from(SIZES), max_size=4))
+def test_worlds_resized_one_after_the_other_lose_no_row(rows: dict[int, Row], sizes: list[int]) -> None:
+    merged = merge_states(states_of(4, rows))
+    for size in sizes:
+        cursors = [load(merged, World(rank, size)) for rank in range(size)]
+        merged = merge_states(
+            save_state(cursor, RECIPE, World(rank, size)) for rank, cursor in enumerate(cursors)
+        )
+    assert load(merged, World()) == cursor_of(World(), rows)
+
+
+def test_merging_changes_nothing_that_it_is_given_and_what_is_merged_merges_again() -> None:
+    states = states_of(2, {lane: Row({"shard": lane}, 1) for lane in range(8)})
+    before = copy.deepcopy(states)
+    merged = merge_states(states)
+    assert states == before
+    assert merge_states([merged]) == merged
+    merged["ranks"]["0"].clear()
+    assert states == before
+
+
+def test_a_world_of_one_needs_no_merging() -> None:
+    rows = {lane: Row({"shard": lane}, 1) for lane in range(8)}
+    (alone,) = states_of(1, rows)
+    assert load(alone, World(3, 4)) == cursor_of(World(3, 4), rows)
+
+
+def test_a_rank_that_has_begun_the_next_epoch_is_done_with_the_one_that_others_are_in() -> None:
+    slow = save_state(Cursor(3, [0, 2, 4, 6], {2: Row({"shard": 1}, 5)}), RECIPE, World(0, 2))
+    fast = save_state(Cursor(4, LANES), RECIPE, World(1, 2))
+    merged = merge_states([slow, fast])
+    assert merged["epoch"] == 3
+    cursor = load(merged, World(0, 1))
+    assert cursor.epoch == 3
+    assert [lane for lane, _ in cursor.turns()] == [0, 4, 6, 2]
+    again = load(merged, World(1, 2))
+    assert (again.epoch, again.turns()) == (3, [])
+
+
+# --- what does not merge, and what does not load ---
+
+
+def with_rank(state: dict[str, Any], number: int) -> dict[str, Any]:
+    (entry,) = state["ranks"].values()
+    return {**state, "ranks": {str(number): entry}}
+
+
+ROWS = {lane: Row({"shard": lane}, 1) for lane in range(8)}
+four = states_of(4, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("states", "named"),
+    [
+        ([], "expected the state of each rank, but got none"),
+        (four[0], r"expected a list of states, one of each rank, but got a dict; pass \[state, \.\.\.\]"),
+        (four[:3], "expected the states of all 4 ranks, but of rank 3 there is none: what was delivered"),
+        ([four[1]], "all 4 ranks, but of ranks 0, 2, 3 there is none"),
+        ([*four, four[2]], "expected one state of each rank, but rank 2 came twice"),
+        ([merge_states(four), four[2]], "rank 2 came twice"),
+        (
+            [four[0], states_of(2, ROWS)[1]],
+            "the states of rank 0 and of rank 1 do not belong together:\n  world_size: 4 and 2",
+        ),
+        (
+            [*four[:3], states_of(4, ROWS, epoch=5)[3]],
+            "expected states of one epoch, but found ranks 0, 1, 2 in 3, rank 3 in 5; save those of all",
+        ),
+        ([*four[:3], states_of(4, ROWS, epoch=4)[3]], "found ranks 0, 1, 2 in 3, rank 3 in 4"),
+        ([{}], "no 'version'"),
+        (["state"], "no 'version'"),
+        ([{"version": 1, "kind": "torch", "batches": 2}], "expected the state of a stream"),
+    ],
+    ids=lambda value: value[:30] if isinstance(value, str) else "",
+)
+def test_states_that_do_not_belong_together_are_refused(states: Any, named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        merge_states(states)
+
+
+def test_states_of_two_recipes_are_refused_with_the_difference_named() -> None:
+    other = save_state(Cursor(3, LANES), {**RECIPE, "ops": []}, WORLD)
+    with pytest.raises(ValueError, match=r"  ops: \[{'op': 'take', 'count': 3}\] and \[\]"):
+        merge_states([states_of(2, ROWS)[0], other])
+
+
+@pytest.mark.parametrize("size", [1, 2, 8])
+def test_one_rank_s_state_in_another_world_is_refused_with_the_numbers(size: int) -> None:
+    message = (
+        rf"world_size: saved 4, now {size}\. This is the state of rank 0 of 4 alone; "
+        r"asyncloader\.merge_states\(\) makes of those of all 4 one that loads here"
+    )
+    with pytest.raises(ValueError, match=message):
+        load(four[0], World(0, size))
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        {"1": [3, [], [[0, 1, 0]]]},  # a lane of another rank
+        {"1": [3, [], [[9, 1, 0]]]},
+        {"1": [3, [], [[1, -1, 0]]]},
+        {"1": [3, [], [[1]]]},
+        {"1": [3, [["shard"]], [[1, 1, 0]]]},
+        {"1": [-3, [], []]},
+        {"1": [3, []]},
+        {"2": [3, [], []]},
+        {"one": [3, [], []]},
+        {},
+        [],
+    ],
+)
+def test_rows_that_there_cannot_be_are_refused(ranks: Any) -> None:
+    state = save_state(Cursor(3, LANES), RECIPE, WORLD)
+    with pytest.raises(ValueError, match="do not fit its own lanes and ranks; was it edited"):
+        load({**state, "ranks": ranks})
+
+
+@pytest.mark.parametrize("recipe", [RECIPE, "{", "[]", json.dumps({**RECIPE, "lanes": "8"})])
+def test_a_recipe_that_is_none_is_refused(recipe: Any) -> None:
+    state = {**save_state(Cursor(3, LANES), RECIPE, WORLD), "recipe": recipe}
+    with pytest.raises(ValueError, match="was it edited"):
+        load(state)
+
+
+def test_the_number_of_lanes_is_told_of_whatever_is_a_state() -> None:
+    assert saved_lanes(four[0]) == 8
+    assert saved_lanes({"recipe": RECIPE}) == 8
+    assert [saved_lanes(other) for other in ({}, "state", None, {"recipe": "{"}, {"recipe": {}})] == [
+        None
+    ] * 5
+
+
+# --- states of the first release, with a turn instead of rows ---
+
+
+def saved_by_first_release(lengths: dict[int, int], batches: int) -> dict[str, Any]:
+    """The state after so many batches of lanes that have these numbers of them."""
+    delivered = dict.fromkeys(LANES, 0)
+    turn = 0
+    for _ in range(batches):
+        while delivered[LANES[turn]] == lengths[LANES[turn]]:
+            turn = (turn + 1) % len(LANES)
+        delivered[LANES[turn]] += 1
+        turn = (turn + 1) % len(LANES)
+    came = {str(lane): [count] for lane, count in delivered.items() if count}
+    return {
+        "version": 1,
+        "recipe": RECIPE,
+        "rank": 1,
+        "world_size": 2,
+        "epoch": 3,
+        "turn": turn,
+        "batches": batches,
+        "positions": {"fields": [["sample"]], "lanes": came},
+    }
+
+
+@given(st.fixed_dictionaries({lane: st.integers(0, 6) for lane in LANES}), st.data())
+def test_a_state_of_the_first_release_goes_on_in_the_order_it_had(
+    lengths: dict[int, int], data: st.DataObject
+) -> None:
+    total = sum(lengths.values())
+    batches = data.draw(st.integers(0, total))
+    state = saved_by_first_release(lengths, batches)
+    cursor = load(through_json(state))
+    assert cursor.epoch == 3
+    at = {int(lane): count for lane, (count,) in state["positions"]["lanes"].items()}
+    assert {lane: row.position for lane, row in cursor.rows.items()} == {
+        lane: {"sample": count} for lane, count in at.items()
+    }
+    assert cursor.batches <= batches, "nobody may take the epoch for over"
+    if min(lengths.values()) * len(LANES) > batches:
+        assert cursor.batches == batches
+    turn = state["turn"]
+    in_turn = [lane for lane in [*LANES[turn:], *LANES[:turn]] if at.get(lane, 0) < lengths[lane]]
+    assert [lane for lane, _ in cursor.turns() if at.get(lane, 0) < lengths[lane]] == in_turn
+
+
+def test_a_state_of_the_first_release_need_not_say_how_many_batches_there_were() -> None:
+    state = saved_by_first_release(dict.fromkeys(LANES, 5), 6)
+    del state["batches"]
+    assert [lane for lane, _ in load(state).turns()] == [5, 7, 1, 3]
+
+
+def test_states_of_the_first_release_merge() -> None:
+    ours = saved_by_first_release(dict.fromkeys(LANES, 5), 6)
+    theirs = {**ours, "rank": 0, "positions": {"fields": [], "lanes": {}}, "turn": 0, "batches": 0}
+    merged = merge_states([ours, theirs])
+    assert merged["version"] == 2
+    assert {lane: row.batches for lane, row in load(merged, World()).rows.items()} == {1: 2, 3: 2, 5: 1, 7: 1}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"turn": 5},
+        {"batches": -1},
+        {"positions": []},
+        {"positions": {"fields": [], "lanes": {"2": []}}},
+        {"positions": {"fields": [["shard"]], "lanes": {"1": []}}},
+    ],
+)
+def test_a_state_of_the_first_release_that_does_not_fit_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="was it edited"):
+        load(saved_by_first_release(dict.fromkeys(LANES, 5), 6) | change)

@@ -1,0 +1,139 @@
+"""What ranks agree on at a step, each rank a thread here, over a store as a process group has one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
+import pytest
+from torch.distributed import TCPStore
+
+from asyncloader.errors import RanksError
+from asyncloader.run import agreement
+from asyncloader.run.agreement import Agreement, Policy, Verdict
+
+RANKS = 3
+_names = count()
+
+
+@pytest.fixture
+def store() -> Iterator[TCPStore]:
+    yield TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=20))
+
+
+@pytest.fixture
+def join(store: TCPStore) -> Callable[..., list[Agreement]]:
+    def join(policy: Policy = "stop", name: str | None = None) -> list[Agreement]:
+        name = f"pass {next(_names)}" if name is None else name
+        return [Agreement(store, name, rank, RANKS, policy) for rank in range(RANKS)]
+
+    return join
+
+
+def settle(ranks: list[Agreement], *have: bool) -> list[Any]:
+    """What each rank is told, or raises."""
+
+    def one(rank: Agreement, has_batch: bool) -> Any:
+        try:
+            return rank.settle(has_batch)
+        except RanksError as error:
+            return error
+
+    with ThreadPoolExecutor(len(have)) as pool:
+        return list(pool.map(one, ranks, have))
+
+
+def test_all_go_on_while_all_have_a_batch(join: Any) -> None:
+    ranks = join()
+    for _ in range(5):
+        assert settle(ranks, True, True, True) == [Verdict.GO] * RANKS
+    assert settle(ranks, False, False, False) == [Verdict.END] * RANKS
+    assert [rank.steps for rank in ranks] == [5] * RANKS
+
+
+@pytest.mark.parametrize(("policy", "verdict"), [("stop", Verdict.END), ("pad", Verdict.GO_WITH_EMPTY)])
+def test_one_that_runs_dry_is_met_by_all(join: Any, policy: Policy, verdict: Verdict) -> None:
+    ranks = join(policy)
+    settle(ranks, True, True, True)
+    assert settle(ranks, True, False, True) == [verdict] * RANKS
+
+
+def test_raise_is_raised_by_all_at_the_same_step(join: Any) -> None:
+    ranks = join("raise")
+    settle(ranks, True, True, True)
+    raised = settle(ranks, False, True, True)
+    assert ["has no batch" in str(error) for error in raised] == [True, False, False]
+    assert [(error.rank, error.step) for error in raised] == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_ranks_that_end_together_are_not_uneven(join: Any) -> None:
+    ranks = join("raise")
+    settle(ranks, True, True, True)
+    assert settle(ranks, False, False, False) == [Verdict.END] * RANKS
+
+
+def test_one_that_leaves_wakes_those_that_wait(join: Any) -> None:
+    ranks = join()
+    settle(ranks, True, True, True)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.map(lambda rank: settle([rank], True)[0], ranks[1:])
+        ranks[0].leave()
+        for error in waiting:
+            assert "rank 0 has left the epoch" in str(error)
+
+
+def test_one_that_leaves_between_two_steps_is_missed_by_nobody(join: Any) -> None:
+    """It had settled the next step already, on its thread, when its consumer left."""
+    ranks = join()
+    settle(ranks, True, True, True)
+    settle(ranks, True, True, True)
+    ranks[0].leave()
+    told = settle(ranks[1:], True, True)
+    assert all("rank 0 has left" in str(error) for error in told)
+
+
+def test_to_leave_after_the_end_tells_nobody(join: Any, store: TCPStore) -> None:
+    ranks = join(name="ended")
+    settle(ranks, False, False, False)
+    ranks[0].end()
+    keys = store.num_keys()
+    ranks[0].leave()
+    assert store.num_keys() == keys
+
+
+def test_one_that_never_comes_is_an_error_after_the_time_out(
+    join: Any, store: TCPStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(agreement, "_QUIET_S", 0.1)
+    store.set_timeout(timedelta(seconds=0.5))
+    with caplog.at_level(logging.WARNING, "asyncloader.ranks"):
+        told = settle(join()[:2], True, True)
+    assert all("did not answer within" in str(error) for error in told)
+    assert "does every rank iterate this loader" in caplog.text
+
+
+def test_the_store_does_not_grow_with_the_steps(join: Any, store: TCPStore) -> None:
+    ranks = join()
+    settle(ranks, True, True, True)
+    settle(ranks, True, True, True)
+    keys = store.num_keys()
+    for _ in range(20):
+        settle(ranks, True, True, True)
+    assert store.num_keys() == keys
+
+
+def test_passes_of_one_name_are_kept_apart(join: Any) -> None:
+    first = join(name="again")
+    settle(first, False, False, False)
+    assert settle(join(name="again"), True, True, True) == [Verdict.GO] * RANKS
+
+
+def test_what_one_gives_the_others_take(join: Any) -> None:
+    ranks = join("pad")
+    ranks[1].give("empty", "first")
+    ranks[2].give("empty", "second")
+    assert ranks[0].take("empty") == "first"
