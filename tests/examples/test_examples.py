@@ -39,6 +39,10 @@ SAYS = {
         r"read \d% of the bytes|read 1\d% of the bytes"
     ),
     "hugging_face.py": r"each once: True",
+    "index_shards.py": (
+        r"manifest.json: \d+ bytes\nrank 0: 26 batches, 260 samples\n"
+        r"(rank [123]: 26 batches, 259 samples\n){3}each once: True"
+    ),
     "own_source.py": r"a class: True\na function: True\nrefused: Careless should yield only its part",
     "padded_text.py": r"epoch 2: 600 texts, (9[5-9]|100)% right, \d+ positions of padding",
     "length_buckets.py": (
