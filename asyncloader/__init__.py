@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .errors import FormatError, RanksError, StoreError, WorkerDiedError
     from .loader import DataLoader
     from .manifest.building import build_index
+    from .mixtures import concat, mix
+    from .mixtures import zip as zip
     from .ops.buckets import Buckets
     from .ops.draws import sample_rng, sample_seed
     from .ops.pack import Pack
@@ -51,6 +53,7 @@ __all__ = [
     "WorkerInfo",
     "WrittenShard",
     "build_index",
+    "concat",
     "default_collate",
     "default_convert",
     "from_iterable",
@@ -59,11 +62,13 @@ __all__ = [
     "get_worker_info",
     "is_empty",
     "merge_states",
+    "mix",
     "sample_rng",
     "sample_seed",
     "split",
     "verify_cache",
 ]
+# Without "zip": whoever imports * must not lose Python's own.
 
 _HOME = {
     "AsyncIterableDataset": "recipes",
@@ -85,6 +90,7 @@ _HOME = {
     "WorkerInfo": "torch_kind.worker_info",
     "WrittenShard": "writer",
     "build_index": "manifest.building",
+    "concat": "mixtures",
     "default_collate": "collate",
     "default_convert": "collate",
     "from_iterable": "recipes",
@@ -93,10 +99,12 @@ _HOME = {
     "get_worker_info": "torch_kind.worker_info",
     "is_empty": "collate",
     "merge_states": "plan.states",
+    "mix": "mixtures",
     "sample_rng": "ops.draws",
     "sample_seed": "ops.draws",
     "split": "torch_kind.split",
     "verify_cache": "cache.audit",
+    "zip": "mixtures",
 }
 
 

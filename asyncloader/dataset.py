@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from ._flow.budget import Budget
@@ -30,6 +31,7 @@ from .ops.take import Take
 from .plan.counts import Counter, Deal
 from .plan.topology import Topology
 from .quantity import as_count
+from .sources.components import components_of
 from .types import Position
 
 __all__ = ["Dataset"]
@@ -245,7 +247,8 @@ class Dataset:
         counter: Counter = self.source.count_samples
         for op in self.ops:
             counter = partial(op.count_samples, counter)
-        return counter(deal)
+        # Components have orders of their own, and the schedule of a mixture is drawn anew in each repetition.
+        return counter(replace(deal, varies=deal.varies or bool(components_of(self.source))))
 
     @property
     def order_seed(self) -> int | None:
@@ -253,19 +256,24 @@ class Dataset:
         return next((op.seed for op in self.ops if isinstance(op, Shuffle)), None)
 
     @property
+    def all_ops(self) -> tuple[Op, ...]:
+        """Its operators, behind those of all recipes that it is made of."""
+        return (*chain.from_iterable(recipe.all_ops for recipe in components_of(self.source)), *self.ops)
+
+    @property
     def has_context(self) -> bool:
         """Whether something of the user's is to be left at the end of a pass."""
-        return any(getattr(op, "context", None) is not None for op in self.ops)
+        return any(getattr(op, "context", None) is not None for op in self.all_ops)
 
     @property
     def runs_ahead(self) -> bool:
         """Whether an operator goes on by itself, on threads or on the loop, while nobody pulls."""
-        return any(isinstance(op, AsyncMap) or getattr(op, "concurrency", 1) > 1 for op in self.ops)
+        return any(isinstance(op, AsyncMap) or getattr(op, "concurrency", 1) > 1 for op in self.all_ops)
 
     @property
     def runs_on_threads(self) -> bool:
         """Whether an operator calls the user's functions on threads of its own."""
-        return any(isinstance(op, Map) and op.concurrency > 1 for op in self.ops)
+        return any(isinstance(op, Map) and op.concurrency > 1 for op in self.all_ops)
 
     def describe(self) -> dict[str, Any]:
         """What a saved state must match, as JSON values, without secrets."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = ["NetworkCounts", "ProgressBar", "Statistics", "open_bar"]
@@ -29,13 +30,18 @@ class NetworkCounts:
     def since(self, before: NetworkCounts) -> NetworkCounts:
         """The difference to an earlier count."""
         return NetworkCounts(
-            *(getattr(self, count.name) - getattr(before, count.name) for count in fields(self))
+            self.requests - before.requests,
+            self.retries - before.retries,
+            self.throttled - before.throttled,
+            self.hedges - before.hedges,
         )
 
     def add(self, more: NetworkCounts) -> None:
         """Count what another process has done."""
-        for name in [count.name for count in fields(self)]:
-            setattr(self, name, getattr(self, name) + getattr(more, name))
+        self.requests += more.requests
+        self.retries += more.retries
+        self.throttled += more.throttled
+        self.hedges += more.hedges
 
 
 @dataclass(slots=True, repr=False)
@@ -49,6 +55,7 @@ class Statistics:
         size_bytes: Bytes of tensors, arrays, strings and byte strings in them, and 8 for each number; of long
             lists within a batch an estimate. See ``sizes.bytes_of``.
         wait_s: Time the consumer has waited: for the pass to start, for batches, and for the end.
+        components: Samples of each component of a mixture, by its name; empty for other recipes.
         network: What it took to get them, of all processes together.
         started_s: When the pass began, by ``time.perf_counter()``.
         ended_s: When it was over, likewise; None before.
@@ -59,6 +66,7 @@ class Statistics:
     tokens: int = 0
     size_bytes: int = 0
     wait_s: float = 0.0
+    components: dict[str, int] = field(default_factory=dict)
     network: NetworkCounts = field(default_factory=NetworkCounts)
     started_s: float = field(default_factory=time.perf_counter)
     ended_s: float | None = None
@@ -73,6 +81,11 @@ class Statistics:
         self.waited(since_s)
         if self.bar is not None:
             self.bar.show(self)
+
+    def count_components(self, samples: Sequence[int]) -> None:
+        """How many samples of each component are in a batch that was delivered."""
+        for name, count in zip(self.components, samples, strict=False):
+            self.components[name] += count
 
     def waited(self, since_s: float) -> None:
         """The consumer has waited since then, to this moment or to the end of the pass."""
@@ -100,8 +113,9 @@ class Statistics:
 
     def __repr__(self) -> str:
         tokens = f"tokens={self.tokens}, " if self.tokens else ""
+        components = f"components={self.components}, " if self.components else ""
         return (
-            f"Statistics(batches={self.batches}, samples={self.samples}, {tokens}"
+            f"Statistics(batches={self.batches}, samples={self.samples}, {components}{tokens}"
             f"size_bytes={self.size_bytes}, elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, "
             f"wait_share={self.wait_share:.3f}, network={self.network})"
         )

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from ._flow.budget import Budget
 from ._flow.channel import EndOfChannel
 from ._flow.engine import Engine
-from .collate.block import collate_block
+from .collate.block import collate_block, takes_columns
 from .dataset import Dataset
 from .ops.async_map import AsyncMap
 from .ops.batching import Batch, Batching, Single
@@ -28,6 +28,7 @@ from .plan.lanes import Rotation
 from .plan.topology import Topology, World
 from .progress import NetworkCounts
 from .sizes import bytes_of
+from .sources.components import counted_names
 from .types import Position
 
 __all__ = ["Collated", "Job", "MergedLanes", "Note", "read_lanes"]
@@ -42,7 +43,10 @@ class Note(NamedTuple):
         samples: How many samples the batch has.
         size_bytes: How many bytes of data it holds.
         tokens: How many tokens it has, as far as its batching counts them.
-        network: What the process has asked of the network since its note before.
+            if network != told:
+                news = network.since(told)
+                told.add(news)  # not what is there by now: the loop's thread goes on counting
+                note = note._replace(network=news)
         shortfalls: Every ``take`` that fell short since then.
     """
 
@@ -51,7 +55,8 @@ class Note(NamedTuple):
     samples: int = 0
     size_bytes: int = 0
     tokens: int = 0
-    network: NetworkCounts = NetworkCounts()
+    components: Sequence[int] = ()
+    network: NetworkCounts | None = None
     shortfalls: tuple[Shortfall, ...] = ()
 
 
@@ -124,7 +129,7 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
     order = [lane for lane, _ in job.turns]
     rotation = job.rotation()
     # A third for the operators that make samples, if there are any.
-    makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.ops)
+    makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.all_ops)
     made_bytes = job.read_bytes // 3 if makers else 0
     budget = Budget(job.read_bytes - made_bytes, order)
     shared: dict[Any, Any] = {}
@@ -140,6 +145,7 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             shared=shared,
             want=job.open_want(),
             shortfalls=shortfalls,
+            columns=takes_columns(job.collate_fn),
         )
 
     with ExitStack() as stack:
@@ -151,14 +157,17 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             budget.pass_turn(lane)
             made = [next(streams[lane], (None, Note(lane, None)))]
             note = made[0][1]
-            news, told = network.since(told), replace(network)
+            if network != told:
+                news = network.since(told)
+                told.add(news)  # not what is there by now: the loop's thread goes on counting
+                note = note._replace(network=news)
             if note.position is None:
                 rotation.mark_dry()
                 note = note._replace(shortfalls=tuple(shortfalls))
                 shortfalls.clear()
             else:
                 rotation.advance()
-            yield made.pop()[0], note._replace(network=news)  # nothing here holds it meanwhile
+            yield made.pop()[0], note  # nothing here holds it meanwhile
 
 
 def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
@@ -182,7 +191,9 @@ def _collate(job: Job, number: int, batch: Batch) -> tuple[Any, Note]:
     except Exception as error:
         note_batch(error, "collate_fn", trail, len(block))
         raise
-    return collated, Note(number, batch.position, batch.samples, bytes_of(collated), batch.tokens)
+    components = len(counted_names(job.recipe.source))
+    counts = batch.count_components(components) if components else ()
+    return collated, Note(number, batch.position, batch.samples, bytes_of(collated), batch.tokens, counts)
 
 
 class NoteReceiver(Protocol):
@@ -256,7 +267,8 @@ class MergedLanes:
     def _take_turn(self, lane: int, note: Note) -> bool:
         """Pass the turn on; say whether there is a batch, or only the word that the lane has ended."""
         assert note.lane == lane, f"lane {note.lane} came in the turn of lane {lane}"
-        self._network.add(note.network)
+        if note.network is not None:
+            self._network.add(note.network)
         self.shortfalls += note.shortfalls
         if note.position is None:
             self._rotation.mark_dry()

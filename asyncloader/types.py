@@ -2,7 +2,7 @@
 
 A *position* says where to reopen a stream so that it goes on with the next sample. It is a plain
 dict of JSON values, and nests: each stage that has something to remember adds its own entries around
-those of the stage before it.
+those of the stage before it. It nests by dicts in dicts: a list in it holds no dict (``plan/state_form``).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ import cloudpickle
 import pytest
 import torch
 from corpus import Corpus, keys_of
+from waiting import until
 
 import asyncloader as al
 from asyncloader import testing
@@ -125,7 +126,7 @@ def test_the_wait_is_the_consumers_and_not_its_own_work() -> None:
     assert waiting.statistics.wait_share > 0.5
     working = al.DataLoader(numbers(10), 1)
     for _ in working:
-        time.sleep(0.01)
+        time.sleep(0.05)  # more than a busy machine takes to begin
     assert working.statistics.wait_share < 0.5
 
 
@@ -220,8 +221,9 @@ def test_without_workers_batches_are_made_while_the_consumer_computes() -> None:
 
     batches = iter(al.DataLoader(numbers(1000).map(make), 1))
     next(batches)
-    time.sleep(0.1)
-    assert 1 < len(made) <= 64, "some, within one piece of samples, and not all"
+    until(lambda: len(made) > 1)
+    time.sleep(0.05)
+    assert len(made) <= 64, "some, within one piece of samples, and not all"
     batches.close()
 
 
@@ -238,7 +240,8 @@ def test_workers_make_prefetch_factor_batches_ahead(
     )
     batches = iter(loader)
     next(batches)
-    time.sleep(0.3)
+    until(lambda: len(list(tmp_path.iterdir())) >= 1 + prefetch)
+    time.sleep(0.1)
     assert len(list(tmp_path.iterdir())) == 1 + prefetch
     batches.close()
 

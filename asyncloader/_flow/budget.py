@@ -6,6 +6,8 @@ Laws:
   needs next: nothing could be freed without it.
 * No lane takes more than its share, so that the first one leaves something for the others. A part that is
   larger than a share is let in where a lane has none and there is room; those whose turn is near first.
+* Readers that are parts of one lane divide its share. Of them the one that the lane waits for is the one that
+  may go on in the lane's turn.
 * Who was refused is called when that may have changed; nobody has to ask again.
 """
 
@@ -13,8 +15,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-__all__ = ["Budget", "Claim", "claim_alone"]
+__all__ = ["Budget", "Claim", "Portion", "claim_alone"]
 
 
 class Budget:
@@ -30,22 +33,36 @@ class Budget:
         self._total_bytes = total_bytes
         self._places = {lane: place for place, lane in enumerate(lanes)}
         self._turn = lanes[0]
+        #: The part of a lane that it waits for; a lane that has no parts is not in here.
+        self._due: dict[int, tuple[int, ...]] = {}
         self._taken_bytes = 0
         # Claims belong to a loop, and turns are passed on by the thread that reads.
         self._lock = threading.Lock()
         self._refused: dict[Claim, int] = {}
 
     def claim(self, lane: int) -> Claim:
-        """What one reader of ``lane`` takes."""
-        return Claim(self, lane)
+        """What the one reader of ``lane`` takes."""
+        return Claim(self, lane, self.share_bytes)
+
+    def portion(self, lane: int, number: int, share: float) -> Portion:
+        """What part ``number`` of a lane has of it; see ``Portion``."""
+        return Portion(self, lane, int(self.share_bytes * share), (number,))
 
     def pass_turn(self, lane: int) -> None:
         """It is the turn of ``lane`` now: it may go on, whoever holds what."""
         with self._lock:
             self._turn = lane
-            woken = [claim for claim in self._refused if claim.lane == lane]
-            for claim in woken:
-                del self._refused[claim]
+            woken = self._take_out_due()
+        for claim in woken:
+            claim.on_room()
+
+    def wait_for(self, lane: int, part: tuple[int, ...]) -> None:
+        """``lane`` waits for this part of it now."""
+        with self._lock:
+            if self._due.get(lane) == part:
+                return
+            self._due[lane] = part
+            woken = self._take_out_due() if lane == self._turn and self._refused else []
         for claim in woken:
             claim.on_room()
 
@@ -53,9 +70,9 @@ class Budget:
         """Take ``size`` bytes, if they may be had; see ``Claim.take``."""
         with self._lock:
             fits = self._taken_bytes + size <= self._total_bytes and (
-                not claim.taken_bytes or claim.taken_bytes + size <= self.share_bytes
+                not claim.taken_bytes or claim.taken_bytes + size <= claim.share_bytes
             )
-            if not fits and not (is_needed and claim.lane == self._turn):
+            if not fits and not (is_needed and self._is_due(claim)):
                 # With something of its own under way, it will ask again when that is freed.
                 if is_needed or not claim.taken_bytes:
                     self._refused[claim] = size
@@ -79,6 +96,17 @@ class Budget:
         with self._lock:
             self._refused.pop(claim, None)
 
+    def _is_due(self, claim: Claim) -> bool:
+        """Whether the lane whose turn it is waits for this one, as far as it has said."""
+        due = self._due.get(claim.lane, ())
+        return claim.lane == self._turn and claim.part[: len(due)] == due[: len(claim.part)]
+
+    def _take_out_due(self) -> list[Claim]:
+        woken = [claim for claim in self._refused if self._is_due(claim)]
+        for claim in woken:
+            del self._refused[claim]
+        return woken
+
     def _those_that_fit(self) -> list[Claim]:
         room = self._total_bytes - self._taken_bytes
         if min(self._refused.values()) > room:
@@ -95,24 +123,56 @@ class Budget:
         return woken
 
 
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The budget as one part of a lane sees it, such as a component of a mixture.
+
+    Attributes:
+        budget: Whole.
+        lane: Of the budget.
+        share_bytes: What the reader of the part may count on.
+        part: Its number in the lane, behind those of the parts that it is a part of.
+    """
+
+    budget: Budget
+    lane: int
+    share_bytes: int
+    part: tuple[int, ...]
+
+    def claim(self, lane: int) -> Claim:
+        """What the one reader of this part takes.
+
+        Args:
+            lane: What the part takes itself for, which says nothing here.
+        """
+        return Claim(self.budget, self.lane, self.share_bytes, self.part)
+
+    def portion(self, lane: int, number: int, share: float) -> Portion:
+        """What a part of this part has of it."""
+        return Portion(self.budget, self.lane, int(self.share_bytes * share), (*self.part, number))
+
+    def wait(self) -> None:
+        """The lane waits for this part of it now, and goes on with what it brings."""
+        self.budget.wait_for(self.lane, self.part)
+
+
 class Claim:
     """The part of a budget that one reader has taken.
 
     Attributes:
+        share_bytes: What it may count on.
+        part: Which part of its lane it reads; none if it is the lane's one reader.
         taken_bytes: Taken and not given back.
         on_room: Called in any thread when a refused reader should ask again.
     """
 
-    def __init__(self, budget: Budget, lane: int) -> None:
+    def __init__(self, budget: Budget, lane: int, share_bytes: int, part: tuple[int, ...] = ()) -> None:
         self._budget = budget
         self.lane = lane
+        self.share_bytes = share_bytes
+        self.part = part
         self.taken_bytes = 0
         self.on_room: Callable[[], object] = bool  # nobody is there yet
-
-    @property
-    def share_bytes(self) -> int:
-        """What it may count on."""
-        return self._budget.share_bytes
 
     def take(self, size: int, is_needed: bool = False) -> bool:
         """Take ``size`` bytes; says whether they may be had.

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from .block import Column, lacks_field
 from .nulls import WithNulls
+from .parsed import Objects
 from .ragged import Ragged
 from .trails import PickedTrail, Trail
 
@@ -67,8 +68,11 @@ def take_of(column: Column, indices: NDArray[np.int64]) -> Column:
     if isinstance(column, Ragged):
         return column.take(indices)
     taken = [column[index] for index in indices.tolist()]
-    return WithNulls(taken, column.like) if isinstance(column, WithNulls) else taken
+    return column.again(taken) if isinstance(column, WithNulls | Objects) else taken
 
 
 def _part_of(column: Column, start: int, stop: int) -> Column:
-    return column.part(start, stop) if isinstance(column, Ragged | WithNulls) else column[start:stop]
+    if isinstance(column, Ragged):
+        return column.part(start, stop)
+    part = column[start:stop]
+    return column.again(part) if isinstance(column, WithNulls | Objects) else part

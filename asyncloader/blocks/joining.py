@@ -14,6 +14,7 @@ import numpy as np
 from .block import Block, Column
 from .columns import Columns
 from .nulls import WithNulls
+from .parsed import Objects
 from .ragged import Ragged, offsets_of
 from .rows import Rows
 from .trails import JoinedTrail
@@ -118,11 +119,13 @@ def join_columns(columns: Sequence[Column]) -> Column | None:
     if len(arrays) == len(columns):
         alike = len({(array.dtype, array.shape[1:]) for array in arrays}) == 1
         return np.concatenate(arrays) if alike else None
+    if len(set(map(type, columns))) > 1:
+        return None
     ragged = [column for column in columns if isinstance(column, Ragged)]
     if len(ragged) == len(columns):
         values = join_columns([column.flat for column in ragged])
         if values is None:
             return None
-        return Ragged(values, offsets_of(np.concatenate([column.lengths for column in ragged])))
-    lists = [column for column in columns if isinstance(column, list)]
-    return list(chain.from_iterable(lists)) if len(lists) == len(columns) else None
+        return ragged[0].over(values, offsets_of(np.concatenate([column.lengths for column in ragged])))
+    entries = chain.from_iterable(columns)
+    return Objects(entries) if isinstance(columns[0], Objects) else list(entries)

@@ -17,6 +17,7 @@ from .block import Block, Column
 from .columns import Columns
 from .joining import join_columns
 from .nulls import WithNulls
+from .parsed import IntegerLists, Objects
 from .ragged import Ragged, offsets_of, read_only
 
 __all__ = ["array_of", "column_of", "columns_of"]
@@ -37,10 +38,7 @@ def columns_of(block: Block) -> dict[str, Column]:
         ValueError: The samples have no fields, or not all the same.
     """
     if isinstance(block, Columns):
-        return {
-            name: read_only(column.settle() if isinstance(column, WithNulls) else column)
-            for name, column in block.fields.items()
-        }
+        return {name: read_only(_settled(column)) for name, column in block.fields.items()}
     rows = block.rows()
     for index, row in enumerate(rows):
         if not isinstance(row, Mapping):
@@ -54,6 +52,13 @@ def columns_of(block: Block) -> dict[str, Column]:
                 f"and {list(row)} in {block.trail.place(index)}; make them alike with .select or .map"
             )
     return {name: read_only(column_of([row[name] for row in rows])) for name in rows[0]}
+
+
+def _settled(column: Column) -> Column:
+    """The column that a function is given of one in a block."""
+    if isinstance(column, WithNulls | IntegerLists):
+        return column.settle()
+    return column_of(column) if isinstance(column, Objects) else column
 
 
 def column_of(values: Sequence[Any]) -> Column:

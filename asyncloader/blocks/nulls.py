@@ -35,9 +35,9 @@ class WithNulls(list[Any]):
     def __reduce__(self) -> tuple[Callable[..., WithNulls], tuple[list[Any], Values]]:
         return WithNulls, (list(self), self.like)
 
-    def part(self, start: int, stop: int) -> WithNulls:
-        """The entries from ``start`` up to ``stop``."""
-        return WithNulls(self[start:stop], self.like)
+    def again(self, values: Iterable[Any]) -> WithNulls:
+        """Some of the entries, as a column of this type."""
+        return WithNulls(values, self.like)
 
     def join(self, columns: Sequence[Values]) -> WithNulls | None:
         """One column of several, with nulls or without, this one among them; None if their types differ."""
@@ -72,5 +72,5 @@ def _end_to_end(sequences: list[Any], like: Values) -> Values:
 
 def _type_of(column: Values) -> object:
     if isinstance(column, Ragged):
-        return ("ragged", _type_of(column.values))
+        return (type(column), _type_of(column.values))
     return (column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else list

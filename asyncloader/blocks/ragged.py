@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, pairwise
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,14 @@ class Ragged:
         self.offsets = _checked(np.asarray(offsets), len(values))
 
     @classmethod
+    def over(cls, values: Values, offsets: NDArray[np.int64]) -> Self:
+        """Sequences whose offsets are known to be right, as those of a part."""
+        ragged = cls.__new__(cls)
+        ragged.values = values
+        ragged.offsets = offsets
+        return ragged
+
+    @classmethod
     def of(cls, sequences: Sequence[Any] | NDArray[Any] | Ragged) -> Ragged:
         """Sequences put end to end: arrays or lists of numbers, with one trailing shape.
 
@@ -55,13 +63,13 @@ class Ragged:
             return sequences
         if isinstance(sequences, np.ndarray) and sequences.ndim > 1:
             count, length, *inner = sequences.shape
-            return _over(sequences.reshape(count * length, *inner), np.arange(count + 1) * length)
+            return Ragged.over(sequences.reshape(count * length, *inner), np.arange(count + 1) * length)
         typed = [
             np.asarray(sequence) for sequence in sequences if len(sequence) or hasattr(sequence, "dtype")
         ]
         full = [array for array in typed if array.shape != (0,)]
         values = np.concatenate(full or typed) if typed else np.zeros(0, np.int64)
-        return _over(values, offsets_of(list(map(len, sequences))))
+        return Ragged.over(values, offsets_of(list(map(len, sequences))))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -85,9 +93,9 @@ class Ragged:
         kind = getattr(self.values, "dtype", type(self.values).__name__)
         return f"Ragged({len(self)} sequences of {int(self.offsets[-1] - self.offsets[0])} values, {kind})"
 
-    def __reduce__(self) -> tuple[Callable[..., Ragged], tuple[Values, NDArray[np.int64]]]:
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[Values, NDArray[np.int64]]]:
         # A part of many shares all their values, which need not travel with it.
-        return _over, (self.flat, self.offsets - self.offsets[0])
+        return self.over, (self.flat, self.offsets - self.offsets[0])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         lengths = self.lengths
@@ -111,12 +119,12 @@ class Ragged:
         """The values of the sequences alone, without any before the first and behind the last; a view."""
         return _slice(self.values, int(self.offsets[0]), int(self.offsets[-1]))
 
-    def part(self, start: int, stop: int) -> Ragged:
+    def part(self, start: int, stop: int) -> Self:
         """The sequences from ``start`` up to ``stop``, over the same values."""
         start, stop, _ = slice(start, stop).indices(len(self))
-        return _over(self.values, self.offsets[start : max(start, stop) + 1])
+        return self.over(self.values, self.offsets[start : max(start, stop) + 1])
 
-    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Ragged:
+    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Self:
         """The sequences of these indices, copied end to end in this order."""
         picked = np.asarray(indices, np.int64)
         starts, stops = self.offsets[:-1][picked], self.offsets[1:][picked]
@@ -124,15 +132,15 @@ class Ragged:
         offsets = offsets_of(lengths)
         values = self.values
         if not len(picked):
-            return _over(_slice(values, 0, 0), offsets)
+            return self.over(_slice(values, 0, 0), offsets)
         if isinstance(values, Ragged):
-            return _over(values.take(_places(starts, lengths, offsets)), offsets)
+            return self.over(values.take(_places(starts, lengths, offsets)), offsets)
         edges = zip(starts.tolist(), stops.tolist(), strict=True)
         if isinstance(values, list):
-            return _over(list(chain.from_iterable(values[start:stop] for start, stop in edges)), offsets)
+            return self.over(list(chain.from_iterable(values[start:stop] for start, stop in edges)), offsets)
         if offsets[-1] > _LONG * len(picked):
-            return _over(np.concatenate([values[start:stop] for start, stop in edges]), offsets)
-        return _over(values[_places(starts, lengths, offsets)], offsets)
+            return self.over(np.concatenate([values[start:stop] for start, stop in edges]), offsets)
+        return self.over(values[_places(starts, lengths, offsets)], offsets)
 
     def tolist(self) -> list[Any]:
         """Lists of lists of Python values."""
@@ -149,7 +157,7 @@ def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
 def read_only(values: Values) -> Values:
     """The same values, over memory that cannot be written by way of them; lists are what they are."""
     if isinstance(values, Ragged):
-        return _over(read_only(values.values), _read_only_array(values.offsets))
+        return values.over(read_only(values.values), _read_only_array(values.offsets))
     return _read_only_array(values) if isinstance(values, np.ndarray) else values
 
 
@@ -175,14 +183,6 @@ def _checked(offsets: NDArray[Any], count: int) -> NDArray[np.int64]:
             f"most the {count} values, but got {offsets!r}"
         )
     return offsets.astype(np.int64, copy=False)
-
-
-def _over(values: Values, offsets: NDArray[np.int64]) -> Ragged:
-    """A ``Ragged`` whose offsets are known to be right, as those of a part."""
-    ragged = Ragged.__new__(Ragged)
-    ragged.values = values
-    ragged.offsets = offsets
-    return ragged
 
 
 def _slice(values: Values, start: int, stop: int) -> Values:

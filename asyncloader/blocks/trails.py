@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..types import Position
 
 __all__ = ["JoinedTrail", "NestedTrail", "OffsetTrail", "PickedTrail", "Place", "SourceTrail", "Trail"]
@@ -25,6 +28,7 @@ class Place(NamedTuple):
         number: Of the shard among the recipe's; without shards, of the lane.
         repetition: Of the data within the epoch.
         line: Its line in the shard, from 1; None where that is not known, or it is not a line.
+        component: Of a mixture, behind those of the mixtures around it; empty outside of any.
     """
 
     shard: str | None
@@ -32,6 +36,7 @@ class Place(NamedTuple):
     number: int = 0
     repetition: int = 0
     line: int | None = None
+    component: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         shard = "" if self.shard is None else f" of {self.shard}"
@@ -47,6 +52,10 @@ class Trail(Protocol):
 
     def place(self, index: int) -> Place:
         """Where sample ``index`` of the block came from."""
+        ...
+
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Which component of the outermost mixture these samples came from; 0 outside of any."""
         ...
 
 
@@ -80,6 +89,9 @@ class OffsetTrail:
             line += index + sum(count for at, count in self.blanks.items() if at <= index)
         return Place(None, self.first + index, line=line)
 
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.zeros(len(indices), np.int64)
+
 
 @dataclass(slots=True)
 class SourceTrail:
@@ -89,13 +101,18 @@ class SourceTrail:
     shard: str | None
     number: int
     repetition: int
+    component: tuple[int, ...] = ()
 
     def after(self, index: int) -> Position:
         return self.trail.after(index)
 
     def place(self, index: int) -> Place:
-        inside = self.trail.place(index)
-        return inside._replace(shard=self.shard, number=self.number, repetition=self.repetition)
+        return self.trail.place(index)._replace(
+            shard=self.shard, number=self.number, repetition=self.repetition, component=self.component
+        )
+
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.trail.components(indices)
 
 
 @dataclass(slots=True)
@@ -110,6 +127,9 @@ class PickedTrail:
 
     def place(self, index: int) -> Place:
         return self.trail.place(int(self.indices[index]))
+
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.trail.components(_array_of(self.indices)[indices])
 
 
 class JoinedTrail:
@@ -133,6 +153,10 @@ class JoinedTrail:
     def place(self, index: int) -> Place:
         trail, inside = self._find(index)
         return trail.place(inside)
+
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        of_parts = [trail.components(_array_of(inside)) for trail, inside in self._parts]
+        return np.concatenate(of_parts)[indices]
 
     def _find(self, index: int) -> tuple[Trail, int]:
         if self._ends is None:
@@ -167,3 +191,12 @@ class NestedTrail:
 
     def place(self, index: int) -> Place:
         return self.trail.place(index)
+
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.trail.components(indices)
+
+
+def _array_of(indices: Sequence[int]) -> NDArray[np.int64]:
+    if isinstance(indices, range):
+        return np.arange(indices.start, indices.stop, indices.step)
+    return np.asarray(indices, np.int64)

@@ -9,7 +9,7 @@ from typing import Any
 from ..blocks import Block, Column, Columns
 from .entries import telling_entries
 
-__all__ = ["collate_block", "collate_columns"]
+__all__ = ["collate_block", "collate_columns", "takes_columns"]
 
 
 def collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[int], str]) -> Any:
@@ -43,6 +43,11 @@ def collate_columns(fn: Callable[[Any], Any], fields: Mapping[str, Column]) -> A
         return stack_columns(fields)
     from_columns = getattr(fn, "from_columns", None)
     return NotImplemented if from_columns is None else from_columns(fields)
+
+
+def takes_columns(fn: Callable[[Any], Any]) -> bool:
+    """Whether a function has a use for columns that would have to be made; ``default_collate`` has none."""
+    return hasattr(fn, "from_columns")
 
 
 @cache

@@ -36,7 +36,7 @@ def stack_columns(fields: Mapping[str, Column]) -> Any:
 
 
 def _stack(column: Column) -> Any:
-    if isinstance(column, Ragged) and isinstance(column.values, np.ndarray):
+    if type(column) is Ragged and isinstance(column.values, np.ndarray):  # others are lists as rows
         column = np.asarray(column)  # a ValueError where lengths differ
     if isinstance(column, np.ndarray) and _is_plain(column):
         return torch.from_numpy(np.array(column, order="C"))

@@ -268,6 +268,10 @@ def exact_cast(piece: Piece, dtype: np.dtype[Any], where: Callable[[], str]) -> 
         raise ValueError(f"{where()}: {source} cannot be converted to dtype={dtype}")
     with np.errstate(all="ignore"):
         cast = piece.astype(dtype)
+        if dtype.kind in "iu" and source.kind in "iu":
+            bounds = np.iinfo(dtype)
+            if not piece.size or (piece.min() >= bounds.min and piece.max() <= bounds.max):
+                return cast  # what the tests below find in twice the time
         if dtype.kind in "fc" and source.kind in "fc":
             kept = np.isfinite(cast) | ~np.isfinite(piece)
         else:

@@ -8,6 +8,7 @@ it must see, and returns those to be read, with the decoder to feed them to.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -21,7 +22,8 @@ from .columnar.importing import check_pyarrow
 from .columnar.parquet import plan_parquet
 from .columnar.selection import EVERYTHING, Selection
 from .decoder import Decoder
-from .lines import JsonlDecoder, TextDecoder
+from .json_lines import JsonlDecoder
+from .lines import TextDecoder
 from .tar import TarDecoder
 
 __all__ = [
@@ -50,6 +52,7 @@ class Format(NamedTuple):
             read from front to back. One with a plan has columns, and is not compressed as a whole.
         close: What a decoder is fed in place of the samples that follow, to hand out the last one before
             them.
+        columns: Makes a decoder, likewise, for those who have a use for columns; None if there is none.
     """
 
     decoder: Callable[..., Decoder] | None
@@ -57,6 +60,7 @@ class Format(NamedTuple):
     short_suffixes: Mapping[str, str] = MappingProxyType({})
     plan: Callable[..., Planning] | None = None
     close: bytes = b""
+    columns: Callable[..., Decoder] | None = None
 
 
 formats = MappingProxyType(
@@ -68,7 +72,7 @@ formats = MappingProxyType(
             # A sample has all its members when one of another begins, or the end.
             close=ZERO_BLOCK,
         ),
-        "jsonl": Format(JsonlDecoder, (".jsonl", ".ndjson")),
+        "jsonl": Format(JsonlDecoder, (".jsonl", ".ndjson"), columns=partial(JsonlDecoder, columns=True)),
         "text": Format(TextDecoder, (".txt", ".text")),
         "parquet": Format(None, (".parquet", ".pq"), plan=plan_parquet),
         "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow),
@@ -158,7 +162,9 @@ def check_format(name: str) -> None:
         raise ValueError(f"format must be one of {', '.join(map(repr, formats))}, not {name!r}")
 
 
-def open_decoder(name: str, *, start_sample: int = 0, start_byte: int = 0, skip: int = 0) -> Decoder:
+def open_decoder(
+    name: str, *, start_sample: int = 0, start_byte: int = 0, skip: int = 0, columns: bool = False
+) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
 
     From the start, the first bytes tell whether the shard is compressed, whatever its name says:
@@ -171,6 +177,7 @@ def open_decoder(name: str, *, start_sample: int = 0, start_byte: int = 0, skip:
             decoded again and dropped.
         start_byte: Offset in the shard of the first byte that will be fed, as the position says.
         skip: Samples from there on that are decoded and dropped.
+        columns: Give columns, where the format has a way to make them of samples that are alike.
 
     Returns:
         A decoder whose trails count from the start of the shard.
@@ -183,7 +190,8 @@ def open_decoder(name: str, *, start_sample: int = 0, start_byte: int = 0, skip:
         raise ValueError(
             f"start_sample={start_sample}, start_byte={start_byte}, skip={skip} must be 0 or more"
         )
-    decoder = formats[name].decoder
+    row = formats[name]
+    decoder = row.columns if columns and row.columns is not None else row.decoder
     if decoder is None:
         raise ValueError(f"{name!r} is not read from front to back: open_plan gives its decoder")
     if start_byte:

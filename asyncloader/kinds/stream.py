@@ -20,7 +20,7 @@ from ..ops.batching import Batching, FixedSize, Single
 from ..options import check_ahead, check_streaming, check_uneven, memory_bytes
 from ..plan.counts import Deal, UnknownCount
 from ..plan.cursor import Cursor
-from ..plan.lanes import choose_lanes, rank_lanes
+from ..plan.lanes import check_shards, choose_lanes, rank_lanes
 from ..plan.states import load_state, save_state, saved_lanes
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
@@ -31,6 +31,7 @@ from ..run.run import BatchIterator, Run
 from ..run.thread import stream_in_thread
 from ..run.workers import WorkerSetting, stream_in_workers
 from ..seeding import draw_base_seed
+from ..sources.components import counted_names
 from ..sources.shards import Shards
 from ..stream import Job
 from ..workers import ForkServer
@@ -98,8 +99,11 @@ class StreamKind:
             loader.rank, loader.world_size, lambda: process_group(sys.modules), os.environ
         )
         self._lane_count = choose_lanes(loader.lanes, self._world, loader.num_workers)
-        if isinstance(self._recipe.source, Shards):
-            self._recipe.source.check_world(self._world)
+        source = self._recipe.source
+        if isinstance(source, Shards):
+            source.check_world(self._world)
+        elif source.shard_count is not None:
+            check_shards(source.shard_count, self._world)
         self._passes = Passes(rank_lanes(self._lane_count, self._world))
 
     # --- iterating ---
@@ -110,7 +114,10 @@ class StreamKind:
         limit = _memory_bytes(loader)
         seed = draw_base_seed(loader.generator)
         job = self._job(loader, cursor, limit)
-        statistics = Statistics(bar=self._bar(loader, cursor) if loader.progress else None)
+        statistics = Statistics(
+            components=dict.fromkeys(counted_names(self._recipe.source), 0),
+            bar=self._bar(loader, cursor) if loader.progress else None,
+        )
         with ExitStack() as stack:
             stack.callback(statistics.end)
             if loader.num_workers == 0 or not job.turns:

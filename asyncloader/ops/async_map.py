@@ -62,7 +62,7 @@ class AsyncMap:
             return lane.want.samples - outstanding
 
         try:
-            with closing(upstream(start, lane)) as blocks:
+            with closing(upstream(start, lane.for_columns(False))) as blocks:
                 for block in lane.want.pull(blocks, wanted):
                     for piece in lane.want.pieces(block, pieces.size, wanted):
                         inbox.send(piece)

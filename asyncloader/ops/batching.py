@@ -6,12 +6,14 @@ And a batching opened at the position of a batch goes on with the same batches t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from ..blocks import Block, Gather
+import numpy as np
+
+from ..blocks import Block, Gather, Trail
 from ..plan.counts import batch_count
 from ..types import Position
 from .op import Lane, Opener
@@ -27,12 +29,27 @@ class Batch(NamedTuple):
         position: At which the lane goes on after it.
         samples: How many samples end in it, counted once each over all batches.
         tokens: How many tokens it has, without padding; 0 where nobody counts them.
+        ended: The samples that end in it, each by its trail and its index there; None if they are the rows.
     """
 
     block: Block
     position: Position
     samples: int
     tokens: int = 0
+    ended: Sequence[tuple[Trail, int]] | None = None
+
+    def count_components(self, count: int) -> list[int]:
+        """How many of its samples came from each of the ``count`` components of a mixture."""
+        if self.ended is None:
+            found = [self.block.trail.components(np.arange(len(self.block)))]
+        else:
+            trails = {id(trail): trail for trail, _ in self.ended}
+            by_trail: dict[int, list[int]] = {trail: [] for trail in trails}
+            for trail, index in self.ended:
+                by_trail[id(trail)].append(index)
+            found = [trails[key].components(np.array(indices)) for key, indices in by_trail.items()]
+        counts: list[int] = np.bincount(np.concatenate(found), minlength=count).tolist()
+        return counts
 
 
 Batches: TypeAlias = Generator[Batch, None, None]
@@ -114,7 +131,7 @@ class Single:
     samples_per_batch = 1
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
-        with closing(upstream(start, lane)) as blocks:
+        with closing(upstream(start, lane.for_columns(False))) as blocks:
             for block in lane.want.pull_for_batches(blocks, lambda: 1):
                 yield from map(_batch, _alone(block))
 

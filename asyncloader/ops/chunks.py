@@ -24,7 +24,7 @@ def open_chunks(upstream: Opener, start: Position, size: int, lane: Lane) -> Gen
         want = lane.want
         return want.pull(blocks, lambda: lacking() if want.is_bounded else want.samples)
 
-    return cut_pools(upstream, start, lane, size, "chunk", pull)
+    return cut_pools(upstream, start, lane.for_columns(True), size, "chunk", pull)
 
 
 def hand_on(chunk: Pool, made: Block) -> Blocks:

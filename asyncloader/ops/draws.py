@@ -67,7 +67,8 @@ def sample_rng() -> np.random.Generator:
     It is keyed by (the seed of the recipe's first ``.shuffle``, or 0 without one; the epoch; the operator;
     the shard and the sample's index in it, in a ``.repeat`` also the repetition). So a sample is augmented
     alike whatever the number of workers, threads or coroutines and however the samples are shuffled, and
-    again after a resume; in the next epoch and repetition it is augmented otherwise. Samples of
+    again after a resume; in the next epoch and repetition it is augmented otherwise. In a mixture the key has
+    also which component it is; within one the seed is that of its own first ``.shuffle``. Samples of
     ``from_iterable`` are keyed by lane and index in it: there the number of lanes matters. Functions of
     ``.map_batches`` and ``.filter_batches`` get that of the first sample of their chunk; which samples those
     are goes by the number of lanes too.
@@ -109,6 +110,8 @@ def _open_rng(lane: Lane, trail: Trail, index: int) -> np.random.Generator:
     import numpy as np
 
     place = trail.place(index)
+    # In a mixture also which component, and whether that calls the function or somebody behind it.
+    mixed = (*place.component, len(lane.component)) if place.component else ()
     key = (
         (lane.order_seed or 0) & _WORD,
         lane.topology.epoch,
@@ -116,5 +119,6 @@ def _open_rng(lane: Lane, trail: Trail, index: int) -> np.random.Generator:
         place.repetition,
         place.number,
         place.sample,
+        *mixed,
     )
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))

@@ -34,7 +34,7 @@ class Filter:
         check_plain("filter", self.predicate, "one sample", hint)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-        with closing(upstream(start, lane)) as blocks:
+        with closing(upstream(start, lane.for_columns(False))) as blocks:
             for block in blocks:
                 for piece in lane.want.pieces(block, lambda: PIECE_SAMPLES):
                     kept, failure = self._kept(piece, lane)

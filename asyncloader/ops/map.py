@@ -46,7 +46,7 @@ class Map:
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         fn = given(self.fn, self.context, lane)
-        with closing(upstream(start, lane)) as blocks:
+        with closing(upstream(start, lane.for_columns(False))) as blocks:
             if self.concurrency == 1:
                 pieces = Pieces(PIECE_SAMPLES, lane.made_bytes)
                 for block in blocks:

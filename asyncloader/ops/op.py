@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Protocol, TypeAlias
 
-from .._flow.budget import Budget
+from .._flow.budget import Budget, Portion
 from .._flow.engine import Engine
 from ..blocks import Block, Trail
 from ..plan.counts import Counter, Deal
@@ -123,11 +123,15 @@ class Lane:
         operator: Which of the recipe's operators is being opened, from 0.
         want: What the stream is pulled for.
         shortfalls: Told of each ``take`` that could not be kept.
+        columns: Whether what reads the stream has a use for columns. It decides nothing of what samples are:
+            a source that has the choice gives what is had for less.
+        component: Which component of a mixture this is the lane of, behind those of the mixtures around it;
+            empty outside of any. Keeps apart what components of one seed draw.
     """
 
     topology: Topology
     engine: Engine
-    budget: Budget = field(compare=False)
+    budget: Budget | Portion = field(compare=False)
     made_bytes: int
     order_seed: int | None = None
     repetition: int = 0
@@ -136,14 +140,20 @@ class Lane:
     operator: int = 0
     want: Want = field(default_factory=Want, compare=False)
     shortfalls: list[Shortfall] = field(default_factory=list, compare=False)
+    columns: bool = False
+    component: tuple[int, ...] = ()
 
     def repeated(self, repetition: int) -> Lane:
         """This lane in another repetition; shuffles draw anew in each."""
         return replace(self, repetition=repetition)
 
-    def draw_key(self, seed: int) -> tuple[int, int, int]:
+    def for_columns(self, columns: bool) -> Lane:
+        """This lane as it is for whoever reads columns, or rows."""
+        return self if columns == self.columns else replace(self, columns=columns)
+
+    def draw_key(self, seed: int) -> tuple[int, ...]:
         """What seeds a draw for all lanes alike."""
-        return seed, self.topology.epoch, self.repetition
+        return seed, self.topology.epoch, self.repetition, *self.component
 
 
 Blocks: TypeAlias = Generator[Block, None, None]
@@ -154,6 +164,11 @@ Opener: TypeAlias = Callable[[Position, Lane], Blocks]
 
 class Source(Protocol):
     """Where a recipe's samples come from."""
+
+    @property
+    def shard_count(self) -> int | None:
+        """How many lanes can have something, each a shard; None if it does not come in shards."""
+        ...
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         """The lane's samples from ``start`` on."""

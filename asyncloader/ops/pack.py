@@ -83,6 +83,7 @@ class Pack:
             )
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
+        lane = lane.for_columns(True)
         rows = (
             self._in_order(upstream, start, lane)
             if self.pool is None
@@ -168,10 +169,12 @@ class Pack:
             row = Row()
             for part in inside:
                 row.add(Part(documents.values, begin[part], end[part]), block.trail, of[part])
-                row.samples += is_last[part]
+                if is_last[part]:
+                    row.ended.append((block.trail, of[part]))
             rows.append(row)
         if rows:
-            rows[0].samples += int((lengths == 0).sum())  # which have no token, but are counted
+            # Those without a token are counted all the same.
+            rows[0].ended += [(block.trail, index) for index in np.flatnonzero(lengths == 0).tolist()]
         return rows
 
     def _reader(self) -> DocumentReader:
@@ -186,8 +189,8 @@ class Pack:
 def _batch(rows: list[Row], names: list[str], fills: list[float], width: int) -> Batch:
     columns = lay_rows(rows, names, fills, width)
     trail = JoinedTrail([row.place for row in rows])
-    samples, tokens = sum(row.samples for row in rows), sum(row.tokens for row in rows)
-    return Batch(Columns(columns, trail), rows[-1].after, samples, tokens)
+    ended = [sample for row in rows for sample in row.ended]
+    return Batch(Columns(columns, trail), rows[-1].after, len(ended), sum(row.tokens for row in rows), ended)
 
 
 def _padding_of(fields: object) -> dict[str, PadField]:

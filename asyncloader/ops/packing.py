@@ -40,14 +40,14 @@ class Row:
     Attributes:
         parts: Of it, in order.
         tokens: How many it has.
-        samples: How many documents end in it.
+        ended: The documents that end in it, each by its trail and its index there.
         after: Where the lane goes on after it.
         place: Of its first document: a trail, and its index there.
     """
 
     parts: list[Part] = field(default_factory=list)
     tokens: int = 0
-    samples: int = 0
+    ended: list[tuple[Trail, int]] = field(default_factory=list)
     after: Position = field(default_factory=dict)
     place: tuple[Trail, range] = field(init=False)
 
@@ -95,12 +95,14 @@ class Cutter:
         """
         for index, (first, stop) in enumerate(bounds):
             at = self._go_on(first, stop)
-            self._row.samples += at == stop  # an empty one has no token, but is counted
+            if at == stop:  # an empty one has no token, but is counted
+                self._row.ended.append((trail, index))
             while at < stop:
                 taken = min(stop - at, self._width - self._row.tokens)
                 self._row.add(Part(values, at, at + taken), trail, index)
                 at += taken
-                self._row.samples += at == stop
+                if at == stop:
+                    self._row.ended.append((trail, index))
                 if self._row.tokens == self._width:
                     if at == stop:
                         self._row.after = {"used": 0, "from": trail.after(index)}

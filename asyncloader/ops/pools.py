@@ -77,6 +77,9 @@ class SpanTrail:
     def place(self, index: int) -> Place:
         return self.trail.place(index)
 
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.trail.components(indices)
+
 
 @dataclass(slots=True)
 class Pool:

@@ -58,7 +58,7 @@ class Repeat:
             begins = START
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        if deal.order_seed is None:
+        if deal.order_seed is None and not deal.varies:
             times = self.times or math.inf
             return [times * had if had else 0 for had in upstream(deal.repeated(deal.repetition))]
         if self.times is None:

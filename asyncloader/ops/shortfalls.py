@@ -20,6 +20,7 @@ class Shortfall(NamedTuple):
         lanes: Of how many.
         share: What it was to give.
         taken: What it gave.
+        component: Which component of a mixture takes, if one does.
     """
 
     wanted: int
@@ -27,14 +28,15 @@ class Shortfall(NamedTuple):
     lanes: int
     share: int
     taken: int
+    component: tuple[int, ...] = ()
 
 
 def describe_shortfalls(found: Iterable[Shortfall]) -> list[str]:
     """A sentence for each ``take`` that fell short, whatever the number of lanes."""
-    by_count: dict[int, list[Shortfall]] = {}
+    by_take: dict[tuple[int, tuple[int, ...]], list[Shortfall]] = {}
     for short in sorted(set(found)):
-        by_count.setdefault(short.wanted, []).append(short)
-    return [_describe(count, shorts) for count, shorts in by_count.items()]
+        by_take.setdefault((short.wanted, short.component), []).append(short)
+    return [_describe(count, shorts) for (count, _), shorts in by_take.items()]
 
 
 def _describe(count: int, shorts: list[Shortfall]) -> str:

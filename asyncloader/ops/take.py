@@ -50,7 +50,7 @@ class Take:
                 taken += len(block)
                 if taken == share:
                     return
-        lane.shortfalls.append(Shortfall(self.count, lane.topology.lane, lanes, share, taken))
+        lane.shortfalls.append(Shortfall(self.count, lane.topology.lane, lanes, share, taken, lane.component))
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
         shares = [take_share(self.count, lane, deal.lane_count) for lane in deal.lanes]

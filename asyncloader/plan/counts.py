@@ -24,6 +24,8 @@ class Deal:
         epoch: Number of the pass.
         order_seed: Draws the order of shards; None for the order given.
         repetition: Which repetition of the data within the epoch this is.
+        component: Which component of a mixture they are lanes of, behind those of the mixtures around it.
+        varies: Whether they differ from repetition to repetition also where shards keep their order.
     """
 
     lanes: tuple[int, ...]
@@ -31,15 +33,21 @@ class Deal:
     epoch: int
     order_seed: int | None
     repetition: int = 0
+    component: tuple[int, ...] = ()
+    varies: bool = False
+
+    def draw_key(self, seed: int) -> tuple[int, ...]:
+        """What seeds a draw for all lanes alike."""
+        return seed, self.epoch, self.repetition, *self.component
 
     def repeated(self, repetition: int) -> Deal:
         """The same lanes in another repetition, for which shards are dealt anew."""
         return replace(self, repetition=repetition)
 
     @property
-    def order_key(self) -> tuple[int, int, int] | None:
+    def order_key(self) -> tuple[int, ...] | None:
         """What draws the order of shards; None for the order given."""
-        return None if self.order_seed is None else (self.order_seed, self.epoch, self.repetition)
+        return None if self.order_seed is None else self.draw_key(self.order_seed)
 
 
 Counter: TypeAlias = Callable[[Deal], list[float]]

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["draw_order", "permutation"]
+__all__ = ["draw_order", "draw_words", "permutation"]
 
 # SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
 # NumPy's and Python's own shuffles do not promise the same order from one release to the next, and a
@@ -32,12 +32,16 @@ def permutation(n: int, *key: int) -> list[int]:
 
 def draw_order(n: int, *key: int) -> npt.NDArray[np.int64]:
     """``permutation`` as an array, for whoever wants a part of it: ``(n,) int64``."""
+    return np.argsort(draw_words(n, *key), kind="stable")
+
+
+def draw_words(n: int, *key: int) -> npt.NDArray[np.uint64]:
+    """The first words of the stream that ``key`` seeds, one as likely as another: ``(n,) uint64``."""
     state = np.zeros(1, np.uint64)
     for part in (*key, len(key)):
         word = np.array([part & 0xFFFF_FFFF_FFFF_FFFF], np.uint64)
         state = _mix(state ^ _mix(word + _GAMMA))
-    words = _mix(state + _GAMMA * np.arange(1, n + 1, dtype=np.uint64))
-    return np.argsort(words, kind="stable")
+    return _mix(state + _GAMMA * np.arange(1, n + 1, dtype=np.uint64))
 
 
 def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -120,6 +120,7 @@ class Run:
     def _deliver(self, batch: Any, note: Note, began: float) -> Any:
         if note.position is not None:  # one of no samples stands for no lane's
             self.cursor.delivered(note.lane, note.position)
+        self.statistics.count_components(note.components)
         self.statistics.count(note.samples, note.tokens, note.size_bytes, began)
         return batch
 

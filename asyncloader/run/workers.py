@@ -13,9 +13,11 @@ import cloudpickle
 from .._flow.channel import Receiver
 from .._flow.engine import Engine
 from ..memory import keep_freed_pages, share_arenas
+from ..ops.op import Source
 from ..plan.lanes import worker_lanes
 from ..progress import NetworkCounts
 from ..seeding import seed_worker
+from ..sources.components import leaves_of
 from ..sources.shards import Shards
 from ..stream import Collated, Job, MergedLanes, Note, read_lanes
 from ..torch_kind.worker_info import enter_worker
@@ -87,13 +89,8 @@ def _batches_of_a_worker(job: Job, dealt: list[list[int]]) -> int:
 
 def _note_unpicklable(job: Job, setting: WorkerSetting, error: Exception) -> None:
     """Say at ``error`` which part of the recipe cannot be sent to a worker, if that is what it is about."""
-    source = job.recipe.source
-    parts: list[tuple[str, object]] = [("the source", source)]
-    if isinstance(source, Shards):  # whose URLs and numbers always pickle
-        options = source.access.options.items()
-        parts = [(f"storage_options[{name!r}]", value) for name, value in options]
-        parts.append(("renew", source.access.renew))
-    parts += [(f".{op.describe()['op']}({op.describe().get('fn', '...')})", op) for op in job.recipe.ops]
+    parts = [part for source in leaves_of(job.recipe) for part in _source_parts(source)]
+    parts += [(f".{op.describe()['op']}({op.describe().get('fn', '...')})", op) for op in job.recipe.all_ops]
     parts += [("collate_fn", job.collate_fn), ("worker_init_fn", setting.init_fn)]
     for name, part in parts:
         try:
@@ -103,6 +100,17 @@ def _note_unpicklable(job: Job, setting: WorkerSetting, error: Exception) -> Non
                 f"{name} cannot be sent to a worker process: it holds something that does not pickle, such "
                 "as a lock, an open file or a client. Make that in the worker, where it is first needed"
             )
+
+
+def _source_parts(source: Source) -> list[tuple[str, object]]:
+    if not isinstance(source, Shards):
+        return [("the source", source)]
+    # URLs and numbers always pickle.
+    options = source.access.options.items()
+    return [
+        *((f"storage_options[{name!r}]", value) for name, value in options),
+        ("renew", source.access.renew),
+    ]
 
 
 def _run_worker(job: Job, worker: int, setting: WorkerSetting) -> Iterator[tuple[Any, Note]]:

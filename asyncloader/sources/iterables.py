@@ -56,6 +56,8 @@ class Iterables:
 
     make: Make | Iterable[Any] | AsyncIterable[Any]
 
+    shard_count = None
+
     def __repr__(self) -> str:
         return f"Iterables({self.describe()['iterable']})"  # not the samples, which may be in there
 
@@ -79,7 +81,7 @@ class Iterables:
             )
         with closing(blocks):
             for block in blocks:
-                trail = SourceTrail(block.trail, None, lane.topology.lane, lane.repetition)
+                trail = SourceTrail(block.trail, None, lane.topology.lane, lane.repetition, lane.component)
                 yield block.follow(trail)
 
     def count_samples(self, deal: Deal) -> list[float]:

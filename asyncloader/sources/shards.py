@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -51,6 +51,7 @@ class Shards:
         checks: What a manifest expects of each, None for a shard that it does not know; empty without one.
         selection: Which columns and rows are wanted, where the formats have columns.
         footers: Of shards that were read in an epoch before.
+        cuts: Whether lanes may be cut inside of them, where an index is known.
     """
 
     urls: Sequence[str]
@@ -59,6 +60,7 @@ class Shards:
     checks: tuple[Expected | None, ...] = ()
     selection: Selection = EVERYTHING
     footers: FooterCache = field(default_factory=FooterCache, compare=False)
+    cuts: bool = True
 
     def __repr__(self) -> str:
         shown = [" + ".join(f"{count} {name}" for name, count in Counter(self.formats).most_common())]
@@ -70,6 +72,10 @@ class Shards:
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_dealing"}
+
+    def whole(self) -> Shards:
+        """The same, of which each shard goes to one lane as a whole."""
+        return replace(self, cuts=False)
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         """The samples of the lane's pieces; a position is ``{"shard", "from": position in it}``.
@@ -104,11 +110,15 @@ class Shards:
         try:
             for nth, shard, cut in cuts():
                 url = redact(self.urls[shard])
-                for block in self._decode(shard, cut, out.receive()):
-                    trail = SourceTrail(block.trail, url, shard, lane.repetition)
+                for block in self._decode(shard, cut, out.receive(), lane.columns):
+                    trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)
                     yield block.follow(NestedTrail(trail, {"shard": nth}))
         finally:
             out.close()
+
+    @property
+    def shard_count(self) -> int:
+        return len(self.urls)
 
     def count_samples(self, deal: Deal) -> list[float]:
         """The samples of each lane, by the manifest."""
@@ -132,9 +142,13 @@ class Shards:
     @cached_property
     def is_indexed(self) -> bool:
         """Whether the manifest tells of every shard what it takes to cut lanes inside of it."""
-        return bool(self.checks) and all(
-            check is not None and check.samples is not None and check.offsets is not None
-            for check in self.checks
+        return (
+            self.cuts
+            and bool(self.checks)
+            and all(
+                check is not None and check.samples is not None and check.offsets is not None
+                for check in self.checks
+            )
         )
 
     def describe(self) -> Mapping[str, Any]:
@@ -203,21 +217,28 @@ class Shards:
             return url, plan
         return url, cut.byte if cut.stop_byte is None else Span(cut.byte, cut.stop_byte)
 
-    def _open_decoder(self, shard: int, cut: Cut, chunks: ShardChunks) -> Decoder:
+    def _open_decoder(self, shard: int, cut: Cut, chunks: ShardChunks, columns: bool) -> Decoder:
         """The decoder of what is read of a shard, which is known when its first chunk has come."""
         if chunks.layout is None:
-            skip = cut.first - cut.sample
-            return open_decoder(self.formats[shard], start_sample=cut.sample, start_byte=cut.byte, skip=skip)
+            return open_decoder(
+                self.formats[shard],
+                start_sample=cut.sample,
+                start_byte=cut.byte,
+                skip=cut.first - cut.sample,
+                columns=columns,
+            )
         decoder: Decoder = chunks.layout.open_decoder()
         return decoder
 
-    def _decode(self, shard: int, cut: Cut, chunks: ShardChunks) -> Blocks:
+    def _decode(self, shard: int, cut: Cut, chunks: ShardChunks, columns: bool) -> Blocks:
         """The samples of one piece; closes the shard's channel, which stops its requests."""
         url = redact(self.urls[shard])
         expected = self.checks[shard] if self.checks else None
         check = ShardCheck(url, expected, cut.start, stop=cut.stop, counts=self.selection.filters is None)
+        open_decoder = partial(self._open_decoder, shard, cut, chunks, columns)
+        close = b"" if cut.stop_byte is None else formats[self.formats[shard]].close
         try:
-            for block in _until(cut.stop, self._decoded(shard, cut, check.watch(chunks), chunks)):
+            for block in _until(cut.stop, _decoded(open_decoder, check.watch(chunks), close)):
                 yield check.count(_with_url(block, url))
             check.finish()
         except FormatError as error:
@@ -226,16 +247,17 @@ class Shards:
         finally:
             chunks.close()
 
-    def _decoded(self, shard: int, cut: Cut, watched: Iterator[Buffer], chunks: ShardChunks) -> Blocks:
-        """What the bytes of a shard are, from the first sample that is wanted on."""
-        decoder: Decoder | None = None
-        for chunk in watched:
-            decoder = decoder or self._open_decoder(shard, cut, chunks)
-            yield from decoder.feed(chunk)
-        decoder = decoder or self._open_decoder(shard, cut, chunks)
-        if cut.stop_byte is not None:
-            yield from decoder.feed(formats[self.formats[shard]].close)
-        yield from decoder.finish()
+
+def _decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], close: bytes) -> Blocks:
+    """What the bytes of a shard are, from the first sample that is wanted on."""
+    decoder: Decoder | None = None
+    for chunk in watched:
+        decoder = decoder or open_decoder()
+        yield from decoder.feed(chunk)
+    decoder = decoder or open_decoder()
+    if close:
+        yield from decoder.feed(close)
+    yield from decoder.finish()
 
 
 def _until(stop: int | None, blocks: Blocks) -> Blocks:

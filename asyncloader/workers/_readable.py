@@ -15,28 +15,29 @@ class _Source(Protocol):
     def fileno(self) -> int: ...
 
 
-def wait_readable(sources: Iterable[_Source], deadline: float | None) -> bool:
-    """Block this thread until one of them is readable; False if none is by the deadline."""
+def wait_readable(sources: Iterable[_Source], deadline: float | None) -> list[int]:
+    """Block this thread until one of them is readable; the descriptors of those, none at the deadline."""
     poll = select.poll()
     for source in sources:
         poll.register(source.fileno(), select.POLLIN)
-    return bool(poll.poll(None if deadline is None else max(0.0, deadline - monotonic()) * 1000))
+    ready = poll.poll(None if deadline is None else max(0.0, deadline - monotonic()) * 1000)
+    return [descriptor for descriptor, _ in ready]
 
 
-async def wait_readable_async(sources: Iterable[_Source]) -> None:
-    """Like ``wait_readable``, from a coroutine."""
+async def wait_readable_async(sources: Iterable[_Source]) -> list[int]:
+    """Like ``wait_readable``, from a coroutine and without a deadline."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()
     descriptors = [source.fileno() for source in sources]
     for descriptor in descriptors:
-        loop.add_reader(descriptor, _settle, ready)
+        loop.add_reader(descriptor, _settle, ready, descriptor)
     try:
-        await ready
+        return [await ready]
     finally:
         for descriptor in descriptors:
             loop.remove_reader(descriptor)
 
 
-def _settle(ready: asyncio.Future[None]) -> None:
+def _settle(ready: asyncio.Future[int], descriptor: int) -> None:
     if not ready.done():
-        ready.set_result(None)
+        ready.set_result(descriptor)

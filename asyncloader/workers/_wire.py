@@ -1,7 +1,8 @@
 """The messages between a worker, its parent and the fork server.
 
 All sockets are SEQPACKET: a message arrives whole or not at all, and its descriptors with it. All
-messages are small; whatever is large (the job, a batch, an error) lies in a memfd that a message brings.
+messages are small; whatever is large (the job, a batch, an error) lies in a memfd that a message brings, or
+that one before it has brought.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from enum import IntEnum
 from typing import Any
 
 __all__ = [
+    "DONT_WAIT",
     "FROM_WORKER",
     "LARGEST_MESSAGE_BYTES",
     "MOST_FREED",
@@ -24,9 +26,9 @@ __all__ = [
     "FromServer",
     "FromWorker",
     "Setting",
-    "decode_grant",
-    "encode_grant",
+    "receive_grant",
     "receive_message",
+    "send_grant",
     "send_message",
     "socketpair",
     "store",
@@ -43,15 +45,21 @@ _MOST_DESCRIPTORS = 3  # a fork request's: the worker's connection, its lifeline
 # Freed slots in one grant; when more came free at once, the next grant takes the rest.
 MOST_FREED = 1000
 
-FROM_WORKER = struct.Struct("<BI")  # FromWorker, slot
+FROM_WORKER = struct.Struct("<BI")  # FromWorker, slot; behind it a batch that fits there
+
+# Plain numbers: Python's flags of sockets are enumerations, and to join two takes as long as a system call.
+DONT_WAIT = int(socket.MSG_DONTWAIT)
+_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_NO_SIGNAL = int(socket.MSG_NOSIGNAL)
+_DESCRIPTORS_BYTES = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array("i").itemsize)
 
 
 class FromWorker(IntEnum):
-    """What a worker says to its parent, each with a slot (0 for END)."""
+    """What a worker says to its parent, each with a slot, or 0 for none."""
 
-    BATCH = 1  # with the slot's descriptor, if the slot is new
+    BATCH = 1  # with the slot's descriptor, if the slot is new; the slot holds what the message does not
     DROP = 2  # the slot is unmapped
-    ERROR = 3  # like BATCH; the slot holds what the job raised, and the worker ends
+    ERROR = 3  # like BATCH, of what the job raised; the worker ends
     END = 4  # the job ended normally, and the worker ends
 
 
@@ -81,32 +89,40 @@ def socketpair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def send_message(end: socket.socket, message: bytes, descriptors: Sequence[int] = (), flags: int = 0) -> None:
+def send_message(end: socket.socket, *parts: bytes, descriptors: Sequence[int] = (), flags: int = 0) -> None:
     """Send one message, with duplicates of the descriptors."""
     rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
     # Not socket.send_fds: it ignores its flags, as recv_fds does. NOSIGNAL: a program may have made
     # SIGPIPE deadly again.
-    end.sendmsg([message], rights, flags | socket.MSG_NOSIGNAL)
+    end.sendmsg(parts, rights, flags | _NO_SIGNAL)
 
 
-def receive_message(end: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
+def receive_message(end: socket.socket, flags: int = 0) -> tuple[bytes, Sequence[int]]:
     """One message and its descriptors; empty when the other end is closed."""
     # CLOEXEC: a program that a job runs must not keep the worker's sockets open.
-    flags |= socket.MSG_CMSG_CLOEXEC
+    message, rights, _, _ = end.recvmsg(LARGEST_MESSAGE_BYTES, _DESCRIPTORS_BYTES, flags | _CLOSE_ON_EXEC)
+    if not rights:
+        return message, ()
     descriptors = array("i")
-    space = socket.CMSG_SPACE(_MOST_DESCRIPTORS * descriptors.itemsize)
-    message, rights, _, _ = end.recvmsg(LARGEST_MESSAGE_BYTES, space, flags)
     for _, _, packed in rights:
         descriptors.frombytes(packed)
     return message, descriptors.tolist()
 
 
-def encode_grant(credits: int, freed: Sequence[int]) -> bytes:
-    """The parent's only message to a worker: so many batches more, and these slots are free again."""
-    return struct.pack(f"<{1 + len(freed)}I", credits, *freed)
+def send_grant(end: socket.socket, credits: int, freed: Sequence[int]) -> None:
+    """The parent's only message to a worker: so many batches more, and these slots are free again.
+
+    Raises:
+        BlockingIOError: Too many of them are unread.
+    """
+    end.send(struct.pack(f"<{1 + len(freed)}I", credits, *freed), DONT_WAIT | _NO_SIGNAL)
 
 
-def decode_grant(message: bytes) -> tuple[int, tuple[int, ...]]:
+def receive_grant(end: socket.socket, flags: int) -> tuple[int, tuple[int, ...]] | None:
+    """The credits and slots of one grant; None when the parent wants no more."""
+    message = end.recv(LARGEST_MESSAGE_BYTES, flags)
+    if not message:
+        return None
     credits, *freed = struct.unpack(f"<{len(message) // 4}I", message)
     return credits, tuple(freed)
 

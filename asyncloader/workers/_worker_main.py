@@ -20,7 +20,7 @@ import sys
 import threading
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any, NoReturn
@@ -30,7 +30,7 @@ import torch
 from ..tracebacks import drop_frames
 from ._libc import die_with_parent, keep_freed_memory, name_process
 from ._raised import Dumped, dump_error
-from ._wire import FROM_WORKER, FromWorker, Setting, decode_grant, receive_message, send_message, take_stored
+from ._wire import DONT_WAIT, FROM_WORKER, FromWorker, Setting, receive_grant, send_message, take_stored
 from .packing import Packed, pack
 from .slots import OutboundSlots
 
@@ -134,6 +134,8 @@ class _Outlet:
         self.is_let_go = False
         self._connection = connection
         self._credits = setting.prefetch
+        # One on demand. With all that there can be, there is no other grant on its way to look for.
+        self._most_credits = max(setting.prefetch, 1)
         self._most_bytes = setting.prefetch_bytes
         # Sizes of the batches sent and not yet received, oldest first.
         self._unreceived: deque[int] = deque()
@@ -146,19 +148,20 @@ class _Outlet:
         """Take one credit, waiting for it. Raises _LetGo when the parent wants no more."""
         while True:
             try:
-                wait = 0 if self._is_ahead() else socket.MSG_DONTWAIT
-                message, _ = receive_message(self._connection, wait)
+                grant = receive_grant(self._connection, 0 if self._is_ahead() else DONT_WAIT)
             except BlockingIOError:
                 break
             except ConnectionError:
-                message = b""
-            if not message:
+                grant = None
+            if grant is None:
                 self._let_go()
-            credits, freed = decode_grant(message)
+            credits, freed = grant
             self._credits += credits
             for _ in range(min(credits, len(self._unreceived))):  # on demand the first is for none
                 self._unreceived.popleft()
             self._slots.take_back(freed)
+            if self._credits >= self._most_credits:
+                break
         self._credits -= 1
 
     def _is_ahead(self) -> bool:
@@ -183,23 +186,23 @@ class _Outlet:
         self._send_packed(FromWorker.ERROR, pack(dumped))
 
     def end(self) -> None:
-        self._tell(FromWorker.END, 0)
+        self._tell(FROM_WORKER.pack(FromWorker.END, 0))
 
     def _send_packed(self, kind: FromWorker, packed: Packed) -> None:
-        for slot in self._slots.drop_surplus(packed.size_bytes):
-            self._tell(FromWorker.DROP, slot)
+        for slot in self._slots.drop_surplus(packed.slot_bytes):
+            self._tell(FROM_WORKER.pack(FromWorker.DROP, slot))
         slot, descriptor = self._slots.fill(packed)
         if descriptor is None:
-            self._tell(kind, slot)
+            self._tell(FROM_WORKER.pack(kind, slot), packed.message)
             return
         try:
-            self._tell(kind, slot, descriptor)
+            self._tell(FROM_WORKER.pack(kind, slot), packed.message, descriptors=[descriptor])
         finally:
             os.close(descriptor)
 
-    def _tell(self, kind: FromWorker, slot: int, *descriptors: int) -> None:
+    def _tell(self, *parts: bytes, descriptors: Sequence[int] = ()) -> None:
         try:
-            send_message(self._connection, FROM_WORKER.pack(kind, slot), descriptors)
+            send_message(self._connection, *parts, descriptors=descriptors)
         except ConnectionError:
             self._let_go()
 

@@ -155,7 +155,7 @@ class ForkServer:
         with theirs:
             try:
                 descriptors = (connection.fileno(), theirs.fileno(), stored_job)
-                send_message(self._control, b"fork", descriptors)
+                send_message(self._control, b"fork", descriptors=descriptors)
             except OSError as error:
                 ours.close()
                 raise RuntimeError(f"the fork server (pid {self.pid}) has ended: {error}") from None

@@ -1,4 +1,4 @@
-"""Batches to bytes in shared memory and back, with large tensors and arrays over the very pages.
+"""Batches to bytes and back: what is small in a message, what is large in shared memory and read in place.
 
 Laws:
 
@@ -8,6 +8,8 @@ Laws:
 * A tensor or an array of ``OVER_PAGES_BYTES`` or more is laid out on its own, aligned, and read back
   without a copy. Smaller ones are copied on the way out: keeping a batch's labels must not keep the pages
   of its images.
+* The rest is one pickle stream. Up to ``_MOST_INLINE_BYTES`` of it go with the message itself, so that a
+  small batch needs no shared memory at all.
 * Values are kept; sharing is kept where the same object occurs twice, but two views of one storage come
   back as two tensors.
 * Loading trusts the sender: it is a process that this library started.
@@ -37,11 +39,15 @@ Bytes: TypeAlias = NDArray[np.uint8]
 # batch are below it, what makes a batch large is above.
 OVER_PAGES_BYTES = 16 << 10
 
+# A slot costs a lease and its return, some ten microseconds. Messages up to this take a page each of what
+# the kernel lets a socket hold, so that some fifty fit; what is longer takes four.
+_MOST_INLINE_BYTES = 3 << 10
+
 _HEAD = struct.Struct("<QQ")  # number of buffers laid out on their own, length of the pickle stream
 
 
 class Packed:
-    """An object taken apart, ready to be written to shared memory. It refers to the object's memory.
+    """An object taken apart, ready to be sent. It refers to the object's memory.
 
     Written once: each part is let go of as soon as it is copied, so that of a large batch which nobody else
     holds there never are two.
@@ -49,21 +55,31 @@ class Packed:
     Args:
         stream: The pickle stream, in pieces; large ``bytes`` are pieces of their own, not yet copied.
         buffers: The memory of the tensors and arrays that stay out of the stream.
+
+    Attributes:
+        message: What goes with the message; empty if that is not enough to be worth it, or too much.
+        slot_bytes: What has to lie in shared memory; 0 if nothing has to.
+        size_bytes: Both together.
     """
 
     def __init__(self, stream: Sequence[Any], buffers: Sequence[memoryview]) -> None:
-        self._stream = deque(stream)
-        self._buffers = deque(buffers)
-        length = sum(len(piece) for piece in stream)
+        length = sum(map(len, stream))
         sizes = [len(buffer) for buffer in buffers]
-        self._head = _HEAD.pack(len(sizes), length) + struct.pack(f"<{len(sizes)}Q", *sizes)
-        starts, self.size_bytes = _layout(len(self._head) + length, sizes)
-        self._starts = starts
+        head = struct.pack(f"<QQ{len(sizes)}Q", len(sizes), length, *sizes)
+        self.message = b""
+        self._stream = deque[Any]()
+        if len(head) + length <= _MOST_INLINE_BYTES:
+            self.message = b"".join((head, *stream))
+        else:
+            self._stream.append(head)
+            self._stream.extend(stream)
+        self._buffers = deque(buffers)
+        self._starts, self.slot_bytes = _layout(0 if self.message else len(head) + length, sizes)
+        self.size_bytes = len(self.message) + self.slot_bytes
 
     def write(self, target: Bytes) -> None:
-        """Copy everything to ``target``, of at least ``size_bytes``, and let go of it."""
-        end = len(self._head)
-        _copy(target[:end], self._head)
+        """Copy to ``target``, of at least ``slot_bytes``, what has to lie there, and let go of it."""
+        end = 0
         while self._stream:
             end = _append(target, end, self._stream.popleft())
         for start in self._starts:
@@ -83,15 +99,24 @@ def pack(batch: object) -> Packed:
         return _pack_with(Homeward, batch)
 
 
-def unpack(source: Bytes) -> Any:
-    """Rebuild what was packed; large tensors and arrays lie over ``source`` and keep it alive."""
-    view = memoryview(source.data)
+def unpack(message: memoryview | bytes, source: Bytes) -> Any:
+    """Rebuild what was packed.
+
+    Args:
+        message: What came with the message.
+        source: The slot that it came with, of 0 bytes if there is none. Large tensors and arrays lie over
+            it and keep it alive.
+    """
+    view = memoryview(message or source.data)
     count, length = _HEAD.unpack_from(view)
-    sizes = struct.unpack_from(f"<{count}Q", view, _HEAD.size)
     start = _HEAD.size + 8 * count
-    starts, _ = _layout(start + length, sizes)
+    stream = view[start : start + length]
+    if not count:
+        return pickle.loads(stream)
+    sizes = struct.unpack_from(f"<{count}Q", view, _HEAD.size)
+    starts, _ = _layout(0 if message else start + length, sizes)
     buffers = [source[at : at + size] for at, size in zip(starts, sizes, strict=True)]
-    return pickle.loads(view[start : start + length], buffers=buffers)
+    return pickle.loads(stream, buffers=buffers)
 
 
 def _layout(used: int, sizes: Sequence[int]) -> tuple[list[int], int]:
@@ -129,11 +154,10 @@ def _pack_with(pickler_type: Callable[..., Any], batch: object) -> Packed:
 
     pickler = pickler_type(sink, protocol=5, buffer_callback=stays_in_stream)
     # Looked up by C code, once for each object that is not of a built-in type: a dict, where it can be.
-    known = {torch.Tensor: _reduce_tensor}
     if pickler_type is pickle.Pickler:
-        pickler.dispatch_table = {**copyreg.dispatch_table, **known}
+        pickler.dispatch_table = {**copyreg.dispatch_table, **_REDUCERS}
     else:
-        pickler.dispatch_table = ChainMap(known, pickler.dispatch_table)
+        pickler.dispatch_table = ChainMap(_REDUCERS, pickler.dispatch_table)
     pickler.dump(batch)
     return Packed(sink.pieces, buffers)
 
@@ -147,21 +171,47 @@ class _Sink:
 
 
 def _reduce_tensor(tensor: torch.Tensor) -> Any:
-    if not _is_plain(tensor):
+    if tensor.__dict__ or any(getattr(tensor, "names", ())):  # newer torch has no named tensors
+        return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
+    try:
+        # Refuses all but strided elements on the CPU, of a dtype that numpy knows and without a graph. In
+        # torch's own terms the same takes ten times as long, most of what sending a small batch would cost.
+        array = tensor.numpy()
+    except (RuntimeError, TypeError):
+        return _reduce_other(tensor)
+    if not array.flags.c_contiguous:
+        return _reduce_other(tensor)
+    return _tensor_over, (pickle.PickleBuffer(array.data), array.dtype.char, array.shape)
+
+
+def _reduce_array(array: NDArray[Any]) -> Any:
+    dtype, flags = array.dtype, array.flags
+    if dtype.kind not in "biufc" or not dtype.isnative or not (flags.c_contiguous and flags.writeable):
+        return array.__reduce_ex__(5)
+    return _array_over, (pickle.PickleBuffer(array.data), dtype.char, array.shape)
+
+
+_REDUCERS: dict[type, Callable[[Any], Any]] = {torch.Tensor: _reduce_tensor, np.ndarray: _reduce_array}
+
+
+def _array_over(buffer: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    return np.ndarray(shape, dtype, buffer)
+
+
+def _tensor_over(buffer: Any, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.from_numpy(np.ndarray(shape, dtype, buffer))
+
+
+def _reduce_other(tensor: torch.Tensor) -> Any:
+    """Of a tensor that is no array, or none in the order of its memory."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
         return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
     plain = dense(tensor.detach())
     layout = (tensor.dtype, tuple(tensor.shape), plain.stride(), tensor.requires_grad)
-    return _rebuild_tensor, (pickle.PickleBuffer(as_bytes(plain).numpy().data), *layout)
+    return _rebuild_other, (pickle.PickleBuffer(as_bytes(plain).numpy().data), *layout)
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is its elements and their layout, and nothing else."""
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
-        return False
-    return not (tensor.__dict__ or any(getattr(tensor, "names", ())))  # newer torch has no named tensors
-
-
-def _rebuild_tensor(
+def _rebuild_other(
     buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], requires_grad: bool
 ) -> torch.Tensor:
     if len(buffer):

@@ -20,8 +20,9 @@ import ctypes
 import os
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,8 @@ __all__ = ["InboundSlots", "OutboundSlots"]
 # Far below this a batch's cost is its messages, not its pages; pages never touched are never allocated.
 _SMALLEST_BYTES = 64 << 10
 
+_NOTHING: Bytes = np.empty(0, np.uint8)
+
 
 class _Pages:
     """A memfd's pages, mapped for as long as anybody refers to them."""
@@ -41,6 +44,7 @@ class _Pages:
         address = map_shared(descriptor, size_bytes)
         self.size_bytes = size_bytes
         self._address = address
+        self._lease_type = ctypes.c_ubyte * size_bytes  # to make the type takes longer than to make one
         # Not at exit: the process's end unmaps, and daemon threads may still read.
         weakref.finalize(self, unmap, address, size_bytes).atexit = False
 
@@ -48,17 +52,23 @@ class _Pages:
         """Give the memory back to the kernel, until something is written again. Nothing lies over it."""
         empty(self._address, self.size_bytes)
 
-    def lend(self, on_return: Callable[[], object] | None = None) -> Bytes:
-        """The pages as an array; ``on_return`` is called when nothing is built over it any more.
+    def lend(self) -> tuple[Bytes, Any]:
+        """The pages as an array, and the lease that lives as long as something is built over them.
 
-        The array's base is a ctypes object that is made for this loan alone. It, not the array, is
-        watched: numpy lets a view skip the arrays it was cut from, but never the owner of the memory.
+        The lease, a ctypes object made for this loan alone, is the array's base. It, not the array, is
+        to be watched: numpy lets a view skip the arrays it was cut from, but never the owner of the memory.
         """
-        lease = (ctypes.c_ubyte * self.size_bytes).from_address(self._address)
+        lease = self._lease_type.from_address(self._address)
         lease.pages = self  # type: ignore[attr-defined]  # the loan keeps its pages mapped
-        if on_return is not None:
-            weakref.finalize(lease, on_return).atexit = False
-        return np.frombuffer(memoryview(lease), np.uint8)
+        return np.frombuffer(memoryview(lease), np.uint8), lease
+
+
+class _Watched(weakref.ref[Any]):
+    """A reference to a lease, which knows what was lent; ``finalize`` costs five times as much."""
+
+    __slots__ = ("pages", "slot")
+    slot: int
+    pages: _Pages
 
 
 class InboundSlots:
@@ -71,7 +81,9 @@ class InboundSlots:
     def __init__(self, spare_bytes: int) -> None:
         self._spare_bytes = spare_bytes
         self._pages: dict[int, _Pages] = {}
+        self._lent: dict[int, _Watched] = {}
         self._freed: deque[int] = deque()
+        self._on_return = partial(_take_return, self._freed, spare_bytes, os.getpid())
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -84,11 +96,17 @@ class InboundSlots:
             os.close(descriptor)
 
     def lend(self, slot: int) -> Bytes:
-        """The slot's pages; once nothing is built over them the slot is among ``take_freed``."""
+        """The slot's pages; once nothing is built over them the slot is among ``take_freed``.
+
+        Nothing is lent of slot 0, which stands for none.
+        """
+        if not slot:
+            return _NOTHING
         pages = self._pages[slot]
-        if pages.size_bytes <= self._spare_bytes:
-            return pages.lend(partial(self._freed.append, slot))
-        return pages.lend(partial(_give_back, pages, self._freed, slot, os.getpid()))
+        array, lease = pages.lend()
+        self._lent[slot] = watched = _Watched(lease, self._on_return)
+        watched.slot, watched.pages = slot, pages
+        return array
 
     def take_freed(self, most: int) -> list[int]:
         # popleft and not a copy: leases may die, and append, at any moment.
@@ -96,17 +114,20 @@ class InboundSlots:
 
     def drop(self, slot: int) -> None:
         """Forget a slot that the worker has dropped; it was free, so nothing lies over its pages."""
-        del self._pages[slot]
+        del self._pages[slot], self._lent[slot]
 
     def clear(self) -> None:
         """Forget all slots. Those with tensors over them stay mapped until these are gone."""
         self._pages.clear()
+        self._lent.clear()
 
 
-def _give_back(pages: _Pages, freed: deque[int], slot: int, owner: int) -> None:
-    if os.getpid() == owner:  # what dies in a process forked by the user may still be in use here
-        pages.empty()
-        freed.append(slot)
+def _take_return(freed: deque[int], spare_bytes: int, owner: int, lease: _Watched) -> None:
+    if lease.pages.size_bytes > spare_bytes:
+        if os.getpid() != owner:
+            return  # what dies in a process forked by the user may still be in use here
+        lease.pages.empty()
+    freed.append(lease.slot)
 
 
 class OutboundSlots:
@@ -126,33 +147,39 @@ class OutboundSlots:
         self._made = 0
 
     def fill(self, packed: Packed) -> tuple[int, int | None]:
-        """Write ``packed`` to a slot.
+        """Write to a slot what of ``packed`` has to lie in one.
 
         Returns:
-            The slot, and its descriptor if it is a new one: the caller sends and closes it.
+            The slot, 0 if nothing has to; and its descriptor if it is a new one: the caller sends and
+            closes it.
         """
-        fitting = [slot for slot, pages in self._free.items() if pages.size_bytes >= packed.size_bytes]
+        needed_bytes = packed.slot_bytes
+        if not needed_bytes:
+            return 0, None
+        fitting = [(p.size_bytes, slot) for slot, p in self._free.items() if p.size_bytes >= needed_bytes]
         descriptor = None
         if fitting:
-            slot = min(fitting, key=lambda slot: self._free[slot].size_bytes)
+            _, slot = min(fitting)
             pages = self._free.pop(slot)
         else:
-            slot, pages, descriptor = self._make(packed.size_bytes)
+            slot, pages, descriptor = self._make(needed_bytes)
         self._lent[slot] = pages
-        packed.write(pages.lend())
+        packed.write(pages.lend()[0])
         return slot, descriptor
 
     def take_back(self, slots: Iterable[int]) -> None:
         for slot in slots:
             self._free[slot] = self._lent.pop(slot)
 
-    def drop_surplus(self, needed_bytes: int) -> list[int]:
+    def drop_surplus(self, needed_bytes: int) -> Sequence[int]:
         """Unmap the free slots that are not worth keeping, and return them.
 
         A batch that fits no free slot replaces the smallest one, so that the slots grow to the size of
         the batches while their number stays what it was.
         """
         sizes = {slot: pages.size_bytes for slot, pages in self._free.items()}
+        if self._are_worth_keeping(sizes.values(), needed_bytes):
+            return ()
         by_size = sorted(sizes, key=lambda slot: sizes[slot])
         surplus = max(len(by_size) - self._spare, 0)
         if by_size and sizes[by_size[-1]] < needed_bytes:
@@ -167,6 +194,12 @@ class OutboundSlots:
         for slot in dropped:
             del self._free[slot]
         return dropped
+
+    def _are_worth_keeping(self, sizes: Collection[int], needed_bytes: int) -> bool:
+        """Whether nothing is to be dropped, which is so for nearly every batch."""
+        if not sizes:
+            return True
+        return len(sizes) <= self._spare and sum(sizes) <= self._spare_bytes and max(sizes) >= needed_bytes
 
     def _make(self, needed_bytes: int) -> tuple[int, _Pages, int]:
         size_bytes = _rounded(needed_bytes)

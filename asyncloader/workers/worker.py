@@ -14,10 +14,10 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from time import monotonic
-from typing import Any
+from typing import Any, TypeAlias
 
 from .._flow.channel import ChannelClosed, EndOfChannel
 from ..errors import WorkerDiedError
@@ -25,7 +25,7 @@ from ..tracebacks import raise_told
 from ._endings import describe_exit
 from ._raised import load_error
 from ._readable import wait_readable, wait_readable_async
-from ._wire import FROM_WORKER, MOST_FREED, FromWorker, encode_grant, receive_message
+from ._wire import DONT_WAIT, FROM_WORKER, MOST_FREED, FromWorker, receive_message, send_grant
 from .lifeline import Lifeline, wait_ended
 from .packing import unpack
 from .slots import InboundSlots
@@ -38,6 +38,10 @@ GRACE_S = 0.3
 
 # SIGKILL acts in milliseconds, more where gigabytes have to be unmapped.
 _KILL_DEADLINE_S = 5.0
+
+
+_Announced: TypeAlias = tuple[int, bytes]
+"""A batch that has come: its slot, or 0, and the message about it."""
 
 
 class Worker:
@@ -100,25 +104,33 @@ class Worker:
             ChannelClosed: The worker was closed.
         """
         deadline = None if timeout_s is None else monotonic() + timeout_s
-        with self._as_receiver():
+        self._begin_receiving()
+        try:
             self._demand()
-            while (slot := self._next_slot()) is None:
-                if not wait_readable(self._sources(), deadline):
+            ready: Collection[int] = ()
+            while (batch := self._next_batch(ready)) is None:
+                ready = wait_readable(self._sources(), deadline)
+                if not ready:
                     raise TimeoutError(f"worker {self.number} (pid {self.pid}): no batch for {timeout_s} s")
-            return self._take(slot)
+            return self._take(*batch)
+        finally:
+            self._end_receiving()
 
     async def receive_async(self) -> tuple[Any, Any]:
         """Like ``receive``, from a coroutine. If cancelled while waiting, no batch is lost."""
-        with self._as_receiver():
+        self._begin_receiving()
+        try:
             self._demand()
-            while (slot := self._next_slot()) is None:
-                await wait_readable_async(self._sources())
-            return self._take(slot)
+            ready: Collection[int] = ()
+            while (batch := self._next_batch(ready)) is None:
+                ready = await wait_readable_async(self._sources())
+            return self._take(*batch)
+        finally:
+            self._end_receiving()
 
     # --- waiting ---
 
-    @contextmanager
-    def _as_receiver(self) -> Iterator[None]:
+    def _begin_receiving(self) -> None:
         """Keep the sockets from being closed under somebody who waits on them; the last one closes."""
         with self._lock:
             if self._closed:
@@ -126,13 +138,12 @@ class Worker:
             if self._receiving:
                 raise RuntimeError(f"worker {self.number} has a receiver already; it serves one at a time")
             self._receiving = True
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._receiving = False
-                if self._closed:
-                    self._close_sockets()
+
+    def _end_receiving(self) -> None:
+        with self._lock:
+            self._receiving = False
+            if self._closed:
+                self._close_sockets()
 
     def _sources(self) -> list[socket.socket | Lifeline]:
         # The end of a stream stays readable for ever: waiting on it again would spin.
@@ -140,54 +151,63 @@ class Worker:
 
     # --- the messages ---
 
-    def _next_slot(self) -> int | None:
-        """The slot of the next batch, or None if one has to wait; raises what comes after the last one."""
+    def _next_batch(self, ready: Collection[int]) -> _Announced | None:
+        """The next batch, or None if one has to wait; raises what comes after the last one.
+
+        Args:
+            ready: The descriptors that were found readable just now, if somebody has looked.
+        """
+        is_all_there = False
         while self._verdict is None:
-            # Asked before reading: what a dead worker has sent is all there, so an empty socket is the end.
-            dead = self._lifeline.advance()
             if self._closed:
                 raise ChannelClosed
             try:
-                message, descriptors = receive_message(self._connection, socket.MSG_DONTWAIT)
+                message, descriptors = receive_message(self._connection, DONT_WAIT)
             except BlockingIOError:
-                message, descriptors = b"", []
+                message, descriptors = b"", ()
             except ConnectionError:
                 # Told once, before what is queued: the worker ended with a grant unread.
                 continue
             else:
                 self._silent = not message
             if message:
-                slot = self._understand(message, descriptors)
-                if slot is not None:
-                    return slot
-            elif dead:
+                batch = self._understand(message, descriptors)
+                if batch is not None:
+                    return batch
+            elif is_all_there:
                 self._verdict = self._death
+            elif self._hears_of_death(ready):
+                is_all_there = True  # whatever it has sent: an empty socket is the end from now on
             else:
                 return None
         raise_told(self._verdict())
 
-    def _understand(self, message: bytes, descriptors: Sequence[int]) -> int | None:
-        kind, slot = FROM_WORKER.unpack(message)
+    def _hears_of_death(self, ready: Collection[int]) -> bool:
+        # Asked only where there is an answer: each look is a system call, and there is one for each batch.
+        return (self._lifeline.ended or self._lifeline.fileno() in ready) and self._lifeline.advance()
+
+    def _understand(self, message: bytes, descriptors: Sequence[int]) -> _Announced | None:
+        kind, slot = FROM_WORKER.unpack_from(message)
         for descriptor in descriptors:
             self._slots.add(slot, descriptor)
         if kind == FromWorker.BATCH:
-            return int(slot)
+            return slot, message
         if kind == FromWorker.DROP:
             self._slots.drop(slot)
         elif kind == FromWorker.END:
             self._verdict = EndOfChannel
         else:
-            dumped = unpack(self._slots.lend(slot))
+            dumped = unpack(memoryview(message)[FROM_WORKER.size :], self._slots.lend(slot))
             self._verdict = lambda: load_error(dumped)
         return None
 
-    def _take(self, slot: int) -> tuple[Any, Any]:
+    def _take(self, slot: int, message: bytes) -> tuple[Any, Any]:
         pages = self._slots.lend(slot)
         self._demanded = False
         if not self._on_demand:
             self._grant()  # first: the worker makes the next batch while this one is unpickled
         try:
-            batch, note = unpack(pages)
+            batch, note = unpack(memoryview(message)[FROM_WORKER.size :], pages)
         except Exception as error:
             error.add_note(f"while rebuilding a batch from worker {self.number} (pid {self.pid})")
             raise
@@ -203,8 +223,7 @@ class Worker:
         if not self._owed_freed:
             self._owed_freed = self._slots.take_freed(MOST_FREED)
         try:
-            message = encode_grant(self._owed_credits, self._owed_freed)
-            self._connection.send(message, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            send_grant(self._connection, self._owed_credits, self._owed_freed)
         except BlockingIOError:
             return  # a backlog of unread grants: there are batches to come, and this goes with the next
         except OSError:

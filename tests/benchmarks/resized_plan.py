@@ -1,6 +1,7 @@
 """A plan for 16,384 ranks of 16 workers over a million shards, resized at random five times in an epoch.
 
-Pure: nothing is read. Each lane delivers some of its samples in each world, and is reopened in the next one at
+Pure: nothing is read. Each lane delivers some of its samples in each world, and is reopened in the next one
+    at
 its position, which is all that is kept of it. In the end every sample was delivered once.
 
     python tests/benchmarks/resized_plan.py [SHARDS] [LANES]

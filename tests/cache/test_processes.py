@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from waiting import until
 
 from asyncloader import testing
 from asyncloader.cache.audit import verify_cache
@@ -44,13 +45,6 @@ def running(setting: CacheSetting, urls: list[str], **kwargs: Any) -> Iterator[t
     finally:
         program.kill()
         program.communicate()
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def size_of(paths: list[Path]) -> int:

@@ -18,12 +18,14 @@ __all__ = [
     "GAVE_UP",
     "IMPATIENT",
     "IMPATIENT_THRICE",
+    "KINDS",
     "QUICK",
     "SIZES",
     "THRICE",
     "Faults",
     "Row",
     "bound_s",
+    "cases",
     "render",
 ]
 
@@ -36,6 +38,8 @@ SIZES = (
     ("great", 12, 64 << 10),
 )
 BIG = "big.*"
+
+KINDS = ("tar", "jsonl", "parquet")
 
 DELIVERED = "delivered"
 DAMAGED = "delivered, with the bit flipped"
@@ -60,8 +64,10 @@ class Row:
         faults: What the server does, given what it serves.
         tar: What the user sees of tar: ``DELIVERED``, ``DAMAGED``, or what the one error says.
         jsonl: The same of JSONL; as ``tar`` if left out.
+        parquet: The same of Parquet.
         error: Type of the error.
         jsonl_error: The same of JSONL, if that is another one.
+        parquet_error: The same of Parquet.
         shard: The one that the error is about.
         network: How patient the reading is.
         server: More options of the server.
@@ -76,8 +82,10 @@ class Row:
     faults: Faults
     tar: str
     jsonl: str = ""
+    parquet: str = ""
     error: type[Exception] = al.StoreError
     jsonl_error: type[Exception] | None = None
+    parquet_error: type[Exception] | None = None
     shard: str = "big"
     network: al.NetworkPolicy = QUICK
     server: Mapping[str, Any] = field(default_factory=dict)
@@ -87,10 +95,28 @@ class Row:
     cache: str = ""
 
     def says(self, kind: str) -> str:
-        return self.jsonl if kind == "jsonl" and self.jsonl else self.tar
+        return {"jsonl": self.jsonl, "parquet": self.parquet}.get(kind) or self.tar
 
-    def error_of(self, kind: str) -> Any:
-        return self.jsonl_error if kind == "jsonl" and self.jsonl_error else self.error
+    def error_of(self, kind: str) -> type[Exception]:
+        return {"jsonl": self.jsonl_error, "parquet": self.parquet_error}.get(kind) or self.error
+
+    @property
+    def differs(self) -> bool:
+        """Whether some format sees another thing than another."""
+        return bool(self.jsonl or self.parquet or self.jsonl_error or self.parquet_error)
+
+
+def cases(rows: Sequence[Row]) -> list[tuple[Row, str, int]]:
+    """What is tested: each row without workers and with two.
+
+    What a store, a client or the network does knows of no format: there rows take turns, with two of them
+    each. Where formats differ all are tested.
+    """
+    found: list[tuple[Row, str, int]] = []
+    for nth, row in enumerate(rows):
+        kinds = [KINDS[(nth + step) % len(KINDS)] for step in range(len(KINDS))]
+        found += [(row, kind, (0, 2)[step % 2]) for step, kind in enumerate(kinds) if step < 2 or row.differs]
+    return found
 
 
 def bound_s(network: al.NetworkPolicy) -> float:
@@ -106,11 +132,11 @@ def render(sections: Mapping[str, Sequence[Row]]) -> str:
 
 def _table(rows: Sequence[Row]) -> str:
     lines = [
-        "| fault | tar, 0 workers | tar, 2 | JSONL, 0 | JSONL, 2 | the error says |",
-        "|---|---|---|---|---|---|",
+        "| fault | tar | JSONL | Parquet | the error says |",
+        "|---|---|---|---|---|",
     ]
     for row in rows:
-        cells = [row.name, *(_outcome(row, kind) for kind in ("tar", "tar", "jsonl", "jsonl")), _message(row)]
+        cells = [row.name, *(_outcome(row, kind) for kind in KINDS), _message(row)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -121,5 +147,5 @@ def _outcome(row: Row, kind: str) -> str:
 
 
 def _message(row: Row) -> str:
-    says = dict.fromkeys(row.says(kind).strip(" ;") for kind in ("tar", "jsonl"))
+    says = dict.fromkeys(row.says(kind).strip(" ;") for kind in KINDS)
     return "; ".join(text for text in says if text not in (DELIVERED, DAMAGED))

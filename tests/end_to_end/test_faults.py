@@ -16,7 +16,7 @@ import asyncloader as al
 from asyncloader import testing
 
 from .fault_rows import SECTIONS, flipped
-from .fault_table import DAMAGED, DELIVERED, SIZES, Row, bound_s, render
+from .fault_table import DAMAGED, DELIVERED, KINDS, SIZES, Row, bound_s, cases, render
 from .shards import Sample, Shards, loader_of, make_shards, sample_of, samples_of
 
 pytestmark = pytest.mark.usefixtures("fork_server")
@@ -29,15 +29,15 @@ _ROWS = [row for rows in SECTIONS.values() for row in rows]
 def data_sets(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Shards, list[Sample]]]:
     """By format, the shards, and their samples in the order of a healthy pass."""
     found = {}
-    for kind in ("tar", "jsonl"):
+    for kind in KINDS:
         shards = make_shards(kind, SIZES, tmp_path_factory.mktemp(kind))
         found[kind] = shards, shards.in_order()
     return found
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", ["tar", "jsonl"])
-@pytest.mark.parametrize("row", _ROWS, ids=lambda row: row.name)
+@pytest.mark.parametrize(
+    ("row", "kind", "workers"), cases(_ROWS), ids=lambda each: getattr(each, "name", each)
+)
 def test_a_fault_is_got_over_or_is_the_one_error(
     row: Row, kind: str, workers: int, data_sets: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ SAYS = {
         r"a row: \[ 97 108 108  32\], number np.int64\(\d+\), [1-9]\d* spaces"
     ),
     "credentials.py": r"100 samples with \{'Bearer secret'\}\n100 samples from URLs that had expired",
+    "distributed_checkpoint.py": r"7 batches before, the same 33 after",
     "disk_cache.py": (
         r"epoch 0: 100 samples, 4 requests\nepoch 1: 100 samples, 0 requests\n"
         r"next run: 100 samples, 4 requests\n1 of 4 shards were damaged\nafter that: 100 samples"
@@ -42,6 +43,11 @@ SAYS = {
     "index_shards.py": (
         r"manifest.json: \d+ bytes\nrank 0: 26 batches, 260 samples\n"
         r"(rank [123]: 26 batches, 259 samples\n){3}each once: True"
+    ),
+    "mixture.py": (
+        r"epoch 0: \{'web': 800, 'books': 150, 'chats': 50\}\nepoch 1: .*\n"
+        r"epoch 2: \{'web': 400, 'books': 300, 'chats': 300\}\n"
+        r"stop='all': 4400 samples, each once\nresumed after 30 batches: .* without a stop: True"
     ),
     "own_source.py": r"a class: True\na function: True\nrefused: Careless should yield only its part",
     "padded_text.py": r"epoch 2: 600 texts, (9[5-9]|100)% right, \d+ positions of padding",
@@ -80,8 +86,8 @@ STEPS = {
 _LIMIT_S = 110
 
 
-def run(*command: str, limit_s: float = _LIMIT_S) -> str:
-    """What a Python program prints; its own words if it fails."""
+def run(*command: str, limit_s: float = _LIMIT_S, fails: bool = False) -> str:
+    """What a Python program prints; its own words if it fails and should not."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
@@ -98,7 +104,7 @@ def run(*command: str, limit_s: float = _LIMIT_S) -> str:
         timeout=limit_s,
         check=False,
     )
-    assert ran.returncode == 0, ran.stdout
+    assert bool(ran.returncode) == fails, ran.stdout
     return ran.stdout
 
 
@@ -172,6 +178,22 @@ def test_torchrun_goes_on_from_the_checkpoint_without_losing_or_repeating_a_samp
 
     assert "10 steps; seen 160 of 512 samples, 0 duplicates" in torchrun("--stop-after", "10")
     assert "22 steps; seen 512 of 512 samples, 0 duplicates" in torchrun()
+
+
+@pytest.mark.timeout(250)
+def test_a_killed_run_goes_on_with_fewer_ranks_from_their_merged_states(tmp_path: Path) -> None:
+    def torchrun(ranks: int, *arguments: str, fails: bool = False) -> str:
+        script, launcher = (
+            str(EXAMPLES / "resume_torchrun.py"),
+            ("-m", "torch.distributed.run", "--standalone"),
+        )
+        more = ("--nproc-per-node", str(ranks), script, "--folder", str(tmp_path), *arguments)
+        return run(*launcher, *more, fails=fails)
+
+    assert "Signal 9 (SIGKILL)" in torchrun(2, "--die-at", "9", fails=True)
+    # Of 64 batches, 16 were in the checkpoint of the eighth step.
+    told = "48 steps with a world size of 1; trained on 512 of 512 samples, 0 of them twice"
+    assert told in torchrun(1)
 
 
 @pytest.mark.timeout(250)

@@ -84,3 +84,75 @@ def test_every_lane_comes_through_within_the_total(
             parts[lane].append(size)
         assert sum(map(sum, parts)) <= total + size
         claims[lane].free(parts[lane].pop(0))
+
+
+def test_parts_of_a_lane_divide_its_share() -> None:
+    budget = Budget(100, range(2))
+    small, large = (budget.portion(0, number, share).claim(7) for number, share in enumerate((0.2, 0.8)))
+    assert (small.lane, small.share_bytes, large.share_bytes) == (0, 10, 40)
+    assert small.take(10) and large.take(30)
+    assert not small.take(1) and large.take(10)
+    assert budget.claim(1).take(50), "another lane's share is left"
+    inner = budget.portion(0, 1, 0.8).portion(0, 2, 0.5)
+    assert (inner.lane, inner.part, inner.share_bytes) == (0, (1, 2), 20)
+
+
+def test_of_a_lanes_parts_the_one_that_it_waits_for_gets_what_it_needs() -> None:
+    budget = Budget(100, range(2))
+    parts = [budget.portion(0, number, 0.5) for number in range(2)]
+    claims = [part.claim(0) for part in parts]
+    called: list[int] = []
+    for number, claim in enumerate(claims):
+        claim.on_room = lambda number=number: called.append(number)  # type: ignore[misc]
+    other = budget.claim(1)
+    assert other.take(100)
+    budget.pass_turn(1)
+    parts[1].wait()
+    assert not any(claim.take(10, is_needed=True) for claim in claims), "it is not the lane's turn"
+    assert called == []
+    budget.pass_turn(0)
+    assert called == [1]
+    assert not claims[0].take(10, is_needed=True) and claims[1].take(10, is_needed=True)
+    parts[0].wait()
+    assert called == [1, 0]
+    assert claims[0].take(10, is_needed=True)
+
+
+def test_whoever_waits_for_a_part_waits_for_the_parts_in_it_until_it_says_which() -> None:
+    budget = Budget(100, range(2))
+    whole = budget.portion(0, 0, 1.0)
+    inner = [whole.portion(0, number, 0.5) for number in range(2)]
+    claims = [part.claim(0) for part in inner]
+    assert budget.claim(1).take(100)
+    whole.wait()
+    assert claims[0].take(1, is_needed=True) and claims[1].take(1, is_needed=True)
+    inner[1].wait()
+    assert not claims[0].take(1, is_needed=True) and claims[1].take(1, is_needed=True)
+
+
+@given(st.lists(st.integers(1, 20), min_size=1, max_size=60), st.integers(1, 60), st.data())
+def test_every_part_of_every_lane_comes_through_within_the_total(
+    sizes: list[int], total: int, data: st.DataObject
+) -> None:
+    """Lanes in turn, and in each its parts in any order; the others take ahead what they may."""
+    budget = Budget(total, range(3))
+    portions = [budget.portion(lane, number, 0.5) for lane in range(3) for number in range(2)]
+    claims = [portion.claim(9) for portion in portions]
+    called: list[int] = []
+    for number, claim in enumerate(claims):
+        claim.on_room = lambda number=number: called.append(number)  # type: ignore[misc]
+    parts: list[list[int]] = [[] for _ in claims]
+    for step, size in enumerate(sizes):
+        budget.pass_turn(step % 3)
+        due = step % 3 * 2 + data.draw(st.integers(0, 1))
+        portions[due].wait()
+        ahead = data.draw(st.lists(st.integers(0, 5), max_size=5))
+        for other in ahead + called:
+            if claims[other].take(size, is_needed=not parts[other]):
+                parts[other].append(size)
+        called.clear()
+        if not parts[due]:
+            assert claims[due].take(size, is_needed=True)
+            parts[due].append(size)
+        assert sum(map(sum, parts)) <= total + size
+        claims[due].free(parts[due].pop(0))

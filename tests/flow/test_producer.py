@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
+from waiting import until
 
 from asyncloader import testing
 from asyncloader._flow import producer as producer_module
@@ -51,10 +52,12 @@ async def test_items_come_in_order_in_a_coroutine_too() -> None:
 def test_it_runs_ahead_as_far_as_the_capacity_and_no_further() -> None:
     made: list[int] = []
     producer = producer_of(lambda: count(100, made), capacity=3)
-    time.sleep(0.1)
+    until(lambda: len(made) >= 3)
+    time.sleep(0.05)
     assert len(made) == 3, "none that would have to wait to be let in"
     producer.receive()
-    time.sleep(0.1)
+    until(lambda: len(made) >= 4)
+    time.sleep(0.05)
     assert len(made) == 4
     producer.close()
     assert len(made) == 4

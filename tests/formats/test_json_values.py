@@ -5,15 +5,21 @@ from __future__ import annotations
 import io
 import json
 import math
+from contextlib import suppress
 from decimal import Decimal, localcontext
+from itertools import product
 from typing import Any
 
+import numpy as np
 import pytest
-from feeding import cut, outcome
+from drawn_columns import plain
+from feeding import blocks_of, cut, outcome
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncloader.formats.lines import JsonlDecoder
+from asyncloader.blocks import Block, Columns, Rows, columns_of
+from asyncloader.errors import FormatError
+from asyncloader.formats.json_lines import JsonlDecoder
 
 _MARK = b"\xef\xbb\xbf"
 _SPACES = st.sampled_from(["", "", "", " ", "\t", "\r", " \n ", "\x0c", "\xa0"])
@@ -55,6 +61,18 @@ _VALUES = st.recursive(
     ),
     max_leaves=6,
 )
+# Many of a kind: what is parsed as columns, and what is nearly that.
+_INTEGERS = st.integers(0, 99_999).map(str) | st.integers(-(10**20), 10**20).map(str)
+_LISTS = st.lists(_INTEGERS, max_size=6).map(", ".join) | st.lists(_INTEGERS, max_size=6).map(",".join)
+_ALIKE = st.lists(
+    st.tuples(
+        _LISTS | _LISTS | st.lists(_NUMBERS, max_size=3).map(",".join) | st.just("[1], [2]"),
+        _VALUES | st.integers().map(str),
+    ).map(lambda drawn: '{{"a": [{}], "é": {}}}'.format(*drawn))
+    | _LISTS.map(lambda numbers: f'{{"a":[{numbers}],"é":[{numbers}]}}')
+    | st.sampled_from(['{"a": [1], "é": 2, "\\u0061": [3]}', '{"é": 1, "a": [1]}', '{"a": [1], "b": 1}']),
+    max_size=6,
+).map(lambda lines: "\n".join(['{"a": [5, 6], "é": 1}', *lines]).encode())
 _LINES = (_objects(_VALUES) | _spaced(_objects(_VALUES)) | _VALUES).map(str.encode)
 _BODIES = st.lists(_LINES | st.sampled_from([b'{"id": 17, "x": 0.5}', b"{}", b" \r"]), max_size=8).map(
     b"\n".join
@@ -105,8 +123,8 @@ def read_plainly(body: bytes) -> tuple[list[Any], list[int], tuple[str, int] | N
 
 def check(body: bytes, sizes: list[int]) -> None:
     expected_samples, expected_ends, expected_fault = read_plainly(body)
-    for chunks in ([body], cut(body, sizes)):
-        samples, positions, fault = outcome(JsonlDecoder(), chunks)
+    for chunks, columns in product(([body], cut(body, sizes)), (False, True)):
+        samples, positions, fault = outcome(JsonlDecoder(columns=columns), chunks)
         # As text, in which 1, 1.0 and True differ, 0.0 and -0.0 too, and NaN is itself.
         assert repr(samples) == repr(expected_samples)
         assert [position["byte"] for position in positions] == expected_ends
@@ -122,6 +140,73 @@ def test_values_and_errors_are_those_of_json_for_each_line(
     body: bytes, changes: list[tuple[int, int, bytes]], sizes: list[int]
 ) -> None:
     check(change(body, changes), sizes)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_ALIKE, _CHANGES, st.lists(st.integers(1, 90), min_size=1, max_size=3))
+def test_columns_have_the_values_and_errors_of_json_too(
+    body: bytes, changes: list[tuple[int, int, bytes]], sizes: list[int]
+) -> None:
+    check(body, sizes)
+    check(change(body, changes), sizes)
+
+
+@given(_ALIKE, st.integers(1, 60))
+def test_columns_become_what_is_made_of_the_rows(body: bytes, size: int) -> None:
+    # Some of these are no JSON. What comes before them is.
+    blocks: list[Block] = []
+    with suppress(FormatError):
+        for chunk in cut(body, [size * 7]):
+            blocks.extend(JsonlDecoder(columns=True).feed(chunk + b"\n"))
+    for block in blocks:
+        rows = Rows(block.rows(), block.trail)
+        for one, other in ((block, rows), (block.take([0, 0]), rows.take([0, 0]))):
+            try:
+                expected = plain(columns_of(other))
+            except ValueError:  # unequal fields
+                assert not isinstance(one, Columns)
+            else:
+                assert plain(columns_of(one)) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"a": "\xff", "a": [1]}',  # what is no UTF-8, in a value that another one replaces
+        b'{"a": %s, "a": [1]}' % (b"9" * 5000),  # more digits than Python converts, likewise
+        b'{"a": {"a": [[%s]]}, "a": [1]}' % (b"9" * 5000),
+        b'{"a": [1234567812345678]}',  # two words of digits, and more
+        b'{"a": [-1234567812345678, 12345678, -123456789]}',
+        b'{"a": [12345678123456789]}',
+        b'{"a": [9223372036854775807, -9223372036854775808]}',
+        b'{"a": [9223372036854775808]}',
+        b'{"a": [-0, 0]}',
+        b'{"a": [01]}',
+        b'{"a": [1, [2]]}',
+        b'{"a": [[2]]}',
+        b'{"a": 2}',
+        b'{"a": []}',
+        b'{"a": [ ]}',
+        b'{"a": [\t1]}',
+        b'{"a": [true]}',
+        b'{"a": [1.0]}',
+        b'{"a": [1, null]}',
+    ],
+)
+def test_a_line_that_is_unlike_those_before_has_the_value_of_json(line: bytes) -> None:
+    good = b'{"a": [1, 23, 456]}'
+    for lines in ([good, line], [good, line, good], [good, b'{"a": [[3]]}', line], [good, line, line]):
+        check(b"\n".join(lines) + b"\n", [9])
+
+
+def test_lists_of_integers_are_columns_where_somebody_has_a_use_for_them() -> None:
+    body = b'{"a": [1, 2], "b": "x"}\n{"a": [], "b": null}\n'
+    (block,) = blocks_of(JsonlDecoder(columns=True), [body])
+    assert isinstance(block, Columns)
+    assert plain(block.column("a").flat) == plain(np.array([1, 2]))
+    assert all(not isinstance(block, Columns) for block in blocks_of(JsonlDecoder(), [body]))
+    keyed = b'{"__key__": "x", "a": [1]}\n' * 2  # is told its shard, as a dict
+    assert all(not isinstance(block, Columns) for block in blocks_of(JsonlDecoder(columns=True), [keyed]))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncloader.errors import FormatError
-from asyncloader.formats.lines import JsonlDecoder, TextDecoder
+from asyncloader.formats.json_lines import JsonlDecoder
+from asyncloader.formats.lines import TextDecoder
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

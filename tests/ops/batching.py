@@ -75,7 +75,9 @@ class Made(NamedTuple):
 def made_of(batching: Batching, texts: Texts, lane: Lane, start: Position = START) -> list[Made]:
     """The batches, each with its position as JSON."""
     with closing(batching.open(texts.open, start, lane)) as batches:
-        return [Made(_plain(batch), json.dumps(batch.position), *batch[2:]) for batch in batches]
+        return [
+            Made(_plain(batch), json.dumps(batch.position), batch.samples, batch.tokens) for batch in batches
+        ]
 
 
 def _plain(batch: Batch) -> Any:

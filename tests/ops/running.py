@@ -37,6 +37,8 @@ class Listed:
     closed: int = 0
     handed_on: int = 0
 
+    shard_count = None
+
     def open(self, start: Position, lane: Lane) -> Blocks:
         self.opened.append(lane)
         try:
@@ -47,7 +49,8 @@ class Listed:
                 stop = min(at + size, len(self.samples))
                 self.handed_on += stop - at
                 trail = OffsetTrail(at, None)
-                yield self.block(at, stop, SourceTrail(trail, "listed", lane.topology.lane, lane.repetition))
+                here = "listed", lane.topology.lane, lane.repetition, lane.component
+                yield self.block(at, stop, SourceTrail(trail, *here))
                 at = stop
         finally:
             self.closed += 1

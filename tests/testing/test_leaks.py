@@ -35,7 +35,7 @@ def finds(pattern: str) -> Iterator[None]:
 
 def test_a_clean_block_passes_quickly() -> None:
     begun = time.monotonic()
-    with check_leaks():
+    with check_leaks(within_s=30):
         thread = threading.Thread(target=int)
         thread.start()
         thread.join()
@@ -43,7 +43,7 @@ def test_a_clean_block_passes_quickly() -> None:
         one, other = socket.socketpair()
         one.close()
         other.close()
-    assert time.monotonic() - begun < 0.9
+    assert time.monotonic() - begun < 10
 
 
 def test_a_leaked_thread_is_named() -> None:

@@ -114,13 +114,10 @@ def test_items_come_in_the_samplers_order(sampler: str, workers: int) -> None:
 
 @WORKERS
 def test_the_items_of_a_batch_are_fetched_at_the_same_time(workers: int) -> None:
-    loader = al.DataLoader(
-        Fetches(), 50, sampler=[*range(33), *range(34, 50), 0], num_workers=workers, collate_fn=whole
-    )
-    began = time.perf_counter()
+    loader = al.DataLoader(Fetches(), 34, sampler=[*range(33), 0], num_workers=workers, collate_fn=whole)
     (batch,) = loader
-    assert time.perf_counter() - began < 0.5, "one after the other takes 0.75 s"
-    assert len(batch) == 50
+    assert len(batch) == 34
+    assert batch[-1][1] == 34, "so many were under way at once"
 
 
 def test_no_more_than_48_items_are_under_way() -> None:

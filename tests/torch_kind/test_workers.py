@@ -24,6 +24,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset
+from waiting import until
 
 import asyncloader as al
 from asyncloader import testing
@@ -307,26 +308,31 @@ def test_an_iterator_that_gave_an_error_ends_its_workers_without_a_garbage_colle
         gc.enable()
 
 
-class Slow:
+class Held:
+    """Gives its second item when there is a file of that path."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
     def __len__(self) -> int:
         return 2
 
     def __getitem__(self, index: int) -> int:
-        time.sleep(1.0 if index == 1 else 0)
+        until(lambda: index == 0 or self.path.exists())
         return index
 
 
-def test_a_time_out_says_which_worker_was_at_which_batch_and_the_batch_still_comes() -> None:
-    batches = iter(al.DataLoader(Slow(), None, num_workers=2, timeout=0.5))
+def test_a_time_out_says_which_worker_was_at_which_batch_and_the_batch_still_comes(tmp_path: Path) -> None:
+    batches = iter(al.DataLoader(Held(tmp_path / "go"), None, num_workers=2, timeout=2))
     assert next(batches) == 0
     with pytest.raises(RuntimeError, match="timed out") as error:
         next(batches)
-    assert str(error.value) == "DataLoader timed out after 0.5 seconds"
+    assert str(error.value) == "DataLoader timed out after 2 seconds"
     (note,) = error.value.__notes__
     worker = batches._workers[1]
     assert note == f"batch 1 was being made by worker 1 (pid {worker.pid}, alive)"
     del error  # it holds this frame, and the frame the iterator: a cycle that only a collection ends
-    time.sleep(0.7)
+    (tmp_path / "go").touch()
     assert next(batches) == 1
 
 

@@ -77,6 +77,18 @@ recipe.select(3)  # type: ignore[arg-type]  # not a name
 recipe.ops = ()  # type: ignore[misc]  # frozen
 
 
+# --- mixtures ---
+
+assert_type(al.mix([recipe, recipe], weights=[3, 1], seed=1, stop="all"), al.Dataset)
+assert_type(al.mix({"web": recipe, "books": recipe}, weights={"web": 0.7, "books": 0.3}), al.Dataset)
+assert_type(al.mix([recipe, recipe], weights={0: [1, 0], 3: [1, 1]}).shuffle(100), al.Dataset)
+assert_type(al.mix([recipe, recipe], weights=lambda epoch: [1, epoch]), al.Dataset)
+assert_type(al.concat([recipe, recipe]), al.Dataset)
+assert_type(al.zip({"image": recipe, "text": recipe}, strict=False), al.Dataset)
+al.mix([recipe], stop="never")  # type: ignore[arg-type]  # not an end
+al.concat([[1, 2]])  # type: ignore[list-item]  # not a recipe
+
+
 # --- sources of one's own ---
 
 

@@ -28,9 +28,9 @@ DTYPES = [
 
 def through_memory(batch: Any) -> tuple[Any, Bytes]:
     packed = pack(batch)
-    memory = np.empty(packed.size_bytes, np.uint8)
+    memory = np.empty(packed.slot_bytes, np.uint8)
     packed.write(memory)
-    return unpack(memory), memory
+    return unpack(packed.message, memory), memory
 
 
 def roundtrip(batch: Any) -> Any:
@@ -123,6 +123,17 @@ def test_a_read_only_array_stays_read_only() -> None:
     array = np.zeros(LARGE, np.int16)
     array.flags.writeable = False
     assert not roundtrip(array).flags.writeable
+
+
+def test_what_is_small_goes_with_the_message_and_what_is_large_does_not() -> None:
+    labels = {"labels": torch.arange(64), "keys": ["a"] * 64}
+    small, both, large = pack(labels), pack({"images": torch.ones(LARGE), **labels}), pack(b"x" * LARGE)
+    assert small.message and not small.slot_bytes
+    assert both.message and both.slot_bytes == LARGE * 4
+    assert not large.message and large.slot_bytes > LARGE
+    assert all(
+        packed.size_bytes == len(packed.message) + packed.slot_bytes for packed in (small, both, large)
+    )
 
 
 def test_small_tensors_own_their_memory() -> None:
@@ -228,5 +239,5 @@ def test_each_part_is_let_go_of_once_it_is_written() -> None:
     packed = pack({"a": array, "b": bytes(2 * LARGE)})
     del array
     assert alive() is not None
-    packed.write(np.empty(packed.size_bytes, np.uint8))
+    packed.write(np.empty(packed.slot_bytes, np.uint8))
     assert alive() is None

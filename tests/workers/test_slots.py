@@ -32,7 +32,8 @@ class Pair:
 
     def send(self, batch: Any) -> int:
         packed = pack(batch)
-        for slot in self.worker.drop_surplus(packed.size_bytes):
+        self.message = packed.message
+        for slot in self.worker.drop_surplus(packed.slot_bytes):
             self.parent.drop(slot)
         slot, descriptor = self.worker.fill(packed)
         if descriptor is not None:
@@ -40,7 +41,7 @@ class Pair:
         return slot
 
     def receive(self, slot: int) -> Any:
-        return unpack(self.parent.lend(slot))
+        return unpack(self.message, self.parent.lend(slot))
 
     def pass_on(self, batch: Any) -> Any:
         return self.receive(self.send(batch))

@@ -88,6 +88,18 @@ def test_exactly_prefetch_batches_are_made_ahead(tmp_path: Path) -> None:
             assert len(list(tmp_path.iterdir())) == taken + 3
 
 
+def test_more_messages_than_a_socket_holds_arrive_and_closing_meanwhile_ends_the_worker() -> None:
+    with check_leaks(), one_worker(counting(400, size=300), prefetch=400) as pool:
+        wait_ended([pool.workers[0].lifeline], 0.3)  # time to fill it: no end is told, for the worker waits
+        assert not pool.workers[0].lifeline.ended
+        assert rest(pool.workers[0]) == list(range(400))
+    with check_leaks(), one_worker(counting(400, size=300), prefetch=400) as pool:
+        wait_ended([pool.workers[0].lifeline], 0.3)
+        began = time.monotonic()
+        pool.close()
+        assert time.monotonic() - began < 1
+
+
 def test_none_is_a_batch() -> None:
     with one_worker(lambda: iter([(None, None)])) as pool:
         assert pool.workers[0].receive() == (None, None)
@@ -189,6 +201,37 @@ def test_dropped_batches_need_few_slots() -> None:
             pool.workers[0].receive()
             # Two on their way, the one just received, the one before until its slot is told, and spares.
             assert mapped_slots() <= 2 + 1 + 1 + 3
+
+
+def test_small_batches_need_no_shared_memory() -> None:
+    with one_worker(counting(50, size=200)) as pool:
+        for number in range(50):
+            batch, _ = pool.workers[0].receive()
+            assert (batch["x"] == number).all()
+            assert mapped_slots() == 0
+
+
+def test_few_slots_serve_all_batches_and_no_descriptor() -> None:
+    def held() -> tuple[set[str], int]:
+        """The slots by their inodes, and how many files are open."""
+        maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
+        slots = {line[4] for line in maps if "asyncloader-slot" in line[-2]}
+        return slots, len(os.listdir("/proc/self/fd"))
+
+    def job() -> Iterator[tuple[Any, Any]]:
+        for number in range(200):
+            yield torch.full((50_000,), number), held()
+
+    with one_worker(job, prefetch=2) as pool:
+        seen = []
+        for number in range(200):
+            batch, theirs = pool.workers[0].receive()
+            assert (batch == number).all()
+            seen.append((*held(), *theirs))
+    # Two on their way, the one just received, and the one before until its slot is told; one is being filled.
+    assert 0 < len(set().union(*[ours for ours, _, _, _ in seen])) <= 2 + 1 + 1 + 1
+    assert 0 < len(set().union(*[theirs for _, _, theirs, _ in seen])) <= 2 + 1 + 1 + 1
+    assert len({(ours, theirs) for _, ours, _, theirs in seen[20:]}) == 1
 
 
 def test_slots_of_batches_kept_for_a_while_are_given_back() -> None:

@@ -80,7 +80,7 @@ def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) 
             chunks = _chunks_of(group, index, choice)
             _check_chunks(chunks, index, length - len(footer))
             spans.append([Span(chunk.start, min(chunk.stop + padding, length)) for chunk in chunks])
-            groups.append(RowGroup(index, first, group.rows, sum(chunk.decoded_bytes for chunk in chunks)))
+            groups.append(RowGroup(index, first, group.rows, tuple(chunks)))
         first += group.rows
     check_rows(first, wanted.start)
     merged, complete = merge(spans)

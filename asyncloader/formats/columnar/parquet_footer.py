@@ -17,6 +17,9 @@ __all__ = ["Chunk", "Group", "ParquetFooter", "parse_footer"]
 # By the numbers in ``CompressionCodec``.
 _CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
 
+# Types of values that are as long as they are, of one length or not, in ``Type``.
+_BYTE_ARRAYS = (6, 7)
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -28,6 +31,8 @@ class Chunk:
         start: Offset of its first byte.
         stop: Behind its last one.
         decoded_bytes: Of its pages when they are decompressed.
+        values: How many there are, nulls and the marks of empty lists among them.
+        is_bytes: Whether values are strings or bytes.
         file_path: Of the file it is in, if it is another one.
         is_encrypted: It cannot be read without a key.
     """
@@ -37,6 +42,8 @@ class Chunk:
     start: int
     stop: int
     decoded_bytes: int
+    values: int
+    is_bytes: bool
     file_path: str
     is_encrypted: bool
 
@@ -66,7 +73,7 @@ def parse_footer(content: bytes) -> ParquetFooter:
     thrift = Compact(content)
     meta = {
         3: thrift.list_of(thrift.text),
-        **dict.fromkeys((4, 6, 7, 9, 11), thrift.number),
+        **dict.fromkeys((1, 4, 5, 6, 7, 9, 11), thrift.number),
     }
     chunk = {1: thrift.text, 3: thrift.struct_of(meta), 8: thrift.presence, 9: thrift.presence}
     group = {1: thrift.list_of(thrift.struct_of(chunk)), 3: thrift.number}
@@ -89,11 +96,14 @@ def _chunk_of(found: dict[int, Any]) -> Chunk:
     if meta is None:
         if not is_encrypted:
             raise KeyError(3)
-        return Chunk(None, _CODECS[0], 0, 0, 0, file_path, True)
+        return Chunk(None, _CODECS[0], 0, 0, 0, 0, False, file_path, True)
     # A dictionary comes before the data, and some writers say 0 where there is none.
     start, dictionary = meta[9], meta.get(11, 0)
     if 0 < dictionary < start:
         start = dictionary
     codec = _CODECS[meta[4]] if 0 <= meta[4] < len(_CODECS) else f"codec {meta[4]}"
     path = ".".join(meta[3])
-    return Chunk(path, codec, start, start + meta[7], max(meta[6], 0), file_path, is_encrypted)
+    is_bytes = meta[1] in _BYTE_ARRAYS
+    return Chunk(
+        path, codec, start, start + meta[7], max(meta[6], 0), meta[5], is_bytes, file_path, is_encrypted
+    )

@@ -11,6 +11,8 @@ from ...blocks import Block
 from ...errors import FormatError
 from .._push import MAX_BLOCK_BYTES, PushDecoder
 from .importing import told
+from .pages import check_pages
+from .parquet_footer import Chunk
 from .picking import pick
 from .selection import Choice
 from .spans import HeldSpans
@@ -26,6 +28,11 @@ _FIRST_ROWS = 64
 _STEP = 8
 
 
+# Of the rows that are decoded at a time, if each had all that its columns' dictionaries have. These are of
+# 1 MiB mostly; but a short page may name a long value again and again.
+_MOST_EXPANDED_BYTES = 1 << 30
+
+
 @dataclass(frozen=True, slots=True)
 class RowGroup:
     """A row group to be read.
@@ -34,13 +41,18 @@ class RowGroup:
         index: Its number in the shard.
         first: Row of the shard that is its first.
         rows: How many it has.
-        decoded_bytes: About how many its wanted columns take.
+        chunks: Of its wanted columns.
     """
 
     index: int
     first: int
     rows: int
-    decoded_bytes: int
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def decoded_bytes(self) -> int:
+        """About how many its wanted columns take, as the footer has it."""
+        return sum(chunk.decoded_bytes for chunk in self.chunks)
 
 
 class ParquetDecoder(PushDecoder):
@@ -103,7 +115,12 @@ class ParquetDecoder(PushDecoder):
         What the footer tells of sizes is before values are taken out of dictionaries. pyarrow has no way to
         change the number of rows but to begin again: those that were had are decoded once more.
         """
-        fit = min(MAX_BLOCK_BYTES * group.rows // max(group.decoded_bytes, 1), _MOST_ROWS)
+        dictionary_bytes = check_pages(self._file, group.chunks, group.index)
+        fit = min(
+            MAX_BLOCK_BYTES * group.rows // max(group.decoded_bytes, 1),
+            _MOST_EXPANDED_BYTES // max(dictionary_bytes, 1),
+            _MOST_ROWS,
+        )
         self._rows = max(1, min(self._rows, fit))
         had = 0
         while had < group.rows:

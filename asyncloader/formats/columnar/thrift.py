@@ -33,6 +33,11 @@ class Compact:
         self._content = content
         self._at = 0
 
+    @property
+    def at(self) -> int:
+        """How many bytes were read."""
+        return self._at
+
     def struct(self, wanted: Mapping[int, Read]) -> dict[int, Any]:
         """The wanted fields of a struct, by their numbers, as far as it has them.
 

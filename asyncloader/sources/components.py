@@ -1,0 +1,300 @@
+"""What the sources over several recipes share: the components, and the lanes that these are given.
+
+A component has a lane of its own within each lane of the whole, with another key for what is drawn there,
+another part of the budget, and places that name it. Where components come in shards, the first lane of each
+is the one behind the last shard of those before it: so as many lanes have something as there are shards in
+all.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
+
+from .._flow.budget import Portion
+from ..blocks import Block, NestedTrail, Trail
+from ..ops.op import START, Blocks, Lane, Op, Source
+from ..ops.repeat import Repeat
+from ..ops.take import Take
+from ..plan.counts import Deal
+from ..types import Position
+
+__all__ = ["Composed", "Feed", "Mark", "Recipe", "components_of", "counted_names", "leaves_of", "repeated"]
+
+# So many repetitions of a component within one of the whole are told apart.
+_REPETITION_BITS = 20
+
+
+class Recipe(Protocol):
+    """A recipe, as the source knows it that it is a component of."""
+
+    @property
+    def source(self) -> Source: ...
+
+    @property
+    def order_seed(self) -> int | None: ...
+
+    @property
+    def all_ops(self) -> tuple[Op, ...]: ...
+
+    @property
+    def ops(self) -> tuple[Op, ...]: ...
+
+    def open(self, start: Position, lane: Lane) -> Blocks: ...
+
+    def count_samples(self, deal: Deal) -> list[float]: ...
+
+    def describe(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A source over several recipes; see ``ops.op.Source``.
+
+    Args:
+        names: Of the components.
+        recipes: The components.
+    """
+
+    names: tuple[str, ...]
+    recipes: tuple[Recipe, ...]
+
+    kind: ClassVar[str]
+    is_counted: ClassVar[bool] = True
+    """Whether a sample is of one component."""
+
+    def lane_of(self, number: int, lane: Lane, share: float) -> tuple[Lane, Portion]:
+        """The lane of a component, and its part of the budget.
+
+        Args:
+            number: Of the component.
+            lane: Of the whole.
+            share: The component's part of the lane's budget, from 0 to 1.
+        """
+        topology = lane.topology
+        portion = lane.budget.portion(topology.lane, number, share)
+        return (
+            replace(
+                lane,
+                topology=replace(topology, lane=(topology.lane - self.first_shard(number)) % topology.lanes),
+                component=(*lane.component, self.drawn_as(number)),
+                order_seed=self._order_seed(number, lane.order_seed),
+                budget=portion,
+            ),
+            portion,
+        )
+
+    def counts_of(self, deal: Deal) -> list[list[float]]:
+        """For each component how many samples each lane has of it; raises ``UnknownCount``."""
+        return [
+            recipe.count_samples(
+                replace(
+                    deal,
+                    lanes=tuple((lane - self.first_shard(number)) % deal.lane_count for lane in deal.lanes),
+                    component=(*deal.component, self.drawn_as(number)),
+                    order_seed=self._order_seed(number, deal.order_seed),
+                )
+            )
+            for number, recipe in enumerate(self.recipes)
+        ]
+
+    def drawn_as(self, number: int) -> int:
+        """What tells the draws of a component from those of another; the same for those that draw alike."""
+        return number
+
+    def describe(self) -> Mapping[str, Any]:
+        components = [
+            {"name": name, **recipe.describe()} for name, recipe in zip(self.names, self.recipes, strict=True)
+        ]
+        return {"source": self.kind, "components": components}
+
+    def first_shard(self, number: int) -> int:
+        """How many shards are dealt before those of a component."""
+        counts = self.shard_counts()
+        return 0 if counts[number] is None else sum(count or 0 for count in counts[:number])
+
+    @property
+    def shard_count(self) -> int | None:
+        """Of all components together; None if that is not known of one."""
+        counts = [count for count in self.shard_counts() if count is not None]
+        return sum(counts) if len(counts) == len(self.recipes) else None
+
+    def shard_counts(self) -> list[int | None]:
+        """How many shards each component has, None where that is not known."""
+        return [recipe.source.shard_count for recipe in self.recipes]
+
+    def endless(self) -> list[bool]:
+        """Which components never end."""
+        return [_is_endless(recipe) for recipe in self.recipes]
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the whole never ends."""
+        return any(self.endless())
+
+    def _order_seed(self, number: int, outer: int | None) -> int | None:
+        """A component without a shuffle has its shards shuffled by one behind the mixture, as others have."""
+        own = self.recipes[number].order_seed
+        return outer if own is None else own
+
+    def __repr__(self) -> str:
+        shown = [f"{name}={recipe!r}" for name, recipe in zip(self.names, self.recipes, strict=True)]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def _is_endless(recipe: Recipe) -> bool:
+    """Whether a recipe is known to go on for ever."""
+    endless = isinstance(recipe.source, Composed) and recipe.source.is_endless
+    for op in recipe.ops:
+        endless = (endless or op == Repeat(None)) and not isinstance(op, Take)
+    return endless
+
+
+def components_of(source: object) -> tuple[Recipe, ...]:
+    """The recipes that a source is made of; none for the others."""
+    return source.recipes if isinstance(source, Composed) else ()
+
+
+def leaves_of(recipe: Recipe) -> list[Source]:
+    """The sources that are made of no others."""
+    inner = components_of(recipe.source)
+    return [source for part in inner for source in leaves_of(part)] if inner else [recipe.source]
+
+
+def counted_names(source: object) -> tuple[str, ...]:
+    """The names of the components whose samples are counted each for itself."""
+    return source.names if isinstance(source, Composed) and source.is_counted else ()
+
+
+class Mark:
+    """The position behind a sample, worked out once, if somebody asks.
+
+    Args:
+        trail: Of the sample's block.
+        index: Of the sample in it.
+    """
+
+    __slots__ = ("_found", "_index", "_trail")
+
+    def __init__(self, trail: Trail, index: int) -> None:
+        self._trail: Trail | None = trail
+        self._index = index
+        self._found: Position = START
+
+    @classmethod
+    def at(cls, position: Position) -> Mark:
+        """One that is known."""
+        mark = cls.__new__(cls)
+        mark._trail, mark._index, mark._found = None, 0, position
+        return mark
+
+    def position(self) -> Position:
+        if self._trail is not None:
+            self._found, self._trail = self._trail.after(self._index), None
+        return self._found
+
+
+class Feed:
+    """One component in one lane: its blocks, pulled when they are due, and taken in pieces.
+
+    Args:
+        source: The whole, in which the component is known by its number.
+        number: Of the component.
+        lane: Of the whole.
+        share: See ``Composed.lane_of``.
+        saved: Where the component goes on; None if nothing was taken of it before.
+        begins_anew: Whether it may, so that positions say which repetition they are in.
+
+    Attributes:
+        held: How many samples are here.
+        mark: Where it goes on behind the last sample that was taken; None before the first one.
+        repetition: How often it has begun anew.
+    """
+
+    def __init__(
+        self,
+        source: Composed,
+        number: int,
+        lane: Lane,
+        share: float,
+        saved: Position | None,
+        begins_anew: bool = False,
+    ) -> None:
+        self._recipe = source.recipes[number]
+        self._name = source.names[number]
+        self._kind = source.kind
+        self._lane, self._portion = source.lane_of(number, lane, share)
+        self._blocks: Blocks | None = None
+        self._held: Block | None = None
+        self.held = 0
+        self._wanted = sys.maxsize
+        self._begins_anew = begins_anew
+        self.mark = None if saved is None else Mark.at(saved)
+        self.repetition: int = (saved or START).get("repetition", 0)
+
+    def pull(self, wanted: Callable[[], int]) -> bool:
+        """Wait for the next block, when nothing is held; says whether there is one.
+
+        Args:
+            wanted: Gives how many samples there is a use for, where that is counted.
+        """
+        lane = self._lane
+        self._portion.wait()
+        if lane.want.is_bounded:
+            self._wanted = max(wanted(), 1)
+        try:
+            if self._blocks is None:
+                self._blocks = self._open(START if self.mark is None else self.mark.position())
+            self._held = next(self._blocks, None)
+        except Exception as error:
+            error.add_note(f"in component {self._name!r} of {self._kind}")
+            raise
+        self.held = 0 if self._held is None else len(self._held)
+        return self._held is not None
+
+    def take(self, count: int) -> Block:
+        """The next samples of those held, all or fewer of them."""
+        block = self._held
+        assert block is not None and 0 < count <= self.held
+        first = len(block) - self.held
+        self.held -= count
+        part = block.part(first, first + count) if count < len(block) else block
+        if not self.held:
+            self._held = None
+        self.mark = Mark(part.trail, count - 1)
+        return part
+
+    def begin_anew(self) -> None:
+        """Go on with the next repetition from its beginning; shuffles draw anew in it."""
+        self.close()
+        self.repetition += 1
+
+    def close(self) -> None:
+        """Close what is open. Idempotent."""
+        blocks, self._blocks, self._held, self.held = self._blocks, None, None, 0
+        if blocks is not None:
+            blocks.close()
+
+    def _open(self, start: Position) -> Blocks:
+        want, lane = self._lane.want, self._lane
+        if self._begins_anew:
+            lane = lane.repeated(repeated(lane.repetition, self.repetition))
+            # A position in the repetition before is of one that is over.
+            start = start.get("from", START) if start.get("repetition") == self.repetition else START
+
+        def wanted() -> int:
+            return self._wanted
+
+        with closing(self._recipe.open(start, lane)) as blocks:
+            for block in want.pull(blocks, wanted) if want.is_bounded else blocks:
+                if self._begins_anew:
+                    block = block.follow(NestedTrail(block.trail, {"repetition": self.repetition}))
+                yield block
+
+
+def repeated(outer: int, inner: int) -> int:
+    """One number for a repetition inside of another one, which has no end that is known."""
+    return (outer << _REPETITION_BITS) + inner

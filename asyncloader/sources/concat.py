@@ -1,0 +1,64 @@
+"""The source that reads several recipes one after another, in each lane for itself."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..blocks import Place, Trail
+from ..ops.op import Blocks, Lane
+from ..plan.counts import Deal
+from ..types import Position
+from .components import Composed, Feed
+
+__all__ = ["Concat"]
+
+
+@dataclass(frozen=True, repr=False)
+class Concat(Composed):
+    """Samples of several recipes: those that a lane has of the first, then those of the second, and so on."""
+
+    kind = "concat"
+
+    def open(self, start: Position, lane: Lane) -> Blocks:
+        first: int = start.get("component", 0)
+        for number in range(first, len(self.recipes)):
+            saved = start.get("from") if number == first else None
+            with closing(Feed(self, number, lane, 1.0, saved)) as feed:
+                while feed.pull(partial(_wanted, lane)):
+                    block = feed.take(feed.held)
+                    yield block.follow(_ConcatTrail(block.trail, number))
+                    del block
+
+    def count_samples(self, deal: Deal) -> list[float]:
+        return [sum(of_lane) for of_lane in zip(*self.counts_of(deal), strict=True)]
+
+
+def _wanted(lane: Lane) -> int:
+    return lane.want.samples
+
+
+@dataclass(slots=True)
+class _ConcatTrail:
+    """Positions inside a block of one component.
+
+    Args:
+        trail: Of its samples.
+        number: Of the component.
+    """
+
+    trail: Trail
+    number: int
+
+    def after(self, index: int) -> Position:
+        return {"component": self.number, "from": self.trail.after(index)}
+
+    def place(self, index: int) -> Place:
+        return self.trail.place(index)
+
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.full(len(indices), self.number)

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from asyncloader.plan.weights import EpochWeights
+
+NAMES = ("web", "books")
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, [(1, 1), (1, 1), (1, 1)]),
+        ([3, 1], [(3, 1)] * 3),
+        ({"books": 0.25, "web": 0.75}, [(0.75, 0.25)] * 3),
+        ({0: [1, 0], 2: {"books": 2, "web": 1}}, [(1, 0), (1, 0), (1, 2)]),
+        (lambda epoch: [1, epoch], [(1, 0), (1, 1), (1, 2)]),
+    ],
+)
+def test_weights_of_each_epoch(given: Any, expected: list[tuple[float, ...]]) -> None:
+    weights = EpochWeights(NAMES, given)
+    assert [weights.of(epoch) for epoch in range(3)] == expected
+    assert json.loads(json.dumps(weights.describe())) == weights.describe()
+
+
+def _by_epoch(epoch: int) -> list[float]:
+    return [1.0, epoch]
+
+
+def test_weights_are_described_as_they_were_given() -> None:
+    assert EpochWeights(NAMES, {3: [0, 1], 0: [1, 0]}).describe() == {"0": [1, 0], "3": [0, 1]}
+    assert EpochWeights(NAMES, _by_epoch).describe() == "_by_epoch()"
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ([1], ValueError, "weights should be 2, one for each component, but got 1"),
+        ([1, -1], ValueError, "weights should be 0 or more, but got -1 for 'books'"),
+        ([1, math.nan], ValueError, "weights should be 0 or more, but got nan for 'books'"),
+        ([1, math.inf], ValueError, "weights should be 0 or more, but got inf for 'books'"),
+        ([0, 0.0], ValueError, "one above 0, or nothing is drawn"),
+        ([1, "2"], TypeError, "weights should be numbers, but got '2' for 'books'"),
+        ([1, True], TypeError, "weights should be numbers, but got True for 'books'"),
+        (3, TypeError, "a number for each component, in a list or by name, but got int"),
+        ("ab", TypeError, "a number for each component, in a list or by name, but got str"),
+        ({"web": 1}, ValueError, r"a weight for each of \['web', 'books'\], but got them for \['web'\]"),
+        ({}, ValueError, r"a weight for each of \['web', 'books'\], but got them for \[\]"),
+        ({1: [1, 1]}, ValueError, r"should begin with epoch 0, but got those of \[1\]"),
+        ({-1: [1, 1], 0: [1, 1]}, ValueError, "should begin with epoch 0"),
+        ({0: [1, 1], 4: [1]}, ValueError, r"weights\[4\] should be 2"),
+        (lambda epoch: [1], ValueError, r"weights\(0\) should be 2"),
+    ],
+)
+def test_what_are_no_weights_is_refused_at_once(given: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error, match=message):
+        EpochWeights(NAMES, given)
+
+
+def test_what_a_function_gives_later_is_refused_when_it_does() -> None:
+    weights = EpochWeights(NAMES, lambda epoch: [1, 1 - epoch])
+    assert weights.of(1) == (1, 0)
+    with pytest.raises(ValueError, match=r"weights\(2\) should be 0 or more, but got -1 for 'books'"):
+        weights.of(2)

@@ -1,0 +1,16 @@
+"""Waiting for what a test is about, however busy the machine is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+__all__ = ["until"]
+
+
+def until(condition: Callable[[], object], within_s: float = 20) -> None:
+    """Wait until something is so; fail if it is not in time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {within_s:g} s"
+        time.sleep(0.005)
