@@ -71,12 +71,20 @@ class WorkerDiedError(_LocatedError, RuntimeError):
         worker: Number of the worker within its rank, from 0.
         pid: Its process id.
         exitcode: Its exit status; ``-n`` if signal ``n`` ended it; None if that is not known.
+        lane: Which its next batch was to come from.
+        shard: What it was to be read from, by URL or path, without query and user info; None if not of a
+            shard.
+        sample: Index, in the shard or the lane's iterable, of the first sample to be read for it. Where
+            samples are shuffled, it is the first one of the window.
     """
 
-    _places = ("worker", "pid", "exitcode")
+    _places = ("worker", "pid", "exitcode", "lane", "shard", "sample")
     worker: int | None
     pid: int | None
     exitcode: int | None
+    lane: int | None
+    shard: str | None
+    sample: int | None
 
 
 class RanksError(_LocatedError, RuntimeError):

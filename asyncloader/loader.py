@@ -72,8 +72,10 @@ class DataLoader(Loader[T]):
         collate_fn: Makes a batch of a list of samples; torch's rules by default.
         pin_memory: Hand on batches in page-locked memory. Without an accelerator it warns, as torch.
         drop_last: Leave out the short last batch; of a stream, that of each lane.
-        timeout: Seconds that a batch may take to come; 0 for as long as it takes. Of torch's loop, from
-            workers, and the error says which worker was at which batch.
+        timeout: Seconds that a batch may take to come; 0 for as long as it takes. The TimeoutError of a
+            stream says which worker it is that takes so long, whether it runs, sleeps or was stopped, and
+            where its Python code is. For torch's kinds: from workers, and the error says which worker was at
+            which batch.
         worker_init_fn: Called with the worker's number in each worker, after seeding.
         multiprocessing_context: How workers start, torch's platform default if None. Whatever is
             pickled for them goes by cloudpickle, so lambdas and local classes do. Streams refuse it:
@@ -84,7 +86,9 @@ class DataLoader(Loader[T]):
         persistent_workers: Keep the workers from epoch to epoch. Makes no difference to a stream, whose
             workers start in milliseconds; what is expensive, a process that has imported torch, is kept.
         pin_memory_device: Deprecated by torch; warns as there.
-        in_order: False hands on batches as they are done. Streams always come in order.
+        in_order: False hands on batches as workers are done with them, each once, and states are as exact;
+            the order is then another in each run. A stream without workers, or with ``ahead=0``, always
+            comes in order.
         device: For streams: deliver batches on this device, copied on a side stream (implies
             page-locked memory).
         lanes: For streams: into how many an epoch is dealt; the same number gives the same batches for
@@ -108,6 +112,9 @@ class DataLoader(Loader[T]):
             ``"raise"`` a ``RanksError``. ``"ignore"``: each rank by itself. None, the default, is ``"stop"``
             where this world is that of ``torch.distributed``'s process group, since a collective of fewer
             ranks waits for ever, and ``"ignore"`` elsewhere.
+        worker_restarts: For streams: how many workers that were killed, or crashed, are replaced in a pass,
+            which goes on with the same batches; 3 by default, enough for accidents. A second death at the
+            same place is always an error, and what user code raises is never tried again.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, a function that
@@ -144,11 +151,12 @@ class DataLoader(Loader[T]):
         ahead: int | None = None,
         batching: Batching | None = None,
         uneven: str | None = None,
+        worker_restarts: int | None = None,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
-        self.batching, self.uneven = batching, uneven
+        self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
         self._kind.check(

@@ -22,6 +22,20 @@ def check_ahead(ahead: object) -> None:
         raise ValueError(f"ahead should be a number of samples, 0 or more, or None, but got ahead={ahead!r}")
 
 
+def check_restarts(worker_restarts: object) -> None:
+    """Check how many workers may be replaced.
+
+    Raises:
+        ValueError: Neither None nor a number of workers.
+    """
+    restarts = worker_restarts
+    if restarts is not None and (isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0):
+        raise ValueError(
+            "worker_restarts should be how many workers may be replaced in a pass, 0 or more, or None for "
+            f"the default, but got worker_restarts={restarts!r}"
+        )
+
+
 def check_batching(batching: object, batch_size: int | None, drop_last: bool) -> int | None:
     """The batch size for torch to see, None beside another batching.
 

@@ -57,6 +57,7 @@ class Statistics:
         wait_s: Time the consumer has waited: for the pass to start, for batches, and for the end.
         components: Samples of each component of a mixture, by its name; empty for other recipes.
         network: What it took to get them, of all processes together.
+        worker_restarts: How many workers have died and were replaced.
         started_s: When the pass began, by ``time.perf_counter()``.
         ended_s: When it was over, likewise; None before.
     """
@@ -68,6 +69,7 @@ class Statistics:
     wait_s: float = 0.0
     components: dict[str, int] = field(default_factory=dict)
     network: NetworkCounts = field(default_factory=NetworkCounts)
+    worker_restarts: int = 0
     started_s: float = field(default_factory=time.perf_counter)
     ended_s: float | None = None
     bar: ProgressBar | None = None
@@ -114,10 +116,11 @@ class Statistics:
     def __repr__(self) -> str:
         tokens = f"tokens={self.tokens}, " if self.tokens else ""
         components = f"components={self.components}, " if self.components else ""
+        restarts = f", worker_restarts={self.worker_restarts}" if self.worker_restarts else ""
         return (
             f"Statistics(batches={self.batches}, samples={self.samples}, {components}{tokens}"
             f"size_bytes={self.size_bytes}, elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, "
-            f"wait_share={self.wait_share:.3f}, network={self.network})"
+            f"wait_share={self.wait_share:.3f}, network={self.network}{restarts})"
         )
 
 

@@ -6,14 +6,13 @@ plain generators from chunk to batch, which block only where bytes are waited fo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ._flow.budget import Budget
-from ._flow.channel import EndOfChannel
 from ._flow.engine import Engine
 from .collate.block import collate_block, takes_columns
 from .dataset import Dataset
@@ -31,7 +30,7 @@ from .sizes import bytes_of
 from .sources.components import counted_names
 from .types import Position
 
-__all__ = ["Collated", "Job", "MergedLanes", "Note", "read_lanes"]
+__all__ = ["Collated", "Job", "Note", "Turns", "read_lanes"]
 
 
 class Note(NamedTuple):
@@ -43,10 +42,8 @@ class Note(NamedTuple):
         samples: How many samples the batch has.
         size_bytes: How many bytes of data it holds.
         tokens: How many tokens it has, as far as its batching counts them.
-            if network != told:
-                news = network.since(told)
-                told.add(news)  # not what is there by now: the loop's thread goes on counting
-                note = note._replace(network=news)
+        components: How many of its samples came from each component, if it is of a mixture.
+        network: What the process has asked of the network since its note before; None for nothing.
         shortfalls: Every ``take`` that fell short since then.
     """
 
@@ -62,6 +59,9 @@ class Note(NamedTuple):
 
 Collated: TypeAlias = Generator[tuple[Any, Note], None, None]
 
+Turns: TypeAlias = tuple[tuple[int, Row], ...]
+"""Lanes in the order of their turns, each with the row it is opened at."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -69,7 +69,7 @@ class Job:
 
     Attributes:
         recipe: What to stream.
-        turns: The lanes in the order of their turns, each with the row it is opened at.
+        turns: Which lanes, and where they begin.
         lane_count: Lanes of all ranks together.
         world: The rank they belong to.
         epoch: Number of the pass.
@@ -82,7 +82,7 @@ class Job:
     """
 
     recipe: Dataset
-    turns: tuple[tuple[int, Row], ...]
+    turns: Turns
     lane_count: int
     world: World
     epoch: int
@@ -194,88 +194,3 @@ def _collate(job: Job, number: int, batch: Batch) -> tuple[Any, Note]:
     components = len(counted_names(job.recipe.source))
     counts = batch.count_components(components) if components else ()
     return collated, Note(number, batch.position, batch.samples, bytes_of(collated), batch.tokens, counts)
-
-
-class NoteReceiver(Protocol):
-    """What carries lanes: a worker, or this process's own thread."""
-
-    def receive(self, timeout_s: float | None = None) -> tuple[Any, Any]: ...
-
-    async def receive_async(self) -> tuple[Any, Any]: ...
-
-
-class MergedLanes:
-    """The batches of a rank in its step order, whichever process makes them.
-
-    Args:
-        rotation: Of the rank's lanes.
-        receivers: For each lane the stream that carries it; one stream may carry several lanes.
-        close: Closes the streams.
-        network: Told of all that they have asked of the network.
-        ends: Streams whose end is waited for after the last batch, since what they still have to do may
-            fail.
-    """
-
-    def __init__(
-        self,
-        rotation: Rotation,
-        receivers: Mapping[int, NoteReceiver],
-        close: Callable[[], None],
-        network: NetworkCounts,
-        ends: Sequence[NoteReceiver] = (),
-    ) -> None:
-        self._rotation = rotation
-        self._receivers = receivers
-        self._close = close
-        self._network = network
-        self._ends = ends
-        #: Of all lanes that have ended.
-        self.shortfalls: list[Shortfall] = []
-
-    def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
-        """The next batch; see ``Receiver``."""
-        for lane in self._rotation:
-            try:
-                batch, note = self._receivers[lane].receive(timeout_s)
-            except EndOfChannel:
-                raise _cut_short(lane) from None
-            if self._take_turn(lane, note):
-                return batch, note
-        for stream in self._ends:
-            with suppress(EndOfChannel):
-                stream.receive(timeout_s)
-        raise EndOfChannel
-
-    async def receive_async(self) -> tuple[Any, Note]:
-        """Like ``receive``, from a coroutine. If cancelled, no batch is lost."""
-        for lane in self._rotation:
-            try:
-                batch, note = await self._receivers[lane].receive_async()
-            except EndOfChannel:
-                raise _cut_short(lane) from None
-            if self._take_turn(lane, note):
-                return batch, note
-        for stream in self._ends:
-            with suppress(EndOfChannel):
-                await stream.receive_async()
-        raise EndOfChannel
-
-    def close(self) -> None:
-        """Close every stream."""
-        self._close()
-
-    def _take_turn(self, lane: int, note: Note) -> bool:
-        """Pass the turn on; say whether there is a batch, or only the word that the lane has ended."""
-        assert note.lane == lane, f"lane {note.lane} came in the turn of lane {lane}"
-        if note.network is not None:
-            self._network.add(note.network)
-        self.shortfalls += note.shortfalls
-        if note.position is None:
-            self._rotation.mark_dry()
-            return False
-        self._rotation.advance()
-        return True
-
-
-def _cut_short(lane: int) -> AssertionError:
-    return AssertionError(f"the stream that carries lane {lane} ended without ending the lane")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import closing
@@ -71,6 +73,11 @@ class Producer(Generic[T]):
             self._on_close()
         finally:
             self._join()
+
+    def describe_stack(self) -> str:
+        """Where the thread is now, as in a traceback: the latest call last."""
+        frame = sys._current_frames().get(self._thread.ident or 0)
+        return "its end" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
 
     def _join(self) -> None:
         # A garbage collection may run a finalizer in any thread, also in one that this one waits for.

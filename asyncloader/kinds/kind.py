@@ -30,6 +30,7 @@ class Loader(torch.utils.data.DataLoader[T]):
     ahead: int | None
     batching: Batching | None
     uneven: str | None
+    worker_restarts: int | None
 
 
 class Kind(Protocol):

@@ -17,7 +17,8 @@ import torch.utils.data
 from ..dataset import Dataset
 from ..device import check_device, open_stage
 from ..ops.batching import Batching, FixedSize, Single
-from ..options import check_ahead, check_streaming, check_uneven, memory_bytes
+from ..ops.op import Source
+from ..options import check_ahead, check_restarts, check_streaming, check_uneven, memory_bytes
 from ..plan.counts import Deal, UnknownCount
 from ..plan.cursor import Cursor
 from ..plan.lanes import check_shards, choose_lanes, rank_lanes
@@ -26,9 +27,10 @@ from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
 from ..quantity import as_whole
 from ..recipes import AsyncIterableDataset, from_iterable
+from ..run.fleet import Fleet
 from ..run.in_step import keep_in_step
 from ..run.run import BatchIterator, Run
-from ..run.thread import stream_in_thread
+from ..run.thread import LanesInThread, stream_in_thread
 from ..run.workers import WorkerSetting, stream_in_workers
 from ..seeding import draw_base_seed
 from ..sources.components import counted_names
@@ -45,6 +47,9 @@ Streamed: TypeAlias = Dataset | AsyncIterableDataset
 # Three quarters of it are 96 parts of 8 MiB in flight: at 200 ms and 40 MB/s a connection nearly as much as
 # one process can decode (tests/benchmarks/far_away.py). Small beside what a training process takes anyway.
 _MEMORY_LIMIT = 1 << 30
+
+# As many as accidents explain. Workers that die again and again have a reason, such as too little memory.
+_RESTARTS = 3
 
 
 class _Stream(torch.utils.data.IterableDataset[Any]):
@@ -82,6 +87,7 @@ class StreamKind:
     ) -> None:
         limit = _memory_bytes(loader)
         check_ahead(loader.ahead)
+        check_restarts(loader.worker_restarts)
         check_uneven(loader.uneven)
         check_streaming(shuffle, multiprocessing_context, collate_fn, worker_init_fn, limit)
         check_device(loader.device)
@@ -118,17 +124,21 @@ class StreamKind:
             components=dict.fromkeys(counted_names(self._recipe.source), 0),
             bar=self._bar(loader, cursor) if loader.progress else None,
         )
+        lanes: LanesInThread | Fleet
         with ExitStack() as stack:
             stack.callback(statistics.end)
             if loader.num_workers == 0 or not job.turns:
-                source = stream_in_thread(job, limit // 4, statistics.network, stack)
+                lanes = stream_in_thread(job, limit // 4, statistics, stack)
             else:
                 self._forkserver = ForkServer.shared()
                 prefetch = loader.prefetch_factor or 1
-                setting = WorkerSetting(loader.num_workers, seed, loader.worker_init_fn, prefetch)
-                source = stream_in_workers(job, setting, limit // 4, statistics.network, stack)
+                restarts = _RESTARTS if loader.worker_restarts is None else loader.worker_restarts
+                setting = WorkerSetting(
+                    loader.num_workers, seed, loader.worker_init_fn, prefetch, restarts, loader.in_order
+                )
+                lanes = stream_in_workers(job, setting, limit // 4, statistics, stack)
             source = keep_in_step(
-                source,
+                lanes,
                 loader.uneven,
                 self._world,
                 partial(self._pass_name, loader, cursor.epoch),
@@ -145,7 +155,8 @@ class StreamKind:
                 on_demand=loader.ahead is not None,
             )
             stack.callback(source.close)
-            run = Run(source, cursor, statistics, stack.pop_all(), loader.timeout or None)
+            if_empty = _if_empty(self._recipe.source)
+            run = Run(source, cursor, statistics, stack.pop_all(), loader.timeout or None, lanes, if_empty)
         self._passes.began(run)
         statistics.waited(statistics.started_s)  # for the workers, which a loop's first step has to start
         return BatchIterator(run)
@@ -266,3 +277,14 @@ def _batching(loader: Loader[Any]) -> Batching:
 
 def _memory_bytes(loader: Loader[Any]) -> int:
     return _MEMORY_LIMIT if loader.memory_limit is None else memory_bytes(loader.memory_limit)
+
+
+def _if_empty(source: Source) -> str | None:
+    """What to say of an epoch without a batch, if the user may be mistaken about it."""
+    filters = source.selection.filters if isinstance(source, Shards) else None
+    if filters is None:
+        return None
+    return (
+        f"an epoch had no batch: filters={filters} kept no row of the shards that this rank reads, or too "
+        "few for a batch; compare them with the values there are"
+    )

@@ -42,6 +42,8 @@ class TorchKind:
 
     def check(self, loader: Loader[Any], **torchs: Any) -> None:
         values = {name: getattr(loader, name) for name in _STREAM_OPTIONS}
+        # No restarts is what torch's loop does anyway.
+        values["worker_restarts"] = loader.worker_restarts or None
         given = [name for name, value in values.items() if value is not None and value is not False]
         if given:
             raise TypeError(

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 from .._flow.budget import Budget, Portion
 from .._flow.engine import Engine
-from ..blocks import Block, Trail
+from ..blocks import Block, Place, Trail
 from ..plan.counts import Counter, Deal
 from ..plan.topology import Topology
 from ..progress import NetworkCounts
@@ -176,6 +176,10 @@ class Source(Protocol):
 
     def count_samples(self, deal: Deal) -> list[float]:
         """How many samples each lane of ``deal`` has; raises ``UnknownCount`` with the reason."""
+        ...
+
+    def place_at(self, position: Position, deal: Deal) -> Place | None:
+        """The sample that the one lane of ``deal`` reads on from; None if it has none, or no name for it."""
         ...
 
     def describe(self) -> Mapping[str, Any]:

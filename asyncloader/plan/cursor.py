@@ -7,7 +7,7 @@ rank owns is a cursor again, however many ranks there are.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ..types import Position
 
@@ -43,6 +43,10 @@ class Cursor:
     epoch: int
     lanes: Sequence[int]
     rows: dict[int, Row] = field(default_factory=dict)
+
+    def ended(self, lane: int) -> None:
+        """``lane`` has no more batches."""
+        self.rows[lane] = replace(self.rows.get(lane, Row()), done=True)
 
     @property
     def batches(self) -> int:

@@ -6,19 +6,32 @@ import asyncio
 import math
 import os
 import time
+import warnings
 import weakref
 from contextlib import ExitStack
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from .._flow.channel import EndOfChannel, Receiver
 from ..plan.cursor import Cursor
 from ..progress import Statistics
 from ..stream import Note
-from ..tracebacks import drop_frames
+from ..tracebacks import drop_frames, users_level
 
 __all__ = ["BatchIterator", "Run"]
 
 T = TypeVar("T", covariant=True)
+
+
+class Makers(Protocol):
+    """Whoever makes the batches."""
+
+    def describe_wait(self) -> str:
+        """What they are at, for somebody who has waited too long; takes seconds at most."""
+        ...
+
+    async def describe_wait_async(self) -> str:
+        """Like ``describe_wait``, from a coroutine."""
+        ...
 
 
 class Run:
@@ -30,6 +43,8 @@ class Run:
         statistics: Counts them.
         stack: Everything to be closed with the pass.
         timeout_s: How long the next batch may take; None for as long as it takes.
+        makers: Say what they are at when it takes longer.
+        if_empty: What to warn of if the epoch ends without a batch, as filters that nothing meets make it.
     """
 
     def __init__(
@@ -39,10 +54,14 @@ class Run:
         statistics: Statistics,
         stack: ExitStack,
         timeout_s: float | None,
+        makers: Makers,
+        if_empty: str | None = None,
     ) -> None:
+        self._makers = makers
         self._source = source
         self._stack = stack
         self._timeout_s = timeout_s
+        self._if_empty = if_empty
         self.cursor = cursor
         self.statistics = statistics
         self.exhausted = False
@@ -66,8 +85,9 @@ class Run:
             self._check_open()
             # A TimeoutError that comes before the time is up is the user's own, or a store's.
             waited_s = time.perf_counter() - began
-            if not isinstance(error, TimeoutError) or waited_s < (self._timeout_s or math.inf):
-                self._end(error)
+            if isinstance(error, TimeoutError) and waited_s >= (self._timeout_s or math.inf):
+                raise self._timed_out(self._makers.describe_wait()) from None
+            self._end(error)
             drop_frames(error)
             raise
         return self._deliver(batch, note, began)
@@ -83,8 +103,9 @@ class Run:
         except BaseException as error:
             self.statistics.waited(began)
             self._check_open()
-            if not isinstance(error, TimeoutError) or not deadline.expired():
-                self._end(error)
+            if isinstance(error, TimeoutError) and deadline.expired():
+                raise self._timed_out(await self._makers.describe_wait_async()) from None
+            self._end(error)
             drop_frames(error)
             raise
         return self._deliver(batch, note, began)
@@ -124,6 +145,9 @@ class Run:
         self.statistics.count(note.samples, note.tokens, note.size_bytes, began)
         return batch
 
+    def _timed_out(self, doing: str) -> TimeoutError:
+        return TimeoutError(f"no batch came within timeout={self._timeout_s:g} seconds: {doing}")
+
     def _end(self, error: BaseException) -> None:
         self.exhausted = isinstance(error, EndOfChannel)
         try:
@@ -133,6 +157,8 @@ class Run:
                 raise at_close from None
             # The first one is what the user has to know.
             error.add_note(f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
+        if self.exhausted and self._if_empty is not None and not self.cursor.batches:
+            warnings.warn(self._if_empty, stacklevel=users_level())
 
 
 class BatchIterator(Generic[T]):

@@ -12,25 +12,23 @@ from .._flow.channel import EndOfChannel, Receiver
 from .._flow.engine import Engine
 from .._flow.producer import Producer
 from ..memory import keep_freed_pages, share_arenas
-from ..progress import NetworkCounts
-from ..stream import Job, MergedLanes, Note, read_lanes
-from .shortfalls import warn_of_shortfalls
+from ..progress import Statistics
+from ..stream import Job, Note, read_lanes
+from .intake import Intake
 
-__all__ = ["stream_in_thread"]
+__all__ = ["LanesInThread", "stream_in_thread"]
 
 # Collated made ahead of the consumer without workers: two to hand over at once, one in the making.
 _BATCHES_AHEAD = 3
 
 
-def stream_in_thread(
-    job: Job, batch_bytes: int, network: NetworkCounts, stack: ExitStack
-) -> Receiver[tuple[Any, Note]]:
+def stream_in_thread(job: Job, batch_bytes: int, statistics: Statistics, stack: ExitStack) -> LanesInThread:
     """Read the lanes on an engine and a thread of this process.
 
     Args:
         job: All lanes of the rank.
         batch_bytes: Bound on the batches made and not yet received; one is always let in.
-        network: Told what is asked of the network.
+        statistics: Told what is asked of the network.
         stack: Closes what is started here.
     """
     keep_freed_pages()
@@ -55,11 +53,65 @@ def stream_in_thread(
     producer = Producer(generate, batch_bytes, on_close=stop, name="asyncloader-batches")
     stack.callback(producer.close)
     producer.start()
-    carrier = producer if asks is None else Asking(producer, asks)
-    receivers = dict.fromkeys((lane for lane, _ in job.turns), carrier)
-    merged = MergedLanes(job.rotation(), receivers, producer.close, network)
-    stack.callback(warn_of_shortfalls, merged)
-    return merged
+    intake = Intake(statistics.network)
+    stack.callback(intake.warn_of_shortfalls)
+    return LanesInThread(job, producer, producer if asks is None else Asking(producer, asks), intake)
+
+
+class LanesInThread:
+    """A ``Receiver`` of the batches of all lanes, which one thread makes in the order of their turns.
+
+    Args:
+        job: Names the lanes.
+        producer: The thread.
+        carrier: Its receiving end.
+        intake: Told of every note.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        producer: Producer[tuple[Any, Note]],
+        carrier: Receiver[tuple[Any, Note]],
+        intake: Intake,
+    ) -> None:
+        self._producer = producer
+        self._carrier = carrier
+        self._intake = intake
+        self._open = {lane for lane, _ in job.turns}
+
+    def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
+        """The next batch; see ``Receiver``."""
+        while self._open:
+            batch, note = self._carrier.receive(timeout_s)
+            if self._take_in(note):
+                return batch, note
+        raise EndOfChannel
+
+    async def receive_async(self) -> tuple[Any, Note]:
+        """Like ``receive``, from a coroutine. If cancelled, no batch is lost."""
+        while self._open:
+            batch, note = await self._carrier.receive_async()
+            if self._take_in(note):
+                return batch, note
+        raise EndOfChannel
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._producer.close()
+
+    def describe_wait(self) -> str:
+        """Where the thread is that makes the batches."""
+        return f"the thread that makes them is at\n{self._producer.describe_stack()}"
+
+    async def describe_wait_async(self) -> str:
+        """Like ``describe_wait``."""
+        return self.describe_wait()
+
+    def _take_in(self, note: Note) -> bool:
+        if note.position is None:
+            self._open.remove(note.lane)
+        return self._intake.add(note)
 
 
 def _is_asked(asks: Asks | None) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
@@ -10,19 +11,21 @@ from typing import Any
 
 import cloudpickle
 
-from .._flow.channel import Receiver
 from .._flow.engine import Engine
+from ..by_value import dumps_outward
 from ..memory import keep_freed_pages, share_arenas
 from ..ops.op import Source
 from ..plan.lanes import worker_lanes
-from ..progress import NetworkCounts
+from ..progress import Statistics
 from ..seeding import seed_worker
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
-from ..stream import Collated, Job, MergedLanes, Note, read_lanes
+from ..stream import Collated, Job, Note, Turns, read_lanes
 from ..torch_kind.worker_info import enter_worker
 from ..workers import WorkerPool
-from .shortfalls import warn_of_shortfalls
+from .fleet import AsDone, Fleet, InTurn
+from .intake import Intake
+from .post import Post, Restarts
 
 __all__ = ["WorkerSetting", "stream_in_workers"]
 
@@ -40,45 +43,68 @@ class WorkerSetting:
         base_seed: Worker ``i`` is seeded with ``base_seed + i``.
         init_fn: The user's ``worker_init_fn``.
         prefetch: Collated that each worker makes ahead of the consumer.
+        restarts: How many that have died may be replaced in a pass.
+        in_order: Whether lanes take turns, whoever has done a batch.
     """
 
     num_workers: int
     base_seed: int
     init_fn: Callable[[int], object] | None
     prefetch: int
+    restarts: int
+    in_order: bool
 
 
 def stream_in_workers(
-    job: Job, setting: WorkerSetting, batch_bytes: int, network: NetworkCounts, stack: ExitStack
-) -> Receiver[tuple[Any, Note]]:
+    job: Job, setting: WorkerSetting, batch_bytes: int, statistics: Statistics, stack: ExitStack
+) -> Fleet:
     """Read the lanes in worker processes; see ``stream_in_thread``."""
     keep_freed_pages()  # byte strings come out of the workers' shared memory as copies
     dealt = worker_lanes(sorted(lane for lane, _ in job.turns), setting.num_workers)
-    jobs, receivers_of = [], {}
-    for worker, mine in enumerate(dealt):
-        # The order of turns is the rank's, cut down to the worker's own lanes.
-        turns = tuple((lane, row) for lane, row in job.turns if lane in mine)
-        share = replace(job, turns=turns, read_bytes=job.read_bytes // len(dealt))
-        jobs.append(partial(_run_worker, share, worker, setting))
-        receivers_of.update(dict.fromkeys(mine, worker))
+    # The order of turns is the rank's, cut down to the worker's own lanes.
+    turns_of = [tuple(turn for turn in job.turns if turn[0] in mine) for mine in dealt]
+    common = _pickled(job, setting, len(dealt))
+    makers = [partial(_WorkerJob, common, worker) for worker in range(len(dealt))]
+    prefetch = setting.prefetch if job.ahead is None else _batches_of_a_worker(job, dealt)
     pool = WorkerPool(
-        jobs,
-        prefetch=setting.prefetch if job.ahead is None else _batches_of_a_worker(job, dealt),
+        [make(turns) for make, turns in zip(makers, turns_of, strict=True)],
+        prefetch=prefetch,
         prefetch_bytes=batch_bytes // len(dealt),
         # All of the worker's share: less, and each of a few large batches would be written to new pages.
         spare_bytes=(job.read_bytes + batch_bytes) // len(dealt),
         grace_s=_CONTEXT_GRACE_S if job.recipe.has_context else None,
     )
+    stack.enter_context(pool)
+    restarts = Restarts(setting.restarts, statistics)
+    posts = [
+        Post(worker, pool, replace(job, turns=turns), make, restarts)
+        for worker, (turns, make) in enumerate(zip(turns_of, makers, strict=True))
+    ]
+    intake = Intake(statistics.network)
+    stack.callback(intake.warn_of_shortfalls)
+    # Batches that are made only when asked for come in turn: asking every worker would make more of them.
+    in_turn = setting.in_order or prefetch == 0
+    return Fleet(
+        posts,
+        InTurn(job.rotation(), posts) if in_turn else AsDone(posts),
+        intake,
+        pool.close,
+        awaits_ends=job.recipe.has_context,
+    )
+
+
+def _pickled(job: Job, setting: WorkerSetting, workers: int) -> bytes:
+    """All of the workers' jobs but their lanes.
+
+    Pickled once, and kept for workers that replace others: what the recipe refers to may change meanwhile.
+    """
+    share = replace(job, turns=(), read_bytes=job.read_bytes // workers)
     try:
-        stack.enter_context(pool)
+        return dumps_outward((share, setting))
     except Exception as error:
+        error.add_note("while pickling the job of the workers, to send it to their processes")
         _note_unpicklable(job, setting, error)
         raise
-    receivers = {lane: pool.workers[worker] for lane, worker in receivers_of.items()}
-    ends = pool.workers if job.recipe.has_context else []
-    merged = MergedLanes(job.rotation(), receivers, pool.close, network, ends)
-    stack.callback(warn_of_shortfalls, merged)
-    return merged
 
 
 def _batches_of_a_worker(job: Job, dealt: list[list[int]]) -> int:
@@ -113,11 +139,25 @@ def _source_parts(source: Source) -> list[tuple[str, object]]:
     ]
 
 
-def _run_worker(job: Job, worker: int, setting: WorkerSetting) -> Iterator[tuple[Any, Note]]:
-    """A worker's job, in its own process."""
-    engine = Engine()
-    batches = _worker_batches(job, worker, setting, engine)
-    return _Interruptible(batches, engine.stop) if job.recipe.has_context else batches
+@dataclass(frozen=True)
+class _WorkerJob:
+    """A worker's job, called in its own process.
+
+    Attributes:
+        common: The pickled rest of the job, and the setting.
+        worker: Its number.
+        turns: Its lanes.
+    """
+
+    common: bytes
+    worker: int
+    turns: Turns
+
+    def __call__(self) -> Iterator[tuple[Any, Note]]:
+        job, setting = pickle.loads(self.common)
+        engine = Engine()
+        batches = _worker_batches(replace(job, turns=self.turns), self.worker, setting, engine)
+        return _Interruptible(batches, engine.stop) if job.recipe.has_context else batches
 
 
 def _worker_batches(job: Job, worker: int, setting: WorkerSetting, engine: Engine) -> Collated:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
 from .._flow.budget import Portion
-from ..blocks import Block, NestedTrail, Trail
+from ..blocks import Block, NestedTrail, Place, Trail
 from ..ops.op import START, Blocks, Lane, Op, Source
 from ..ops.repeat import Repeat
 from ..ops.take import Take
@@ -104,6 +104,10 @@ class Composed:
     def drawn_as(self, number: int) -> int:
         """What tells the draws of a component from those of another; the same for those that draw alike."""
         return number
+
+    def place_at(self, position: Position, deal: Deal) -> Place | None:
+        """None: a lane of several components stands at a place in each."""
+        return None
 
     def describe(self) -> Mapping[str, Any]:
         components = [

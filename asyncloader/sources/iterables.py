@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine, Scope
-from ..blocks import Block, OffsetTrail, Rows, SourceTrail
+from ..blocks import Block, OffsetTrail, Place, Rows, SourceTrail
 from ..ops.op import Blocks, Lane, name_of
 from ..plan.counts import Deal, UnknownCount
 from ..plan.topology import AskedTopology, Topology, enter_topology
@@ -86,6 +86,9 @@ class Iterables:
 
     def count_samples(self, deal: Deal) -> list[float]:
         raise UnknownCount(f"{self.describe()['iterable']} does not say how many samples it gives each lane")
+
+    def place_at(self, position: Position, deal: Deal) -> Place | None:
+        return Place(None, position.get("sample", 0), deal.lanes[0], deal.repetition)
 
     def describe(self) -> Mapping[str, Any]:
         kind = name_of(self.make) if callable(self.make) else type(self.make).__qualname__

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .._flow.channel import Channel
-from ..blocks import Block, NestedTrail, Rows, SourceTrail
+from ..blocks import Block, NestedTrail, Place, Rows, SourceTrail
 from ..cache.store import CachedStores
 from ..errors import FormatError
 from ..formats import formats, open_decoder, open_plan
@@ -150,6 +150,15 @@ class Shards:
                 for check in self.checks
             )
         )
+
+    def place_at(self, position: Position, deal: Deal) -> Place | None:
+        key = None if deal.order_seed is None else deal.draw_key(deal.order_seed)
+        mine = lane_shards(len(self.urls), deal.lanes[0], deal.lane_count, key)
+        nth: int = position.get("shard", 0)
+        if nth >= len(mine):
+            return None
+        sample = position.get("from", START).get("sample", 0)
+        return Place(redact(self.urls[mine[nth]]), sample, mine[nth], deal.repetition)
 
     def describe(self) -> Mapping[str, Any]:
         return dict(self._described)

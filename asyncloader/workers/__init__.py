@@ -7,6 +7,17 @@ passing descriptors; elsewhere starting a pool raises RuntimeError.
 
 from .forkserver import ForkServer
 from .pool import Job, WorkerPool
+from .several import wait_any, wait_any_async
+from .standstill import observe, observe_async
 from .worker import Worker
 
-__all__ = ["ForkServer", "Job", "Worker", "WorkerPool"]
+__all__ = [
+    "ForkServer",
+    "Job",
+    "Worker",
+    "WorkerPool",
+    "observe",
+    "observe_async",
+    "wait_any",
+    "wait_any_async",
+]

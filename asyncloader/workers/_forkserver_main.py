@@ -97,29 +97,30 @@ class _Server:
             return self._stop()
         connection, lifeline = (socket.socket(fileno=descriptor) for descriptor in descriptors[:2])
         try:
-            self._fork(connection, lifeline, descriptors[2])
+            self._fork(connection, lifeline, *descriptors[2:])
         except Exception as error:
             _tell(lifeline, FromServer.FAILED, str(error).encode())
             lifeline.close()
         finally:
             connection.close()
-            os.close(descriptors[2])
+            for descriptor in descriptors[2:]:
+                os.close(descriptor)
 
-    def _fork(self, connection: socket.socket, lifeline: socket.socket, stored_job: int) -> None:
+    def _fork(self, connection: socket.socket, lifeline: socket.socket, stored_job: int, stack: int) -> None:
         threads = len(os.listdir("/proc/self/task"))
         if threads != 1:
             raise RuntimeError(f"it has {threads} threads, started by a library that it imports")
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(connection, lifeline, stored_job, server)
+            self._become_worker(connection, lifeline, stored_job, stack, server)
         self._lifelines[pid] = lifeline
         # The parent says nothing on a lifeline: that it becomes readable means that it was let go.
         self._when_readable(lifeline, lambda: self._cut(pid, lifeline))
         _tell(lifeline, FromServer.PID, b"%d" % pid)
 
     def _become_worker(
-        self, connection: socket.socket, lifeline: socket.socket, stored_job: int, server: int
+        self, connection: socket.socket, lifeline: socket.socket, stored_job: int, stack: int, server: int
     ) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
@@ -132,7 +133,7 @@ class _Server:
             self._selector.close()
             from ._worker_main import work
 
-            work(connection, stored_job, server)
+            work(connection, stored_job, stack, server)
         except BaseException:
             traceback.print_exc()
             os._exit(1)

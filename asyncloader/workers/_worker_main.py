@@ -33,6 +33,7 @@ from ._raised import Dumped, dump_error
 from ._wire import DONT_WAIT, FROM_WORKER, FromWorker, Setting, receive_grant, send_message, take_stored
 from .packing import Packed, pack
 from .slots import OutboundSlots
+from .standstill import show_stack_on_signal
 
 __all__ = ["work"]
 
@@ -47,11 +48,12 @@ class _LetGo(Exception):
     """The parent wants no more batches."""
 
 
-def work(connection: socket.socket, stored_job: int, server: int) -> None:
+def work(connection: socket.socket, stored_job: int, stack: int, server: int) -> None:
     """Run the stored job to its end, in a process just forked by ``server``."""
     die_with_parent(signal.SIGKILL)
     if os.getppid() != server:
         return  # it ended before the kernel was told to tell
+    show_stack_on_signal(stack)
     keep_freed_memory()
     torch.set_num_threads(1)
     setting, job = take_stored(stored_job)

@@ -25,6 +25,7 @@ from ..descriptors import occupy_standard_descriptors
 from ._readable import wait_readable
 from ._wire import READY, receive_message, send_message, socketpair
 from .lifeline import Lifeline
+from .standstill import open_pipe
 
 __all__ = ["ForkServer"]
 
@@ -152,14 +153,17 @@ class ForkServer:
         self.wait_ready()
         assert self._control is not None
         ours, theirs = socketpair()
-        with theirs:
+        stack, theirs_of_stack = open_pipe()
+        with theirs, theirs_of_stack:
             try:
-                descriptors = (connection.fileno(), theirs.fileno(), stored_job)
+                descriptors = (connection.fileno(), theirs.fileno(), stored_job, theirs_of_stack.fileno())
                 send_message(self._control, b"fork", descriptors=descriptors)
             except OSError as error:
                 ours.close()
+                stack.close()
+                self.close()  # so that it is known, though it may not be reaped yet
                 raise RuntimeError(f"the fork server (pid {self.pid}) has ended: {error}") from None
-        return Lifeline(ours)
+        return Lifeline(ours, stack)
 
     def close(self) -> None:
         """End the server; it kills the workers that are left. Idempotent."""

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
+from typing import BinaryIO
 
 from ._readable import wait_readable
 from ._wire import FromServer, receive_message
@@ -17,13 +18,16 @@ __all__ = ["Lifeline", "wait_ended"]
 class Lifeline:
     """What the server says of one worker. Safe from any thread; nothing blocks but ``wait_started``."""
 
-    def __init__(self, end: socket.socket) -> None:
+    def __init__(self, end: socket.socket, stack: BinaryIO) -> None:
         self._end = end
+        #: What the worker writes its stack to when it is asked for it.
+        self.stack = stack
         self._lock = threading.Lock()
         self.pid: int | None = None
         self.exitcode: int | None = None
         self.ended = False
-        self._failure: str | None = None
+        #: Why it could not be started.
+        self.failure: str | None = None
 
     def fileno(self) -> int:
         """Readable when there is something for ``advance``."""
@@ -37,7 +41,7 @@ class Lifeline:
         """
         self._hear(0)
         if self.pid is None:
-            reason = self._failure or "the server ended"
+            reason = self.failure or "the server ended"
             raise RuntimeError(f"the fork server could not start a worker: {reason}")
 
     def advance(self) -> bool:
@@ -54,6 +58,7 @@ class Lifeline:
     def close(self) -> None:
         """Let go of the worker: if it still lives, it is killed."""
         self._end.close()
+        self.stack.close()
 
     def _hear(self, flags: int) -> bool:
         with self._lock:
@@ -72,7 +77,7 @@ class Lifeline:
             elif kind is FromServer.EXIT:
                 self.exitcode, self.ended = int(text), True
             else:
-                self._failure, self.ended = text, True
+                self.failure, self.ended = text, True
             return True
 
 

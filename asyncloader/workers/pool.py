@@ -1,8 +1,9 @@
-"""The workers of one iterator, which live and die together.
+"""The workers of one iterator, which are started and closed together.
 
 Laws:
 
 * A job that cannot be sent is told before any process starts.
+* Only a worker that has died can be replaced. Whatever is being started while the pool is closed ends too.
 * ``close`` takes less than a second, also when a job does not react, and leaves nothing behind but the
   tensors that the user kept.
 """
@@ -11,16 +12,20 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
+from .._flow.channel import ChannelClosed
 from .._flow.children import import_path
 from ..by_value import dumps_outward
 from ._wire import Setting, socketpair, store
 from .forkserver import ForkServer
+from .several import close_workers
 from .slots import InboundSlots
-from .worker import GRACE_S, Worker, close_workers
+from .worker import GRACE_S, Worker
 
 __all__ = ["Job", "WorkerPool"]
 
@@ -28,7 +33,7 @@ Job: TypeAlias = Callable[[], Iterator[tuple[Any, Any]]]
 
 
 class WorkerPool:
-    """Workers, one a job, that live and die together. Constructing starts nothing; ``with`` does.
+    """Workers, one a job, started and closed together. Constructing starts nothing; ``with`` does.
 
     Args:
         jobs: Called without arguments in a process of its own, each returns an iterator of
@@ -66,9 +71,10 @@ class WorkerPool:
         self._spare_bytes = spare_bytes
         self._grace_s = GRACE_S if grace_s is None else grace_s
         self._server = server
-        self.workers: list[Worker] = []
-        # The list, not the pool: what a finalizer refers to is never collected.
-        self._finalizer = weakref.finalize(self, close_workers, self.workers)
+        self._setting: Setting | None = None
+        self._crew = _Crew()
+        # The crew, not the pool: what a finalizer refers to is never collected.
+        self._finalizer = weakref.finalize(self, self._crew.close)
 
     def start(self) -> None:
         """Start a worker for each job.
@@ -77,19 +83,58 @@ class WorkerPool:
             Exception: What cloudpickle raises for a job that cannot be sent; no process was started.
             RuntimeError: The workers could not be started; see ``ForkServer``.
         """
-        assert not self.workers, "a pool starts once"
+        assert self._setting is None, "a pool starts once"
         pickled = [_pickled_job(number, job) for number, job in enumerate(self._jobs)]
         self._jobs.clear()
-        if self._server is None:
-            self._server = ForkServer.shared()
+        server = self._server = self._server or ForkServer.shared()
+        self._setting = Setting(
+            number=0,
+            prefetch=self._prefetch,
+            prefetch_bytes=self._prefetch_bytes,
+            spare_bytes=self._spare_bytes,
+            path=import_path(),
+            argv=list(sys.argv),
+            directory=os.getcwd(),
+            environment=dict(os.environ),
+        )
         try:
             for number, job in enumerate(pickled):
-                self.workers.append(self._ask_for(number, job))
+                self._crew.enlist(self._ask_for(server, number, job))
             for worker in self.workers:
                 worker.lifeline.wait_started()
         except BaseException:
             self.close()
             raise
+
+    @property
+    def workers(self) -> list[Worker]:
+        """Those that work now, by their number."""
+        return self._crew.workers
+
+    def replace(self, number: int, job: Job) -> Worker:
+        """Start another process in the place of worker ``number``, which has died.
+
+        What it finds around itself is what the first one found. Returns without waiting until it is there;
+        one that cannot be started has died.
+
+        Raises:
+            ChannelClosed: The pool was closed, maybe meanwhile.
+            RuntimeError: The fork server has ended, and no other one can be started.
+        """
+        pickled, server = _pickled_job(number, job), self._server
+        close_workers([self.workers[number]])
+        if server is None:
+            raise ChannelClosed
+        try:
+            worker = self._ask_for(server, number, pickled)
+        except RuntimeError:
+            if server.alive:
+                raise
+            server = ForkServer.shared()  # it has ended, and so its other workers have died too
+            worker = self._ask_for(server, number, pickled)
+        self._crew.enlist(worker)
+        self._server = server
+        return worker
 
     def close(self) -> None:
         """End all workers, and return once they have ended. Idempotent, from any thread."""
@@ -103,22 +148,12 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask_for(self, number: int, pickled_job: bytes) -> Worker:
-        assert self._server is not None, "pool not started, or closed"
-        setting = Setting(
-            number=number,
-            prefetch=self._prefetch,
-            prefetch_bytes=self._prefetch_bytes,
-            spare_bytes=self._spare_bytes,
-            path=import_path(),
-            argv=list(sys.argv),
-            directory=os.getcwd(),
-            environment=dict(os.environ),
-        )
-        stored = store(setting, pickled_job)
+    def _ask_for(self, server: ForkServer, number: int, pickled_job: bytes) -> Worker:
+        assert self._setting is not None
+        stored = store(replace(self._setting, number=number), pickled_job)
         ours, theirs = socketpair()
         try:
-            lifeline = self._server.fork(theirs, stored)
+            lifeline = server.fork(theirs, stored)
         except BaseException:
             ours.close()
             raise
@@ -127,6 +162,36 @@ class WorkerPool:
             os.close(stored)
         slots = InboundSlots(self._spare_bytes)
         return Worker(number, ours, lifeline, slots, self._grace_s, on_demand=self._prefetch == 0)
+
+
+class _Crew:
+    """The workers of a pool, and whether it was closed."""
+
+    def __init__(self) -> None:
+        self.workers: list[Worker] = []
+        self._closed = False
+        # Re-entrant: a garbage collection while it is held may run the finalizer that closes the pool.
+        self._lock = threading.RLock()
+
+    def enlist(self, worker: Worker) -> None:
+        """Take in a worker, in the place of the one of its number.
+
+        Raises:
+            ChannelClosed: The pool was closed while the worker was asked for; it is closed too.
+        """
+        with self._lock:
+            self.workers[worker.number : worker.number + 1] = [worker]
+            closed = self._closed
+        if closed:
+            close_workers([worker])
+            raise ChannelClosed
+
+    def close(self) -> None:
+        """End all workers that there are and that may yet come."""
+        with self._lock:
+            self._closed = True
+            workers = list(self.workers)
+        close_workers(workers)
 
 
 def _pickled_job(number: int, job: Job) -> bytes:

@@ -26,18 +26,15 @@ from ._endings import describe_exit
 from ._raised import load_error
 from ._readable import wait_readable, wait_readable_async
 from ._wire import DONT_WAIT, FROM_WORKER, MOST_FREED, FromWorker, receive_message, send_grant
-from .lifeline import Lifeline, wait_ended
+from .lifeline import Lifeline
 from .packing import unpack
 from .slots import InboundSlots
 
-__all__ = ["GRACE_S", "Worker", "close_workers"]
+__all__ = ["GRACE_S", "Worker"]
 
 # A job that waits for a credit ends at once, one amid a batch when that is done. Waiting longer would be
 # felt at each ``break``, and nothing in a worker needs its clean-up to be whole.
 GRACE_S = 0.3
-
-# SIGKILL acts in milliseconds, more where gigabytes have to be unmapped.
-_KILL_DEADLINE_S = 5.0
 
 
 _Announced: TypeAlias = tuple[int, bytes]
@@ -104,33 +101,52 @@ class Worker:
             ChannelClosed: The worker was closed.
         """
         deadline = None if timeout_s is None else monotonic() + timeout_s
-        self._begin_receiving()
+        self.begin_receiving()
         try:
             self._demand()
             ready: Collection[int] = ()
             while (batch := self._next_batch(ready)) is None:
-                ready = wait_readable(self._sources(), deadline)
+                ready = wait_readable(self.sources(), deadline)
                 if not ready:
                     raise TimeoutError(f"worker {self.number} (pid {self.pid}): no batch for {timeout_s} s")
             return self._take(*batch)
         finally:
-            self._end_receiving()
+            self.end_receiving()
 
     async def receive_async(self) -> tuple[Any, Any]:
         """Like ``receive``, from a coroutine. If cancelled while waiting, no batch is lost."""
-        self._begin_receiving()
+        self.begin_receiving()
         try:
             self._demand()
             ready: Collection[int] = ()
             while (batch := self._next_batch(ready)) is None:
-                ready = await wait_readable_async(self._sources())
+                ready = await wait_readable_async(self.sources())
             return self._take(*batch)
         finally:
-            self._end_receiving()
+            self.end_receiving()
+
+    def receive_nowait(self, ready: Collection[int]) -> tuple[Any, Any] | None:
+        """Like ``receive``, but None if one would have to wait.
+
+        Args:
+            ready: What ``wait_any`` gave since this was None; empty before.
+        """
+        self.begin_receiving()
+        try:
+            self._demand()
+            batch = self._next_batch(ready)
+            return None if batch is None else self._take(*batch)
+        finally:
+            self.end_receiving()
+
+    @property
+    def has_died(self) -> bool:
+        """Whether what comes after the last batch is the worker's own death, and not what its job raised."""
+        return self._verdict == self._death
 
     # --- waiting ---
 
-    def _begin_receiving(self) -> None:
+    def begin_receiving(self) -> None:
         """Keep the sockets from being closed under somebody who waits on them; the last one closes."""
         with self._lock:
             if self._closed:
@@ -139,13 +155,13 @@ class Worker:
                 raise RuntimeError(f"worker {self.number} has a receiver already; it serves one at a time")
             self._receiving = True
 
-    def _end_receiving(self) -> None:
+    def end_receiving(self) -> None:
         with self._lock:
             self._receiving = False
             if self._closed:
                 self._close_sockets()
 
-    def _sources(self) -> list[socket.socket | Lifeline]:
+    def sources(self) -> list[socket.socket | Lifeline]:
         # The end of a stream stays readable for ever: waiting on it again would spin.
         return [self._lifeline] if self._silent else [self._connection, self._lifeline]
 
@@ -231,19 +247,16 @@ class Worker:
         self._owed_credits, self._owed_freed = 0, []
 
     def _death(self) -> WorkerDiedError:
-        exitcode = self._lifeline.exitcode
+        exitcode, failure = self._lifeline.exitcode, self._lifeline.failure
+        how = describe_exit(exitcode) if failure is None else f"could not be started: {failure}"
         return WorkerDiedError(
-            f"a worker process {describe_exit(exitcode)}, before its job had ended",
+            f"a worker process {how}, before its job had ended",
             worker=self.number,
             pid=self.pid,
             exitcode=exitcode,
         )
 
     # --- the end ---
-
-    def close(self) -> None:
-        """End the process, and return once it has ended. Idempotent, from any thread."""
-        close_workers([self])
 
     @property
     def lifeline(self) -> Lifeline:
@@ -280,20 +293,3 @@ class Worker:
         self._lifeline.kill()
         self._connection.close()
         self._lifeline.close()
-
-
-def close_workers(workers: Sequence[Worker]) -> None:
-    """Ask all to end, kill those that do not, and give back what they held. Takes the time of one."""
-    if any(worker.is_inherited for worker in workers):
-        for worker in workers:
-            worker.abandon()
-        return
-    for worker in workers:
-        worker.let_go()
-    lifelines = [worker.lifeline for worker in workers]
-    wait_ended(lifelines, max((worker.grace_s for worker in workers), default=0.0))
-    for lifeline in lifelines:
-        lifeline.kill()
-    wait_ended(lifelines, _KILL_DEADLINE_S)
-    for worker in workers:
-        worker.bury()

@@ -266,6 +266,24 @@ def test_wrong_calls_are_refused_before_anything_is_read(
         al.from_urls(f"https://nowhere.invalid/{name}", **arguments)
 
 
+@pytest.mark.parametrize("workers", WORKERS)
+def test_filters_that_nothing_meets_are_told_once_an_epoch(tmp_path: Path, workers: int) -> None:
+    (tmp_path / "x.parquet").write_bytes(written(tokens(100)))
+    recipe = al.from_urls(tmp_path / "x.parquet", columns=["id"], filters=[("id", "<", 0)])
+    loader = al.DataLoader(recipe, 10, num_workers=workers)
+    with pytest.warns(UserWarning, match=r"an epoch had no batch: filters=\(id < 0\) kept no row") as told:
+        assert list(loader) == []
+    assert [(each.filename, len(told)) for each in told] == [(__file__, 1)]
+    recipe = al.from_urls(tmp_path / "x.parquet", columns=["id"], filters=[("id", "<", 10)])
+    loader = al.DataLoader(recipe, 10, num_workers=workers)
+    iterator = iter(loader)
+    next(iterator)
+    resumed = al.DataLoader(recipe, 10, num_workers=workers)
+    resumed.load_state_dict(loader.state_dict())
+    iterator.close()
+    assert list(resumed) == [], "the rest of an epoch may be nothing"
+
+
 def test_a_folder_does_not_pass_over_a_shard_that_is_compressed_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(written(tokens(10)))
     (tmp_path / "b.parquet.gz").write_bytes(b"")

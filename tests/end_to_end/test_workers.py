@@ -39,7 +39,8 @@ def test_a_killed_worker_is_reported_within_a_second_with_its_number_and_signal(
     number: signal.Signals,
 ) -> None:
     with testing.check_leaks():
-        loader = al.DataLoader(al.from_iterable(endless).map(_with_pid), 4, num_workers=2)
+        recipe = al.from_iterable(endless).map(_with_pid)
+        loader = al.DataLoader(recipe, 4, num_workers=2, worker_restarts=0)
         batches = iter(loader)
         next(batches)
         pid = int(next(batches)["pid"][0])
@@ -57,7 +58,8 @@ def test_a_killed_worker_is_reported_within_a_second_with_its_number_and_signal(
 
 
 async def test_a_killed_worker_is_reported_in_an_async_loop_too() -> None:
-    loader = al.DataLoader(al.from_iterable(endless).map(_with_pid), 4, num_workers=2)
+    recipe = al.from_iterable(endless).map(_with_pid)
+    loader = al.DataLoader(recipe, 4, num_workers=2, worker_restarts=0)
     begun = None
     with pytest.raises(al.WorkerDiedError, match="SIGKILL"):
         async for batch in loader:
@@ -77,7 +79,9 @@ def test_a_worker_killed_while_nothing_comes_is_reported_at_once(
 
     with testing.serve(corpus.folder, [testing.Stall(byte=20, seconds=3600)]) as server:
         urls = [server.url_of(Path(path).name) for path in corpus.paths[:1]]
-        loader = al.DataLoader(al.from_urls(urls), 4, num_workers=1, worker_init_fn=tell_pid)
+        loader = al.DataLoader(
+            al.from_urls(urls), 4, num_workers=1, worker_init_fn=tell_pid, worker_restarts=0
+        )
         batches = iter(loader)
         while not server.counters.concurrent:
             time.sleep(0.005)
@@ -95,7 +99,7 @@ def test_a_worker_killed_while_nothing_comes_is_reported_at_once(
 
 def test_after_a_workers_death_its_loader_goes_on_from_its_state() -> None:
     recipe = al.from_iterable(lambda topology: topology.split(range(60))).map(_with_pid)
-    loader = al.DataLoader(recipe, 2, num_workers=2)
+    loader = al.DataLoader(recipe, 2, num_workers=2, worker_restarts=0)
     delivered: list[int] = []
     with pytest.raises(al.WorkerDiedError):
         for batch in loader:
@@ -361,7 +365,7 @@ def test_a_recipe_that_cannot_be_pickled_gives_one_clear_error_and_starts_nothin
         loader = al.DataLoader(recipe_of(make_corpus("jsonl")).map(locked), 4, num_workers=2)
         with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object") as caught:
             iter(loader)
-        assert any("to send it to its process" in note for note in caught.value.__notes__)
+        assert any("to send it to their processes" in note for note in caught.value.__notes__)
         caught.value.__traceback__ = None
     assert len(list(al.DataLoader(recipe_of(make_corpus("jsonl")).map(locked), 4))) == 8
 

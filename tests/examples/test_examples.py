@@ -51,6 +51,10 @@ SAYS = {
     ),
     "own_source.py": r"a class: True\na function: True\nrefused: Careless should yield only its part",
     "padded_text.py": r"epoch 2: 600 texts, (9[5-9]|100)% right, \d+ positions of padding",
+    "killed_worker.py": (
+        r"(.*\n)*1 worker replaced, 80 batches, the same: True\n"
+        r"(.*\n)*\S+train-00.jsonl from sample \d+ on: a worker process was killed by signal SIGSEGV"
+    ),
     "length_buckets.py": (
         r"batch_size=16: 38 batches of at most [\d,]+ frames, 5\d% of them padding\n"
         r"Buckets: 37 batches of at most [\d,]+ frames, 1\d% of them padding\n"

@@ -1,0 +1,69 @@
+"""Training processes that are killed while their workers load: nothing stays behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+from workers.processes import Watch, finish, read_pids, start_script
+
+# Each round several at once: most of the time goes into importing torch.
+_AT_ONCE = 5
+
+_SCRIPT = f"""
+import os, signal, sys, time
+import asyncloader as al
+import torch
+
+def told(samples):
+    return samples, os.getpid()
+
+numbers = al.from_iterable(lambda topology: topology.split(range(10_000_000)))
+recipe = numbers.map(lambda number: torch.full((2_000,), number))
+loader = al.DataLoader(recipe, 4, num_workers=2, collate_fn=told)
+for _ in range({_AT_ONCE - 1}):
+    if os.fork() == 0:
+        break
+batches = iter(loader)
+workers = {{pid for _, (_, pid) in zip(range(8), batches)}}
+lines = [open(f"/proc/{{pid}}/status").read().splitlines() for pid in workers]
+servers = {{line.split()[1] for told in lines for line in told if line.startswith("PPid:")}}
+os.write(1, (" ".join(map(str, [os.getpid(), *servers, *workers])) + "\\n").encode())
+for _ in batches:
+    pass
+"""
+
+
+def _kill_some(rounds: int, draw: random.Random) -> None:
+    for _ in range(rounds):
+        script = start_script(_SCRIPT)
+        groups = [read_pids(script) for _ in range(_AT_ONCE)]
+        time.sleep(draw.uniform(0, 0.1))
+        others = [pid for _, *children in groups for pid in children]
+        assert len(others) == 3 * _AT_ONCE
+        memory = _shared_memory()
+        with Watch(others) as watch:
+            for parent, *_ in sorted(groups, key=lambda group: group[0] == script.pid):
+                os.kill(parent, 9)
+            left = watch.left_after(_AT_ONCE)  # a second each: they end at once, on few cores
+        finish(script)
+        assert left == set()
+        assert _shared_memory() <= memory
+
+
+def _shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+@pytest.mark.timeout(180)
+def test_killed_parents_leave_nothing_behind() -> None:
+    _kill_some(1, random.Random(0))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_a_hundred_killed_parents_leave_nothing_behind() -> None:
+    _kill_some(100 // _AT_ONCE, random.Random(1))
