@@ -58,6 +58,11 @@ class Expected:
     offsets: Offsets | None = None
 
     @property
+    def is_indexed(self) -> bool:
+        """Whether it tells what it takes to cut lanes inside of the shard."""
+        return self.samples is not None and self.offsets is not None
+
+    @property
     def digests(self) -> dict[str, bytes]:
         """The digests that are known, by algorithm."""
         return {name: value for name in _DIGEST_BYTES if (value := getattr(self, name)) is not None}

@@ -142,23 +142,17 @@ class Shards:
     @cached_property
     def is_indexed(self) -> bool:
         """Whether the manifest tells of every shard what it takes to cut lanes inside of it."""
-        return (
-            self.cuts
-            and bool(self.checks)
-            and all(
-                check is not None and check.samples is not None and check.offsets is not None
-                for check in self.checks
-            )
-        )
+        known = bool(self.checks) and all(check is not None and check.is_indexed for check in self.checks)
+        return self.cuts and known
 
     def place_at(self, position: Position, deal: Deal) -> Place | None:
-        key = None if deal.order_seed is None else deal.draw_key(deal.order_seed)
-        mine = lane_shards(len(self.urls), deal.lanes[0], deal.lane_count, key)
+        mine = self._dealing.of_lane(deal.lanes[0], deal.lane_count, deal.order_key)
         nth: int = position.get("shard", 0)
         if nth >= len(mine):
             return None
-        sample = position.get("from", START).get("sample", 0)
-        return Place(redact(self.urls[mine[nth]]), sample, mine[nth], deal.repetition)
+        piece = mine[nth]
+        sample = position.get("from", START).get("sample", piece.first)
+        return Place(redact(self.urls[piece.shard]), sample, piece.shard, deal.repetition)
 
     def describe(self) -> Mapping[str, Any]:
         return dict(self._described)

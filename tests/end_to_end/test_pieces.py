@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.plan.counts import Deal
 
 from .harness import assert_resume_everywhere
 from .indexed import SUFFIXES, number_of, write_indexed
@@ -169,6 +170,13 @@ def test_places_tell_the_sample_in_its_shard_wherever_the_piece_begins(tmp_path:
     with pytest.raises(ArithmeticError) as caught:
         list(loader)
     assert f"sample 25 of {paths[0]}" in "".join(caught.value.__notes__)
+
+
+def test_a_position_is_placed_in_the_shard_that_its_piece_is_of(tmp_path: Path) -> None:
+    source = al.from_urls(write_indexed(tmp_path, "jsonl", [8, 8])).source
+    lane = Deal((1,), 3, 0, None)
+    placed = [source.place_at(position, lane) for position in ({}, {"shard": 1}, {"shard": 2})]
+    assert [place and (place.number, place.sample) for place in placed] == [(0, 6), (1, 0), None]
 
 
 # --- what is verified ---
