@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .dataset import Dataset
     from .errors import FormatError, RanksError, StoreError, WorkerDiedError
     from .loader import DataLoader
+    from .manifest.building import build_index
     from .mixtures import concat, mix
     from .mixtures import zip as zip
     from .ops.buckets import Buckets
@@ -51,6 +52,7 @@ __all__ = [
     "WorkerDiedError",
     "WorkerInfo",
     "WrittenShard",
+    "build_index",
     "concat",
     "default_collate",
     "default_convert",
@@ -87,6 +89,7 @@ _HOME = {
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",
     "WrittenShard": "writer",
+    "build_index": "manifest.building",
     "concat": "mixtures",
     "default_collate": "collate",
     "default_convert": "collate",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import get_args
 
 from .dataset import Dataset
@@ -10,6 +11,7 @@ from .plan.mixing import Stop
 from .plan.weights import EpochWeights, Weights
 from .sources.concat import Concat
 from .sources.mixture import Mixture
+from .sources.shards import Shards
 from .sources.zipped import Zipped
 
 __all__ = ["concat", "mix", "zip"]
@@ -101,6 +103,8 @@ def zip(components: Iterable[Dataset] | Mapping[str, Dataset], *, strict: bool =
             lengths, if ``strict``; fields in common; keys that differ.
     """
     names, recipes = _named("zip", components)
+    # Shards of the same place belong together, and so go to one lane, whatever an index knows of them.
+    recipes = tuple(map(_dealt_whole, recipes))
     return Dataset(Zipped(names, recipes, isinstance(components, Mapping), bool(strict)))
 
 
@@ -128,3 +132,8 @@ def _named(
                 f"{type(recipe).__name__} for {name!r}"
             )
     return tuple(recipes), tuple(recipes.values())
+
+
+def _dealt_whole(recipe: Dataset) -> Dataset:
+    source = recipe.source
+    return replace(recipe, source=source.whole()) if isinstance(source, Shards) else recipe

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["NetworkCounts", "ProgressBar", "Statistics"]
+__all__ = ["NetworkCounts", "ProgressBar", "Statistics", "open_bar"]
 
 
 @dataclass(slots=True)
@@ -124,6 +124,27 @@ class Statistics:
         )
 
 
+def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> Any:
+    """A tqdm bar that leaves neither a thread nor a semaphore behind.
+
+    Args:
+        description: Stands before it.
+        total: Steps; None if that is not known.
+        unit: What a step is.
+        done: How many were done before it was opened.
+    """
+    from tqdm.auto import tqdm
+
+    class Bar(tqdm):  # type: ignore[type-arg]  # generic in the stubs alone
+        # tqdm's thread would outlive the bar. It wakes bars that look at every n-th step only.
+        monitor_interval = 0
+
+    # Its own lock is a semaphore among processes, which stays; our workers have no bars.
+    Bar.set_lock(threading.RLock())
+    # Without smoothing, its rate is that of the whole time, as the others are.
+    return Bar(desc=description, total=total, initial=done, unit=unit, miniters=1, smoothing=0)
+
+
 class ProgressBar:
     """A tqdm bar of batches, with samples/s, MB/s and the share of time the consumer waited.
 
@@ -136,18 +157,7 @@ class ProgressBar:
     """
 
     def __init__(self, description: str, total: int | None = None, done: int = 0) -> None:
-        from tqdm.auto import tqdm
-
-        class Bar(tqdm):  # type: ignore[type-arg]  # generic in the stubs alone
-            # tqdm's thread would outlive the bar. It wakes bars that look at every n-th step only.
-            monitor_interval = 0
-
-        # Its own lock is a semaphore among processes, which stays; our workers have no bars.
-        Bar.set_lock(threading.RLock())
-        # Without smoothing, its rate is that of the whole pass, as the others are.
-        self._bar: Any = Bar(
-            desc=description, total=total, initial=done, unit=" batches", miniters=1, smoothing=0
-        )
+        self._bar: Any = open_bar(description, total, " batches", done)
 
     def show(self, statistics: Statistics) -> None:
         """Move on by one batch; tqdm itself limits how often the screen is touched."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,7 +18,7 @@ import torch
 import asyncloader as al
 from asyncloader import testing
 
-__all__ = ["Corpus", "fingerprint", "keys_of", "write_corpus"]
+__all__ = ["Corpus", "deal_whole", "fingerprint", "keys_of", "write_corpus"]
 
 
 def _zstd(content: bytes) -> bytes:
@@ -79,6 +80,15 @@ def write_corpus(folder: Path, suffix: str, sizes: Sequence[int]) -> Corpus:
             path.write_bytes(_empty(suffix))
         paths.append(str(path))
     return Corpus(folder, tuple(paths), tuple(sizes))
+
+
+def deal_whole(folder: Path) -> None:
+    """Make a manifest as it was before there were offsets: by it, lanes are dealt whole shards."""
+    path = folder / "manifest.json"
+    document = json.loads(path.read_bytes())
+    for entry in document["shards"]:
+        entry.pop("offsets", None)
+    path.write_text(json.dumps(document))
 
 
 def _sample(shard: int, index: int, suffix: str) -> dict[str, Any]:

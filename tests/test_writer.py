@@ -375,7 +375,7 @@ def test_the_manifest_tells_what_was_stored(tmp_path: Path, format_name: str, co
         assert (shard.samples, shard.stored_bytes) == (samples, len(stored))
         assert shard.sha256 == hashlib.sha256(stored).hexdigest()
         assert entries.pop(os.path.basename(shard.path)) == Expected(
-            len(stored), samples, hashlib.sha256(stored).digest(), crc32c_of(stored)
+            len(stored), samples, hashlib.sha256(stored).digest(), crc32c_of(stored), ()
         )
     assert entries == {}
 

@@ -39,6 +39,7 @@ class CachedStores:
         resources: The engine's; it closes the cache before the clients that it reads from.
         start: ``Engine.submit``.
         sha256s: What a manifest promises of shards, by URL.
+        shares: Whether lanes share shards, so that one is kept too if it is first opened in its middle.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class CachedStores:
         resources: AsyncExitStack,
         start: Start,
         sha256s: Mapping[str, bytes],
+        shares: bool = False,
     ) -> None:
         self._remote = remote
         self._access = access
@@ -56,6 +58,7 @@ class CachedStores:
         self._resources = resources
         self._start = start
         self._sha256s = sha256s
+        self._shares = shares
         self._cache: Cache | None = None
         self._opening = asyncio.Lock()
 
@@ -72,7 +75,7 @@ class CachedStores:
             if self._cache is None:
                 opened = Cache.open(self._setting, self._start, self._access.network)
                 self._cache = await self._resources.enter_async_context(opened)
-        return CachedStore(store, self._cache, self._access.options, self._sha256s, lane)
+        return CachedStore(store, self._cache, self._access.options, self._sha256s, lane, self._shares)
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,7 @@ class CachedStore:
     A read that names no version opens the shard: it is answered from the cache if the shard is there, else
     the whole shard begins to be downloaded, and the read is given its bytes as they come. A read of a given
     version goes on with what was opened. What the cache cannot give comes from the network: a shard without
-    an ETag or without room, and one that is opened in its middle (a resumed run).
+    an ETag or without room, and one that is opened in its middle (a resumed run), unless lanes share shards.
 
     A shard that another run has left is verified when it is first used: its server is asked whether it was
     changed, and its digest is worked out. If the server cannot be reached, that is its ``StoreError``. And
@@ -107,6 +110,7 @@ class CachedStore:
         options: The storage options of ``remote``: an endpoint among them is part of a shard's name.
         sha256s: What a manifest promises of shards, by URL. A file that differs is not used.
         lane: Who reads: lanes take turns where shards have to be waited for.
+        shares: Whether lanes share shards.
     """
 
     def __init__(
@@ -116,12 +120,14 @@ class CachedStore:
         options: Mapping[str, Any],
         sha256s: Mapping[str, bytes] = MappingProxyType({}),
         lane: int = 0,
+        shares: bool = False,
     ) -> None:
         self._remote = remote
         self._cache = cache
         self._options = options
         self._sha256s = sha256s
         self._lane = lane
+        self._shares = shares
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
@@ -132,7 +138,7 @@ class CachedStore:
                 identity,
                 self._remote,
                 opens=etag is None,
-                loads=etag is None and start == 0,
+                loads=etag is None and (start == 0 or self._shares),
                 sha256=self._sha256s.get(url),
                 lane=self._lane,
             )

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 from ..types import Planning
 from ._open import SkippingDecoder, SniffingDecoder
+from ._tar_header import ZERO_BLOCK
 from .columnar.arrow import plan_arrow
 from .columnar.footers import Footers
 from .columnar.importing import check_pyarrow
@@ -47,8 +48,10 @@ class Format(NamedTuple):
         decoder: Makes a decoder from ``start_sample`` and ``start_byte``; None for a format with a plan.
         suffixes: Endings of the file names, in lower case; a compression's suffix may follow.
         short_suffixes: Endings that stand for format and compression at once, with the compression.
-        plan: Makes a plan from ``start_sample``, ``selection`` and ``footers``; None for a format that is
+        plan: Makes a plan from the arguments of ``open_plan``; None for a format that is
             read from front to back. One with a plan has columns, and is not compressed as a whole.
+        close: What a decoder is fed in place of the samples that follow, to hand out the last one before
+            them.
         columns: Makes a decoder, likewise, for those who have a use for columns; None if there is none.
     """
 
@@ -56,13 +59,18 @@ class Format(NamedTuple):
     suffixes: tuple[str, ...]
     short_suffixes: Mapping[str, str] = MappingProxyType({})
     plan: Callable[..., Planning] | None = None
+    close: bytes = b""
     columns: Callable[..., Decoder] | None = None
 
 
 formats = MappingProxyType(
     {
         "tar": Format(
-            TarDecoder, (".tar",), {".tgz": "gzip", ".tzst": "zstd", ".txz": "xz", ".tbz2": "bzip2"}
+            TarDecoder,
+            (".tar",),
+            {".tgz": "gzip", ".tzst": "zstd", ".txz": "xz", ".tbz2": "bzip2"},
+            # A sample has all its members when one of another begins, or the end.
+            close=ZERO_BLOCK,
         ),
         "jsonl": Format(JsonlDecoder, (".jsonl", ".ndjson"), columns=partial(JsonlDecoder, columns=True)),
         "text": Format(TextDecoder, (".txt", ".text")),
@@ -154,7 +162,9 @@ def check_format(name: str) -> None:
         raise ValueError(f"format must be one of {', '.join(map(repr, formats))}, not {name!r}")
 
 
-def open_decoder(name: str, *, start_sample: int = 0, start_byte: int = 0, columns: bool = False) -> Decoder:
+def open_decoder(
+    name: str, *, start_sample: int = 0, start_byte: int = 0, skip: int = 0, columns: bool = False
+) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
 
     From the start, the first bytes tell whether the shard is compressed, whatever its name says:
@@ -166,6 +176,7 @@ def open_decoder(name: str, *, start_sample: int = 0, start_byte: int = 0, colum
         start_sample: Samples of the shard that were had already. Without ``start_byte`` they are
             decoded again and dropped.
         start_byte: Offset in the shard of the first byte that will be fed, as the position says.
+        skip: Samples from there on that are decoded and dropped.
         columns: Give columns, where the format has a way to make them of samples that are alike.
 
     Returns:
@@ -175,20 +186,28 @@ def open_decoder(name: str, *, start_sample: int = 0, start_byte: int = 0, colum
         ValueError: An unknown format, one that is read by a plan, or a negative number.
     """
     check_format(name)
-    if start_sample < 0 or start_byte < 0:
-        raise ValueError(f"start_sample={start_sample} and start_byte={start_byte} must be 0 or more")
+    if min(start_sample, start_byte, skip) < 0:
+        raise ValueError(
+            f"start_sample={start_sample}, start_byte={start_byte}, skip={skip} must be 0 or more"
+        )
     row = formats[name]
     decoder = row.columns if columns and row.columns is not None else row.decoder
     if decoder is None:
         raise ValueError(f"{name!r} is not read from front to back: open_plan gives its decoder")
     if start_byte:
-        return decoder(start_sample=start_sample, start_byte=start_byte)
+        opened = decoder(start_sample=start_sample, start_byte=start_byte)
+        return SkippingDecoder(opened, skip, start_sample) if skip else opened
     sniffing = SniffingDecoder(decoder)
-    return SkippingDecoder(sniffing, start_sample) if start_sample else sniffing
+    return SkippingDecoder(sniffing, start_sample + skip) if start_sample + skip else sniffing
 
 
 def open_plan(
-    name: str, *, start_sample: int = 0, selection: Selection = EVERYTHING, footers: Footers | None = None
+    name: str,
+    *,
+    start_sample: int = 0,
+    stop_sample: int | None = None,
+    selection: Selection = EVERYTHING,
+    footers: Footers | None = None,
 ) -> Planning | None:
     """The plan of what to read of one shard; None if its format is read from front to back.
 
@@ -196,6 +215,7 @@ def open_plan(
         name: A name in ``formats``.
         start_sample: Samples of the shard that were had already, counted as it holds them, whatever a filter
             keeps.
+        stop_sample: Index behind the last one that is wanted; what is read may go beyond it. None for all.
         selection: Which columns and rows are wanted.
         footers: Keeps what the plan has read, for those who read the shard again.
 
@@ -206,7 +226,7 @@ def open_plan(
     plan = formats[name].plan
     if plan is None:
         return None
-    return plan(start_sample=start_sample, selection=selection, footers=footers)
+    return plan(start_sample=start_sample, stop_sample=stop_sample, selection=selection, footers=footers)
 
 
 def check_selection(selection: Selection, names: Iterable[str]) -> None:

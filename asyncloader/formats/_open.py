@@ -49,17 +49,18 @@ class SniffingDecoder(PushDecoder):
 
 
 class SkippingDecoder(PushDecoder):
-    """Drop the first samples of a shard that can only be decoded from its start.
+    """Drop the samples before those that are wanted, where a decoder cannot begin at these.
 
     Args:
-        inner: A decoder at the start of the shard.
+        inner: The decoder.
         count: Samples to drop.
+        first: Index in the shard of the first one of them.
     """
 
-    def __init__(self, inner: Decoder, count: int) -> None:
+    def __init__(self, inner: Decoder, count: int, first: int = 0) -> None:
         super().__init__()
         self._inner = inner
-        self._count = count
+        self._wanted = first + count
         self._left = count
 
     def _decode(self, chunk: bytes) -> Iterator[Block]:
@@ -69,8 +70,8 @@ class SkippingDecoder(PushDecoder):
         yield from self._drop(self._inner.finish())
         if self._left:
             raise FormatError(
-                f"expected at least {self._count} samples, as many were read from this shard before; "
-                f"found {self._count - self._left}: the shard has changed"
+                f"expected at least {self._wanted} samples, as many come before those to read or were read "
+                f"from it before; found {self._wanted - self._left}: the shard has changed"
             )
 
     def _drop(self, blocks: Iterator[Block]) -> Iterator[Block]:

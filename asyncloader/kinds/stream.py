@@ -105,9 +105,11 @@ class StreamKind:
             loader.rank, loader.world_size, lambda: process_group(sys.modules), os.environ
         )
         self._lane_count = choose_lanes(loader.lanes, self._world, loader.num_workers)
-        shards = self._recipe.source.shard_count
-        if shards is not None:
-            check_shards(shards, self._world)
+        source = self._recipe.source
+        if isinstance(source, Shards):
+            source.check_world(self._world)
+        elif source.shard_count is not None:
+            check_shards(source.shard_count, self._world)
         self._passes = Passes(rank_lanes(self._lane_count, self._world))
 
     # --- iterating ---

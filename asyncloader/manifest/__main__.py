@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from .._flow.engine import Engine
@@ -17,7 +17,8 @@ from ..shard_search import Found, IsShard, find_shards
 from ..stores.access import Access
 from ..stores.expanding import expand_home
 from ..stores.router import Stores
-from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
+from ..stores.urls import MANIFEST_NAME, local_path, redact
+from .building import Journal, manifest_beside, measured, names_in, open_threads
 from .entries import Expected
 from .folder import update_manifest
 from .lookup import Entries
@@ -34,26 +35,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # No options, which come from the environment, and no manifest: it is this command that makes it.
         found = find_shards(asked.urls, asked.format, {})
         urls, formats = found.names, formats_of(found.names, asked.format)
-        manifest = expand_home(asked.output) if asked.output else _manifest_beside(urls)
-        names = [] if asked.check else _names(urls, manifest)
+        manifest = expand_home(asked.output) if asked.output else manifest_beside(urls)
+        names = [] if asked.check else names_in(manifest, urls)
     except StoreError as error:
         _say(f"cannot look for the shards: {error}")
         return 1
     except ValueError as error:
         parser.error(str(error))
-    with Engine() as engine:
+    if asked.concurrency is not None and asked.concurrency < 1:
+        parser.error(f"--concurrency should be at least 1, but is {asked.concurrency}")
+    with open_threads(asked.concurrency) as threads, Engine() as engine:
         # The stores' options come from the environment.
         survey = Survey(engine, Stores(engine.resources, Access(), NetworkCounts()))
         if asked.check:
             is_shard = partial(is_shard_name, format=asked.format)
-            return _check(survey, found, formats, manifest, is_shard)
-        return _make(survey, urls, formats, names, manifest)
+            return _check(survey, found, formats, manifest, is_shard, threads)
+        with Journal(manifest) as journal:
+            return _make(survey, urls, formats, names, manifest, journal, threads)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m asyncloader.manifest",
-        description="Read each shard once and write its length, digests and number of samples to a manifest.",
+        description="Read each shard once and write to a manifest its length, digests and number of samples, "
+        "and where to begin inside of it. A run that was killed goes on where it was.",
     )
     parser.add_argument("urls", nargs="+", metavar="URL", help="shards, as from_urls takes them")
     parser.add_argument(
@@ -64,6 +69,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--format", help="of shards whose suffix does not tell it: tar, jsonl or text")
     parser.add_argument(
+        "-j",
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="how many shards are read at a time; as many as there are processors, of up to 8",
+    )
+    parser.add_argument(
         "--check",
         action="store_true",
         help="write nothing; hold the shards against the manifest (a path or URL) and list what is wrong",
@@ -72,11 +84,18 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _make(
-    survey: Survey, urls: Sequence[str], formats: Sequence[str], names: Sequence[str], manifest: str
+    survey: Survey,
+    urls: Sequence[str],
+    formats: Sequence[str],
+    names: Sequence[str],
+    manifest: str,
+    journal: Journal,
+    threads: ThreadPoolExecutor,
 ) -> int:
     entries = {}
     bad = 0
-    for name, (url, found) in zip(names, _measured(survey, urls, formats), strict=True):
+    seen = measured(survey, urls, formats, threads, names, journal)
+    for name, (url, found) in zip(names, seen, strict=True):
         if isinstance(found, Expected):
             entries[name] = found
             _say(f"{redact(url)}: {found.samples} samples, {found.size_bytes} bytes")
@@ -88,6 +107,7 @@ def _make(
         return 1
     try:
         update_manifest(local_path(manifest), entries)
+        journal.remove()
     except (FormatError, OSError) as error:
         _say(f"cannot write {manifest}: {error}")
         return 1
@@ -95,7 +115,14 @@ def _make(
     return 0
 
 
-def _check(survey: Survey, found: Found, formats: Sequence[str], manifest: str, is_shard: IsShard) -> int:
+def _check(
+    survey: Survey,
+    found: Found,
+    formats: Sequence[str],
+    manifest: str,
+    is_shard: IsShard,
+    threads: ThreadPoolExecutor,
+) -> int:
     try:
         entries = Entries(manifest, survey.read(manifest))
     except (StoreError, FormatError) as error:
@@ -108,55 +135,17 @@ def _check(survey: Survey, found: Found, formats: Sequence[str], manifest: str, 
     for place in missing:
         _say(f"BAD {place}: missing, and listed in the manifest")
     bad = len(missing)
-    for entry, (url, measured) in zip(entries.of(urls), _measured(survey, urls, formats), strict=True):
-        if not isinstance(measured, Expected):
-            wrong = [str(measured)]
+    seen = measured(survey, urls, formats, threads)
+    for entry, (url, shard) in zip(entries.of(urls), seen, strict=True):
+        if not isinstance(shard, Expected):
+            wrong = [str(shard)]
         else:
-            wrong = ["no entry in the manifest"] if entry is None else differences(entry, measured)
+            wrong = ["no entry in the manifest"] if entry is None else differences(entry, shard)
         bad += bool(wrong)
         _say(f"BAD {redact(url)}: {'; '.join(wrong)}" if wrong else f"{redact(url)}: as the manifest says")
     shards = len(urls) + len(missing)
     _say(f"{bad} of {shards} shards are bad" if bad else f"{shards} shards are as the manifest says")
     return 1 if bad else 0
-
-
-def _measured(
-    survey: Survey, urls: Sequence[str], formats: Sequence[str]
-) -> Iterator[tuple[str, Expected | StoreError | FormatError]]:
-    """Each shard with what it is, or why that cannot be told: one bad shard does not hide the next."""
-    for url, format_name in zip(urls, formats, strict=True):
-        try:
-            yield url, survey.measure(url, format_name)
-        except (StoreError, FormatError) as error:
-            yield url, error
-
-
-def _manifest_beside(urls: Sequence[str]) -> str:
-    folders = {os.path.dirname(local_path(url)) if scheme_of(url).is_local else None for url in urls}
-    folder = folders.pop()
-    if folders or folder is None:
-        raise ValueError("the shards are not files of one folder; say with -o where the manifest is")
-    return os.path.join(folder, MANIFEST_NAME)
-
-
-def _names(urls: Sequence[str], manifest: str) -> list[str]:
-    """The shards as the manifest names them: files by their paths from it, others by URL."""
-    if not scheme_of(manifest).is_local:
-        raise ValueError("the manifest is written to a local path; copy it beside the shards afterwards")
-    folder = os.path.abspath(os.path.dirname(local_path(manifest)))
-    names = [_name(url, folder) for url in urls]
-    if len(set(names)) < len(names):
-        raise ValueError("two of the shards have one name; each should be named once")
-    return names
-
-
-def _name(url: str, folder: str) -> str:
-    if not scheme_of(url).is_local:
-        return redact(url)
-    path = os.path.abspath(local_path(url))
-    if not path.startswith(os.path.join(folder, "")):
-        raise ValueError(f"{path} is not below {folder}, the folder of the manifest")
-    return os.path.relpath(path, folder).replace(os.sep, "/")
 
 
 def _say(line: str) -> None:

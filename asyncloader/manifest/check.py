@@ -30,14 +30,22 @@ class ShardCheck:
         expected: Its manifest's entry, None if it has none.
         start: The position that it is read from. A digest is verified only if that is the first byte, and all
             bytes are read.
+        stop: Index behind the last sample that is read, where that is not the shard's last one.
         counts: Whether all samples come, so that they are to be counted.
     """
 
     def __init__(
-        self, shard: str, expected: Expected | None, start: Position, *, counts: bool = True
+        self,
+        shard: str,
+        expected: Expected | None,
+        start: Position,
+        *,
+        stop: int | None = None,
+        counts: bool = True,
     ) -> None:
         self._shard = shard
         self._expected = expected
+        self._stop = stop
         self._start_byte: int = start.get("byte", 0)
         self._samples: int = start.get("sample", 0)
         self._counts = counts
@@ -63,9 +71,9 @@ class ShardCheck:
                 verifier.update(chunk)
                 offset += len(chunk)
                 yield chunk
-        if chunks.layout is None:
+        if chunks.layout is None and self._stop is None:
             self._check_size(offset)
-        elif chunks.layout.samples is not None:
+        elif chunks.layout is not None and chunks.layout.samples is not None:
             self._check_samples(chunks.layout.samples)
             self._counts = False
         assert verifier is not None
@@ -82,8 +90,14 @@ class ShardCheck:
         Raises:
             FormatError: There were more or fewer than promised.
         """
-        if self._counts:
+        if self._counts and self._stop is None:
             self._check_samples(self._samples)
+        elif self._counts and self._samples != self._stop:
+            raise FormatError(
+                f"the manifest promises samples up to {self._stop} here, found them up to {self._samples}; "
+                f"{_ADVICE}",
+                shard=self._shard,
+            )
 
     def _check_samples(self, samples: int) -> None:
         wanted = None if self._expected is None else self._expected.samples
@@ -105,7 +119,7 @@ class ShardCheck:
                     f"store {chunks.digests[algorithm].hex()}; {_ADVICE}",
                     shard=self._shard,
                 )
-        if self._start_byte or chunks.layout is not None:
+        if self._start_byte or self._stop is not None or chunks.layout is not None:
             return Verifier({})
         # A store vouches for what it has, a manifest for what was written: who proves the latter has proved
         # the former.

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from ..errors import FormatError
+from .offsets import MOST_OFFSETS, Offsets, thin
 
 __all__ = [
     "MAX_MANIFEST_BYTES",
     "Expected",
     "Manifest",
+    "entry_of",
     "format_manifest",
     "is_broken",
     "is_manifest",
+    "parse_entry",
     "parse_manifest",
 ]
 
@@ -27,7 +30,7 @@ __all__ = [
 _VERSION_KEY = "asyncloader_manifest"
 _VERSION = 1
 
-# An entry takes some 170 bytes, so that this is a million shards.
+# An entry takes some 190 bytes, so that this is a million shards and all the offsets that there may be.
 MAX_MANIFEST_BYTES = 256 << 20
 _MAX_FOREIGN_BYTES = 1 << 20  # of a file of somebody else's, parsed to see whether it is anything at all
 _MAX_NAME_CHARACTERS = 4096  # keys of object stores have at most 1024 bytes, paths 4096
@@ -44,12 +47,20 @@ class Expected:
         samples: How many samples it holds; None if that is not known.
         sha256: Of the stored bytes; None if not known.
         crc32c: Of the stored bytes, big-endian; None if not known.
+        offsets: Where a decoder may begin inside of it, none where its format cannot; None if nobody has
+            looked. See ``offsets``.
     """
 
     size_bytes: int
     samples: int | None = None
     sha256: bytes | None = None
     crc32c: bytes | None = None
+    offsets: Offsets | None = None
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether it tells what it takes to cut lanes inside of the shard."""
+        return self.samples is not None and self.offsets is not None
 
     @property
     def digests(self) -> dict[str, bytes]:
@@ -123,36 +134,82 @@ def parse_manifest(content: bytes) -> Manifest:
         place = f"shards[{number}]"
         if not isinstance(entry, dict):
             _fail(place, "an object", entry)
-        name = _name(f"{place}.name", entry.get("name"))
+        name, expected = parse_entry(f"{place}.", entry)
         if name in entries:
             raise FormatError(f"manifest: {place}.name: {name!r} is there twice")
-        entries[name] = _expected(place, entry)
+        entries[name] = expected
+    if (count := sum(len(entry.offsets or ()) for entry in entries.values())) > MOST_OFFSETS:
+        raise FormatError(f"manifest: expected at most {MOST_OFFSETS} offsets, found {count}")
     return Manifest(entries)
 
 
 def format_manifest(manifest: Manifest) -> bytes:
-    """The file of a manifest: a line for each shard, sorted by name, so that two can be compared."""
+    """The file of a manifest: a line for each shard, sorted by name, so that two can be compared.
+
+    Where all together have too many offsets, the rate of all is lowered.
+    """
     lines = []
+    offsets = thin({name: expected.offsets or () for name, expected in manifest.shards.items()})
     for name, expected in sorted(manifest.shards.items()):
-        entry: dict[str, Any] = {"name": name, "size_bytes": expected.size_bytes}
-        if expected.samples is not None:
-            entry["samples"] = expected.samples
-        entry |= {algorithm: digest.hex() for algorithm, digest in expected.digests.items()}
-        lines.append(json.dumps(entry))
+        if expected.offsets is not None:
+            expected = replace(expected, offsets=offsets[name])
+        lines.append(json.dumps(entry_of(name, expected)))
     body = ",\n  ".join(lines)
     return f'{{"{_VERSION_KEY}": {_VERSION}, "shards": [\n  {body}\n]}}\n'.encode()
 
 
-def _expected(place: str, entry: Mapping[str, Any]) -> Expected:
+def entry_of(name: str, expected: Expected) -> dict[str, Any]:
+    """An entry as a manifest has it."""
+    entry: dict[str, Any] = {"name": name, "size_bytes": expected.size_bytes}
+    if expected.samples is not None:
+        entry["samples"] = expected.samples
+    entry |= {algorithm: digest.hex() for algorithm, digest in expected.digests.items()}
+    if expected.offsets is not None:
+        entry["offsets"] = expected.offsets
+    return entry
+
+
+def parse_entry(place: str, entry: Mapping[str, Any]) -> tuple[str, Expected]:
+    """The name of an entry, and what it says; ``place`` stands before what is odd in errors.
+
+    Raises:
+        FormatError: Something is odd.
+    """
+    name = _name(f"{place}name", entry.get("name"))
     digests = {
-        name: _hex(f"{place}.{name}", entry[name], length)
-        for name, length in _DIGEST_BYTES.items()
-        if name in entry
+        algorithm: _hex(f"{place}{algorithm}", entry[algorithm], length)
+        for algorithm, length in _DIGEST_BYTES.items()
+        if algorithm in entry
     }
     if not digests:
-        raise FormatError(f"manifest: {place}: expected one of {', '.join(_DIGEST_BYTES)}, found none")
-    samples = _number(f"{place}.samples", entry["samples"]) if "samples" in entry else None
-    return Expected(_number(f"{place}.size_bytes", entry.get("size_bytes")), samples, **digests)
+        raise FormatError(
+            f"manifest: {place.removesuffix('.')}: expected one of {', '.join(_DIGEST_BYTES)}, found none"
+        )
+    samples = _number(f"{place}samples", entry["samples"]) if "samples" in entry else None
+    size_bytes = _number(f"{place}size_bytes", entry.get("size_bytes"))
+    offsets = None
+    if "offsets" in entry:
+        offsets = _offsets(f"{place}offsets", entry["offsets"], samples or 0, size_bytes)
+    return name, Expected(size_bytes, samples, digests.get("sha256"), digests.get("crc32c"), offsets)
+
+
+def _offsets(place: str, found: object, samples: int, size_bytes: int) -> Offsets:
+    if not isinstance(found, list):
+        _fail(place, "a list of pairs of a sample and a byte", found)
+    before = (0, 0)
+    offsets = []
+    for number, pair in enumerate(found):
+        if not isinstance(pair, list) or len(pair) != 2 or {type(pair[0]), type(pair[1])} != {int}:
+            _fail(f"{place}[{number}]", "a pair of a sample and a byte", pair)
+        if not (before[0] < pair[0] < samples and before[1] < pair[1] < size_bytes):
+            _fail(
+                f"{place}[{number}]",
+                f"a pair above {list(before)} and below [{samples}, {size_bytes}], the end of the shard",
+                pair,
+            )
+        before = (pair[0], pair[1])
+        offsets.append(before)
+    return tuple(offsets)
 
 
 def _name(place: str, name: object) -> str:

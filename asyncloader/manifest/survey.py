@@ -9,6 +9,7 @@ from functools import partial
 from .._flow.budget import claim_alone
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine
+from ..blocks import Block, OffsetTrail
 from ..digest import open_digest
 from ..errors import FormatError
 from ..formats import open_decoder, open_plan
@@ -19,6 +20,7 @@ from ..stores.urls import redact
 from ..types import Buffer, Planning
 from .check import ShardCheck
 from .entries import MAX_MANIFEST_BYTES, Expected
+from .offsets import OffsetPicker
 
 __all__ = ["Survey", "differences"]
 
@@ -52,18 +54,20 @@ class Survey:
         decoder = open_decoder(format_name) if plan is None else None
         check = ShardCheck(shown, None, {})
         size = samples = 0
+        offsets = OffsetPicker()
         with closing(self._open(url)) as out, closing(out.receive()) as chunks, _in_shard(shown):
             for chunk in check.watch(chunks):
                 size += len(chunk)
                 for digest in digests.values():
                     digest.update(chunk)
                 if decoder is not None:
-                    samples += sum(map(len, decoder.feed(chunk)))
+                    samples += sum(_seen(block, offsets) for block in decoder.feed(chunk))
             if decoder is not None:
-                samples += sum(map(len, decoder.finish()))
+                samples += sum(_seen(block, offsets) for block in decoder.finish())
         if plan is not None:
             samples = self._count(url, plan)
-        return Expected(size, samples, **{name: digest.digest() for name, digest in digests.items()})
+        found = {name: digest.digest() for name, digest in digests.items()}
+        return Expected(size, samples, offsets=offsets.picked(samples), **found)
 
     def _count(self, url: str, plan: Planning) -> int:
         """The samples of a shard that is read by a plan."""
@@ -99,6 +103,14 @@ class Survey:
         return out
 
 
+def _seen(block: Block, offsets: OffsetPicker) -> int:
+    """The samples of a block, at whose ends a decoder may begin if its format can."""
+    trail = block.trail
+    if isinstance(trail, OffsetTrail) and trail.ends is not None:
+        offsets.add_run(trail.first, trail.ends)
+    return len(block)
+
+
 @contextmanager
 def _in_shard(shown: str) -> Iterator[None]:
     """Name the shard in what is wrong with its format."""
@@ -125,4 +137,6 @@ def differences(expected: Expected, found: Expected) -> list[str]:
         wanted, other = expected.digests[algorithm], found.digests[algorithm]
         if other != wanted:
             wrong.append(f"{algorithm}: expected {wanted.hex()}, found {other.hex()}")
+    if odd := {*(expected.offsets or ())} - {*(found.offsets or ())}:
+        wrong.append(f"offsets: no sample begins at {', '.join(map(str, sorted(odd)[:3]))}")
     return wrong

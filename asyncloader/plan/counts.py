@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import numpy as np
-
-from .lanes import epoch_order
-
-__all__ = ["Counter", "Deal", "UnknownCount", "batch_count", "lane_counts", "take_share"]
+__all__ = ["Counter", "Deal", "UnknownCount", "batch_count", "take_share"]
 
 
 class UnknownCount(TypeError):
@@ -48,16 +44,14 @@ class Deal:
         """The same lanes in another repetition, for which shards are dealt anew."""
         return replace(self, repetition=repetition)
 
+    @property
+    def order_key(self) -> tuple[int, ...] | None:
+        """What draws the order of shards; None for the order given."""
+        return None if self.order_seed is None else self.draw_key(self.order_seed)
+
 
 Counter: TypeAlias = Callable[[Deal], list[float]]
 """Gives the number of samples of each lane, infinite if it never ends; may raise ``UnknownCount``."""
-
-
-def lane_counts(samples: Sequence[int], deal: Deal) -> list[float]:
-    """The samples of each lane, given those of each shard."""
-    key = None if deal.order_seed is None else deal.draw_key(deal.order_seed)
-    in_order = np.asarray(samples, np.int64)[epoch_order(len(samples), key)]
-    return [int(in_order[lane :: deal.lane_count].sum()) for lane in deal.lanes]
 
 
 def take_share(count: int, lane: int, lanes: int) -> int:

@@ -1,6 +1,6 @@
 """Lanes: the streams an epoch is dealt into, and who computes which.
 
-An epoch is one global sequence of batches. Shards, in epoch order, are dealt to ``L`` lanes; batch ``j``
+An epoch is one global sequence of batches. Its samples are dealt to ``L`` lanes (``pieces``); batch ``j``
 comes from lane ``j mod L``, and at step ``k`` rank ``r`` of ``R`` delivers batch ``k * R + r``. Hence rank
 ``r`` owns the lanes ``l`` with ``l mod R == r``, takes a batch from each in turn, and the sequence is the
 same for every number of workers and every world size that divides ``L``.
@@ -10,21 +10,16 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar, cast
-
-import numpy as np
-import numpy.typing as npt
+from typing import TypeVar
 
 from ..quantity import as_count
-from .order import draw_order
 from .topology import World
 
 __all__ = [
     "Rotation",
+    "check_samples",
     "check_shards",
     "choose_lanes",
-    "epoch_order",
-    "lane_shards",
     "rank_lanes",
     "worker_lanes",
 ]
@@ -61,25 +56,8 @@ def worker_lanes(lanes: Sequence[int], num_workers: int) -> list[list[int]]:
     return [list(lanes[worker::count]) for worker in range(count)]
 
 
-def epoch_order(count: int, order_key: Sequence[int] | None) -> npt.NDArray[np.int64]:
-    """All shards in the order in which lanes are dealt them, ``(count,) int64``; see ``lane_shards``."""
-    return np.arange(count) if order_key is None else draw_order(count, *order_key)
-
-
-def lane_shards(count: int, lane: int, lanes: int, order_key: Sequence[int] | None) -> list[int]:
-    """The shards of one lane, in the order in which it reads them, as indices below ``count``.
-
-    Args:
-        count: Number of shards of the dataset.
-        lane: The lane.
-        lanes: Number of lanes.
-        order_key: What draws the epoch's order, such as ``(seed, epoch)``; None keeps the given order.
-    """
-    return cast("list[int]", epoch_order(count, order_key)[lane::lanes].tolist())
-
-
 def check_shards(count: int, world: World) -> None:
-    """Refuse a dataset that would leave a rank without a single shard.
+    """Refuse whole shards that would leave a rank without a single one.
 
     Raises:
         ValueError: Fewer shards than ranks.
@@ -87,8 +65,22 @@ def check_shards(count: int, world: World) -> None:
     if count < world.size:
         raise ValueError(
             f"{count} shards cannot be split over {world.size} ranks: {world.size - count} of them would get "
-            f"nothing and wait for ever in the first collective call. Write at least {world.size} shards, or "
-            f"use at most {count} ranks"
+            f"nothing and wait for ever in the first collective call. Write at least {world.size} shards, "
+            f"use at most {count} ranks, or have ranks share shards by an index: python -m "
+            "asyncloader.manifest makes it"
+        )
+
+
+def check_samples(count: int, world: World) -> None:
+    """Refuse shards whose samples would leave a rank without a single one.
+
+    Raises:
+        ValueError: Fewer samples than ranks.
+    """
+    if count < world.size:
+        raise ValueError(
+            f"the shards hold {count} samples, which cannot be split over {world.size} ranks: "
+            f"{world.size - count} of them would get nothing and wait for ever in the first collective call"
         )
 
 

@@ -95,7 +95,8 @@ def load_state(
             lanes, or by one rank of another world; the message names each difference.
     """
     saved = read_state(state)
-    differences = _differences(saved.recipe, recipe)
+    has_begun = any(part.rows for part in saved.parts.values())
+    differences = _differences(saved.recipe, recipe, has_begun)
     if not saved.is_whole:
         whose = f"the state of {name_ranks(sorted(saved.parts))} of {saved.world_size} alone"
         if world.size != saved.world_size:
@@ -130,12 +131,14 @@ def saved_lanes(state: Any) -> int | None:
 # --- what differs ---
 
 
-def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> list[str]:
+def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any], has_begun: bool) -> list[str]:
     return [
         _difference(name, saved, mine)
         for name in {**saved, **mine}
         if saved.get(name) != mine.get(name)
         and not (name in _OPTIONAL and name not in saved)
+        # Between two epochs nothing is dealt yet.
+        and (name != "dealt" or has_begun)
         # Other shards differ in number and contents too: that is said once.
         and not (name in ("shards", "contents_sha256") and name in mine and _are_other_shards(saved, mine))
     ]
@@ -147,6 +150,13 @@ def _difference(name: str, saved: Mapping[str, Any], mine: Mapping[str, Any]) ->
         if name not in mine:
             return "manifest: the shards' manifest was known then and is not now; name it with manifest="
         return "manifest: it tells of other contents of the shards than then; were they written anew?"
+    if name == "dealt":
+        if name in mine:
+            return (
+                "dealt: the lanes were dealt whole shards then, and runs of samples now, since the manifest "
+                "has become an index; finish this epoch without it, or as it was, and go on with it then"
+            )
+        return "dealt: the lanes were cut by an index, which is not known now; name it with manifest="
     if name == "urls_sha256" and _are_other_shards(saved, mine):
         then, now = saved["shards"], mine["shards"]
         how = ", of other names or in another order" if then == now else ""

@@ -60,11 +60,11 @@ class Mixture(Composed):
         return all(self.endless()) if self.stop == "first" else any(self.endless())
 
     def count_samples(self, deal: Deal) -> list[float]:
+        key = deal.draw_key(self.seed)  # of the mixture's own repetition, not of its components'
         if self.stop == "repeat":  # the length is that of the first repetitions
             deal = deal.repeated(repeated(deal.repetition, 0))
         counts = self.counts_of(deal)
         weights = self.weights.of(deal.epoch)
-        key = deal.draw_key(self.seed)
         return [
             mixed_count(
                 weights, (*key, lane), [of_lanes[nth] for of_lanes in counts], self.endless(), self.stop

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import hashlib
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
+
+import numpy as np
 
 from .._flow.channel import Channel
 from ..blocks import Block, NestedTrail, Place, Rows, SourceTrail
 from ..cache.store import CachedStores
 from ..errors import FormatError
-from ..formats import open_decoder, open_plan
+from ..formats import formats, open_decoder, open_plan
 from ..formats.columnar.selection import EVERYTHING, Selection
 from ..formats.decoder import Decoder
 from ..manifest.check import ShardCheck
 from ..manifest.entries import Expected
 from ..ops.op import START, Blocks, Lane
-from ..plan.counts import Deal, UnknownCount, lane_counts
-from ..plan.lanes import lane_shards
+from ..plan.counts import Deal, UnknownCount
+from ..plan.cuts import Cut, cut_piece
+from ..plan.lanes import check_samples, check_shards
+from ..plan.pieces import Dealing, Piece
+from ..plan.topology import World
 from ..stores.access import Access
 from ..stores.names import names_digest
 from ..stores.reading.lookahead import Wanted
 from ..stores.reading.reader import ShardChunks, StoresByUrl, read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
-from ..types import Position
+from ..types import Buffer, Position, Span
 from .footers import FooterCache
 
 __all__ = ["Shards"]
@@ -44,6 +51,7 @@ class Shards:
         checks: What a manifest expects of each, None for a shard that it does not know; empty without one.
         selection: Which columns and rows are wanted, where the formats have columns.
         footers: Of shards that were read in an epoch before.
+        cuts: Whether lanes may be cut inside of them, where an index is known.
     """
 
     urls: Sequence[str]
@@ -52,6 +60,7 @@ class Shards:
     checks: tuple[Expected | None, ...] = ()
     selection: Selection = EVERYTHING
     footers: FooterCache = field(default_factory=FooterCache, compare=False)
+    cuts: bool = True
 
     def __repr__(self) -> str:
         shown = [" + ".join(f"{count} {name}" for name, count in Counter(self.formats).most_common())]
@@ -61,33 +70,49 @@ class Shards:
         shown += [f"{name}={value!r}" for name, value in self.selection.describe().items()]
         return f"Shards({', '.join(shown)})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_dealing"}
+
+    def whole(self) -> Shards:
+        """The same, of which each shard goes to one lane as a whole."""
+        return replace(self, cuts=False)
+
     def open(self, start: Position, lane: Lane) -> Blocks:
-        """The samples of the lane's shards; a position is ``{"shard", "from": position in it}``."""
-        mine = self._lane_shards(lane)
+        """The samples of the lane's pieces; a position is ``{"shard", "from": position in it}``.
+
+        ``shard`` counts the lane's pieces, of which each is of another shard.
+        """
+        key = None if lane.order_seed is None else lane.draw_key(lane.order_seed)
+        mine = self._dealing.of_lane(lane.topology.lane, lane.topology.lanes, key)
         first: int = start.get("shard", 0)
-        inside: Position = start.get("from", {})
+        inside: Position = start.get("from", START)
+        if first < len(mine) and self._cut(mine[first], inside) is None:
+            first, inside = first + 1, START
         if first >= len(mine):
             return
+
+        def cuts() -> Iterator[tuple[int, int, Cut]]:
+            # Made as they come up: a lane may have a million shards.
+            for nth in range(first, len(mine)):
+                cut = self._cut(mine[nth], inside if nth == first else START)
+                assert cut is not None, "only a position can be at the end of a piece"
+                yield nth, mine[nth].shard, cut
+
         out = Channel[ShardChunks](1)  # one shard is decoded while the next one's bytes gather
         work = partial(
             read_shards,
             self._stores(lane),
-            # Named as they come up: a lane may have a million shards.
-            (
-                self._wanted(shard, inside if nth == first else START)
-                for nth, shard in enumerate(mine[first:], first)
-            ),
+            (self._wanted(shard, cut) for _, shard, cut in cuts()),
             lane.budget.claim(lane.topology.lane),
             out,
         )
         lane.engine.submit(work, out)
         try:
-            for nth, shard in enumerate(mine[first:], first):
+            for nth, shard, cut in cuts():
                 url = redact(self.urls[shard])
-                for block in self._decode(shard, inside, out.receive(), lane.columns):
+                for block in self._decode(shard, cut, out.receive(), lane.columns):
                     trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)
                     yield block.follow(NestedTrail(trail, {"shard": nth}))
-                inside = {}
         finally:
             out.close()
 
@@ -105,16 +130,29 @@ class Shards:
                 f"no manifest says how many samples are in {missing} of the {len(self.urls)} shards; "
                 "ShardWriter writes one, and python -m asyncloader.manifest makes it of shards that exist"
             )
-        return lane_counts(counts, deal)
+        return self._dealing.count_lanes(deal, np.array(counts, np.int64))
+
+    def check_world(self, world: World) -> None:
+        """Refuse to leave a rank without anything; raises ``ValueError``."""
+        if self.is_indexed:
+            check_samples(self._dealing.samples, world)
+        else:
+            check_shards(len(self.urls), world)
+
+    @cached_property
+    def is_indexed(self) -> bool:
+        """Whether the manifest tells of every shard what it takes to cut lanes inside of it."""
+        known = bool(self.checks) and all(check is not None and check.is_indexed for check in self.checks)
+        return self.cuts and known
 
     def place_at(self, position: Position, deal: Deal) -> Place | None:
-        key = None if deal.order_seed is None else deal.draw_key(deal.order_seed)
-        mine = lane_shards(len(self.urls), deal.lanes[0], deal.lane_count, key)
+        mine = self._dealing.of_lane(deal.lanes[0], deal.lane_count, deal.order_key)
         nth: int = position.get("shard", 0)
         if nth >= len(mine):
             return None
-        sample = position.get("from", START).get("sample", 0)
-        return Place(redact(self.urls[mine[nth]]), sample, mine[nth], deal.repetition)
+        piece = mine[nth]
+        sample = position.get("from", START).get("sample", piece.first)
+        return Place(redact(self.urls[piece.shard]), sample, piece.shard, deal.repetition)
 
     def describe(self) -> Mapping[str, Any]:
         return dict(self._described)
@@ -125,11 +163,21 @@ class Shards:
         described = {"source": "shards", "shards": len(self.urls), "urls_sha256": names_digest(self.urls)}
         if self.checks:
             described["contents_sha256"] = _digest_of(self.checks)
+        if self.is_indexed:
+            described["dealt"] = "samples"
         return {**described, **self.selection.describe()}
 
-    def _lane_shards(self, lane: Lane) -> list[int]:
-        key = None if lane.order_seed is None else lane.draw_key(lane.order_seed)
-        return lane_shards(len(self.urls), lane.topology.lane, lane.topology.lanes, key)
+    @cached_property
+    def _dealing(self) -> Dealing:
+        counts = [check.samples for check in self.checks if check is not None] if self.is_indexed else None
+        return Dealing(len(self.urls), None if counts is None else np.array(counts, np.int64))
+
+    def _cut(self, piece: Piece, start: Position) -> Cut | None:
+        """What to read of a shard for a piece of it, from a position on; None if there is no more of it."""
+        check = self.checks[piece.shard] if self.is_indexed else None
+        if check is None:
+            return cut_piece(piece, start)
+        return cut_piece(piece, start, check.offsets or (), check.samples)
 
     def _stores(self, lane: Lane) -> StoresByUrl:
         """One set of clients for all lanes of an engine."""
@@ -148,41 +196,52 @@ class Shards:
             for url, check in zip(self.urls, self.checks, strict=False)
             if check is not None and check.sha256 is not None
         }
-        return CachedStores(stores, self.access, self.access.cache, engine.resources, engine.submit, sha256s)
+        return CachedStores(
+            stores,
+            self.access,
+            self.access.cache,
+            engine.resources,
+            engine.submit,
+            sha256s,
+            shares=self.is_indexed,
+        )
 
-    def _wanted(self, shard: int, start: Position) -> Wanted:
-        """What to read of a shard that is opened at a position."""
+    def _wanted(self, shard: int, cut: Cut) -> Wanted:
+        """What to read of a shard."""
         url = self.urls[shard]
         plan = open_plan(
             self.formats[shard],
-            start_sample=start.get("sample", 0),
+            start_sample=cut.first,
+            stop_sample=cut.stop,
             selection=self.selection,
             footers=self.footers.of(url),
         )
-        return url, start.get("byte", 0) if plan is None else plan
+        if plan is not None:
+            return url, plan
+        return url, cut.byte if cut.stop_byte is None else Span(cut.byte, cut.stop_byte)
 
-    def _open_decoder(self, shard: int, start: Position, chunks: ShardChunks, columns: bool) -> Decoder:
+    def _open_decoder(self, shard: int, cut: Cut, chunks: ShardChunks, columns: bool) -> Decoder:
         """The decoder of what is read of a shard, which is known when its first chunk has come."""
         if chunks.layout is None:
-            sample, byte = start.get("sample", 0), start.get("byte", 0)
-            return open_decoder(self.formats[shard], start_sample=sample, start_byte=byte, columns=columns)
+            return open_decoder(
+                self.formats[shard],
+                start_sample=cut.sample,
+                start_byte=cut.byte,
+                skip=cut.first - cut.sample,
+                columns=columns,
+            )
         decoder: Decoder = chunks.layout.open_decoder()
         return decoder
 
-    def _decode(self, shard: int, start: Position, chunks: ShardChunks, columns: bool) -> Blocks:
-        """The samples of one shard; closes its channel, which stops its requests."""
+    def _decode(self, shard: int, cut: Cut, chunks: ShardChunks, columns: bool) -> Blocks:
+        """The samples of one piece; closes the shard's channel, which stops its requests."""
         url = redact(self.urls[shard])
         expected = self.checks[shard] if self.checks else None
-        check = ShardCheck(url, expected, start, counts=self.selection.filters is None)
-        decoder: Decoder | None = None
-        open_decoder = partial(self._open_decoder, shard, start, chunks, columns)
+        check = ShardCheck(url, expected, cut.start, stop=cut.stop, counts=self.selection.filters is None)
+        open_decoder = partial(self._open_decoder, shard, cut, chunks, columns)
+        close = b"" if cut.stop_byte is None else formats[self.formats[shard]].close
         try:
-            for chunk in check.watch(chunks):
-                decoder = decoder or open_decoder()
-                for block in decoder.feed(chunk):
-                    yield check.count(_with_url(block, url))
-            decoder = decoder or open_decoder()
-            for block in decoder.finish():
+            for block in _until(cut.stop, _decoded(open_decoder, check.watch(chunks), close)):
                 yield check.count(_with_url(block, url))
             check.finish()
         except FormatError as error:
@@ -190,6 +249,31 @@ class Shards:
             raise
         finally:
             chunks.close()
+
+
+def _decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], close: bytes) -> Blocks:
+    """What the bytes of a shard are, from the first sample that is wanted on."""
+    decoder: Decoder | None = None
+    for chunk in watched:
+        decoder = decoder or open_decoder()
+        yield from decoder.feed(chunk)
+    decoder = decoder or open_decoder()
+    if close:
+        yield from decoder.feed(close)
+    yield from decoder.finish()
+
+
+def _until(stop: int | None, blocks: Blocks) -> Blocks:
+    """The blocks up to a sample of their shard; closes them there."""
+    with closing(blocks):
+        for block in blocks:
+            if stop is None or block.trail.place(len(block) - 1).sample < stop - 1:
+                yield block
+                continue
+            wanted = bisect_left(range(len(block)), stop, key=lambda index: block.trail.place(index).sample)
+            if wanted:
+                yield block.part(0, wanted)
+            return
 
 
 def _digest_of(checks: tuple[Expected | None, ...]) -> str:

@@ -15,6 +15,7 @@ from ..descriptors import occupy_standard_descriptors
 from ..digest import Digest, open_digest
 from ..draft import Draft
 from ..manifest.entries import Expected
+from ..manifest.offsets import OffsetPicker, Offsets
 from ..types import Buffer
 
 __all__ = ["OpenShard"]
@@ -27,6 +28,8 @@ class OpenShard:
         self.path = path
         self.samples = 0
         self.size_bytes = 0
+        # What is compressed can only be read from its beginning.
+        self._offsets = OffsetPicker() if compression is None else None
         folder = os.path.dirname(path)
         occupy_standard_descriptors()
         try:
@@ -45,6 +48,8 @@ class OpenShard:
             raise
 
     def write(self, encoded: bytes) -> None:
+        if self._offsets is not None:
+            self._offsets.add(self.samples, self.size_bytes)
         self._stream.write(encoded)
         self.samples += 1
         self.size_bytes += len(encoded)
@@ -59,7 +64,8 @@ class OpenShard:
         except BaseException:
             self.discard()
             raise
-        return self._stored.expected(self.samples)
+        offsets = () if self._offsets is None else self._offsets.picked(self.samples)
+        return self._stored.expected(self.samples, offsets)
 
     def discard(self) -> None:
         # The compressor too, or its finalizer writes to a closed file; a full disk fails both.
@@ -88,10 +94,10 @@ class _StoredBytes:
             digest.update(chunk)
         return length
 
-    def expected(self, samples: int) -> Expected:
+    def expected(self, samples: int, offsets: Offsets) -> Expected:
         """What a reader should find."""
         digests = {name: digest.digest() for name, digest in self._digests.items()}
-        return Expected(self._size_bytes, samples, **digests)
+        return Expected(self._size_bytes, samples, digests.get("sha256"), digests.get("crc32c"), offsets)
 
 
 def _open_compressor(file: _StoredBytes, compression: str | None) -> Any:

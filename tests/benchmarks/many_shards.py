@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import cloudpickle
 
 import asyncloader as al
-from asyncloader.plan.lanes import lane_shards
+from asyncloader.plan.pieces import Dealing
 
 T = TypeVar("T")
 
@@ -48,7 +48,7 @@ def measure(shards: int, root: str, how: str) -> None:
     recipe = timed("from_urls", lambda: al.from_urls(names or pattern).shuffle(100))
     timed("repr", lambda: repr(recipe))
     loader = timed("DataLoader", lambda: al.DataLoader(recipe, 8))
-    timed("plan of a lane", lambda: lane_shards(shards, 0, 8, (0, 0, 0)))
+    timed("plan of a lane", lambda: Dealing(shards).of_lane(0, 8, (0, 0, 0)))
     sent = timed("pickle", lambda: cloudpickle.dumps(recipe))
     timed("first state", loader.state_dict)
     timed("next state", loader.state_dict)

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 import pytest
-from corpus import Corpus
+from corpus import Corpus, deal_whole
 
 import asyncloader as al
 from asyncloader import testing
@@ -41,6 +41,7 @@ def test_tar_over_http_with_answers_out_of_order_comes_in_the_order_of_the_disk(
     workers: int, make_corpus: Callable[..., Corpus]
 ) -> None:
     corpus = make_corpus("tar", WIDE)
+    deal_whole(corpus.folder)  # as on the server, of whose manifest nobody is told
     expected = keys_only(al.DataLoader(recipe_of(corpus).shuffle(4), 3, lanes=LANES))
     with testing.serve(corpus.folder.parent, latency_s=lambda rng: rng.uniform(0, 0.05)) as server:
         recipe = recipe_of(corpus, server).shuffle(4)

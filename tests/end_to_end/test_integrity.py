@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus import Corpus, keys_of
+from corpus import Corpus, deal_whole, keys_of
 
 import asyncloader as al
 from asyncloader import testing
@@ -193,6 +193,7 @@ def test_shards_rewritten_under_their_names_refuse_the_old_state(tmp_path: Path)
 
 def test_a_state_saved_without_a_manifest_goes_on_with_one_but_not_the_other_way(tmp_path: Path) -> None:
     urls = write(tmp_path, "jsonl")
+    deal_whole(tmp_path)
     checks = find_local_manifests(urls)
     without, with_checks = recipe_of(urls, ()), recipe_of(urls, checks)
     loader = al.DataLoader(with_checks, 2)
@@ -206,6 +207,7 @@ def test_a_state_saved_without_a_manifest_goes_on_with_one_but_not_the_other_way
 
 def test_a_manifest_that_gains_another_digest_is_of_the_same_shards(tmp_path: Path) -> None:
     urls = write(tmp_path, "jsonl")
+    deal_whole(tmp_path)
     checks = find_local_manifests(urls)
     fewer = tuple(check and Expected(check.size_bytes, None, check.sha256) for check in checks)
     assert recipe_of(urls, checks).describe() == recipe_of(urls, fewer).describe()

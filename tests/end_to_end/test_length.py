@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus import deal_whole
 
 import asyncloader as al
 
@@ -24,6 +25,13 @@ def shards(tmp_path: Path) -> list[str]:
             for number in range(COUNTS[shard]):
                 writer.write({"shard": shard, "number": number})
     return paths
+
+
+@pytest.fixture
+def whole_shards(shards: list[str], tmp_path: Path) -> list[str]:
+    """The same, dealt whole: lanes differ in length, and in each epoch otherwise."""
+    deal_whole(tmp_path)
+    return shards
 
 
 def keep(sample: Any) -> Any:
@@ -48,6 +56,7 @@ RECIPES: dict[str, Callable[[al.Dataset], al.Dataset]] = {
 }
 
 
+@pytest.mark.parametrize("dealt", ["samples", "whole"])
 @pytest.mark.parametrize(
     "options", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}]
 )
@@ -55,8 +64,16 @@ RECIPES: dict[str, Callable[[al.Dataset], al.Dataset]] = {
 @pytest.mark.parametrize("name", RECIPES)
 @pytest.mark.filterwarnings("ignore:take")
 def test_the_length_is_the_number_of_batches_delivered(
-    name: str, ranks: int, lanes: int, options: dict[str, Any], shards: list[str]
+    name: str,
+    ranks: int,
+    lanes: int,
+    options: dict[str, Any],
+    dealt: str,
+    shards: list[str],
+    tmp_path: Path,
 ) -> None:
+    if dealt == "whole":
+        deal_whole(tmp_path)
     recipe = RECIPES[name](al.from_urls(shards))
     for rank in range(ranks):
         loader = al.DataLoader(recipe, collate_fn=list, lanes=lanes, rank=rank, world_size=ranks, **options)
@@ -73,11 +90,11 @@ def test_the_length_is_the_number_of_batches_delivered(
 def test_workers_make_no_difference_to_the_length_of_the_same_lanes(shards: list[str]) -> None:
     for workers in (0, 2):
         loader = al.DataLoader(al.from_urls(shards), 4, num_workers=workers, lanes=4, collate_fn=list)
-        assert len(loader) == len([*loader]) == 10
+        assert len(loader) == len([*loader]) == 12
 
 
-def test_epochs_of_unequal_shards_may_differ_in_length_and_each_is_told(shards: list[str]) -> None:
-    loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3)
+def test_epochs_of_unequal_shards_may_differ_in_length_and_each_is_told(whole_shards: list[str]) -> None:
+    loader = al.DataLoader(al.from_urls(whole_shards).shuffle(4), 4, lanes=3)
     lengths = []
     for epoch in range(10):
         loader.set_epoch(epoch)
@@ -85,6 +102,15 @@ def test_epochs_of_unequal_shards_may_differ_in_length_and_each_is_told(shards: 
     assert len(set(lengths)) > 1
     loader.set_epoch(3)
     assert len(loader) == lengths[3]
+
+
+def test_by_an_index_all_epochs_are_of_one_length(shards: list[str]) -> None:
+    loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3, collate_fn=list)
+    lengths = []
+    for epoch in range(10):
+        loader.set_epoch(epoch)
+        lengths.append(len(loader))
+    assert set(lengths) == {10} == {len([*loader])}
 
 
 def test_a_resumed_loader_has_the_length_of_the_whole_epoch(shards: list[str]) -> None:
@@ -101,15 +127,15 @@ def test_a_resumed_loader_has_the_length_of_the_whole_epoch(shards: list[str]) -
     assert len([*again]) == length - 3
 
 
-def test_a_loop_that_was_left_is_followed_by_the_next_epoch(shards: list[str]) -> None:
-    loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3, collate_fn=list)
+def test_a_loop_that_was_left_is_followed_by_the_next_epoch(whole_shards: list[str]) -> None:
+    loader = al.DataLoader(al.from_urls(whole_shards).shuffle(4), 4, lanes=3, collate_fn=list)
     loader.set_epoch(4)
     lengths = []
     for _ in range(4):
         for _ in loader:
             lengths.append(len(loader))
             break
-        twin = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3)
+        twin = al.DataLoader(al.from_urls(whole_shards).shuffle(4), 4, lanes=3)
         twin.set_epoch(4 + len(lengths))
         assert len(loader) == len(twin)
     assert len(set(lengths)) > 1
@@ -174,8 +200,8 @@ def of_several_lengths(shards: list[str]) -> tuple[Any, list[int]]:
     return loader, lengths
 
 
-def test_a_loop_that_is_left_where_another_epoch_ends_is_told(shards: list[str]) -> None:
-    loader, lengths = of_several_lengths(shards)
+def test_a_loop_that_is_left_where_another_epoch_ends_is_told(whole_shards: list[str]) -> None:
+    loader, lengths = of_several_lengths(whole_shards)
     shortest, longest = min(lengths), max(lengths)
     loader.set_epoch(lengths.index(longest))
     for delivered, _ in enumerate(loader, 1):
@@ -260,8 +286,8 @@ def test_an_epoch_that_is_set_keeps_the_position_of_a_pass_that_was_not_read() -
     assert len(list(loader)) == 5, "it was read"
 
 
-def test_length_and_copies_are_those_of_the_pass_that_was_not_read(shards: list[str]) -> None:
-    loader, lengths = of_several_lengths(shards)
+def test_length_and_copies_are_those_of_the_pass_that_was_not_read(whole_shards: list[str]) -> None:
+    loader, lengths = of_several_lengths(whole_shards)
     epoch = next(number for number in range(9) if lengths[number] != lengths[number + 1])
     loader.set_epoch(epoch)
     unread: Any = iter(loader)
@@ -282,8 +308,8 @@ def test_a_pass_that_another_one_takes_the_place_of_is_closed() -> None:
     assert list(batches) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
 
 
-async def test_a_cut_epoch_is_told_at_the_line_of_an_async_loop_too(shards: list[str]) -> None:
-    loader, lengths = of_several_lengths(shards)
+async def test_a_cut_epoch_is_told_at_the_line_of_an_async_loop_too(whole_shards: list[str]) -> None:
+    loader, lengths = of_several_lengths(whole_shards)
     loader.set_epoch(lengths.index(max(lengths)))
     for delivered, _ in enumerate(loader, 1):
         if delivered == min(lengths):

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from corpus import Corpus
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.sources.shards import Shards
 
 from .harness import LARGEST_STATE_BYTES, assert_resume_everywhere, drained
 from .worlds import assert_every_world_goes_on
@@ -229,7 +230,10 @@ def test_a_lane_that_has_nothing_of_a_component_passes_it_over(folder: Folder) -
 
 
 def test_shards_of_all_components_are_dealt_one_after_another(folder: Folder) -> None:
-    recipe = al.mix({name: folder.recipe(name) for name in ("parquet", "jsonl")}, stop="all")
+    jsonl = folder.recipe("jsonl")
+    assert isinstance(jsonl.source, Shards)
+    jsonl = replace(jsonl, source=jsonl.source.whole())  # as if nobody had an index of them
+    recipe = al.mix({"parquet": folder.recipe("parquet"), "jsonl": jsonl}, stop="all")
     first_turn = numbers_of(al.DataLoader(recipe, 1, lanes=4, collate_fn=PAD))[:4]
     assert first_turn == [2000, 1000, 1100, 1200], "four lanes, four shards, each has one"
 

@@ -6,21 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.plan.counts import Deal, UnknownCount, batch_count, lane_counts, take_share
-from asyncloader.plan.lanes import lane_shards
+from asyncloader.plan.counts import UnknownCount, batch_count, take_share
 
 counts = st.lists(st.integers(0, 50), max_size=20)
-
-
-@given(counts, st.integers(1, 8), st.integers(0, 3), st.none() | st.integers())
-def test_lanes_have_the_samples_of_their_shards(
-    samples: list[int], lanes: int, epoch: int, seed: int | None
-) -> None:
-    found = lane_counts(samples, Deal(tuple(range(lanes)), lanes, epoch, seed, repetition=1))
-    key = None if seed is None else (seed, epoch, 1)
-    dealt = [lane_shards(len(samples), lane, lanes, key) for lane in range(lanes)]
-    assert found == [sum(samples[shard] for shard in mine) for mine in dealt]
-    assert sum(found) == sum(samples)
 
 
 @given(st.integers(1, 100), st.integers(1, 10))

@@ -6,30 +6,15 @@ from hypothesis import strategies as st
 
 from asyncloader.plan.lanes import (
     Rotation,
+    check_samples,
     check_shards,
     choose_lanes,
-    lane_shards,
     rank_lanes,
     worker_lanes,
 )
 from asyncloader.plan.topology import World
 
 counts = st.integers(1, 40)
-order_keys = st.none() | st.lists(st.integers(0, 1000), max_size=3)
-
-
-@given(st.integers(0, 200), counts, order_keys)
-def test_the_lanes_together_have_every_shard_once(
-    shards: int, lanes: int, order_key: list[int] | None
-) -> None:
-    dealt = [lane_shards(shards, lane, lanes, order_key) for lane in range(lanes)]
-    assert sorted(shard for mine in dealt for shard in mine) == list(range(shards))
-    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
-
-
-@given(st.integers(0, 50), counts)
-def test_without_a_key_lanes_keep_the_given_order(shards: int, lanes: int) -> None:
-    assert lane_shards(shards, 0, lanes, None) == list(range(0, shards, lanes))
 
 
 @given(counts, counts, st.integers(0, 8))
@@ -80,6 +65,9 @@ def test_fewer_shards_than_ranks_are_refused_and_as_many_are_not() -> None:
     check_shards(3, World(0, 3))
     with pytest.raises(ValueError, match="2 shards cannot be split over 3 ranks: 1 of them"):
         check_shards(2, World(0, 3))
+    check_samples(3, World(0, 3))
+    with pytest.raises(ValueError, match="hold 2 samples, which cannot be split over 3 ranks: 1 of them"):
+        check_samples(2, World(0, 3))
 
 
 def played(lengths: list[int], delivered: list[int] | None = None) -> list[int]:

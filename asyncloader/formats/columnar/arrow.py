@@ -33,11 +33,18 @@ _BLOCK = "<qi4xq"
 _DICTIONARIES, _BATCHES = 2, 3
 
 
-def plan_arrow(*, start_sample: int = 0, selection: Selection, footers: Footers | None = None) -> Planning:
+def plan_arrow(
+    *,
+    start_sample: int = 0,
+    stop_sample: int | None = None,
+    selection: Selection,
+    footers: Footers | None = None,
+) -> Planning:
     """Plan what to read of a shard of Arrow IPC.
 
     Args:
         start_sample: Rows that were had already.
+        stop_sample: Makes no difference: how many rows a batch has is not known before it is read.
         selection: Which columns and rows are wanted.
         footers: Keeps the footer of a file, and may have it already.
 

@@ -7,6 +7,7 @@ it is read from the row group on that the next row is in.
 from __future__ import annotations
 
 import re
+import sys
 from functools import partial
 from typing import Any
 
@@ -37,11 +38,18 @@ _OLD_WRITER = re.compile(r"parquet-mr version 1\.(0|1|2\.[0-8])\b")
 _OLD_PADDING_BYTES = 100
 
 
-def plan_parquet(*, start_sample: int = 0, selection: Selection, footers: Footers | None = None) -> Planning:
+def plan_parquet(
+    *,
+    start_sample: int = 0,
+    stop_sample: int | None = None,
+    selection: Selection,
+    footers: Footers | None = None,
+) -> Planning:
     """Plan what to read of a Parquet shard.
 
     Args:
         start_sample: Rows that were had already.
+        stop_sample: Row behind the last one that is wanted; whole row groups are read. None for all.
         selection: Which columns and rows are wanted.
         footers: Keeps this one, and may have it already.
 
@@ -53,11 +61,12 @@ def plan_parquet(*, start_sample: int = 0, selection: Selection, footers: Footer
     head = yield Span(0, _HEAD_BYTES)
     _check_head(head.content, head.length)
     footer = yield from read_footer("parquet", _MAGIC, head, footers)
-    return _layout_of(footer, head.length, start_sample, selection)
+    wanted = range(start_sample, sys.maxsize if stop_sample is None else stop_sample)
+    return _layout_of(footer, head.length, wanted, selection)
 
 
-def _layout_of(footer: bytes, length: int, start_sample: int, selection: Selection) -> Layout:
-    """What to read of a shard of ``length`` bytes."""
+def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) -> Layout:
+    """What to read of a shard of ``length`` bytes for the rows that are wanted."""
     parsed = parse_footer(footer[:-_TAIL_BYTES])
     metadata, schema = _metadata_of(footer)
     choice = choose(selection, schema)
@@ -66,13 +75,14 @@ def _layout_of(footer: bytes, length: int, start_sample: int, selection: Selecti
     spans, groups = [], []
     first = 0
     for index, group in enumerate(parsed.groups):
-        if first + group.rows > start_sample and group.rows and (kept is None or index in kept):
+        is_wanted = first < wanted.stop and first + group.rows > wanted.start
+        if is_wanted and group.rows and (kept is None or index in kept):
             chunks = _chunks_of(group, index, choice)
             _check_chunks(chunks, index, length - len(footer))
             spans.append([Span(chunk.start, min(chunk.stop + padding, length)) for chunk in chunks])
             groups.append(RowGroup(index, first, group.rows, tuple(chunks)))
         first += group.rows
-    check_rows(first, start_sample)
+    check_rows(first, wanted.start)
     merged, complete = merge(spans)
     decoder = partial(
         ParquetDecoder,
@@ -80,7 +90,7 @@ def _layout_of(footer: bytes, length: int, start_sample: int, selection: Selecti
         metadata,
         list(zip(groups, complete, strict=True)),
         choice,
-        start_sample,
+        wanted.start,
     )
     return Layout(tuple(merged), decoder, samples=first)
 

@@ -1,10 +1,11 @@
 """Which part of which shard is requested next; pure, so that the rule can be read and tested alone.
 
 A shard is asked for spans of its bytes. One that is read from front to back is asked for a single span, whose
-end nobody knows before the first answer; one that has a plan is first asked for what the plan wants to see,
-and then for what it has decided on. Spans are requested in parts: the first request for a shard asks for a
-small one, whose answer also tells the shard's length; the rest is asked for in large ones, and the first
-parts of the shards behind it go out meanwhile. A budget bounds what is requested and not yet handed on.
+end, if it is the shard's, nobody knows before the first answer; one that has a plan is first asked for what
+the plan wants to see, and then for what it has decided on. Spans are requested in parts: the first request
+for a shard asks for a small one, whose answer also tells the shard's length; the rest is asked for in large
+ones, and the first parts of the shards behind it go out meanwhile. A budget bounds what is requested and not
+yet handed on.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _MOST_SHARDS_AHEAD = 32
 # each shard takes many.
 _MOST_PLANS_AHEAD = 4
 
-Wanted: TypeAlias = tuple[str, int | Planning]
-"""A shard's URL, and the offset to read all of it from, or the plan of what to read of it."""
+Wanted: TypeAlias = tuple[str, int | Span | Planning]
+"""A shard's URL, and the offset to read it from to its end, the bytes to read, or the plan of what to."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +72,7 @@ class Shard:
         spans: What is still to be requested, in order.
         plan: Says what to read; None for a shard that is read from front to back.
         start: Where such a shard is read from.
+        stop: And up to where, if not to its end.
         layout: What the plan has decided on; None before.
         is_planning: The plan has not said its last word.
         is_asked: A part was requested.
@@ -81,6 +83,7 @@ class Shard:
     spans: deque[Span] = field(default_factory=deque)
     plan: Planning | None = None
     start: int | None = None
+    stop: int = NO_END
     layout: Layout | None = None
     is_planning: bool = False
     is_asked: bool = False
@@ -147,8 +150,8 @@ class Lookahead:
             part.ranged = False
         shard.total = stop if body.total is None else body.total
         if shard.plan is None:
-            part.stop = stop
-            self._ask(shard, [Span(min(stop, shard.total), shard.total)])
+            part.stop = min(stop, shard.stop)
+            self._ask(shard, [Span(min(stop, shard.total), min(shard.stop, shard.total))])
         else:
             self._ask(shard, shard.spans)
 
@@ -181,8 +184,11 @@ class Lookahead:
         while len(self.window) < _MOST_SHARDS_AHEAD and self._plans_ahead() < _MOST_PLANS_AHEAD:
             for url, wanted in islice(self._waiting, 1):
                 if isinstance(wanted, int):
-                    self.window.append(Shard(url, deque([Span(wanted, NO_END)]), start=wanted))
-                    return self.window[-1]
+                    wanted = Span(wanted, NO_END)
+                if isinstance(wanted, Span):
+                    shard = Shard(url, deque([wanted]), start=wanted.start, stop=wanted.stop)
+                    self.window.append(shard)
+                    return shard
                 self.window.append(Shard(url, plan=wanted, is_planning=True))
                 self.to_plan.append(self.window[-1])
                 break

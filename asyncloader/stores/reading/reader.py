@@ -79,8 +79,8 @@ async def read_shards(
 
     Args:
         stores: Where the URLs are opened.
-        shards: Pairs of a URL and the byte offset to read it from, or the plan of what to read of it; asked
-            for one by one, on the loop. The plans run on threads.
+        shards: Pairs of a URL and the byte offset to read it from, the span of bytes, or the plan of what to
+            read of it; asked for one by one, on the loop. The plans run on threads.
         budget: Bounds what is requested and not yet taken by the receiver.
         out: Receives the shards' channels; closing it, or one of them, stops the reading.
 

@@ -1,0 +1,175 @@
+"""Pieces: what lanes are dealt. Whole shards, or equal runs of samples where these are counted.
+
+The shards stand in the epoch's order. Without counts lane ``l`` of ``L`` gets the shards ``l``, ``l + L``,
+and so on. With counts the samples of all shards, one shard after another, are cut into ``L`` runs, of which
+the first ones have one sample more if they cannot all be equal: so every lane has as many batches as every
+other, or the first ones one more, and the global order of batches is the same for any number of ranks to the
+epoch's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from .counts import Deal, take_share
+from .order import draw_order
+
+__all__ = ["Dealing", "Piece", "Pieces"]
+
+# Orders that are kept: those of the repetitions that lanes are in at a time. Each takes 8 bytes a shard, and
+# with counts 8 more.
+_MOST_KEPT = 2
+
+
+class Piece(NamedTuple):
+    """A run of samples of one shard.
+
+    Attributes:
+        shard: Its number among the recipe's.
+        first: Index in the shard of the first sample.
+        stop: Index behind the last one; None for all that there are, however many.
+    """
+
+    shard: int
+    first: int = 0
+    stop: int | None = None
+
+
+class Pieces(Sequence[Piece]):
+    """The pieces of one lane, in the order in which it reads them; each is made when it is asked for.
+
+    Args:
+        shards: Their shards, ``(n,) int64``.
+        counts: Samples of each shard of the recipe, ``(shards,) int64``; None if they are whole, of any
+            length.
+        first: Index of the first sample in the first shard.
+        stop: Index behind the last sample in the last shard; None for all of it.
+    """
+
+    def __init__(
+        self,
+        shards: npt.NDArray[np.int64],
+        counts: npt.NDArray[np.int64] | None = None,
+        first: int = 0,
+        stop: int | None = None,
+    ) -> None:
+        self.shards = shards
+        self._counts = counts
+        self._first = first
+        self._stop = stop
+
+    def __len__(self) -> int:
+        return len(self.shards)
+
+    @overload
+    def __getitem__(self, index: int) -> Piece: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Piece]: ...
+
+    def __getitem__(self, index: int | slice) -> Piece | list[Piece]:
+        places = range(len(self.shards))
+        return list(map(self._at, places[index])) if isinstance(index, slice) else self._at(places[index])
+
+    def __iter__(self) -> Iterator[Piece]:
+        return map(self._at, range(len(self.shards)))
+
+    def _at(self, nth: int) -> Piece:
+        shard = int(self.shards[nth])
+        if self._counts is None:
+            return Piece(shard)
+        is_last = nth == len(self.shards) - 1
+        stop = self._stop if is_last and self._stop is not None else int(self._counts[shard])
+        return Piece(shard, self._first if nth == 0 else 0, stop)
+
+
+class Dealing:
+    """Deals the shards of a recipe to lanes.
+
+    Args:
+        shards: How many there are.
+        counts: Samples of each, ``(shards,) int64``, to cut lanes by; None deals whole shards.
+    """
+
+    def __init__(self, shards: int, counts: npt.NDArray[np.int64] | None = None) -> None:
+        self._shards = shards
+        self._counts = counts
+        #: How many all shards have together, as far as they are counted.
+        self.samples = 0 if counts is None else int(counts.sum())
+        # By what draws them: a lane that is opened finds what another one has worked out.
+        self._orders: dict[Sequence[int] | None, npt.NDArray[np.int64]] = {}
+        self._begins: dict[Sequence[int] | None, npt.NDArray[np.int64]] = {}
+
+    def of_lane(self, lane: int, lanes: int, order_key: tuple[int, ...] | None) -> Pieces:
+        """The pieces of one lane.
+
+        Args:
+            lane: The lane.
+            lanes: Number of lanes.
+            order_key: What draws the epoch's order of shards, such as ``(seed, epoch)``; None keeps the given
+                one.
+        """
+        order = self._order(order_key)
+        if self._counts is None:
+            return Pieces(order[lane::lanes])
+        begins = self._samples_before(order_key, order)
+        begin = lane * (self.samples // lanes) + min(lane, self.samples % lanes)
+        end = begin + take_share(self.samples, lane, lanes)
+        # Shards without samples belong to the lane that they stand in, so that each is read, and checked,
+        # once.
+        low = int(begins.searchsorted(begin, "left"))
+        high = len(order) if lane == lanes - 1 else int(begins.searchsorted(end, "left"))
+        if begin < end and (low == len(order) or begins[low] > begin):
+            low -= 1  # this lane begins inside of the shard before
+        if low >= high:
+            return Pieces(order[:0])
+        first = max(begin - int(begins[low]), 0)
+        stop = min(end - int(begins[high - 1]), int(self._counts[order[high - 1]]))
+        return Pieces(order[low:high], self._counts, first, stop)
+
+    def count_lanes(self, deal: Deal, counts: npt.NDArray[np.int64] | None = None) -> list[float]:
+        """The samples of each lane of ``deal``.
+
+        Args:
+            deal: The lanes.
+            counts: Samples of each shard; those that lanes are cut by if None.
+        """
+        if self._counts is not None:
+            return [take_share(self.samples, lane, deal.lane_count) for lane in deal.lanes]
+        assert counts is not None, "nobody has counted the samples"
+        in_order = counts[self._order(deal.order_key)]
+        return [int(in_order[lane :: deal.lane_count].sum()) for lane in deal.lanes]
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_orders": {}, "_begins": {}}
+
+    def _order(self, key: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
+        """All shards in the epoch's order, ``(shards,) int64``."""
+        if (order := self._orders.get(key)) is None:
+            order = np.arange(self._shards) if key is None else draw_order(self._shards, *key)
+            _keep(self._orders, key, order)
+        return order
+
+    def _samples_before(
+        self, key: tuple[int, ...] | None, order: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """How many samples come before each shard, in the epoch's order: ``(shards,) int64``."""
+        if (begins := self._begins.get(key)) is None:
+            assert self._counts is not None
+            begins = np.zeros(self._shards, np.int64)
+            np.cumsum(self._counts[order[:-1]], out=begins[1:])
+            _keep(self._begins, key, begins)
+        return begins
+
+
+def _keep(
+    kept: dict[Sequence[int] | None, npt.NDArray[np.int64]],
+    key: Sequence[int] | None,
+    made: npt.NDArray[np.int64],
+) -> None:
+    while len(kept) >= _MOST_KEPT:
+        kept.pop(next(iter(kept)), None)
+    kept[key] = made

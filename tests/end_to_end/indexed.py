@@ -1,0 +1,92 @@
+"""Indexed shards of every format, small, but with offsets as dense as those of large ones."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+
+import asyncloader as al
+from asyncloader.blocks import OffsetTrail
+from asyncloader.formats import format_of, formats, open_decoder
+from asyncloader.manifest.entries import Expected
+from asyncloader.manifest.folder import update_manifest
+from asyncloader.manifest.offsets import OffsetPicker, Offsets
+
+__all__ = ["SUFFIXES", "index_entry", "write_indexed"]
+
+SUFFIXES = ("tar", "jsonl", "txt", "jsonl.zst", "tar.gz", "parquet", "arrow")
+
+
+def write_indexed(
+    folder: Path, suffix: str, counts: Sequence[int], *, rate_bytes: int = 3000, sample_bytes: int = 300
+) -> list[str]:
+    """Write a shard of each count, and an index with an offset every ``rate_bytes``; gives their paths.
+
+    Sample ``i`` of shard ``s`` has the ``number`` ``1000 * s + i``; in tar, as text in ``number``, and of
+    ``txt`` its line is that.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    paths, entries = [], {}
+    for shard, count in enumerate(counts):
+        path = folder / f"part-{shard:03d}.{suffix}"
+        _write(path, [1000 * shard + index for index in range(count)], "x" * sample_bytes)
+        paths.append(str(path))
+        entries[path.name] = index_entry(path, count, rate_bytes)
+    (folder / "manifest.json").unlink(missing_ok=True)  # the writer's, with its own offsets
+    update_manifest(str(folder / "manifest.json"), entries)
+    return paths
+
+
+def index_entry(path: Path, count: int, rate_bytes: int) -> Expected:
+    """What an index says of a shard."""
+    content = path.read_bytes()
+    offsets: Offsets = ()
+    if formats[format_of(str(path))].decoder is not None:
+        picker, decoder = OffsetPicker(rate_bytes), open_decoder(format_of(str(path)))
+        for block in (*decoder.feed(content), *decoder.finish()):
+            assert isinstance(block.trail, OffsetTrail)
+            if block.trail.ends is not None:
+                picker.add_run(block.trail.first, block.trail.ends)
+        offsets = picker.picked(count)
+    return Expected(len(content), count, hashlib.sha256(content).digest(), None, offsets)
+
+
+def number_of(sample: dict[str, Any]) -> int:
+    return int(sample["text"] if "text" in sample else sample["number"])
+
+
+def _write(path: Path, numbers: Sequence[int], filling: str) -> None:
+    if path.suffix in (".parquet", ".arrow"):
+        table = pa.table({"number": pa.array(numbers, pa.int64()), "filling": [filling] * len(numbers)})
+        if path.suffix == ".parquet":
+            pyarrow.parquet.write_table(table, path, row_group_size=max(7, len(numbers) // 30))
+        else:
+            pyarrow.feather.write_feather(table, str(path), compression="uncompressed", chunksize=7)
+    elif path.suffix == ".txt":
+        path.write_text("".join(f"{number}\n" for number in numbers))
+    elif not numbers:
+        path.write_bytes(bytes(1024) if path.suffix == ".tar" else _empty(path))
+    else:
+        with al.ShardWriter(path) as writer:
+            for number in numbers:
+                writer.write(
+                    {"__key__": str(number), "number": b"%d" % number, "filling": filling.encode()}
+                    if ".tar" in path.name
+                    else {"number": number, "filling": filling}
+                )
+
+
+def _empty(path: Path) -> bytes:
+    import gzip
+
+    import zstandard
+
+    if path.name.endswith(".tar.gz"):
+        return gzip.compress(bytes(1024))
+    return zstandard.compress(b"") if path.suffix == ".zst" else b""
