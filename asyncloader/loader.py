@@ -22,7 +22,7 @@ from .kinds.kind import Kind, Loader
 from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
 from .ops.batching import Batching
-from .options import check_batching
+from .options import check_batching, check_snapshot
 from .progress import Statistics
 from .torch_kind.iterate import AsyncDoor
 from .torch_private import attributes_at_rest
@@ -108,6 +108,9 @@ class DataLoader(Loader[T]):
             ``"raise"`` a ``RanksError``. ``"ignore"``: each rank by itself. None, the default, is ``"stop"``
             where this world is that of ``torch.distributed``'s process group, since a collective of fewer
             ranks waits for ever, and ``"ignore"`` elsewhere.
+        snapshot_every_n_steps: How many batches an iterable dataset with a ``state_dict`` is read between two
+            calls of it, in each worker, as in torchdata's StatefulDataLoader; those after the last call are
+            read again on resume. 1, since most states are cheap. Streams and samplers need no such number.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, a function that
@@ -144,11 +147,13 @@ class DataLoader(Loader[T]):
         ahead: int | None = None,
         batching: Batching | None = None,
         uneven: str | None = None,
+        snapshot_every_n_steps: int = 1,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
         self.batching, self.uneven = batching, uneven
+        self.snapshot_every_n_steps = check_snapshot(snapshot_every_n_steps)
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
         self._kind.check(
@@ -228,8 +233,8 @@ class DataLoader(Loader[T]):
 
         Inside the loop after the last batch it says that the epoch is over: resuming gives no batch, and
         then the next epoch; where the length was asked for before the first batch, it is the beginning of
-        the next epoch at once. After the loop has ended it is the beginning of the next epoch. Datasets of
-        torch's kinds have no positions: their state is a count of batches, for a warning.
+        the next epoch at once. After the loop has ended it is the beginning of the next epoch. Of torch's
+        kinds it has what a stateful sampler or dataset returns, as it is, and the states of generators.
         """
         return self._kind.state_dict(self)
 
@@ -239,12 +244,15 @@ class DataLoader(Loader[T]):
         So may the number of ranks, with the state that ``merge_states`` makes of those of all ranks: any
         world size that divides the number of lanes loads it, and each rank takes what is its own.
 
-        A dataset of torch's kinds begins its next epoch at the beginning, and warns of it if the state
-        was saved in the middle of one.
+        Of torch's kinds: a map-style dataset draws the same order and passes over what was delivered,
+        unread; if the order or the workers' seeds come from torch's default generator, that is set to its
+        state of when ``state`` was made, at once. An iterable dataset needs the same number of workers; with
+        ``state_dict`` and ``load_state_dict`` of its own it goes on, without them it is read again from the
+        beginning of the epoch, and a warning says so.
 
         Raises:
-            ValueError: The state is of another recipe, shard list or batch size, or of one rank of another
-                world; the message names each difference.
+            ValueError: The state is of another recipe, shard list, batch size or sampler, or of one rank of
+                another world; the message names each difference. Nothing is changed then.
         """
         self._kind.load_state_dict(self, state)
 
