@@ -22,7 +22,7 @@ from .kinds.kind import Kind, Loader
 from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
 from .ops.batching import Batching
-from .options import check_batching
+from .options import check_batching, check_snapshot
 from .progress import Statistics
 from .torch_kind.iterate import AsyncDoor
 from .torch_private import attributes_at_rest
@@ -72,10 +72,8 @@ class DataLoader(Loader[T]):
         collate_fn: Makes a batch of a list of samples; torch's rules by default.
         pin_memory: Hand on batches in page-locked memory. Without an accelerator it warns, as torch.
         drop_last: Leave out the short last batch; of a stream, that of each lane.
-        timeout: Seconds that a batch may take to come; 0 for as long as it takes. The TimeoutError of a
-            stream says which worker it is that takes so long, whether it runs, sleeps or was stopped, and
-            where its Python code is. For torch's kinds: from workers, and the error says which worker was at
-            which batch.
+        timeout: Seconds that a batch may take to come; 0 for as long as it takes. The TimeoutError says which
+            worker takes so long; of a stream, whether it runs, sleeps or was stopped, and where its code is.
         worker_init_fn: Called with the worker's number in each worker, after seeding.
         multiprocessing_context: How workers start, torch's platform default if None. Whatever is
             pickled for them goes by cloudpickle, so lambdas and local classes do. Streams refuse it:
@@ -86,9 +84,8 @@ class DataLoader(Loader[T]):
         persistent_workers: Keep the workers from epoch to epoch. Makes no difference to a stream, whose
             workers start in milliseconds; what is expensive, a process that has imported torch, is kept.
         pin_memory_device: Deprecated by torch; warns as there.
-        in_order: False hands on batches as workers are done with them, each once, and states are as exact;
-            the order is then another in each run. A stream without workers, or with ``ahead=0``, always
-            comes in order.
+        in_order: False hands on batches as workers are done with them, each once, in another order in each
+            run; states are as exact. A stream without workers, or with ``ahead=0``, always comes in order.
         device: For streams: deliver batches on this device, copied on a side stream (implies
             page-locked memory).
         lanes: For streams: into how many an epoch is dealt; the same number gives the same batches for
@@ -102,19 +99,19 @@ class DataLoader(Loader[T]):
             windows and the batches in your hands come on top.
         progress: For streams: show a tqdm bar.
         ahead: For streams: how many samples may be made beyond those of the batches asked for, by all
-            processes of this rank together, dealt evenly to its lanes. For functions whose calls cost money
-            or quota: with 0 a batch's calls are made when it is asked for. None, the default, does not
-            count them, so that the consumer waits least.
+            processes of this rank together, dealt evenly to its lanes. For calls that cost money or quota:
+            with 0 they are made when a batch is asked for. None, the default, counts none: least waiting.
         batching: For streams: which samples make a batch, instead of a fixed number of them:
             ``TokenBatches``, ``Buckets`` or ``Pack``. Excludes ``batch_size`` and ``drop_last``.
         uneven: For streams: what ranks do when some have no batch for a step and others have: ``"stop"``
-            together, and warn; ``"pad"``: go on with batches of no samples, which ``is_empty`` tells;
-            ``"raise"`` a ``RanksError``. ``"ignore"``: each rank by itself. None, the default, is ``"stop"``
-            where this world is that of ``torch.distributed``'s process group, since a collective of fewer
-            ranks waits for ever, and ``"ignore"`` elsewhere.
+            together, and warn; ``"pad"`` with batches of no samples, which ``is_empty`` tells; ``"raise"`` a
+            ``RanksError``; ``"ignore"``. None, the default, is ``"stop"`` where this world is that of the
+            process group, since a collective of fewer ranks waits for ever, and ``"ignore"`` elsewhere.
         worker_restarts: For streams: how many workers that were killed, or crashed, are replaced in a pass,
             which goes on with the same batches; 3 by default, enough for accidents. A second death at the
             same place is always an error, and what user code raises is never tried again.
+        snapshot_every_n_steps: How many batches each worker reads of an iterable dataset with a ``state_dict``
+            between two calls of it; those after the last are read again on resume. 1, since most are cheap.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, a function that
@@ -152,11 +149,13 @@ class DataLoader(Loader[T]):
         batching: Batching | None = None,
         uneven: str | None = None,
         worker_restarts: int | None = None,
+        snapshot_every_n_steps: int = 1,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
+        self.snapshot_every_n_steps = check_snapshot(snapshot_every_n_steps)
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
         self._kind.check(
@@ -236,8 +235,8 @@ class DataLoader(Loader[T]):
 
         Inside the loop after the last batch it says that the epoch is over: resuming gives no batch, and
         then the next epoch; where the length was asked for before the first batch, it is the beginning of
-        the next epoch at once. After the loop has ended it is the beginning of the next epoch. Datasets of
-        torch's kinds have no positions: their state is a count of batches, for a warning.
+        the next epoch at once. After the loop has ended it is the beginning of the next epoch. Of torch's
+        kinds it has what a stateful sampler or dataset returns, as it is, and the states of generators.
         """
         return self._kind.state_dict(self)
 
@@ -247,12 +246,15 @@ class DataLoader(Loader[T]):
         So may the number of ranks, with the state that ``merge_states`` makes of those of all ranks: any
         world size that divides the number of lanes loads it, and each rank takes what is its own.
 
-        A dataset of torch's kinds begins its next epoch at the beginning, and warns of it if the state
-        was saved in the middle of one.
+        Of torch's kinds: a map-style dataset draws the same order and passes over what was delivered,
+        unread; if the order or the workers' seeds come from torch's default generator, that is set to its
+        state of when ``state`` was made, at once. An iterable dataset needs the same number of workers; with
+        ``state_dict`` and ``load_state_dict`` of its own it goes on, without them it is read again from the
+        beginning of the epoch, and a warning says so.
 
         Raises:
-            ValueError: The state is of another recipe, shard list or batch size, or of one rank of another
-                world; the message names each difference.
+            ValueError: The state is of another recipe, shard list, batch size or sampler, or of one rank of
+                another world; the message names each difference. Nothing is changed then.
         """
         self._kind.load_state_dict(self, state)
 

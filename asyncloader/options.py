@@ -6,7 +6,14 @@ from typing import Any
 
 from .quantity import as_whole, parse_bytes
 
-__all__ = ["check_ahead", "check_batching", "check_streaming", "check_uneven", "memory_bytes"]
+__all__ = [
+    "check_ahead",
+    "check_batching",
+    "check_snapshot",
+    "check_streaming",
+    "check_uneven",
+    "memory_bytes",
+]
 
 # A lane must be able to hold a first part and the block decoded from it, whatever the user says.
 _LEAST_MEMORY = 16 << 20
@@ -34,6 +41,20 @@ def check_restarts(worker_restarts: object) -> None:
             "worker_restarts should be how many workers may be replaced in a pass, 0 or more, or None for "
             f"the default, but got worker_restarts={restarts!r}"
         )
+
+
+def check_snapshot(every: object) -> int:
+    """Check after how many batches a dataset is asked where it is.
+
+    Raises:
+        ValueError: No int, or less than 1.
+    """
+    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+        raise ValueError(
+            "snapshot_every_n_steps should be a number of batches, 1 or more, but got "
+            f"snapshot_every_n_steps={every!r}"
+        )
+    return every
 
 
 def check_batching(batching: object, batch_size: int | None, drop_last: bool) -> int | None:

@@ -33,7 +33,7 @@ from collections.abc import Callable
 from multiprocessing.connection import wait
 from time import monotonic
 from traceback import clear_frames
-from typing import Any, Protocol
+from typing import Any
 
 from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, _utils
@@ -46,10 +46,11 @@ from torch.utils.data._utils.collate import (
 )
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
+from .torch_pass import Pass
+
 __all__ = [
     "ExceptionWrapper",
     "HereIterator",
-    "Pass",
     "TorchWorkerInfo",
     "WorkersIterator",
     "attributes_at_rest",
@@ -111,16 +112,27 @@ def frozen_worker_info(torchs: Any) -> Any:
 TorchWorkerInfo: Any = frozen_worker_info(_utils.worker.WorkerInfo)
 
 
-class Pass(Protocol):
-    """Told of how a pass goes."""
+class _Told:
+    """What both of torch's iterators have in common: the pass that they tell, and its seed."""
 
-    def begin(self) -> None: ...
+    _told: Pass
+    _seed = 0
 
-    def deliver(self, batch: Any) -> Any:
-        """The batch as the consumer gets it."""
-        ...
+    @property
+    def _base_seed(self) -> int:
+        return self._seed
 
-    def end(self) -> None: ...
+    @_base_seed.setter
+    def _base_seed(self, drawn: int) -> None:
+        self._seed = self._told.seed(drawn)  # torch draws it and seeds its workers with it in one go
+
+    def defer(self) -> None:
+        """Count a batch as delivered with ``hand_over`` only, for a loop that may not take it at once."""
+        self._told.defer()
+
+    def hand_over(self) -> None:
+        """The consumer has got what ``next`` returned."""
+        self._told.hand_over()
 
 
 def forget_iterator(loader: Any) -> None:
@@ -137,7 +149,7 @@ def attributes_at_rest(loader: Any) -> dict[str, Any]:
     return attributes
 
 
-class HereIterator(_SingleProcessDataLoaderIter):
+class HereIterator(_Told, _SingleProcessDataLoaderIter):  # type: ignore[misc]  # a property of ours
     """torch's loop in this process.
 
     Args:
@@ -150,6 +162,7 @@ class HereIterator(_SingleProcessDataLoaderIter):
         self._told = told
         self._interrupt = interrupt
         super().__init__(view)
+        self._num_yielded = told.batches
 
     def _next_data(self) -> Any:
         try:
@@ -157,7 +170,7 @@ class HereIterator(_SingleProcessDataLoaderIter):
         except StopIteration:
             self._told.end()
             raise
-        return self._told.deliver(batch)
+        return self._told.deliver(batch, None, None)
 
     def leave(self) -> None:
         """Have a ``next`` in another thread stop waiting."""
@@ -167,7 +180,7 @@ class HereIterator(_SingleProcessDataLoaderIter):
         """Nothing: it has no processes."""
 
 
-class WorkersIterator(_MultiProcessingDataLoaderIter):
+class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[misc]  # a property of ours
     """torch's loop over worker processes, which end within about a second however it is left.
 
     Args:
@@ -202,8 +215,10 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             # persistent workers and hands on what it then has, gets new ones.
             loader._iterator = loader._get_iterator()
             return
-        self._told.begin()
+        if not first_iter:
+            self._told.begin()
         super()._reset(loader, first_iter)
+        self._num_yielded = self._told.batches
 
     def _next_data(self) -> Any:
         try:
@@ -215,7 +230,13 @@ class WorkersIterator(_MultiProcessingDataLoaderIter):
             if isinstance(error, StopIteration):
                 self._told.end()
             raise
-        return self._told.deliver(batch)
+        pending = None if self._in_order else self._task_info.keys()
+        return self._told.deliver(batch, self._rcvd_idx, pending)
+
+    def _try_put_index(self) -> None:
+        for _ in range(self._told.take_turn()):
+            next(self._worker_queue_idx_cycle)
+        super()._try_put_index()
 
     def _get_data(self) -> Any:
         try:

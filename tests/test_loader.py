@@ -378,19 +378,6 @@ def test_closing_ends_the_workers_of_torchs_loop(workers: int, keep: bool) -> No
         del batches, loader  # torch's own hold queues
 
 
-def test_a_state_of_torchs_loop_has_no_position_and_says_so() -> None:
-    for workers in (0, 1):
-        loader = al.DataLoader(range(8), 2, num_workers=workers)
-        for _ in loader:
-            state = loader.state_dict()
-        assert state == {"version": 1, "kind": "torch", "batches": 4}
-        ended = loader.state_dict()
-        loader.load_state_dict(ended)  # between two epochs there is nothing to lose
-        with pytest.warns(UserWarning, match="after 4 batches of an epoch, but a range .* at the beginning"):
-            loader.load_state_dict(state)
-        assert len(list(loader)) == 4
-
-
 def test_a_state_of_the_other_kind_is_refused() -> None:
     stream, mapped = al.DataLoader(numbers()), al.DataLoader(range(8))
     with pytest.raises(ValueError, match=r"over a range .*saved by a stream's loader"):

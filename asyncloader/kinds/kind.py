@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
 
 import torch.utils.data
 
 from ..ops.batching import Batching
+from ..plan.topology import process_group, resolve_world
 from ..progress import Statistics
 
 __all__ = ["Kind", "Loader"]
@@ -31,6 +33,15 @@ class Loader(torch.utils.data.DataLoader[T]):
     batching: Batching | None
     uneven: str | None
     worker_restarts: int | None
+    snapshot_every_n_steps: int
+
+    @property
+    def use_stateful_dataloader(self) -> bool:
+        """What accelerate asks, for a loader that it hands on as it is: whether to save and load its state.
+
+        It has one file for all ranks, which all write, so that it must not where there are several.
+        """
+        return resolve_world(None, None, lambda: process_group(sys.modules), {}).size == 1
 
 
 class Kind(Protocol):
@@ -85,7 +96,7 @@ class Kind(Protocol):
         ...
 
     def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:
-        """The position after the last batch delivered, JSON-plain; of a kind without positions, a count."""
+        """The position after the last batch delivered, as a new dict."""
         ...
 
     def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:

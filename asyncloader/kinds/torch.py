@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
-import warnings
 import weakref
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch.utils.data
@@ -14,7 +15,8 @@ import torch.utils.data
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import Statistics
 from ..torch_kind.adapt import for_torch
-from ..torch_kind.iterate import Delivered, close_torch_iterator, open_torch_iterator
+from ..torch_kind.iterate import close_torch_iterator
+from ..torch_kind.resuming import Standing
 from ..torch_kind.unsplit import UnsplitNotice
 from ..torch_private import forget_iterator
 from .kind import Loader
@@ -37,7 +39,7 @@ class TorchKind:
         self.seen = for_torch(dataset)
         self._dataset = dataset
         self._notice = UnsplitNotice()
-        self._delivered = Delivered()
+        self._standing = Standing()
         self._latest: weakref.ref[Any] | None = None
 
     def check(self, loader: Loader[Any], **torchs: Any) -> None:
@@ -60,13 +62,15 @@ class TorchKind:
     def open(self, loader: Loader[Any]) -> Any:
         # An adapter stands in for its dataset; all else is what the loader has, which may be replaced.
         dataset = self.seen if self.seen is not self._dataset else loader.dataset
-        self._delivered = Delivered()
-        iterator = open_torch_iterator(loader, dataset, self._world, self._notice, self._delivered)
+        tell_unsplit = partial(self._notice.tell, loader.dataset)
+        iterator = self._standing.open(loader, dataset, self._world, tell_unsplit)
         self._latest = weakref.ref(iterator)
         return iterator
 
     def length(self, loader: Loader[Any]) -> int:
-        return torch.utils.data.DataLoader.__len__(loader)
+        length = torch.utils.data.DataLoader.__len__(loader)
+        self._standing.promise(length)
+        return length
 
     def set_epoch(self, loader: Loader[Any], epoch: int) -> None:
         batch_sampler = loader.batch_sampler
@@ -83,21 +87,10 @@ class TorchKind:
         )
 
     def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:
-        return {"version": 1, "kind": "torch", "batches": self._delivered.batches}
+        return self._standing.save(loader, self._world)
 
     def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:
-        if not isinstance(state, Mapping) or state.get("kind") != "torch":
-            raise ValueError(
-                f"expected the state of a loader over a {type(self._dataset).__name__} or another dataset "
-                "that torch's own loop reads, but got another one; was it saved by a stream's loader?"
-            )
-        if state.get("batches"):
-            warnings.warn(
-                f"the state was saved after {state['batches']} batches of an epoch, but a "
-                f"{type(self._dataset).__name__} is read by torch's own loop, which has no positions: its "
-                "next epoch begins at the beginning. Streams (from_urls, from_iterable) resume exactly",
-                stacklevel=3,
-            )
+        self._standing.load(state, loader, self._world)
 
     def describe(self, loader: Loader[Any]) -> list[str]:
         return []
@@ -110,7 +103,7 @@ class TorchKind:
         forget_iterator(loader)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_latest": None, "_delivered": Delivered(self._delivered.batches)}
+        return {**self.__dict__, "_latest": None, "_standing": copy.copy(self._standing)}
 
 
 def _world_of_workers(rank: int | None, world_size: int | None) -> World:

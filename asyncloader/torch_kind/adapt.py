@@ -19,11 +19,13 @@ from .._flow.engine import Engine, Scope
 from ..sources.iterables import iterate_async
 
 __all__ = [
+    "Adapter",
     "AsyncFetched",
     "AsyncIterated",
     "PlainIterated",
     "for_loop",
     "for_torch",
+    "is_iterable",
     "torch_reads",
 ]
 
@@ -62,6 +64,11 @@ def for_loop(dataset: Any, num_workers: int) -> Any:
     return dataset
 
 
+def is_iterable(dataset: Any) -> bool:
+    """Whether ``dataset`` is iterable style, in torch's eyes or in ours."""
+    return isinstance(for_torch(dataset), IterableDataset)
+
+
 def _is_async(dataset: Any) -> bool:
     """Whether ``dataset[index]`` or its ``__getitems__`` gives something to be awaited."""
     if isinstance(dataset, Subset):
@@ -84,7 +91,7 @@ def _fetches_together(dataset: Any) -> bool:
     return bool(getattr(dataset, "__getitems__", None))
 
 
-class _Adapter:
+class Adapter:
     """Holds a dataset."""
 
     def __init__(self, dataset: Any) -> None:
@@ -120,7 +127,7 @@ class _EngineHere:
         return _EngineHere, ()
 
 
-class AsyncFetched(_Adapter):
+class AsyncFetched(Adapter):
     """A map-style dataset whose ``__getitem__`` or ``__getitems__`` is a coroutine function.
 
     The items of a batch are fetched concurrently, and come in the sampler's order.
@@ -175,7 +182,7 @@ class AsyncFetched(_Adapter):
                 raise
 
 
-class Fetched(_Adapter):
+class Fetched(Adapter):
     """A map-style dataset in a worker, whose errors name the index."""
 
     def __getitem__(self, index: Any) -> Any:
@@ -205,7 +212,7 @@ class Fetched(_Adapter):
         return items
 
 
-class AsyncIterated(_Adapter, IterableDataset[Any]):
+class AsyncIterated(Adapter, IterableDataset[Any]):
     """An object with ``__aiter__`` as an iterable dataset; it is iterated on an engine's loop."""
 
     def __init__(self, dataset: Any) -> None:
@@ -219,7 +226,7 @@ class AsyncIterated(_Adapter, IterableDataset[Any]):
         return len(self.dataset)
 
 
-class PlainIterated(_Adapter, IterableDataset[Any]):
+class PlainIterated(Adapter, IterableDataset[Any]):
     """An iterable that is no ``IterableDataset`` and has no ``__getitem__``."""
 
     def __init__(self, dataset: Any) -> None:

@@ -9,34 +9,32 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from torch.utils.data import DataLoader, IterableDataset, IterDataPipe, MapDataPipe
+from torch.utils.data import DataLoader, IterDataPipe, MapDataPipe
 from torch.utils.data import get_worker_info as torch_worker_info
 
 from .._flow.channel import Channel, EndOfChannel
 from ..descriptors import occupy_standard_descriptors
 from ..plan.topology import World
 from ..torch_private import HereIterator, WorkersIterator
-from ..tracebacks import Line, users_line
-from .adapt import AsyncFetched, AsyncIterated, for_loop
+from .adapt import Adapter, AsyncFetched, AsyncIterated, for_loop
+from .indices import Indices
+from .passes import Pass
+from .reading import Carrying, Reading
 from .travel import ByValue, Roads, travels_by_pickle
-from .unsplit import Unsplit, UnsplitNotice, WatchedCollate
 from .worker_info import enter_worker
 
-__all__ = ["AsyncDoor", "Delivered", "close_torch_iterator", "open_torch_iterator"]
-
-
-@dataclass(slots=True)
-class Delivered:
-    """How many batches a pass has handed out: 0 before its first one, and once it has ended."""
-
-    batches: int = 0
+__all__ = ["AsyncDoor", "close_torch_iterator", "open_torch_iterator"]
 
 
 def open_torch_iterator(
-    loader: DataLoader[Any], dataset: Any, world: World, notice: UnsplitNotice, delivered: Delivered
+    loader: DataLoader[Any],
+    dataset: Any,
+    world: World,
+    told: Pass,
+    indices: Indices,
+    reading: Callable[[Any], Reading] | None,
 ) -> HereIterator | WorkersIterator:
     """torch's iterator over ``loader``.
 
@@ -44,23 +42,27 @@ def open_torch_iterator(
         loader: Its attributes say how; they stay as they are.
         dataset: The loader's dataset as torch's constructor saw it (``adapt.for_torch``).
         world: What the workers are told of their rank.
-        notice: Told of a dataset that several workers read and none has split.
-        delivered: Counts the batches handed out.
+        told: Of the pass, and by which it is told where to begin.
+        indices: What stands for the loader's sampler.
+        reading: Makes of an iterable dataset what stands for it.
     """
-    counted = _Pass(delivered, partial(notice.tell, loader.dataset))
     seen = for_loop(dataset, loader.num_workers)
+    pipe = isinstance(seen, IterDataPipe | MapDataPipe)
     view = copy.copy(loader)
+    _set(view, "sampler" if loader.batch_sampler is None else "batch_sampler", indices)
     _set(view, "dataset", seen)
+    if reading is not None:
+        read = reading(seen)
+        _set(view, "dataset", read)
+        here = None if loader.num_workers else read
+        _set(view, "collate_fn", Carrying(loader.collate_fn, here, several=loader.num_workers > 1))
     if loader.num_workers == 0:
         if not isinstance(seen, AsyncFetched | AsyncIterated):
-            return HereIterator(view, counted, interrupt=_nothing)
-        iterator = HereIterator(view, counted, interrupt=seen.engine.stop)
+            return HereIterator(view, told, interrupt=_nothing)
+        iterator = HereIterator(view, told, interrupt=seen.engine.stop)
         weakref.finalize(iterator, seen.engine.stop)
         return iterator
     _set(view, "worker_init_fn", _Enter(loader.worker_init_fn, world))
-    pipe = isinstance(seen, IterDataPipe | MapDataPipe)
-    if loader.num_workers > 1 and isinstance(seen, IterableDataset) and not pipe:
-        _set(view, "collate_fn", WatchedCollate(loader.collate_fn))
     if travels_by_pickle(loader.multiprocessing_context):
         for name in ("dataset", "collate_fn", "worker_init_fn"):
             if name != "dataset" or not pipe:  # torch must see that it is one, and pickles it itself
@@ -68,38 +70,13 @@ def open_torch_iterator(
     _set(view, "multiprocessing_context", Roads(loader.multiprocessing_context))
     loader.check_worker_number_rationality()
     occupy_standard_descriptors()  # also for the workers, which inherit them
-    return WorkersIterator(view, counted)
+    return WorkersIterator(view, told)
 
 
 def close_torch_iterator(iterator: HereIterator | WorkersIterator) -> None:
     """End the workers of ``iterator``, if it has any, also where a thread waits for them. Idempotent."""
     iterator.leave()
     iterator.end()
-
-
-class _Pass:
-    """What torch's loop tells of a pass."""
-
-    def __init__(self, delivered: Delivered, tell_unsplit: Callable[[Line], None]) -> None:
-        self._delivered = delivered
-        self._tell_unsplit = tell_unsplit
-        #: Where the pass was opened, which is the line of its loop: ``async for`` reads it on another thread.
-        self._line = users_line()
-
-    def begin(self) -> None:
-        self._delivered.batches = 0
-        self._line = users_line()
-
-    def deliver(self, batch: Any) -> Any:
-        """The batch as the consumer gets it."""
-        self._delivered.batches += 1
-        if not isinstance(batch, Unsplit):
-            return batch
-        self._tell_unsplit(self._line)
-        return batch.batch
-
-    def end(self) -> None:
-        self._delivered.batches = 0
 
 
 @dataclass(frozen=True)
@@ -113,14 +90,11 @@ class _Enter:
         info = torch_worker_info()
         assert info is not None, "called outside a worker"
         dataset = info.dataset
-        while hasattr(dataset, "dataset") and type(dataset).__module__ == _ADAPTERS:
+        while isinstance(dataset, Adapter):
             dataset = dataset.dataset
         enter_worker(worker, info.num_workers, info.seed, dataset, self.world.rank, self.world.size)
         if self.user_fn is not None:
             self.user_fn(worker)
-
-
-_ADAPTERS = AsyncFetched.__module__
 
 
 class AsyncDoor:
@@ -132,6 +106,7 @@ class AsyncDoor:
     """
 
     def __init__(self, iterator: Any) -> None:
+        getattr(iterator, "defer", bool)()
         self._calls = _Calls(iterator)
         self._closer = weakref.finalize(self, self._calls.leave)
         # At the interpreter's end no thread can be started, and multiprocessing ends its processes itself.
@@ -146,6 +121,7 @@ class AsyncDoor:
         except BaseException:
             del self  # the error's traceback holds this frame: not also the door, and so the workers
             raise
+        self._calls.hand_over()
         if batch is _END:
             await self.aclose()
             raise StopAsyncIteration
@@ -187,6 +163,10 @@ class _Calls:
             raise
         self._waiting = None
         return batch
+
+    def hand_over(self) -> None:
+        """The batch is the consumer's now: only then does it count as delivered."""
+        getattr(self._iterator, "hand_over", bool)()
 
     def _ask(self) -> None:
         if self._thread is None:

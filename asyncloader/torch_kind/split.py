@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
 from torch.utils.data import IterableDataset
 
 from ..plan.topology import process_group, resolve_world
+from .stateful import is_stateful, pass_over, tell
 from .worker_info import get_worker_info
 
 __all__ = ["Split", "split"]
@@ -31,7 +32,44 @@ class Split(IterableDataset[Any]):
             worker, workers = info.id, info.num_workers
             if self._given == (None, None):
                 rank, size = getattr(info, "rank", rank), getattr(info, "world_size", size)
-        return islice(iter(self.dataset), rank * workers + worker, None, size * workers)
+        first, step = rank * workers + worker, size * workers
+        items = iter(self.dataset)
+        if is_stateful(self.dataset) or is_stateful(items):
+            return _Dealt(self.dataset, items, first, step)
+        return islice(items, first, None, step)
+
+
+class _Dealt:
+    """Every so many items of a stateful dataset; stateful itself."""
+
+    def __init__(self, dataset: Iterable[Any], items: Iterator[Any], first: int, step: int) -> None:
+        self._dataset = dataset
+        self._items = items
+        self._step = step
+        self._others = first
+
+    def __iter__(self) -> _Dealt:
+        return self
+
+    def __next__(self) -> Any:
+        pass_over(self._items, self._others)
+        self._others = 0  # also if what comes next fails
+        item = next(self._items)
+        self._others = self._step - 1
+        return item
+
+    def state_dict(self) -> dict[str, Any]:
+        parts: dict[str, Any] = {"dataset": self._dataset, "items": self._items}
+        told = {name: part.state_dict() for name, part in parts.items() if is_stateful(part)}
+        return {"others": self._others, **told}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._others = state["others"]
+        if "dataset" in state:
+            tell(self._dataset, state["dataset"])
+            self._items = iter(self._dataset)
+        if "items" in state:
+            tell(self._items, state["items"])
 
 
 def split(dataset: Iterable[Any], *, rank: int | None = None, world_size: int | None = None) -> Split:

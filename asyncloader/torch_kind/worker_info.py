@@ -10,7 +10,7 @@ from torch.utils.data import get_worker_info as torch_worker_info
 from ..plan.topology import current_topology
 from ..torch_private import TorchWorkerInfo, set_worker_info
 
-__all__ = ["WorkerInfo", "enter_worker", "get_worker_info", "is_first_worker", "was_asked"]
+__all__ = ["WorkerInfo", "enter_worker", "get_worker_info", "is_first_worker", "was_asked", "worker_number"]
 
 # Whether the dataset in this process has looked at its number. One process is one worker, for life.
 _asked = False
@@ -61,10 +61,15 @@ def enter_worker(worker: int, num_workers: int, seed: int, dataset: Any, rank: i
     _asked = False
 
 
+def worker_number() -> int:
+    """This worker's number, 0 where there are none; looking does not count as asking."""
+    info = torch_worker_info()
+    return 0 if info is None else int(object.__getattribute__(info, "id"))
+
+
 def is_first_worker() -> bool:
     """Whether this process is worker 0; looking does not count as asking."""
-    info = torch_worker_info()
-    return info is not None and object.__getattribute__(info, "id") == 0
+    return torch_worker_info() is not None and worker_number() == 0
 
 
 def was_asked() -> bool:

@@ -68,6 +68,10 @@ SAYS = {
     "presigned_urls.py": r"100 samples with 0 workers\n100 samples with 2 workers\nwithout renew: 403",
     "random_augmentation.py": r"cropped and noised alike with 0, 1 and 3 workers, and after a break\n",
     "resume.py": r"25 batches before, 55 after, together the same as 80 without a stop\n(.*\n)+.*'seed': 1",
+    "resume_map_style.py": (
+        r"map style: 600 samples before, 400 after, each once; the next epoch is the same\n"
+        r"iterable: 600 samples before, 400 after, each once\n.*positions of 2 workers.*num_workers=1"
+    ),
     "slow_step.py": (
         r"waited \d+% of the time, NetworkCounts\(requests=\d+, .*\n"
         r"shards alone +\d\.\d\d s\nwith decode +\d\.\d\d s\nwith batches +\d\.\d\d s"

@@ -56,6 +56,28 @@ def test_a_prepared_loader_gives_each_sample_once_per_epoch(
     assert_trained(epochs, losses)
 
 
+@pytest.mark.parametrize("kind", ["async map style", "from_urls"])
+def test_a_saved_state_has_the_position_of_a_loader_that_is_handed_on(
+    kind: str, accelerator: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "shards").mkdir()
+
+    def prepared() -> Any:
+        return accelerator.prepare(KINDS[kind](tmp_path / "shards", 0))
+
+    torch.manual_seed(0)
+    loader = prepared()
+    batches = iter(loader)
+    for _ in range(3):
+        next(batches)
+    accelerator.save_state(str(tmp_path / "state"))
+    rest = [batch["number"].tolist() for batch in batches]
+    accelerator.free_memory()
+    resumed = prepared()
+    accelerator.load_state(str(tmp_path / "state"))
+    assert [batch["number"].tolist() for batch in resumed] == rest != []
+
+
 def test_several_ranks_need_a_sampler_of_their_own_for_a_dataset_that_torch_cannot_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -179,6 +179,22 @@ def test_a_checkpoint_of_a_map_style_dataset_is_saved_and_loaded(workers: int, t
     assert fit(ckpt_path=tmp_path / "state.ckpt", weights_only=False) == []
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_checkpoint_within_an_epoch_of_a_map_style_dataset_goes_on_there(
+    workers: int, tmp_path: Path
+) -> None:
+    def fit(**options: Any) -> list[list[int]]:
+        torch.manual_seed(0)
+        model = Line()
+        trainer = make_trainer(callbacks=[SavesOnce(tmp_path / "state.ckpt")])
+        trainer.fit(model, KINDS["map style"](tmp_path, workers), **options)
+        return model.batches
+
+    whole = fit()
+    assert len(whole) == EPOCHS * COUNT // 4
+    assert fit(ckpt_path=tmp_path / "state.ckpt", weights_only=False) == whole[3:]
+
+
 # --- streams that know their length ---
 
 

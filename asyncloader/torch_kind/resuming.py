@@ -1,0 +1,175 @@
+"""Where a loader of the torch kind stands: what its passes delivered, or what was loaded for the next one."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.data import IterDataPipe
+
+from ..plan.topology import World
+from ..torch_private import HereIterator, WorkersIterator, forget_iterator
+from ..tracebacks import Line, users_level
+from .adapt import is_iterable
+from .generators import DEFAULT, generators_of, innermost_sampler, read_states, set_states
+from .indices import Indices
+from .iterate import open_torch_iterator
+from .passes import Pass
+from .reading import Reading
+from .saved import Saved, check_workers, load_saved, save_saved
+
+__all__ = ["Standing"]
+
+
+class Standing:
+    """Opens passes, and knows where the latest one is. Copied and pickled, it has none."""
+
+    def __init__(self) -> None:
+        self._latest: Pass | None = None
+        #: What was loaded, until a pass goes on from there.
+        self._loaded: Saved | None = None
+        self._loaded_state: dict[str, Any] | None = None
+
+    def open(
+        self, loader: Any, dataset: Any, world: World, tell_unsplit: Callable[[Line], None]
+    ) -> HereIterator | WorkersIterator:
+        """torch's iterator over ``loader``, from where that stands; see ``open_torch_iterator``."""
+        generators = generators_of(loader)
+        resumed = self._resumed(loader)
+        latest = self._latest
+        if resumed is not None:
+            check_workers(resumed, loader)
+            before = resumed
+        else:
+            before = replace(Saved() if latest is None else latest.left(), now=read_states(generators))
+        index_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
+        indices = Indices(index_sampler, generators, resumed)
+        told = Pass(
+            indices,
+            before,
+            resumed=resumed is not None,
+            workers=loader.num_workers,
+            persistent=loader.persistent_workers,
+            tell_unsplit=tell_unsplit,
+        )
+        reading = partial(_read, loader, indices, resumed) if _is_read(loader) else None
+        in_the_middle = resumed is not None and resumed.in_the_middle
+        # The program's generator is where it should be after the batches that came before, since loading.
+        held = torch.default_generator.get_state() if in_the_middle and DEFAULT in generators else None
+        try:
+            iterator = open_torch_iterator(loader, dataset, world, told, indices, reading)
+            if in_the_middle:
+                indices.begin()
+        finally:
+            if held is not None:
+                torch.default_generator.set_state(held)
+        self._latest, self._loaded, self._loaded_state = told, None, None
+        return iterator
+
+    def _resumed(self, loader: Any) -> Saved | None:
+        """Where the next pass goes on, if it does not simply begin."""
+        saved, latest = self._loaded, self._latest
+        if saved is None and latest is not None and latest.is_unread():
+            saved = (
+                latest.resumed
+            )  # whoever asked for its length, as Lightning, opens it once more to read it
+        if saved is None or not _is_of_another_epoch(saved, loader):
+            return saved
+        return None
+
+    def promise(self, length: int) -> None:
+        """See ``Pass.promise``."""
+        if self._latest is not None and self._loaded is None:
+            self._latest.promise(length)
+
+    # --- state ---
+
+    def save(self, loader: Any, world: World) -> dict[str, Any]:
+        """The state as a new dict."""
+        if self._loaded_state is not None:
+            return copy.deepcopy(self._loaded_state)
+        if self._latest is None:
+            saved = Saved(now=read_states(generators_of(loader)))
+        else:
+            saved = self._latest.saved()
+        return save_saved(replace(saved, epoch=_epoch_of(loader)), loader, world)
+
+    def load(self, state: Mapping[str, Any], loader: Any, world: World) -> None:
+        """Go on from ``state`` with the next pass.
+
+        Raises:
+            ValueError: See ``load_saved``.
+        """
+        saved = load_saved(state, loader, world)
+        if saved.in_the_middle and isinstance(loader.dataset, IterDataPipe):
+            warnings.warn(
+                f"the state was saved after {saved.batches} batches of an epoch, but torch's data pipes "
+                "have no positions: the next epoch begins at the beginning. Other datasets resume exactly",
+                stacklevel=users_level(),
+            )
+            saved = Saved(now=saved.now)
+        _warn_of_reading_again(saved, loader)
+        set_states(generators_of(loader), saved.now)
+        sampler = _with_epoch(loader)
+        if sampler is not None and saved.epoch is not None:
+            sampler.set_epoch(saved.epoch)
+        if saved.finished and saved.base_seed is not None:
+            # Its workers were to persist: the next epoch draws no seed for them. These ones do, for nothing.
+            saved = replace(saved, start=saved.now)
+        forget_iterator(loader)  # persistent workers have begun elsewhere
+        self._loaded, self._loaded_state = saved, copy.deepcopy(dict(state))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_latest": None}
+
+
+def _is_read(loader: Any) -> bool:
+    """Whether an iterable dataset is read through a ``Reading``; data pipes must stay what they are."""
+    return is_iterable(loader.dataset) and not isinstance(loader.dataset, IterDataPipe)
+
+
+def _read(loader: Any, indices: Indices, resumed: Saved | None, dataset: Any) -> Reading:
+    """What stands for an iterable dataset that has been adapted to torch's loop."""
+    workers = loader.num_workers
+    reading = Reading(dataset, loader.batch_size, loader.snapshot_every_n_steps, bool(workers))
+    if not workers:
+        reading.opening = indices.begin
+    if resumed is not None and len(resumed.parts) == max(workers, 1):
+        reading.begin_at(resumed.parts)
+    return reading
+
+
+def _warn_of_reading_again(saved: Saved, loader: Any) -> None:
+    """Say so, where a dataset cannot be told where to go on."""
+    every = loader.snapshot_every_n_steps
+    again = [part.batches for part in saved.parts if part.state is None and part.batches >= every]
+    if saved.in_the_middle and again:
+        warnings.warn(
+            f"{type(loader.dataset).__name__} has no state_dict and load_state_dict: to go on where it was, "
+            f"it is read again from its beginning, and the first {max(again)} batches of each worker are "
+            "thrown away. Give it, or its iterator, the two methods to go on at once",
+            stacklevel=users_level(),
+        )
+
+
+def _with_epoch(loader: Any) -> Any:
+    """The sampler that is told the epoch, if there is one that also keeps it."""
+    for sampler in (loader.batch_sampler, innermost_sampler(loader), loader.sampler):
+        if callable(getattr(sampler, "set_epoch", None)) and isinstance(getattr(sampler, "epoch", None), int):
+            return sampler
+    return None
+
+
+def _epoch_of(loader: Any) -> int | None:
+    sampler = _with_epoch(loader)
+    return None if sampler is None else int(sampler.epoch)
+
+
+def _is_of_another_epoch(saved: Saved, loader: Any) -> bool:
+    """Whether the sampler was told, since the state was loaded, that another epoch comes."""
+    return saved.in_the_middle and saved.epoch is not None and saved.epoch != _epoch_of(loader)

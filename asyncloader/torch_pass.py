@@ -1,0 +1,47 @@
+"""What torch's loop, as the library runs it, tells of a pass, and asks of it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Protocol
+
+__all__ = ["Pass"]
+
+
+class Pass(Protocol):
+    """Told of how a pass goes, and asked where it begins."""
+
+    @property
+    def batches(self) -> int:
+        """How many were delivered before it went on."""
+        ...
+
+    def seed(self, drawn: int) -> int:
+        """The base seed that the workers get, when one was drawn."""
+        ...
+
+    def take_turn(self) -> int:
+        """The worker that gets the first task; 0 if asked again."""
+        ...
+
+    def begin(self) -> None:
+        """Another pass begins, with the same workers."""
+        ...
+
+    def deliver(self, batch: Any, following: int | None, pending: Collection[int] | None) -> Any:
+        """The batch as the consumer gets it.
+
+        Args:
+            batch: As it was made.
+            following: Of workers: number of the task that is due next.
+            pending: Of workers whose batches come in any order: the tasks that are not done.
+        """
+        ...
+
+    def end(self) -> None: ...
+
+    def defer(self) -> None:
+        """What is delivered from now on counts with ``hand_over``."""
+        ...
+
+    def hand_over(self) -> None: ...
