@@ -66,11 +66,11 @@ class DataLoader(Loader[T]):
         shuffle: Draw the samples in a new order in each epoch; map style only. Streams refuse it, and
             ``sampler`` and ``batch_sampler``: shuffle in the recipe.
         sampler: An iterable of indices; excludes ``shuffle``.
-        batch_sampler: An iterable of lists of indices; excludes the three before and ``drop_last``.
+        batch_sampler: An iterable of lists of them; excludes the three before and ``drop_last``.
         num_workers: Worker processes; 0 loads in this one. A stream is then read on threads, which
             overlaps I/O with the consumer; more pay when decoding takes more CPU than one core has.
         collate_fn: Makes a batch of a list of samples; torch's rules by default.
-        pin_memory: Hand on batches in page-locked memory. Without an accelerator it warns, as torch.
+        pin_memory: Hand on batches in page-locked memory; without an accelerator it warns, as torch.
         drop_last: Leave out the short last batch; of a stream, that of each lane.
         timeout: Seconds that a batch may take to come; 0 for as long as it takes. The TimeoutError says which
             worker takes so long; of a stream, whether it runs, sleeps or was stopped, and where its code is.
@@ -78,8 +78,7 @@ class DataLoader(Loader[T]):
         multiprocessing_context: How workers start, torch's platform default if None. Whatever is
             pickled for them goes by cloudpickle, so lambdas and local classes do. Streams refuse it:
             their workers always come from a clean process.
-        generator: Draws the order and the workers' base seed; torch's default generator if None. The
-            order of a stream is the recipe's.
+        generator: Draws the workers' base seed, and the order unless a recipe does; torch's own if None.
         prefetch_factor: Batches that each worker makes ahead; 2 with workers, None without.
         persistent_workers: Keep the workers from epoch to epoch. Makes no difference to a stream, whose
             workers start in milliseconds; what is expensive, a process that has imported torch, is kept.
@@ -94,9 +93,8 @@ class DataLoader(Loader[T]):
             does not split a dataset of torch's kinds, whose workers are only told of it: use a
             ``DistributedSampler``, or ``split``.
         world_size: The number of ranks; given together with ``rank``.
-        memory_limit: For streams: bound on what this rank holds in flight and ahead, all its processes
-            together, in bytes or as a text such as ``"2GB"`` and ``"512 MiB"``; 1 GiB by default. Shuffle
-            windows and the batches in your hands come on top.
+        memory_limit: For streams: bound on what all processes of this rank hold in flight and ahead, in bytes
+            or as ``"2GB"``; 1 GiB by default. Shuffle windows and batches in your hands come on top.
         progress: For streams: show a tqdm bar.
         ahead: For streams: how many samples may be made beyond those of the batches asked for, by all
             processes of this rank together, dealt evenly to its lanes. For calls that cost money or quota:
@@ -110,8 +108,8 @@ class DataLoader(Loader[T]):
         worker_restarts: For streams: how many workers that were killed, or crashed, are replaced in a pass,
             which goes on with the same batches; 3 by default, enough for accidents. A second death at the
             same place is always an error, and what user code raises is never tried again.
-        snapshot_every_n_steps: How many batches each worker reads of an iterable dataset with a ``state_dict``
-            between two calls of it; those after the last are read again on resume. 1, since most are cheap.
+        snapshot_every_n_steps: How many batches are read of an iterable dataset with a ``state_dict`` between
+            two calls of it; those after the last are read again on resume. 1, since most are cheap.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, a function that

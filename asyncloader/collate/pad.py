@@ -13,11 +13,12 @@ import numpy as np
 
 from ..blocks import Column, take_of
 from ._fault import entry
+from .advice import fill_advice
 from .block import collate_columns
 from .default import default_collate
 from .entries import standing_for
 from .pad_field import PadField, padded_entries
-from .ragged import Overflow, Piece, Side, bound, fill_advice, lay, to_pieces
+from .ragged import Overflow, Piece, Side, bound, lay, to_pieces
 from .runs import Runs
 
 __all__ = ["Pad"]

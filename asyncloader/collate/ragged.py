@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Ragged
+from .advice import squeeze_advice
 
 __all__ = [
     "Overflow",
@@ -22,12 +23,10 @@ __all__ = [
     "bound",
     "exact_cast",
     "exact_fill",
-    "fill_advice",
     "is_number",
     "lay",
     "lay_runs",
     "real_mask",
-    "squeeze_advice",
     "to_arrays",
     "to_pieces",
 ]
@@ -209,20 +208,6 @@ def exact_fill(value: float, dtype: np.dtype[Any]) -> Any:
     if not fits:
         raise ValueError(f"padding value {value!r} does not fit dtype {dtype}")
     return fill
-
-
-def fill_advice(value: float, dtype: np.dtype[Any]) -> str:
-    """What to write where ``value`` does not fit the data's ``dtype``."""
-    whole = dtype.kind in "biu" and -(1 << 63) <= value < 1 << 63 and value == int(value)
-    wider = "complex128" if dtype.kind == "c" else "int64" if whole else "float64"
-    return f'give the field a dtype that holds it, as with PadField(value={value!r}, dtype="{wider}")'
-
-
-def squeeze_advice(*shapes: tuple[int, ...]) -> str:
-    """A clause on sequences that may be wrapped in one more dimension; nothing if none of them is."""
-    if not any(len(shape) > 1 and shape[0] == 1 for shape in shapes):
-        return ""
-    return '; a tokenizer with return_tensors="pt" gives (1, T) for a sequence (T,): squeeze it, as with [0]'
 
 
 def _as_array(value: Any, index: int, where: Where) -> Piece:

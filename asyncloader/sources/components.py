@@ -12,42 +12,21 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from .._flow.budget import Portion
 from ..blocks import Block, NestedTrail, Place, Trail
-from ..ops.op import START, Blocks, Lane, Op, Source
+from ..ops.op import START, Blocks, Lane, Source
 from ..ops.repeat import Repeat
 from ..ops.take import Take
 from ..plan.counts import Deal
 from ..types import Position
+from .recipe import Recipe
 
-__all__ = ["Composed", "Feed", "Mark", "Recipe", "components_of", "counted_names", "leaves_of", "repeated"]
+__all__ = ["Composed", "Feed", "Mark", "components_of", "counted_names", "leaves_of", "repeated"]
 
 # So many repetitions of a component within one of the whole are told apart.
 _REPETITION_BITS = 20
-
-
-class Recipe(Protocol):
-    """A recipe, as the source knows it that it is a component of."""
-
-    @property
-    def source(self) -> Source: ...
-
-    @property
-    def order_seed(self) -> int | None: ...
-
-    @property
-    def all_ops(self) -> tuple[Op, ...]: ...
-
-    @property
-    def ops(self) -> tuple[Op, ...]: ...
-
-    def open(self, start: Position, lane: Lane) -> Blocks: ...
-
-    def count_samples(self, deal: Deal) -> list[float]: ...
-
-    def describe(self) -> Mapping[str, Any]: ...
 
 
 @dataclass(frozen=True)
