@@ -57,16 +57,27 @@ def served(
 
 
 @pytest.fixture(scope="session")
-def fork_server() -> Iterator[ForkServer]:
+def _fork_servers() -> Iterator[list[ForkServer]]:
+    """Those of the whole run; it imports what a loader with workers does, and a server that much less."""
+    for name in ("kinds.stream", "run.workers", "stores.http.client", "formats", "ops.pack"):
+        import_module(f"asyncloader.{name}")
+    servers: list[ForkServer] = []
+    yield servers
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def fork_server(_fork_servers: list[ForkServer]) -> ForkServer:
     """Keep the process that workers come from, so that a loader with workers starts in milliseconds.
 
     It imports of the package what this process has imported, and each worker the rest: a third of a second.
+    It is the same one for all tests, but behind one that has killed it.
     """
-    for name in ("kinds.stream", "run.workers", "stores.http.client", "formats", "ops.pack"):
-        import_module(f"asyncloader.{name}")
     server = ForkServer.shared()
-    yield server
-    server.close()
+    if server not in _fork_servers:
+        _fork_servers.append(server)
+    return server
 
 
 @pytest.fixture(scope="session", autouse=True)

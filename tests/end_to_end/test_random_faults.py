@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus import deal_whole
 
 import asyncloader as al
 from asyncloader import testing
@@ -64,6 +65,8 @@ def test_a_thousand_runs_lose_and_repeat_nothing(seed: int, tally: Tally, tmp_pa
 
 def run(scenario: Scenario, tally: Tally, folder: Path) -> None:
     shards = make_shards(scenario.kind, scenario.sizes, folder / "shards", scenario.seed)
+    if not scenario.manifest:
+        deal_whole(shards.folder)  # as the server's are, of which nothing is known
     others = cache(lambda: make_shards(scenario.kind, scenario.sizes, folder / "others", scenario.seed + 1))
     faults = draw_faults(scenario, shards, others)
     expected = in_order(scenario, shards)
