@@ -15,7 +15,9 @@ Laws:
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
@@ -32,10 +34,6 @@ __all__ = ["Agreement", "Policy", "Verdict"]
 Policy: TypeAlias = Literal["stop", "pad", "raise"]
 
 _log = logging.getLogger("asyncloader.ranks")
-
-# How many passes of each name this process has taken part in; all ranks of a job start together, and so count
-# alike. It grows by a name an epoch.
-_passes: Counter[tuple[str, int]] = Counter()
 
 # Added to the counter of a step by a rank that has run dry; below it those are counted that have a batch.
 _DRY = 1 << 32
@@ -54,6 +52,35 @@ class Verdict(Enum):
     UNEVEN = "uneven"
 
 
+class _Seat:
+    """What this process keeps for a store from one pass to the next."""
+
+    def __init__(self) -> None:
+        #: How many passes of each name each rank here has taken part in; all ranks of a process group start
+        #: together, and so count alike.
+        self.passes: Counter[tuple[str, int]] = Counter()
+        self._clients: list[Any] = []
+
+    def lend(self, store: Any, borrower: object) -> Any:
+        """A client that nobody else uses until ``borrower`` has gone.
+
+        They are kept because a new one may take seconds: where host names resolve badly, 5 s in 3 of 100
+        (measured), and a training would lose them at the start of an epoch.
+        """
+        try:
+            client = self._clients.pop()
+        except IndexError:
+            client = store.clone()
+        weakref.finalize(borrower, self._clients.append, client).atexit = False
+        return client
+
+
+_seats: weakref.WeakKeyDictionary[Any, _Seat] = weakref.WeakKeyDictionary()
+
+# A connection that two processes use gives either what the other has asked for.
+os.register_at_fork(after_in_child=_seats.clear)
+
+
 class Agreement:
     """One rank's part in the agreement over one pass.
 
@@ -67,15 +94,18 @@ class Agreement:
     """
 
     def __init__(self, store: Any, name: str, rank: int, size: int, policy: Policy) -> None:
-        _passes[name, rank] += 1
-        prefix = f"asyncloader/{name}/{_passes[name, rank]}"
+        seat = _seats.setdefault(store, _Seat())
+        seat.passes[name, rank] += 1
+        prefix = f"asyncloader/{name}/{seat.passes[name, rank]}"
         self._rank, self._size, self._policy = rank, size, policy
-        # A client is locked while it waits, so that whoever waits has one of its own.
-        self._waiting = PrefixStore(prefix, store.clone())
-        self._telling = PrefixStore(prefix, store)
+        # A client is locked while it waits: whoever waits has one of its own, and so has whoever wakes it,
+        # since the group's may be waiting in a barrier.
+        self._waiting = PrefixStore(prefix, seat.lend(store, self))
+        self._telling = PrefixStore(prefix, seat.lend(store, self))
         self._patience: timedelta = store.timeout
         self._lock = threading.Lock()
         self._left = False
+        self._has_lost_others = False
         #: Steps that all have agreed on.
         self.steps = 0
 
@@ -85,10 +115,11 @@ class Agreement:
         Raises:
             RanksError: A rank has left the pass, is lost, or the policy is to raise and ranks are uneven.
         """
+        with self._lock:
+            self._check_here()
         said = self._settle(self.steps, has_batch)
         with self._lock:
-            if self._left:
-                raise RanksError("this rank has left the pass", rank=self._rank, step=self.steps)
+            self._check_here()
             if said.startswith("left "):
                 raise RanksError(
                     f"rank {int(said[5:])} has left the epoch before its end: its loop was left, or raised "
@@ -97,6 +128,8 @@ class Agreement:
                     rank=self._rank,
                     step=self.steps,
                 )
+            if said.startswith("lost "):
+                raise self._lost(f"as rank {int(said[5:])} has found")
             verdict = Verdict(said)
             if verdict is Verdict.UNEVEN:
                 raise RanksError(
@@ -115,7 +148,7 @@ class Agreement:
 
     def take(self, key: str) -> str:
         """What a rank has given, or gives; raises RanksError if that takes too long."""
-        return self._get(key, self.steps)
+        return self._get(key)
 
     def leave(self) -> None:
         """Take no further part, and let nobody wait for it. Idempotent, from any thread."""
@@ -123,7 +156,7 @@ class Agreement:
             if self._left:
                 return
             self._left = True
-            step, word = self.steps, f"left {self._rank}"
+            step, word = self.steps, f"{'lost' if self._has_lost_others else 'left'} {self._rank}"
             with suppress(Exception):  # the store has gone, and so has whoever would wait
                 if self._telling.compare_set(f"verdict/{step}", "", word) != word.encode():
                     self._telling.compare_set(f"verdict/{step + 1}", "", word)
@@ -133,11 +166,16 @@ class Agreement:
         with self._lock:
             self._left = True
 
+    def _check_here(self) -> None:
+        """Refuse to speak for a rank that has left: a stream that was closed looks as if it had run dry."""
+        if self._left:
+            raise RanksError("this rank has left the pass", rank=self._rank, step=self.steps)
+
     def _settle(self, step: int, has_batch: bool) -> str:
         try:
             dry, having = divmod(self._waiting.add(f"count/{step}", 1 if has_batch else _DRY), _DRY)
             if dry + having < self._size:
-                return self._get(f"verdict/{step}", step)
+                return self._get(f"verdict/{step}")
             verdict = self._waiting.compare_set(f"verdict/{step}", "", self._decide(having, dry).value)
             if step:  # every rank has read it, or it would not have come here
                 self._waiting.delete_key(f"count/{step - 1}")
@@ -146,7 +184,7 @@ class Agreement:
         except RanksError:
             raise
         except RuntimeError as error:
-            raise self._lost(step, error) from error
+            raise self._lost(_first_line(error)) from error
 
     def _decide(self, having: int, dry: int) -> Verdict:
         if not dry:
@@ -155,29 +193,31 @@ class Agreement:
             return Verdict.END
         return Verdict.GO_WITH_EMPTY if self._policy == "pad" else Verdict.UNEVEN
 
-    def _get(self, key: str, step: int) -> str:
+    def _get(self, key: str) -> str:
+        quiet = min(timedelta(seconds=_QUIET_S), self._patience / 2)
         try:
-            self._waiting.wait([key], timedelta(seconds=min(_QUIET_S, self._patience.total_seconds())))
+            self._waiting.wait([key], quiet)
         except DistStoreError:
             _log.warning(
                 "rank %d waits for other ranks at step %d, for %.0f s at most; does every rank iterate this "
                 'loader? One that is read by itself says uneven="ignore"',
                 self._rank,
-                step,
+                self.steps,
                 self._patience.total_seconds(),
             )
             try:
-                self._waiting.wait([key], self._patience)
+                self._waiting.wait([key], self._patience - quiet)
             except RuntimeError as error:
-                raise self._lost(step, error) from error
+                raise self._lost(_first_line(error)) from error
         return self._waiting.get(key).decode()
 
-    def _lost(self, step: int, error: RuntimeError) -> RanksError:
+    def _lost(self, how_known: str) -> RanksError:
+        self._has_lost_others = True
         return RanksError(
             f"the other ranks did not answer within {self._patience.total_seconds():.0f} s, the time-out of "
-            f"the process group, or its store has gone: one has died or stands still ({_first_line(error)})",
+            f"the process group, or its store has gone: one has died or stands still ({how_known})",
             rank=self._rank,
-            step=step,
+            step=self.steps,
         )
 
 

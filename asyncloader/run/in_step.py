@@ -22,7 +22,7 @@ from ..plan.topology import World, process_group
 from ..stream import Note
 from ..torch_private import default_store
 from ..tracebacks import users_level
-from .agreement import Agreement, Policy, Verdict
+from .agreement import Agreement, Verdict
 
 __all__ = ["InStep", "keep_in_step"]
 
@@ -67,39 +67,24 @@ def keep_in_step(
             'there is none: call torch.distributed.init_process_group() first, or say uneven="ignore"'
         )
     policy: Any = uneven or "stop"
-    in_step = InStep(
-        source, Agreement(default_store(), name(), *group, policy), policy, collate_fn, on_demand=on_demand
+    agreement = Agreement(default_store(), name(), *group, policy)
+    settled = _Settled(
+        source, agreement, collate_fn if policy == "pad" else None, Asks() if on_demand else None
     )
+    in_step = InStep(settled)
     stack.callback(in_step.close)
     stack.callback(in_step.warn_of_rest, world.rank)
     return in_step
 
 
 class InStep:
-    """Keeps the protocol of ``Receiver`` over ``source``."""
+    """Keeps the protocol of ``Receiver`` over what ranks have settled. Constructing starts its thread."""
 
-    def __init__(
-        self,
-        source: Receiver[tuple[Any, Note]],
-        agreement: Agreement,
-        policy: Policy,
-        collate_fn: Callable[[Any], Any],
-        *,
-        on_demand: bool = False,
-    ) -> None:
-        self._rest = _Rest()
-        asks = Asks() if on_demand else None
-        settled = _Settled(source, agreement, policy, collate_fn, self._rest, asks)
-
-        def stop() -> None:
-            agreement.leave()
-            if asks is not None:
-                asks.finish()
-            source.close()
-
-        producer = Producer(settled.batches, _BATCHES_AHEAD, on_close=stop, name="asyncloader-steps")
+    def __init__(self, settled: _Settled) -> None:
+        self._settled = settled
+        producer = Producer(settled.batches, _BATCHES_AHEAD, on_close=settled.leave, name="asyncloader-steps")
+        asks = settled.asks
         self._batches: Receiver[tuple[Any, Note]] = producer if asks is None else Asking(producer, asks)
-        self._agreement = agreement
         producer.start()
 
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
@@ -116,40 +101,46 @@ class InStep:
 
     def warn_of_rest(self, rank: int) -> None:
         """Say, in the consumer's own thread, that this rank was stopped with batches left."""
-        if self._rest.was_left:
+        if self._settled.had_more:
             warnings.warn(
-                f"rank {rank} was stopped after {self._agreement.steps} batches of this pass, with others "
-                "that had no more; what it had left of the epoch was not delivered. Lanes are equal with an "
-                'index (python -m asyncloader.manifest); uneven="pad" goes on with empty batches',
+                f"rank {rank} was stopped after {self._settled.agreement.steps} batches of this pass, with "
+                "others that had no more; what it had left of the epoch was not delivered. Lanes are equal "
+                'with an index (python -m asyncloader.manifest); uneven="pad" goes on with empty batches',
                 stacklevel=users_level(),
             )
 
 
-class _Rest:
-    """Whether a rank had more batches than it delivered; known on the thread, told elsewhere."""
-
-    was_left = False
-
-
 class _Settled:
-    """What the thread runs: it refers to neither the producer nor the consumer, so that both can go away."""
+    """What the thread runs: it refers to neither the producer nor the consumer, so that both can go away.
+
+    Args:
+        source: The rank's batches.
+        agreement: With the other ranks.
+        pads_with: What makes empty batches; None where there are to be none.
+        asks: What the consumer has asked for, if batches are made on demand.
+    """
 
     def __init__(
         self,
         source: Receiver[tuple[Any, Note]],
         agreement: Agreement,
-        policy: Policy,
-        collate_fn: Callable[[Any], Any],
-        rest: _Rest,
+        pads_with: Callable[[Any], Any] | None,
         asks: Asks | None,
     ) -> None:
+        self.agreement = agreement
+        self.asks = asks
+        #: Whether the rank had a batch when all were stopped.
+        self.had_more = False
         self._source = source
-        self._agreement = agreement
-        self._pads = policy == "pad"
-        self._collate_fn = collate_fn
-        self._rest = rest
-        self._asks = asks
+        self._pads_with = pads_with
         self._empty: Any = None
+
+    def leave(self) -> None:
+        """Wake the thread wherever it waits, and tell the other ranks."""
+        self.agreement.leave()
+        if self.asks is not None:
+            self.asks.finish()
+        self._source.close()
 
     def batches(self) -> Generator[tuple[tuple[Any, Note], int], None, None]:
         """Each batch when all ranks have agreed on its step, with its cost."""
@@ -157,18 +148,18 @@ class _Settled:
         while True:
             made: list[tuple[Any, Note]] = []
             try:
-                if self._asks is not None:
-                    self._asks.wait()
+                if self.asks is not None:
+                    self.asks.wait()
                 if not is_dry:
                     made.append(self._source.receive())
             except (EndOfChannel, ChannelClosed):
                 is_dry = True
-            if made and self._pads and self._empty is None:
-                self._empty = empty_like(made[0][0], self._collate_fn)
-            verdict = self._agreement.settle(bool(made))
+            if made and self._pads_with is not None and self._empty is None:
+                self._empty = empty_like(made[0][0], self._pads_with)
+            verdict = self.agreement.settle(bool(made))
             if verdict is Verdict.END:
-                self._agreement.end()
-                self._rest.was_left = bool(made)
+                self.agreement.end()
+                self.had_more = bool(made)
                 return
             if verdict is Verdict.GO_WITH_EMPTY:
                 self._share_empty()
@@ -176,9 +167,9 @@ class _Settled:
 
     def _share_empty(self) -> None:
         """Let ranks that never had a batch know what one looks like."""
-        key = f"empty/{self._agreement.steps}"
+        key = f"empty/{self.agreement.steps}"
         if self._empty is not None:
-            self._agreement.give(key, base64.b64encode(pickle.dumps(self._empty)).decode())
+            self.agreement.give(key, base64.b64encode(pickle.dumps(self._empty)).decode())
         else:
             # Nobody else writes there than the ranks of this job, who also run each other's collectives.
-            self._empty = pickle.loads(base64.b64decode(self._agreement.take(key)))
+            self._empty = pickle.loads(base64.b64decode(self.agreement.take(key)))

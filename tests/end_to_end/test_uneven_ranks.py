@@ -139,7 +139,10 @@ import torch.distributed as dist
 import asyncloader as al
 
 seed = int(sys.argv[1])
-dist.init_process_group("gloo", timeout=timedelta(seconds=6))
+dist.init_process_group("gloo")
+dist.barrier()
+# Short only when all are there: on a busy machine it takes a while to start them.
+dist.distributed_c10d._get_default_store().set_timeout(timedelta(seconds=6))
 rank = dist.get_rank()
 recipe = al.from_iterable(lambda topology: topology.split(range(90)))
 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -114,6 +115,30 @@ def test_one_that_never_comes_is_an_error_after_the_time_out(
         told = settle(join()[:2], True, True)
     assert all("did not answer within" in str(error) for error in told)
     assert "does every rank iterate this loader" in caplog.text
+
+
+def test_one_that_gives_up_for_another_is_not_blamed_itself(
+    join: Any, store: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ranks = join()
+    monkeypatch.setattr(ranks[0], "_patience", timedelta(seconds=0.2))
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ranks[1].settle, True)
+        with pytest.raises(RanksError, match="did not answer"):
+            ranks[0].settle(True)
+        ranks[0].leave()
+        with pytest.raises(RanksError, match=r"did not answer.*as rank 0 has found"):
+            waiting.result()
+
+
+def test_a_later_pass_connects_no_more(join: Any, store: TCPStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_pass() -> None:
+        settle(join(), False, False, False)
+
+    one_pass()
+    gc.collect()
+    monkeypatch.setattr(TCPStore, "clone", None)
+    one_pass()
 
 
 def test_the_store_does_not_grow_with_the_steps(join: Any, store: TCPStore) -> None:
