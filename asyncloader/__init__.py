@@ -10,6 +10,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .audit.verdict import EpochVerdict, Finding
+    from .audit.verifying import verify_audit
     from .blocks import Ragged
     from .cache.audit import verify_cache
     from .collate import Pad, PadField, default_collate, default_convert, is_empty
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from .ops.token_batches import TokenBatches
     from .plan.states import merge_states
     from .plan.topology import Topology, get_topology
+    from .progress import Receipt
     from .recipes import AsyncIterableDataset, from_iterable, from_urls
     from .stores.policy import NetworkPolicy
     from .torch_kind.split import split
@@ -38,6 +41,8 @@ __all__ = [
     "Buckets",
     "DataLoader",
     "Dataset",
+    "EpochVerdict",
+    "Finding",
     "FormatError",
     "NetworkPolicy",
     "Pack",
@@ -45,6 +50,7 @@ __all__ = [
     "PadField",
     "Ragged",
     "RanksError",
+    "Receipt",
     "ShardWriter",
     "StoreError",
     "TokenBatches",
@@ -66,6 +72,7 @@ __all__ = [
     "sample_rng",
     "sample_seed",
     "split",
+    "verify_audit",
     "verify_cache",
 ]
 # Without "zip": whoever imports * must not lose Python's own.
@@ -75,6 +82,8 @@ _HOME = {
     "Buckets": "ops.buckets",
     "DataLoader": "loader",
     "Dataset": "dataset",
+    "EpochVerdict": "audit.verdict",
+    "Finding": "audit.verdict",
     "FormatError": "errors",
     "NetworkPolicy": "stores.policy",
     "Pack": "ops.pack",
@@ -82,6 +91,7 @@ _HOME = {
     "PadField": "collate",
     "Ragged": "blocks",
     "RanksError": "errors",
+    "Receipt": "progress",
     "ShardWriter": "writer",
     "StoreError": "errors",
     "TokenBatches": "ops.token_batches",
@@ -103,6 +113,7 @@ _HOME = {
     "sample_rng": "ops.draws",
     "sample_seed": "ops.draws",
     "split": "torch_kind.split",
+    "verify_audit": "audit.verifying",
     "verify_cache": "cache.audit",
     "zip": "mixtures",
 }

@@ -9,6 +9,7 @@ from . import __version__
 
 #: The modules that are programs, and what each does in a line; their own ``--help`` says the rest.
 COMMANDS = {
+    "asyncloader.audit": "prove from what ranks recorded that epochs delivered each sample once",
     "asyncloader.cache": "verify the shards of a disk cache",
     "asyncloader.manifest": "make the manifest of shards, or check shards against it",
 }

@@ -8,22 +8,22 @@ in ``interop``.
 from __future__ import annotations
 
 import copy
-import reprlib
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Protocol, Self, TypeAlias
+from typing import Any, Self
 
 import torch.utils.data
 from typing_extensions import TypeVar
 
-from .dataset import Dataset
 from .interop import accelerate_keeps
+from .kinds.datasets import AnyDataset, shown_dataset
 from .kinds.kind import Kind, Loader
 from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
 from .ops.batching import Batching
 from .options import check_batching, check_snapshot
-from .progress import Statistics
+from .progress import Receipt, Statistics
 from .torch_kind.iterate import AsyncDoor
 from .torch_private import attributes_at_rest
 
@@ -31,15 +31,6 @@ __all__ = ["DataLoader"]
 
 # What a batch is, nobody can tell from a dataset: Any, unless a function that collates says it.
 T = TypeVar("T", covariant=True, default=Any)
-
-
-class MapStyle(Protocol):
-    """Gives a sample by index."""
-
-    def __getitem__(self, index: Any, /) -> Any: ...
-
-
-AnyDataset: TypeAlias = Streamed | MapStyle | Iterable[Any] | AsyncIterable[Any]
 
 
 class DataLoader(Loader[T]):
@@ -110,6 +101,8 @@ class DataLoader(Loader[T]):
             same place is always an error, and what user code raises is never tried again.
         snapshot_every_n_steps: How many batches are read of an iterable dataset with a ``state_dict`` between
             two calls of it; those after the last are read again on resume. 1, since most are cheap.
+        audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
+            ``python -m asyncloader.audit`` proves of it that an epoch was delivered once, over restarts.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, a function that
@@ -148,12 +141,13 @@ class DataLoader(Loader[T]):
         uneven: str | None = None,
         worker_restarts: int | None = None,
         snapshot_every_n_steps: int = 1,
+        audit: str | os.PathLike[str] | None = None,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
-        self.snapshot_every_n_steps = check_snapshot(snapshot_every_n_steps)
+        self.snapshot_every_n_steps, self.audit = check_snapshot(snapshot_every_n_steps), audit
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
         self._kind.check(
@@ -190,7 +184,7 @@ class DataLoader(Loader[T]):
         if "_kind" not in self.__dict__:  # of a subclass, on its way to our constructor
             return super().__repr__()
         many = f"batch_size={self.batch_size}" if self.batching is None else f"batching={self.batching}"
-        parts = [_shown(self.dataset), many, f"num_workers={self.num_workers}"]
+        parts = [shown_dataset(self.dataset), many, f"num_workers={self.num_workers}"]
         return f"{type(self).__name__}({', '.join([*parts, *self._kind.describe(self)])})"
 
     # --- iterating ---
@@ -225,6 +219,15 @@ class DataLoader(Loader[T]):
     def statistics(self) -> Statistics:
         """Counts of a stream's latest iteration; of none, zeros."""
         return self._kind.statistics()
+
+    def receipt(self) -> Receipt:
+        """What the latest iteration of a stream delivered, and what it was to; see ``Receipt``.
+
+        Raises:
+            AttributeError: The dataset is of torch's kinds.
+            RuntimeError: There was no iteration yet.
+        """
+        return self._kind.receipt(self)
 
     # --- state ---
 
@@ -289,12 +292,3 @@ class DataLoader(Loader[T]):
     def _is_accelerate_prepared(self) -> bool:
         """What accelerate's ``prepare`` asks, and sets: True has it hand on the loader as it is."""
         return accelerate_keeps(self, self._kind.torchs_loop)
-
-
-def _shown(dataset: Any) -> str:
-    """A dataset on one line: a recipe in full, all else cut short, since it may be a list of a million."""
-    if isinstance(dataset, Dataset):
-        return repr(dataset)
-    short = reprlib.Repr()
-    short.maxother = short.maxstring = 120
-    return " ".join(short.repr(dataset).split())

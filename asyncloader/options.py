@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from .quantity import as_whole, parse_bytes
 
 __all__ = [
     "check_ahead",
+    "check_audit",
     "check_batching",
     "check_snapshot",
     "check_streaming",
@@ -104,6 +106,24 @@ def check_streaming(
         if fn is not None and not callable(fn):
             raise TypeError(f"{name} should be callable, but got {type(fn).__name__}")
     memory_bytes(memory_limit)
+
+
+def check_audit(audit: object) -> None:
+    """Check where an audit is to be written.
+
+    Raises:
+        TypeError: It is no path.
+        ValueError: It is a URL.
+    """
+    if audit is None:
+        return
+    if not isinstance(audit, str | os.PathLike) or isinstance(os.fspath(audit), bytes):
+        raise TypeError(f"audit should be the path of a folder, but got {type(audit).__name__}: {audit!r}")
+    if "://" in os.fspath(audit):
+        raise ValueError(
+            f"audit should be the path of a folder on disk, but got audit={audit!r}; files that are appended "
+            "to cannot be in an object store"
+        )
 
 
 def check_uneven(uneven: object) -> None:

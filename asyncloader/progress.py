@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["NetworkCounts", "ProgressBar", "Statistics", "open_bar"]
+__all__ = ["NetworkCounts", "ProgressBar", "Receipt", "Statistics", "open_bar"]
 
 
 @dataclass(slots=True)
@@ -58,6 +58,7 @@ class Statistics:
         components: Samples of each component of a mixture, by its name; empty for other recipes.
         network: What it took to get them, of all processes together.
         worker_restarts: How many workers have died and were replaced.
+        stopped: Whether the pass was ended with batches left, in step with ranks that had no more.
         started_s: When the pass began, by ``time.perf_counter()``.
         ended_s: When it was over, likewise; None before.
     """
@@ -70,6 +71,7 @@ class Statistics:
     components: dict[str, int] = field(default_factory=dict)
     network: NetworkCounts = field(default_factory=NetworkCounts)
     worker_restarts: int = 0
+    stopped: bool = False
     started_s: float = field(default_factory=time.perf_counter)
     ended_s: float | None = None
     bar: ProgressBar | None = None
@@ -122,6 +124,36 @@ class Statistics:
             f"size_bytes={self.size_bytes}, elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, "
             f"wait_share={self.wait_share:.3f}, network={self.network}{restarts})"
         )
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What an epoch has delivered to this rank, up to now or to its end.
+
+    ``batches`` and ``samples`` are those of this pass. Where it went on from a state, the batches that were
+    delivered before are told apart: how many samples those had, a state does not say.
+
+    Attributes:
+        epoch: Number of the pass.
+        batches: Delivered, without those of no samples that ``uneven="pad"`` adds.
+        batches_before: Delivered before, as said by the state that the pass began with.
+        expected_batches: How many the rank has of the whole epoch; None where that is not known.
+        samples: In the batches of this pass.
+        expected_samples: How many the rank has of the whole epoch; None where that is not known.
+        components: Samples of each component of a mixture, by its name; empty for other recipes.
+        is_over: Whether the pass was read to its end.
+        stopped: Whether it was ended with batches left, in step with ranks that had no more.
+    """
+
+    epoch: int
+    batches: int
+    batches_before: int
+    expected_batches: int | None
+    samples: int
+    expected_samples: int | None
+    components: Mapping[str, int]
+    is_over: bool
+    stopped: bool
 
 
 def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> Any:

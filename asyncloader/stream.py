@@ -10,10 +10,12 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
+from time import time_ns
 from typing import Any, NamedTuple, TypeAlias
 
 from ._flow.budget import Budget
 from ._flow.engine import Engine
+from .blocks import References, Tables
 from .collate.block import collate_block, takes_columns
 from .dataset import Dataset
 from .ops.async_map import AsyncMap
@@ -43,6 +45,7 @@ class Note(NamedTuple):
         size_bytes: How many bytes of data it holds.
         tokens: How many tokens it has, as far as its batching counts them.
         components: How many of its samples came from each component, if it is of a mixture.
+        references: Where its samples came from, in a pass that is audited.
         network: What the process has asked of the network since its note before; None for nothing.
         shortfalls: Every ``take`` that fell short since then.
     """
@@ -53,6 +56,7 @@ class Note(NamedTuple):
     size_bytes: int = 0
     tokens: int = 0
     components: Sequence[int] = ()
+    references: References | None = None
     network: NetworkCounts | None = None
     shortfalls: tuple[Shortfall, ...] = ()
 
@@ -79,6 +83,7 @@ class Job:
             operators have made and not yet handed on.
         ahead: How many samples each lane may make beyond those of the batches asked for. None does not
             count: batches are made ahead, and operators run ahead, as suits the speed.
+        is_audited: Whether to tell of each batch where its samples came from.
     """
 
     recipe: Dataset
@@ -90,6 +95,7 @@ class Job:
     collate_fn: Callable[[Any], Any]
     read_bytes: int
     ahead: int | None = None
+    is_audited: bool = False
 
     @property
     def batches_ahead(self) -> int | None:
@@ -171,17 +177,17 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
 
 
 def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
-    number = lane.topology.lane
+    number, tables = lane.topology.lane, Tables(time_ns()) if job.is_audited else None
     try:
         with closing(job.batching.open(job.recipe.open, start, lane)) as batches:
             # No name for a batch here: its samples go while what was made of them is handed on.
-            yield from map(partial(_collate, job, number), batches)
+            yield from map(partial(_collate, job, number, tables), batches)
     except Exception as error:
         error.add_note(f"in lane {number} of {job.lane_count}, rank {job.world.rank}, epoch {job.epoch}")
         raise
 
 
-def _collate(job: Job, number: int, batch: Batch) -> tuple[Any, Note]:
+def _collate(job: Job, number: int, tables: Tables | None, batch: Batch) -> tuple[Any, Note]:
     block, trail = batch.block, batch.block.trail
     try:
         if isinstance(job.batching, Single):
@@ -193,4 +199,6 @@ def _collate(job: Job, number: int, batch: Batch) -> tuple[Any, Note]:
         raise
     components = len(counted_names(job.recipe.source))
     counts = batch.count_components(components) if components else ()
-    return collated, Note(number, batch.position, batch.samples, bytes_of(collated), batch.tokens, counts)
+    references = None if tables is None else tables.refer(batch.bases())
+    size_bytes = bytes_of(collated)
+    return collated, Note(number, batch.position, batch.samples, size_bytes, batch.tokens, counts, references)

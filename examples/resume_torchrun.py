@@ -5,7 +5,10 @@
 
 The first run saves a checkpoint every fourth step and is killed in the ninth. The second one goes on from
 the last checkpoint: what was trained on after it is lost with the weights, and comes again. The shards are
-dealt to four lanes, so that 1, 2 and 4 ranks can share them.
+dealt to four lanes, so that 1, 2 and 4 ranks can share them. In the end the audit, to which every rank of
+both runs has appended what it delivered, proves the epoch; so does
+
+    python -m asyncloader.audit /tmp/run/audit
 """
 
 import argparse
@@ -59,7 +62,7 @@ def save(path: Path, model: nn.Module, loader: al.DataLoader[Any], seen: list[in
 def train(folder: Path, die_at: int | None) -> None:
     path = folder / "checkpoint.pt"
     dataset = al.from_urls(str(folder / "train-{00..07}.jsonl")).shuffle(32, seed=0).map(make_tensors)
-    loader = al.DataLoader(dataset, batch_size=BATCH_SIZE, lanes=LANES)
+    loader = al.DataLoader(dataset, batch_size=BATCH_SIZE, lanes=LANES, audit=folder / "audit")
     model = DistributedDataParallel(nn.Linear(1, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     seen: list[int] = []
@@ -82,6 +85,10 @@ def train(folder: Path, die_at: int | None) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
     loader.close()
     report(step, seen)
+    dist.barrier()  # all have written theirs
+    if dist.get_rank() == 0:
+        for verdict in al.verify_audit(folder / "audit"):
+            print(verdict, flush=True)
 
 
 def report(steps: int, seen: list[int]) -> None:

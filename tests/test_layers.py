@@ -32,6 +32,7 @@ ROOMS = [
     {"shard_search"},  # names checked, expanded and looked up
     {"manifest"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
+    {"audit"},  # what was delivered, on disk, and the proof of it
     {"catalog"},  # which shards a recipe is of
     {"ops"},  # one transformation of a lane's stream a file
     {"sources"},  # where a lane's samples come from

@@ -13,7 +13,8 @@ from .block import Column, lacks_field
 from .nulls import WithNulls
 from .parsed import Objects
 from .ragged import Ragged
-from .trails import PickedTrail, Trail
+from .regrouped import PickedTrail
+from .trails import Trail
 
 __all__ = ["Columns", "take_of"]
 

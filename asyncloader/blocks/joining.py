@@ -16,8 +16,8 @@ from .columns import Columns
 from .nulls import WithNulls
 from .parsed import Objects
 from .ragged import Ragged, offsets_of
+from .regrouped import JoinedTrail
 from .rows import Rows
-from .trails import JoinedTrail
 
 __all__ = ["Gather", "join", "join_columns"]
 

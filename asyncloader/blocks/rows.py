@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from .block import Column, lacks_field
-from .trails import PickedTrail, Trail
+from .regrouped import PickedTrail
+from .trails import Trail
 
 __all__ = ["Rows"]
 

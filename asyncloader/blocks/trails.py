@@ -5,18 +5,35 @@ A trail says nothing until somebody asks: nobody does for most samples.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Position
+from .provenance import Indices, Origin, Provenance
 
-__all__ = ["JoinedTrail", "NestedTrail", "OffsetTrail", "PickedTrail", "Place", "SourceTrail", "Trail"]
+__all__ = [
+    "NestedTrail",
+    "OffsetTrail",
+    "Place",
+    "Referred",
+    "SourceTrail",
+    "Trail",
+]
+
+
+# More samples than a shard has: what a block's table holds, of which nobody knows the end.
+_ENDLESS = 1 << 62
+
+_NOWHERE = (Origin(),)
+"""Of samples whose source has not named itself."""
+
+
+Referred: TypeAlias = "tuple[Trail, int, int]"
+"""A run of samples: their trail, and where on it they start and stop."""
 
 
 class Place(NamedTuple):
@@ -58,6 +75,18 @@ class Trail(Protocol):
         """Which component of the outermost mixture these samples came from; 0 outside of any."""
         ...
 
+    def provenance(self, indices: Indices) -> Provenance:
+        """Where these samples came from, one at least: what their places say, for an audit."""
+        ...
+
+    def bases(self, start: int, stop: int) -> list[Referred]:
+        """Samples ``start`` up to ``stop`` as runs on trails that others share too, in any order."""
+        ...
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        """The provenance of all samples of a base; numbers that draw their order, none where it is this."""
+        ...
+
 
 @dataclass(slots=True)
 class OffsetTrail:
@@ -92,6 +121,19 @@ class OffsetTrail:
     def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.zeros(len(indices), np.int64)
 
+    def provenance(self, indices: Indices) -> Provenance:
+        if isinstance(indices, range):
+            samples: Indices = range(self.first + indices.start, self.first + indices.stop)
+        else:
+            samples = self.first + indices
+        return Provenance(_NOWHERE, None, samples)
+
+    def bases(self, start: int, stop: int) -> list[Referred]:
+        return [(self, start, stop)]
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        return self.provenance(range(_ENDLESS)), ()
+
 
 @dataclass(slots=True)
 class SourceTrail:
@@ -114,58 +156,17 @@ class SourceTrail:
     def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.trail.components(indices)
 
+    def provenance(self, indices: Indices) -> Provenance:
+        # The mixtures around name their components: here they are told apart only as far as they draw.
+        origin = Origin((), self.number, self.repetition)
+        return Provenance((origin,), None, self.trail.provenance(indices).samples)
 
-@dataclass(slots=True)
-class PickedTrail:
-    """The positions of some samples of another block, by their indices there."""
+    def bases(self, start: int, stop: int) -> list[Referred]:
+        return [(self, start, stop)]
 
-    trail: Trail
-    indices: Sequence[int]
-
-    def after(self, index: int) -> Position:
-        return self.trail.after(int(self.indices[index]))  # of an array too, since positions are JSON
-
-    def place(self, index: int) -> Place:
-        return self.trail.place(int(self.indices[index]))
-
-    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.trail.components(_array_of(self.indices)[indices])
-
-
-class JoinedTrail:
-    """The positions of samples of several blocks, one after another.
-
-    Args:
-        parts: For each block its trail, and which of its samples they are.
-    """
-
-    __slots__ = ("_ends", "_parts")
-
-    def __init__(self, parts: Sequence[tuple[Trail, range]]) -> None:
-        self._parts = parts
-        #: For each part how many samples there are up to its end; made for the first who asks.
-        self._ends: list[int] | None = None
-
-    def after(self, index: int) -> Position:
-        trail, inside = self._find(index)
-        return trail.after(inside)
-
-    def place(self, index: int) -> Place:
-        trail, inside = self._find(index)
-        return trail.place(inside)
-
-    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        of_parts = [trail.components(_array_of(inside)) for trail, inside in self._parts]
-        return np.concatenate(of_parts)[indices]
-
-    def _find(self, index: int) -> tuple[Trail, int]:
-        if self._ends is None:
-            self._ends = list(accumulate(len(indices) for _, indices in self._parts))
-        nth = bisect_right(self._ends, index)
-        if nth == len(self._parts):
-            raise IndexError("behind the last sample of the last block")
-        trail, indices = self._parts[nth]
-        return trail, indices[index - self._ends[nth] + len(indices)]
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        found, order = self.trail.table()
+        return Provenance((Origin((), self.number, self.repetition),), None, found.samples), order
 
 
 @dataclass(slots=True)
@@ -195,8 +196,11 @@ class NestedTrail:
     def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.trail.components(indices)
 
+    def provenance(self, indices: Indices) -> Provenance:
+        return self.trail.provenance(indices)
 
-def _array_of(indices: Sequence[int]) -> NDArray[np.int64]:
-    if isinstance(indices, range):
-        return np.arange(indices.start, indices.stop, indices.step)
-    return np.asarray(indices, np.int64)
+    def bases(self, start: int, stop: int) -> list[Referred]:
+        return self.trail.bases(start, stop)
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        return self.trail.table()

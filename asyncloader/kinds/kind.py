@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeVar
@@ -10,7 +11,7 @@ import torch.utils.data
 
 from ..ops.batching import Batching
 from ..plan.topology import process_group, resolve_world
-from ..progress import Statistics
+from ..progress import Receipt, Statistics
 
 __all__ = ["Kind", "Loader"]
 
@@ -34,6 +35,7 @@ class Loader(torch.utils.data.DataLoader[T]):
     uneven: str | None
     worker_restarts: int | None
     snapshot_every_n_steps: int
+    audit: str | os.PathLike[str] | None
 
     @property
     def use_stateful_dataloader(self) -> bool:
@@ -93,6 +95,10 @@ class Kind(Protocol):
 
     def statistics(self) -> Statistics:
         """Counts of the latest pass; AttributeError if the kind counts nothing."""
+        ...
+
+    def receipt(self, loader: Loader[Any]) -> Receipt:
+        """What the latest pass delivered; AttributeError if the kind counts nothing."""
         ...
 
     def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:

@@ -14,17 +14,17 @@ from typing import Any, TypeAlias
 
 import torch.utils.data
 
+from ..audit.recording import Recording
 from ..dataset import Dataset
 from ..device import check_device, open_stage
-from ..ops.batching import Batching, FixedSize, Single
+from ..ops.batching import Batching
 from ..ops.op import Source
-from ..options import check_ahead, check_restarts, check_streaming, check_uneven, memory_bytes
-from ..plan.counts import Deal, UnknownCount
+from ..options import check_ahead, check_audit, check_restarts, check_streaming, check_uneven
 from ..plan.cursor import Cursor
 from ..plan.lanes import check_shards, choose_lanes, rank_lanes
 from ..plan.states import load_state, save_state, saved_lanes
 from ..plan.topology import World, process_group, resolve_world
-from ..progress import ProgressBar, Statistics
+from ..progress import ProgressBar, Receipt, Statistics
 from ..quantity import as_whole
 from ..recipes import AsyncIterableDataset, from_iterable
 from ..run.fleet import Fleet
@@ -37,19 +37,15 @@ from ..sources.components import counted_names
 from ..sources.shards import Shards
 from ..stream import Job
 from ..workers import ForkServer
+from .asked import batching_of, memory_of, restarts_of
+from .auditing import open_recording
 from .kind import Loader
+from .lengths import Lengths
 from .passes import Passes
 
 __all__ = ["StreamKind", "Streamed"]
 
 Streamed: TypeAlias = Dataset | AsyncIterableDataset
-
-# Three quarters of it are 96 parts of 8 MiB in flight: at 200 ms and 40 MB/s a connection nearly as much as
-# one process can decode (tests/benchmarks/far_away.py). Small beside what a training process takes anyway.
-_MEMORY_LIMIT = 1 << 30
-
-# As many as accidents explain. Workers that die again and again have a reason, such as too little memory.
-_RESTARTS = 3
 
 
 class _Stream(torch.utils.data.IterableDataset[Any]):
@@ -85,8 +81,9 @@ class StreamKind:
         collate_fn: Any,
         worker_init_fn: Any,
     ) -> None:
-        limit = _memory_bytes(loader)
+        limit = memory_of(loader)
         check_ahead(loader.ahead)
+        check_audit(loader.audit)
         check_restarts(loader.worker_restarts)
         check_uneven(loader.uneven)
         check_streaming(shuffle, multiprocessing_context, collate_fn, worker_init_fn, limit)
@@ -116,8 +113,8 @@ class StreamKind:
 
     def open(self, loader: Loader[Any]) -> BatchIterator[Any]:
         self._check_world(loader)
-        cursor = self._passes.begin(partial(self._count_batches, loader))
-        limit = _memory_bytes(loader)
+        cursor = self._passes.begin(self._lengths(loader).batches)
+        limit = memory_of(loader)
         seed = draw_base_seed(loader.generator)
         job = self._job(loader, cursor, limit)
         statistics = Statistics(
@@ -132,9 +129,13 @@ class StreamKind:
             else:
                 self._forkserver = ForkServer.shared()
                 prefetch = loader.prefetch_factor or 1
-                restarts = _RESTARTS if loader.worker_restarts is None else loader.worker_restarts
                 setting = WorkerSetting(
-                    loader.num_workers, seed, loader.worker_init_fn, prefetch, restarts, loader.in_order
+                    loader.num_workers,
+                    seed,
+                    loader.worker_init_fn,
+                    prefetch,
+                    restarts_of(loader),
+                    loader.in_order,
                 )
                 lanes = stream_in_workers(job, setting, limit // 4, statistics, stack)
             source = keep_in_step(
@@ -143,6 +144,7 @@ class StreamKind:
                 self._world,
                 partial(self._pass_name, loader, cursor.epoch),
                 loader.collate_fn,
+                statistics,
                 stack,
                 on_demand=loader.ahead is not None,
             )
@@ -155,14 +157,15 @@ class StreamKind:
                 on_demand=loader.ahead is not None,
             )
             stack.callback(source.close)
-            if_empty = _if_empty(self._recipe.source)
-            run = Run(source, cursor, statistics, stack.pop_all(), loader.timeout or None, lanes, if_empty)
+            if_empty, recording = _if_empty(self._recipe.source), self._recording(loader, cursor)
+            timeout_s, everything = loader.timeout or None, stack.pop_all()
+            run = Run(source, cursor, statistics, everything, timeout_s, lanes, if_empty, recording)
         self._passes.began(run)
         statistics.waited(statistics.started_s)  # for the workers, which a loop's first step has to start
         return BatchIterator(run)
 
     def length(self, loader: Loader[Any]) -> int:
-        return self._passes.length(partial(self._count_batches, loader))
+        return self._passes.length(self._lengths(loader).batches)
 
     def set_epoch(self, loader: Loader[Any], epoch: int) -> None:
         number = as_whole(epoch)
@@ -174,9 +177,28 @@ class StreamKind:
         run = self._passes.latest
         return run.statistics if run is not None else Statistics()
 
+    def receipt(self, loader: Loader[Any]) -> Receipt:
+        run = self._passes.latest
+        if run is None:
+            raise RuntimeError("there is no receipt before the first iteration, which delivers something")
+        lengths, epoch, statistics = self._lengths(loader), run.cursor.epoch, run.statistics
+        return Receipt(
+            epoch=epoch,
+            batches=run.cursor.batches - run.batches_before,
+            batches_before=run.batches_before,
+            expected_batches=lengths.known_batches(epoch),
+            samples=statistics.samples,
+            expected_samples=lengths.known_samples(epoch),
+            components=dict(statistics.components),
+            is_over=run.exhausted,
+            stopped=statistics.stopped,
+        )
+
     # --- state ---
 
     def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:
+        if self._passes.latest is not None:
+            self._passes.latest.save()
         return save_state(self._passes.reached(), self._recipe_of(loader, self._lane_count), self._world)
 
     def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:
@@ -217,32 +239,27 @@ class StreamKind:
             lane_count=self._lane_count,
             world=self._world,
             epoch=cursor.epoch,
-            batching=_batching(loader),
+            batching=batching_of(loader),
             collate_fn=loader.collate_fn,
             # A quarter each for batches made and for those pinned, if any are; the rest for bytes on their
             # way to a decoder.
             read_bytes=memory_bytes // 4 * (2 if pins else 3),
             ahead=None if loader.ahead is None else loader.ahead // max(len(turns), 1),
+            is_audited=loader.audit is not None,
         )
 
-    def _count_batches(self, loader: Loader[Any], epoch: int) -> int:
-        lanes = rank_lanes(self._lane_count, self._world)
-        deal = Deal(tuple(lanes), self._lane_count, epoch, self._recipe.order_seed)
-        batching = _batching(loader)
-        try:
-            return batching.count_batches(partial(self._recipe.count_samples, deal))
-        except UnknownCount as why:
-            advice = "Count batches as they come"
-            if batching.samples_per_batch is not None:
-                advice += ", or say with .take(n) at the recipe's end how many samples an epoch has"
-            raise TypeError(f"the length of this loader is not known: {why}. {advice}") from None
+    def _lengths(self, loader: Loader[Any]) -> Lengths:
+        return Lengths(self._recipe, batching_of(loader), self._world, self._lane_count)
 
     def _bar(self, loader: Loader[Any], cursor: Cursor) -> ProgressBar:
-        try:
-            total = self._count_batches(loader, cursor.epoch)
-        except TypeError:
-            total = None
+        total = self._lengths(loader).known_batches(cursor.epoch)
         return ProgressBar(f"epoch {cursor.epoch}", total, cursor.batches)
+
+    def _recording(self, loader: Loader[Any], cursor: Cursor) -> Recording | None:
+        if loader.audit is None:
+            return None
+        described = self._recipe_of(loader, self._lane_count)
+        return open_recording(loader.audit, self._recipe, described, self._world, cursor, loader.num_workers)
 
     def _check_world(self, loader: Loader[Any]) -> None:
         """Refuse to read for another rank than was known when the loader was made."""
@@ -258,7 +275,7 @@ class StreamKind:
         """What a saved state and a loader must agree on."""
         return {
             **self._recipe.describe(),
-            **_batching(loader).describe(),
+            **batching_of(loader).describe(),
             "lanes": lanes,
         }
 
@@ -267,16 +284,6 @@ class StreamKind:
         recipe = self._recipe_of(loader, self._lane_count)
         shape = {name: value for name, value in recipe.items() if not name.endswith("_sha256")}
         return f"{hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]}/{epoch}"
-
-
-def _batching(loader: Loader[Any]) -> Batching:
-    if loader.batching is not None:
-        return loader.batching
-    return Single() if loader.batch_size is None else FixedSize(loader.batch_size, loader.drop_last)
-
-
-def _memory_bytes(loader: Loader[Any]) -> int:
-    return _MEMORY_LIMIT if loader.memory_limit is None else memory_bytes(loader.memory_limit)
 
 
 def _if_empty(source: Source) -> str | None:

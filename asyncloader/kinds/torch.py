@@ -13,7 +13,7 @@ from typing import Any
 import torch.utils.data
 
 from ..plan.topology import World, process_group, resolve_world
-from ..progress import Statistics
+from ..progress import Receipt, Statistics
 from ..torch_kind.adapt import for_torch
 from ..torch_kind.iterate import close_torch_iterator
 from ..torch_kind.resuming import Standing
@@ -23,7 +23,7 @@ from .kind import Loader
 
 __all__ = ["TorchKind"]
 
-_STREAM_OPTIONS = ("ahead", "batching", "device", "lanes", "memory_limit", "progress", "uneven")
+_STREAM_OPTIONS = ("ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven")
 
 
 class TorchKind:
@@ -81,8 +81,14 @@ class TorchKind:
                 told(epoch)
 
     def statistics(self) -> Statistics:
-        raise AttributeError(
-            f"statistics are counted for streams only (from_urls, from_iterable, AsyncIterableDataset), "
+        raise self._uncounted("statistics are counted")
+
+    def receipt(self, loader: Loader[Any]) -> Receipt:
+        raise self._uncounted("a receipt is given")
+
+    def _uncounted(self, what: str) -> AttributeError:
+        return AttributeError(
+            f"{what} for streams only (from_urls, from_iterable, AsyncIterableDataset), "
             f"but the dataset is a {type(self._dataset).__name__}"
         )
 

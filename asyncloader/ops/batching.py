@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from ..blocks import Block, Gather, Trail
+from ..blocks import Block, Gather, Referred, Trail, runs_on
 from ..plan.counts import batch_count
 from ..types import Position
 from .op import Lane, Opener
@@ -43,13 +43,24 @@ class Batch(NamedTuple):
         if self.ended is None:
             found = [self.block.trail.components(np.arange(len(self.block)))]
         else:
-            trails = {id(trail): trail for trail, _ in self.ended}
-            by_trail: dict[int, list[int]] = {trail: [] for trail in trails}
-            for trail, index in self.ended:
-                by_trail[id(trail)].append(index)
-            found = [trails[key].components(np.array(indices)) for key, indices in by_trail.items()]
+            found = [trail.components(np.array(indices)) for trail, indices in self._by_trail()]
+            if not found:  # a packed batch may be the middle of a single document
+                return [0] * count
         counts: list[int] = np.bincount(np.concatenate(found), minlength=count).tolist()
         return counts
+
+    def bases(self) -> list[Referred]:
+        """Where its samples came from, in whatever order; see ``Trail.bases``."""
+        if self.ended is None:
+            return self.block.trail.bases(0, len(self.block))
+        return [base for trail, indices in self._by_trail() for base in runs_on(trail, indices)]
+
+    def _by_trail(self) -> Iterator[tuple[Trail, list[int]]]:
+        """The samples that end in it, those of a trail together."""
+        trails: dict[int, tuple[Trail, list[int]]] = {}
+        for trail, index in self.ended or ():
+            trails.setdefault(id(trail), (trail, []))[1].append(index)
+        return iter(trails.values())
 
 
 Batches: TypeAlias = Generator[Batch, None, None]

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Gather, Place, Trail
+from ..blocks import Block, Gather, Indices, Place, Provenance, Referred, Trail
 from ..plan.order import permutation
 from ..types import Position
 from .batching import Batch, Batches
@@ -79,6 +79,15 @@ class SpanTrail:
 
     def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.trail.components(indices)
+
+    def provenance(self, indices: Indices) -> Provenance:
+        return self.trail.provenance(indices)
+
+    def bases(self, start: int, stop: int) -> list[Referred]:
+        return self.trail.bases(start, stop)
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        return self.trail.table()
 
 
 @dataclass(slots=True)

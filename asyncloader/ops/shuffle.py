@@ -13,7 +13,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from ..blocks import Block, Rows
+from ..blocks import Block, PickedTrail, Provenance, Referred, Rows
 from ..plan.counts import Counter, Deal
 from ..plan.order import permutation
 from ..quantity import as_counts, as_whole
@@ -62,9 +62,25 @@ class Shuffle:
 
     def _emit(self, window: Pool, lane: Lane) -> Iterator[Block]:
         samples, span = window.samples, window.span
-        order = permutation(len(samples), *lane.draw_key(self.seed), lane.topology.lane, span.number)
+        key = *lane.draw_key(self.seed), lane.topology.lane, span.number
+        order = permutation(len(samples), *key)
         # What is picked of columns is copied, which pays for many at once.
         piece = PIECE_SAMPLES if isinstance(samples, Rows) else _COLUMNS_PIECE_SAMPLES
+        drawn = _DrawnTrail(samples.trail, order, key)
         for first in range(window.emitted, len(order), piece):
             picked = samples.take(order[first : first + piece])
-            yield picked.follow(SpanTrail(span, first, len(order), picked.trail))
+            trail = PickedTrail(drawn, range(first, first + len(picked)))
+            yield picked.follow(SpanTrail(span, first, len(order), trail))
+
+
+@dataclass(slots=True)
+class _DrawnTrail(PickedTrail):
+    """All samples of a window in their order, which need not be told where the key is."""
+
+    key: tuple[int, ...]
+
+    def bases(self, start: int, stop: int) -> list[Referred]:
+        return [(self, start, stop)]
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        return self.trail.provenance(range(len(self.indices))), self.key

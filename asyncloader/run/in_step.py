@@ -19,6 +19,7 @@ from .._flow.channel import ChannelClosed, EndOfChannel, Receiver
 from .._flow.producer import Producer
 from ..collate.empty import empty_like
 from ..plan.topology import World, process_group
+from ..progress import Statistics
 from ..stream import Note
 from ..torch_private import default_store
 from ..tracebacks import users_level
@@ -39,6 +40,7 @@ def keep_in_step(
     world: World,
     name: Callable[[], str],
     collate_fn: Callable[[Any], Any],
+    statistics: Statistics,
     stack: ExitStack,
     *,
     on_demand: bool,
@@ -52,6 +54,7 @@ def keep_in_step(
         world: The rank that is loaded for.
         name: Gives what the pass is called, the same on all ranks.
         collate_fn: What makes batches; its ``empty`` makes empty ones, if it has such a method.
+        statistics: Told when the rank is stopped with batches left.
         stack: Closes what is started here.
         on_demand: Ask the source for a batch only when the consumer asks for it.
 
@@ -73,7 +76,7 @@ def keep_in_step(
     )
     in_step = InStep(settled)
     stack.callback(in_step.close)
-    stack.callback(in_step.warn_of_rest, world.rank)
+    stack.callback(in_step.tell_of_rest, world.rank, statistics)
     return in_step
 
 
@@ -99,9 +102,10 @@ class InStep:
         """Leave the pass, and close the source. Idempotent."""
         self._batches.close()
 
-    def warn_of_rest(self, rank: int) -> None:
+    def tell_of_rest(self, rank: int, statistics: Statistics) -> None:
         """Say, in the consumer's own thread, that this rank was stopped with batches left."""
         if self._settled.had_more:
+            statistics.stopped = True
             warnings.warn(
                 f"rank {rank} was stopped after {self._settled.agreement.steps} batches of this pass, with "
                 "others that had no more; what it had left of the epoch was not delivered. Lanes are equal "

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from typing import Any, Generic, Protocol, TypeVar
 
 from .._flow.channel import EndOfChannel, Receiver
+from ..audit.recording import Recording
 from ..plan.cursor import Cursor
 from ..progress import Statistics
 from ..stream import Note
@@ -45,6 +46,7 @@ class Run:
         timeout_s: How long the next batch may take; None for as long as it takes.
         makers: Say what they are at when it takes longer.
         if_empty: What to warn of if the epoch ends without a batch, as filters that nothing meets make it.
+        recording: Of what is delivered, if that is audited; closed with the pass.
     """
 
     def __init__(
@@ -56,13 +58,17 @@ class Run:
         timeout_s: float | None,
         makers: Makers,
         if_empty: str | None = None,
+        recording: Recording | None = None,
     ) -> None:
         self._makers = makers
         self._source = source
         self._stack = stack
         self._timeout_s = timeout_s
         self._if_empty = if_empty
+        self._recording = recording
         self.cursor = cursor
+        #: How many batches were delivered before this pass.
+        self.batches_before = cursor.batches
         self.statistics = statistics
         self.exhausted = False
         self._closed = False
@@ -77,7 +83,7 @@ class Run:
             RuntimeError: The pass was closed before its end.
         """
         self._check_open()
-        began = time.perf_counter()
+        began = self._begin_wait()
         try:
             batch, note = self._source.receive(self._timeout_s)
         except BaseException as error:
@@ -95,7 +101,7 @@ class Run:
     async def next_batch_async(self) -> Any:
         """Like ``next_batch``, from a coroutine. If cancelled, the pass is closed."""
         self._check_open()
-        began = time.perf_counter()
+        began = self._begin_wait()
         deadline = asyncio.timeout(self._timeout_s)
         try:
             async with deadline:
@@ -119,7 +125,27 @@ class Run:
         """Free everything. Idempotent, from any thread."""
         self._closed = True
         self.statistics.end()
-        self._stack.close()
+        try:
+            self._stack.close()
+        finally:
+            if self._recording is not None:
+                self._recording.close(self.exhausted, self.statistics.stopped)
+
+    def save(self) -> None:
+        """See to it that what was delivered so far is on disk, if that is audited: it is about to be saved.
+
+        Raises:
+            OSError: The audit cannot be written.
+        """
+        if self._recording is not None:
+            self._recording.flush()
+
+    def _begin_wait(self) -> float:
+        """The time, and what is due before a batch is taken: an error then loses none."""
+        now_s = time.perf_counter()
+        if self._recording is not None:
+            self._recording.flush_if_due(now_s)
+        return now_s
 
     def _check_open(self) -> None:
         """Refuse a pass that is not ours to read; also one closed by somebody else while we waited."""
@@ -141,6 +167,8 @@ class Run:
     def _deliver(self, batch: Any, note: Note, began: float) -> Any:
         if note.position is not None:  # one of no samples stands for no lane's
             self.cursor.delivered(note.lane, note.position)
+            if self._recording is not None and note.references is not None:
+                self._recording.delivered(note.lane, note.references)
         self.statistics.count_components(note.components)
         self.statistics.count(note.samples, note.tokens, note.size_bytes, began)
         return batch

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from .._flow.budget import Portion
-from ..blocks import Block, NestedTrail, Place, Trail
+from ..blocks import Block, NestedTrail, Place, Provenance, Trail
 from ..ops.op import START, Blocks, Lane, Source
 from ..ops.repeat import Repeat
 from ..ops.take import Take
@@ -23,7 +23,16 @@ from ..plan.counts import Deal
 from ..types import Position
 from .recipe import Recipe
 
-__all__ = ["Composed", "Feed", "Mark", "components_of", "counted_names", "leaves_of", "repeated"]
+__all__ = [
+    "Composed",
+    "Feed",
+    "Mark",
+    "components_of",
+    "counted_names",
+    "leaves_of",
+    "of_component",
+    "repeated",
+]
 
 # So many repetitions of a component within one of the whole are told apart.
 _REPETITION_BITS = 20
@@ -126,6 +135,12 @@ class Composed:
     def __repr__(self) -> str:
         shown = [f"{name}={recipe!r}" for name, recipe in zip(self.names, self.recipes, strict=True)]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+
+def of_component(number: int, provenance: Provenance) -> Provenance:
+    """What a component's samples say, for those around it, where it has a number."""
+    origins = [origin._replace(component=(number, *origin.component)) for origin in provenance.origins]
+    return provenance._replace(origins=origins)
 
 
 def _is_endless(recipe: Recipe) -> bool:

@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Place, Trail
+from ..blocks import Indices, Place, Provenance, Referred, Trail
 from ..ops.op import Blocks, Lane
 from ..plan.counts import Deal
 from ..types import Position
-from .components import Composed, Feed
+from .components import Composed, Feed, of_component
 
 __all__ = ["Concat"]
 
@@ -62,3 +62,13 @@ class _ConcatTrail:
 
     def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.full(len(indices), self.number)
+
+    def provenance(self, indices: Indices) -> Provenance:
+        return of_component(self.number, self.trail.provenance(indices))
+
+    def bases(self, start: int, stop: int) -> list[Referred]:
+        return [(self, start, stop)]
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        found, order = self.trail.table()
+        return of_component(self.number, found), order

@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Columns, Place, Rows, Trail, join
+from ..blocks import Block, Columns, Indices, Place, Provenance, Referred, Rows, Trail, join, joined
 from ..ops.op import Blocks, Lane
 from ..plan.counts import Deal
 from ..plan.mixing import Draws, Stop, goes_on_without, leg_of, mixed_count
 from ..plan.weights import EpochWeights
 from ..types import Position
-from .components import Composed, Feed, Mark, repeated
+from .components import Composed, Feed, Mark, of_component, repeated
 
 __all__ = ["Mixture"]
 
@@ -196,6 +196,9 @@ class _MixedTrail:
         before: Where each component stood before the block.
         drawn: Draws of the leg before the block.
         gone: Components that are left out.
+
+    Attributes:
+        known: The provenance of all of them, once somebody has asked for that of any.
     """
 
     made: NDArray[np.int64]
@@ -203,6 +206,7 @@ class _MixedTrail:
     before: Sequence[Mark | None]
     drawn: int
     gone: Sequence[int]
+    known: Provenance | None = field(default=None, init=False)
 
     def after(self, index: int) -> Position:
         counts = np.bincount(self.made[: index + 1], minlength=len(self.before)).tolist()
@@ -222,3 +226,22 @@ class _MixedTrail:
 
     def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return self.made[indices]
+
+    def provenance(self, indices: Indices) -> Provenance:
+        if self.known is None:
+            of_components = [
+                of_component(number, self.trails[number].provenance(range(int(count))))
+                for number, count in enumerate(np.bincount(self.made))
+                if count
+            ]
+            # As they stand component by component, put into the order in which they were drawn.
+            places = np.empty(len(self.made), np.int64)
+            places[np.argsort(self.made, kind="stable")] = np.arange(len(self.made))
+            self.known = joined(of_components).of(places)
+        return self.known.of(indices)
+
+    def bases(self, start: int, stop: int) -> list[Referred]:
+        return [(self, start, stop)]
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        return self.provenance(range(len(self.made))), ()

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Columns, Place, Rows, Trail
+from ..blocks import Block, Columns, Indices, Place, Provenance, Referred, Rows, Trail
 from ..ops.op import Blocks, Lane
 from ..plan.counts import Deal
 from ..types import Position
-from .components import Composed, Feed
+from .components import Composed, Feed, of_component
 
 __all__ = ["Zipped"]
 
@@ -174,3 +174,13 @@ class _ZippedTrail:
 
     def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         return np.zeros(len(indices), np.int64)
+
+    def provenance(self, indices: Indices) -> Provenance:
+        return of_component(0, self.trails[0].provenance(indices))
+
+    def bases(self, start: int, stop: int) -> list[Referred]:
+        return [(self, start, stop)]
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        found, order = self.trails[0].table()
+        return of_component(0, found), order

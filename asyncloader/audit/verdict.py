@@ -1,0 +1,258 @@
+"""Says of an epoch whether each sample was delivered once; what was not, how often and by whom. Pure.
+
+What can be proved depends on what is known. Where the counts of all shards are, a sample that is lacking is
+named. Without, it is proved that none came twice and that there is no hole between those that came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..blocks import Origin
+from .contents import Contents, Part
+from .reading import LaneLog, Pass, logs_of
+
+__all__ = ["EpochVerdict", "Finding", "judge_epoch"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Samples that were not delivered once.
+
+    Attributes:
+        what: ``"twice"``, ``"never"``, or ``"beyond"`` the samples that the shard has.
+        component: The name of the mixture's component; empty outside of any.
+        shard: Its URL or path; of a source without shards, its lane.
+        repetition: Of the data within the epoch.
+        first: The first of the samples.
+        stop: Behind the last; None if it is not known how many there are.
+        ranks: Who delivered them.
+        lanes: In which lanes.
+    """
+
+    what: Literal["twice", "never", "beyond"]
+    component: str
+    shard: str
+    repetition: int
+    first: int
+    stop: int | None
+    ranks: tuple[int, ...] = ()
+    lanes: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        last = "the last" if self.stop is None else self.stop - 1
+        samples = f"sample {self.first}" if last == self.first else f"samples {self.first} to {last}"
+        where = f"{samples} of {self.shard}" + (f" in component {self.component!r}" if self.component else "")
+        again = f", repetition {self.repetition}" if self.repetition else ""
+        whom = ""
+        if self.ranks:
+            whom = f" (ranks {_listed(self.ranks)}, lanes {_listed(self.lanes)})"
+        return f"{self.what}: {where}{again}{whom}"
+
+
+@dataclass(frozen=True)
+class EpochVerdict:
+    """What an epoch came to.
+
+    Attributes:
+        recipe: Names the recipe, as the files do.
+        epoch: Its number.
+        verdict: ``"exact"``: proved, as far as counts are known. ``"wrong"``: samples came twice or are
+            lacking, or the record itself is not whole. ``"unfinished"``: nothing is wrong so far.
+        samples: Delivered, of those that count: what came again after a restart counts once.
+        expected: How many there are; None if that is not known.
+        batches: Delivered, likewise.
+        ranks: Who delivered them.
+        findings: What is wrong.
+        left_out: Samples that did not come, for what may be one of ``reasons``.
+        reasons: What leaves samples out: operators of the recipe, ``drop_last``, ``uneven="stop"``.
+        faults: What is wrong with the record.
+        open_lanes: Those that are not known to have ended.
+    """
+
+    recipe: str
+    epoch: int
+    verdict: Literal["exact", "wrong", "unfinished"]
+    samples: int
+    expected: int | None
+    batches: int
+    ranks: tuple[int, ...]
+    findings: tuple[Finding, ...]
+    left_out: int
+    reasons: tuple[str, ...]
+    faults: tuple[str, ...]
+    open_lanes: tuple[int, ...]
+
+    def __str__(self) -> str:
+        lines = [f"epoch {self.epoch}: {self._summary()}", *map(str, self.faults), *map(str, self.findings)]
+        return "\n  ".join(lines)
+
+    def _summary(self) -> str:
+        came = f"{self.samples} samples in {self.batches} batches by ranks {_listed(self.ranks)}"
+        if self.verdict == "wrong":
+            return f"WRONG: {came}"
+        if self.verdict == "unfinished":
+            return f"unfinished: {came}, none twice; lanes {_listed(self.open_lanes)} have not ended"
+        if self.left_out:
+            why = ", ".join(self.reasons)
+            return f"exact: {came}, none twice; {self.left_out} more were left out, by {why}"
+        if self.expected is None:
+            return f"exact: {came}, none twice and none lacking between them; how many there are is not known"
+        return f"exact: {came}, each of {self.expected} once"
+
+
+class _Delivered(NamedTuple):
+    """What was delivered of one shard in one repetition: runs, by where they begin."""
+
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+    lanes: NDArray[np.int64]
+
+
+def judge_epoch(recipe: str, epoch: int, contents: Contents, passes: Sequence[Pass]) -> EpochVerdict:
+    """The verdict on an epoch.
+
+    Args:
+        recipe: Its name.
+        epoch: Its number.
+        contents: What the recipe is of.
+        passes: Those of all ranks over it.
+    """
+    logs = logs_of(passes)
+    delivered = _gathered(logs)
+    lanes = range(contents.recipe["lanes"])
+    open_lanes = tuple(lane for lane in lanes if lane not in logs or not logs[lane].ended)
+    reasons = [*dict.fromkeys(reason for each in passes for reason in each.begin.leaves_out)]
+    reasons += ['uneven="stop"'] if any(log.stopped for log in logs.values()) else []
+    faults = tuple(f"lane {lane}: {fault}" for lane, log in sorted(logs.items()) for fault in log.faults)
+    excess = [*_doubled(contents.parts, delivered)]
+    missing = [*_missing(contents.parts, delivered)]
+    expected = _expected(contents.parts)
+    lacking = sum((finding.stop or finding.first + 1) - finding.first for finding in missing)
+    if excess or faults:
+        verdict: Literal["exact", "wrong", "unfinished"] = "wrong"
+    elif open_lanes and (missing or expected is None):
+        verdict, missing = "unfinished", []
+    else:
+        verdict = "wrong" if missing and not reasons else "exact"
+    rows = [(rank, row) for log in logs.values() for rank, row in log.rows]
+    return EpochVerdict(
+        recipe=recipe,
+        epoch=epoch,
+        verdict=verdict,
+        samples=sum(int((each.stops - each.starts).sum()) for each in delivered.values()),
+        expected=expected,
+        batches=sum(row.stop - row.first for _, row in rows),
+        ranks=tuple(sorted({rank for rank, _ in rows})),
+        findings=tuple(excess + ([] if reasons else missing)),
+        left_out=lacking if reasons and verdict != "unfinished" else 0,
+        reasons=tuple(reasons),
+        faults=faults,
+        open_lanes=open_lanes,
+    )
+
+
+def _gathered(logs: Mapping[int, LaneLog]) -> dict[Origin, _Delivered]:
+    parts: dict[Origin, list[NDArray[np.int64]]] = {}
+    for lane, log in logs.items():
+        for rank, row in log.rows:
+            for origin, bounds in row.samples:
+                runs = np.array(bounds, np.int64).reshape(-1, 2)
+                who = np.broadcast_to(np.array([rank, lane]), runs.shape)
+                parts.setdefault(origin, []).append(np.hstack([runs, who]))
+    found = {}
+    for origin, tables in parts.items():
+        table = np.concatenate(tables)
+        found[origin] = _Delivered(*table[np.lexsort((table[:, 1], table[:, 0]))].T)
+    return found
+
+
+def _doubled(parts: Sequence[Part], delivered: Mapping[Origin, _Delivered]) -> Iterator[Finding]:
+    """What was delivered more than once, or is not there to be delivered."""
+    known = {part.component: part for part in parts}
+    for origin, runs in delivered.items():
+        part = known.get(origin.component)
+        reached = np.maximum.accumulate(runs.stops)
+        for at in (np.flatnonzero(runs.starts[1:] < reached[:-1]) + 1).tolist():
+            first, stop = int(runs.starts[at]), int(min(runs.stops[at], reached[at - 1]))
+            who = np.flatnonzero((runs.starts < stop) & (runs.stops > first))
+            yield _finding("twice", part, origin, first, stop, runs, who)
+        count = _count_of(part, origin)
+        if count is not None and reached[-1] > count:
+            yield _finding(
+                "beyond", part, origin, count, int(reached[-1]), runs, np.flatnonzero(runs.stops > count)
+            )
+
+
+def _missing(parts: Sequence[Part], delivered: Mapping[Origin, _Delivered]) -> Iterator[Finding]:
+    """What was not delivered: in a hole between others, or behind them where the count is known."""
+    for part in parts:
+        for origin in _origins_of(part, delivered):
+            count, runs = _count_of(part, origin), delivered.get(origin)
+            if runs is None:
+                if count != 0:
+                    yield _finding("never", part, origin, 0, count)
+                continue
+            ends = np.maximum.accumulate(runs.stops)
+            begins = np.concatenate([runs.starts, [ends[-1] if count is None else max(count, ends[-1])]])
+            before = np.concatenate([[0], ends])
+            for at in np.flatnonzero(begins > before).tolist():
+                yield _finding("never", part, origin, int(before[at]), int(begins[at]))
+
+
+def _origins_of(part: Part, delivered: Mapping[Origin, _Delivered]) -> Iterable[Origin]:
+    """All that should have been delivered of a source; what was, where nobody knows how often it comes."""
+    seen = [origin for origin in delivered if origin.component == part.component]
+    if part.shards is None or part.repetitions is None:
+        return seen
+    return (
+        Origin(part.component, number, repetition)
+        for repetition in range(part.repetitions)
+        for number in range(len(part.shards))
+    )
+
+
+def _expected(parts: Sequence[Part]) -> int | None:
+    """How many samples an epoch has."""
+    total = 0
+    for part in parts:
+        if part.samples is None or part.repetitions is None:
+            return None
+        for count in part.samples:
+            if count is None:
+                return None
+            total += count * part.repetitions
+    return total
+
+
+def _count_of(part: Part | None, origin: Origin) -> int | None:
+    return None if part is None or part.samples is None else part.samples[origin.number]
+
+
+def _finding(
+    what: Literal["twice", "never", "beyond"],
+    part: Part | None,
+    origin: Origin,
+    first: int,
+    stop: int | None,
+    runs: _Delivered | None = None,
+    who: Any = None,
+) -> Finding:
+    shards = None if part is None else part.shards
+    shard = f"lane {origin.number}" if shards is None else shards[origin.number]
+    ranks = () if runs is None else tuple(sorted({*runs.ranks[who].tolist()}))
+    lanes = () if runs is None else tuple(sorted({*runs.lanes[who].tolist()}))
+    name = "" if part is None else part.name
+    return Finding(what, name, shard, origin.repetition, first, stop, ranks, lanes)
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    """Numbers in words; the first of very many."""
+    more = f" and {len(numbers) - 16} more" if len(numbers) > 16 else ""
+    return ", ".join(map(str, numbers[:16])) + more

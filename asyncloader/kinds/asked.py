@@ -1,0 +1,35 @@
+"""What a loader of a stream asks for, with the defaults that streams have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..ops.batching import Batching, FixedSize, Single
+from ..options import memory_bytes
+from .kind import Loader
+
+__all__ = ["batching_of", "memory_of", "restarts_of"]
+
+# Three quarters of it are 96 parts of 8 MiB in flight: at 200 ms and 40 MB/s a connection nearly as much as
+# one process can decode (tests/benchmarks/far_away.py). Small beside what a training process takes anyway.
+_MEMORY_LIMIT = 1 << 30
+
+# As many as accidents explain. Workers that die again and again have a reason, such as too little memory.
+_RESTARTS = 3
+
+
+def batching_of(loader: Loader[Any]) -> Batching:
+    """What makes its batches."""
+    if loader.batching is not None:
+        return loader.batching
+    return Single() if loader.batch_size is None else FixedSize(loader.batch_size, loader.drop_last)
+
+
+def memory_of(loader: Loader[Any]) -> int:
+    """How many bytes it may hold; raises as ``memory_bytes``."""
+    return _MEMORY_LIMIT if loader.memory_limit is None else memory_bytes(loader.memory_limit)
+
+
+def restarts_of(loader: Loader[Any]) -> int:
+    """How many of its workers may be replaced in a pass."""
+    return _RESTARTS if loader.worker_restarts is None else loader.worker_restarts

@@ -1,0 +1,122 @@
+"""What the audit of a stream is told of its recipe: which samples there are, and which need not come."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from time import time
+from typing import Any
+
+from ..audit.contents import Contents, Part, write_contents
+from ..audit.recording import Recording
+from ..audit.rows import Begin
+from ..dataset import Dataset
+from ..ops.filter import Filter
+from ..ops.filter_batches import FilterBatches
+from ..ops.op import Op
+from ..ops.repeat import Repeat
+from ..ops.take import Take
+from ..plan.cursor import Cursor
+from ..plan.topology import World
+from ..sources.components import Composed
+from ..sources.mixture import Mixture
+from ..sources.recipe import Recipe
+from ..sources.shards import Shards
+from ..sources.zipped import Zipped
+from ..stores.expanding import expand_home
+from ..stores.urls import redact
+
+__all__ = ["open_recording"]
+
+
+def open_recording(
+    folder: str | os.PathLike[str],
+    recipe: Dataset,
+    described: Mapping[str, Any],
+    world: World,
+    cursor: Cursor,
+    workers: int,
+) -> Recording:
+    """Begin to record a pass.
+
+    Args:
+        folder: Of the audit; made if there is none.
+        recipe: What is read.
+        described: What a state of it says of the recipe: tells one loader's files from another's.
+        world: The rank.
+        cursor: Where the pass begins.
+        workers: How many read it.
+
+    Raises:
+        OSError: The folder or a file in it cannot be written.
+    """
+    place = expand_home(os.fspath(folder))
+    name = _digest_of(described)
+    os.makedirs(place, exist_ok=True)
+    contents_path = os.path.join(place, f"{name}.json")
+    # The same on all ranks, so one of them writes it, and not anew after a restart.
+    if world.rank == 0 and not os.path.exists(contents_path):
+        write_contents(contents_path, Contents(dict(described), [*_parts_of(recipe, (), "", 1)]))
+    begin = Begin(
+        id=uuid.uuid4().hex[:16],
+        began=time(),
+        epoch=cursor.epoch,
+        rank=world.rank,
+        world_size=world.size,
+        workers=workers,
+        lanes={lane: row.batches for lane, row in cursor.turns()},
+        all_lanes=[*cursor.lanes],
+        leaves_out=[*_left_out(recipe, cursor.epoch), *(["drop_last"] if described.get("drop_last") else [])],
+    )
+    return Recording(os.path.join(place, f"{name}-rank{world.rank:05d}.jsonl"), begin)
+
+
+def _digest_of(described: Mapping[str, Any]) -> str:
+    # Without what a manifest adds, which may be made between two runs.
+    lasting = {name: value for name, value in described.items() if name != "contents_sha256"}
+    return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _parts_of(recipe: Recipe, component: tuple[int, ...], name: str, outer: int | None) -> Iterator[Part]:
+    """The sources that samples are recorded of, with how often each of them comes."""
+    repetitions = outer
+    for op in recipe.ops:
+        if isinstance(op, Repeat):
+            repetitions = None if op.times is None or repetitions is None else repetitions * op.times
+    source = recipe.source
+    if isinstance(source, Composed):
+        if isinstance(source, Mixture) and source.stop == "repeat":
+            repetitions = None
+        for number, (inner, part) in enumerate(zip(source.names, source.recipes, strict=True)):
+            yield from _parts_of(part, (*component, number), f"{name}/{inner}".lstrip("/"), repetitions)
+            if isinstance(source, Zipped):
+                return  # each of the others goes with the sample of the first that it was put together with
+    elif isinstance(source, Shards):
+        counts = [None if check is None else check.samples for check in source.checks]
+        shards = [redact(url) for url in source.urls]
+        yield Part(component, name, shards, counts or [None] * len(shards), repetitions)
+    else:
+        yield Part(component, name, None, None, repetitions)
+
+
+def _left_out(recipe: Recipe, epoch: int) -> Iterator[str]:
+    """What in the recipe may be why a sample does not come."""
+    source = recipe.source
+    if isinstance(source, Composed):
+        for part in source.recipes[:1] if isinstance(source, Zipped) else source.recipes:
+            yield from _left_out(part, epoch)
+    if isinstance(source, Mixture) and (source.stop != "all" or 0 in source.weights.of(epoch)):
+        yield f"mix(stop={source.stop!r})"
+    if isinstance(source, Zipped) and not source.strict:
+        yield "zip(strict=False)"
+    if isinstance(source, Shards) and source.selection.filters is not None:
+        yield "filters="
+    yield from map(_shown, (op for op in recipe.ops if isinstance(op, Filter | FilterBatches | Take)))
+
+
+def _shown(op: Op) -> str:
+    described = op.describe()
+    return f"{described['op']}({described.get('fn', described.get('count'))})"

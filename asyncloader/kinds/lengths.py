@@ -1,0 +1,61 @@
+"""How much an epoch of a stream has for one rank, where that is known beforehand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import partial
+
+from ..dataset import Dataset
+from ..ops.batching import Batching
+from ..plan.counts import Deal, UnknownCount
+from ..plan.lanes import rank_lanes
+from ..plan.topology import World
+
+__all__ = ["Lengths"]
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The lengths of a rank's epochs.
+
+    Args:
+        recipe: What is read.
+        batching: What makes its batches.
+        world: The rank.
+        lane_count: Lanes of all ranks together.
+    """
+
+    recipe: Dataset
+    batching: Batching
+    world: World
+    lane_count: int
+
+    def batches(self, epoch: int) -> int:
+        """The rank's batches; raises TypeError with the reason where they are not known."""
+        try:
+            return self.batching.count_batches(partial(self._of_lanes, epoch))
+        except UnknownCount as why:
+            advice = "Count batches as they come"
+            if self.batching.samples_per_batch is not None:
+                advice += ", or say with .take(n) at the recipe's end how many samples an epoch has"
+            raise TypeError(f"the length of this loader is not known: {why}. {advice}") from None
+
+    def known_batches(self, epoch: int) -> int | None:
+        """The rank's batches; None where they are not known."""
+        try:
+            return self.batches(epoch)
+        except TypeError:
+            return None
+
+    def known_samples(self, epoch: int) -> int | None:
+        """The rank's samples; likewise, and where there is no end of them."""
+        try:
+            samples = sum(self._of_lanes(epoch))
+        except UnknownCount:
+            return None
+        return None if math.isinf(samples) else int(samples)
+
+    def _of_lanes(self, epoch: int) -> list[float]:
+        lanes = tuple(rank_lanes(self.lane_count, self.world))
+        return self.recipe.count_samples(Deal(lanes, self.lane_count, epoch, self.recipe.order_seed))

@@ -1,0 +1,122 @@
+"""The verdict on an epoch, of rows as files have them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncloader.audit.contents import Contents, Part
+from asyncloader.audit.reading import LaneLog, Pass
+from asyncloader.audit.rows import Begin, End, LaneRow, format_row, parse_row, runs_of
+from asyncloader.audit.verdict import EpochVerdict, judge_epoch
+from asyncloader.blocks import Origin
+
+SHARD = Origin((), 0, 0)
+
+
+def _judge(
+    *passes: Sequence[tuple[int, int, list[int]]],
+    count: int | None = 10,
+    lanes: int = 1,
+    stopped: bool = False,
+    reasons: Sequence[str] = (),
+) -> EpochVerdict:
+    """Passes of one lane each: the batches and samples of each row; read to their ends."""
+    read = []
+    for number, rows in enumerate(passes):
+        lane = number % lanes
+        begin = Begin(
+            str(number), float(number), 0, lane, lanes, 0, {lane: rows[0][0] if rows else 0}, [lane], reasons
+        )
+        told = [LaneRow(str(number), lane, first, stop, [(SHARD, runs)]) for first, stop, runs in rows]
+        read.append(Pass(begin, told, End(str(number), stopped)))
+    part = Part((), "", ["a.tar"], [count], 1)
+    return judge_epoch("r", 0, Contents({"lanes": lanes}, [part]), read)
+
+
+def test_all_samples_once_is_exact() -> None:
+    verdict = _judge([(0, 1, [0, 4]), (1, 3, [4, 10])])
+    assert (verdict.verdict, verdict.samples, verdict.expected, verdict.batches) == ("exact", 10, 10, 3)
+
+
+def test_a_sample_twice_in_one_lane_is_named() -> None:
+    verdict = _judge([(0, 1, [0, 4]), (1, 3, [3, 10])])
+    assert list(map(str, verdict.findings)) == ["twice: sample 3 of a.tar (ranks 0, lanes 0)"]
+
+
+def test_what_lacks_is_named_before_between_and_behind() -> None:
+    found = list(map(str, _judge([(0, 1, [1, 3, 5, 9])]).findings))
+    assert found == [
+        "never: sample 0 of a.tar", "never: samples 3 to 4 of a.tar", "never: sample 9 of a.tar"
+    ]  # fmt: skip
+
+
+def test_samples_that_the_shard_has_not_are_named() -> None:
+    assert [finding.what for finding in _judge([(0, 1, [0, 12])]).findings] == ["beyond"]
+
+
+def test_without_counts_holes_are_named_and_the_end_is_not_known() -> None:
+    assert _judge([(0, 1, [0, 7])], count=None).verdict == "exact"
+    assert _judge([(0, 1, [0, 3, 4, 7])], count=None).verdict == "wrong"
+
+
+def test_a_later_pass_replaces_what_came_after_its_beginning() -> None:
+    first, second = [(0, 2, [0, 4]), (2, 3, [4, 6])], [(2, 5, [4, 10])]
+    assert _judge(first, second).verdict == "exact"
+    assert _judge(second, [(0, 5, [0, 10])]).verdict == "wrong", "the record of two batches was lacking"
+
+
+def test_a_pass_from_amidst_a_row_is_no_proof() -> None:
+    verdict = _judge([(0, 3, [0, 6])], [(2, 5, [4, 10])])
+    assert verdict.verdict == "wrong" and "a pass went on behind batch 2" in verdict.faults[0]
+
+
+def test_what_operators_leave_out_is_told_and_no_fault() -> None:
+    verdict = _judge([(0, 1, [0, 4])], reasons=["take(4)"])
+    assert (verdict.verdict, verdict.left_out, verdict.reasons) == ("exact", 6, ("take(4)",))
+    assert _judge([(0, 1, [0, 4, 3, 5])], reasons=["take(4)"]).verdict == "wrong"
+
+
+def test_ranks_that_were_stopped_left_something() -> None:
+    verdict = _judge([(0, 1, [0, 4])], [(0, 1, [6, 10])], lanes=2, stopped=True)
+    assert (verdict.verdict, verdict.left_out, verdict.reasons) == ("exact", 2, ('uneven="stop"',))
+
+
+def test_lanes_that_nobody_has_ended_are_unfinished() -> None:
+    begin = Begin("0", 0.0, 0, 0, 1, 0, {0: 0}, [0])
+    rows = [LaneRow("0", 0, 0, 1, [(SHARD, [0, 4])])]
+    part = Part((), "", ["a.tar"], [10], 1)
+    verdict = judge_epoch("r", 0, Contents({"lanes": 2}, [part]), [Pass(begin, rows)])
+    assert (verdict.verdict, verdict.open_lanes, verdict.findings) == ("unfinished", (0, 1), ())
+
+
+@given(st.lists(st.lists(st.integers(0, 40), min_size=1), min_size=1), st.booleans())
+def test_runs_hold_each_sample_as_often_as_it_came(parts: list[list[int]], neighbours: bool) -> None:
+    given_parts = [range(part[0], part[0] + len(part)) if neighbours else np.array(part) for part in parts]
+    runs = runs_of([*given_parts, range(3, 5)])
+    found = Counter(s for first, stop in zip(runs[::2], runs[1::2], strict=True) for s in range(first, stop))
+    assert found == Counter(int(s) for part in [*given_parts, range(3, 5)] for s in part)
+
+
+def test_rows_come_back_as_they_were_written() -> None:
+    rows = [
+        Begin("ab", 1.5, 3, 0, 2, 4, {0: 3, 2: 0}, [0, 2], ["take(3)"]),
+        LaneRow("ab", 2, 0, 7, [(Origin((1, 0), 5, 2), [0, 4])]),
+        End("ab", True),
+    ]
+    assert [parse_row(format_row(row)) for row in rows] == rows
+    assert parse_row(format_row(rows[1])[:20]) is None
+    for odd in ("[]", "{}", '{"pass": "a"}', '{"pass": {"id": 3}}', '{"pass":"a","lane":1,"batches":3}'):
+        with pytest.raises(ValueError, match="expected a row of an audit"):
+            parse_row(odd)
+
+
+def test_a_log_tells_of_batches_that_nobody_recorded() -> None:
+    log = LaneLog()
+    log.reopen(3)
+    assert log.faults == ["batches 0 to 2 were delivered and not recorded; is a file lacking?"]

@@ -1,0 +1,327 @@
+"""What ranks record is what was delivered: proved over workers, ranks, operators, kills and restarts."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import asyncloader as al
+from asyncloader.audit.__main__ import main
+
+from .harness import subprocess_environment
+
+pytestmark = pytest.mark.usefixtures("fork_server")
+
+COUNTS = (7, 3, 12, 5, 9, 1)
+SAMPLES = sum(COUNTS)
+LANES = 4
+
+Recipe = Callable[[Path], al.Dataset]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Lines without a manifest, and Parquet; a manifest beside others is written where a test wants it."""
+    folder = tmp_path_factory.mktemp("audited")
+    for shard, count in enumerate(COUNTS):
+        samples = [{"n": 100 * shard + at, "tokens": [1] * ((at * 3) % 5)} for at in range(count)]
+        (folder / f"{shard}.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+        tokens = pa.array([sample["tokens"] for sample in samples], pa.list_(pa.int64()))
+        table = pa.table({"n": pa.array([sample["n"] for sample in samples], pa.int64()), "tokens": tokens})
+        pq.write_table(table, folder / f"{shard}.parquet", row_group_size=4)
+    return folder
+
+
+def _lines(folder: Path) -> al.Dataset:
+    return al.from_urls(str(folder / "*.jsonl"))
+
+
+def _rows(folder: Path) -> al.Dataset:
+    return al.from_urls(str(folder / "*.parquet"))
+
+
+def _is_even(sample: dict[str, Any]) -> bool:
+    return bool(sample["n"] % 2 == 0)
+
+
+def _own(topology: al.Topology) -> Any:
+    return topology.split([{"n": at, "tokens": [at]} for at in range(23)])
+
+
+#: Recipes, and how many samples an epoch of each delivers.
+RECIPES: dict[str, tuple[Recipe, int]] = {
+    "in order": (_lines, SAMPLES),
+    "shuffled": (lambda folder: _lines(folder).shuffle(6, seed=1), SAMPLES),
+    "shuffled twice": (lambda folder: _rows(folder).shuffle(5, seed=1).shuffle(4, seed=2), SAMPLES),
+    "repeated": (lambda folder: _lines(folder).shuffle(6).repeat(3), 3 * SAMPLES),
+    "filtered": (lambda folder: _lines(folder).shuffle(6).filter(_is_even), 21),
+    "taken": (lambda folder: _lines(folder).take(8), 8),
+    "in chunks": (lambda folder: _rows(folder).map_batches(dict, batch_size=3).shuffle(4), SAMPLES),
+    "mixed": (
+        lambda folder: al.mix({"a": _lines(folder), "b": _rows(folder).shuffle(3)}, stop="all").shuffle(4),
+        2 * SAMPLES,
+    ),
+    "one after another": (
+        lambda folder: al.concat(
+            [_lines(folder).shuffle(4), al.mix([_rows(folder), _lines(folder)], stop="all")]
+        ),
+        3 * SAMPLES,
+    ),
+    "side by side": (lambda folder: al.zip({"a": _lines(folder), "b": _rows(folder)}), SAMPLES),
+    "own": (lambda folder: al.from_iterable(_own).shuffle(3), 23),
+}
+
+BATCHINGS: dict[str, dict[str, Any]] = {
+    "fixed": {"batch_size": 4, "collate_fn": len},
+    "single": {"batch_size": None},
+    "packed": {"batching": al.Pack(length=6), "collate_fn": len},
+    "packed pools": {"batching": al.Pack(length=6, pool=8), "collate_fn": len},
+    "tokens": {"batching": al.TokenBatches(length="tokens", max_tokens=8, pool=6), "collate_fn": len},
+}
+
+
+def _loader(recipe: al.Dataset, audit: Path, batching: str = "fixed", **options: Any) -> al.DataLoader[Any]:
+    return al.DataLoader(recipe, **{"lanes": LANES, "audit": audit, **BATCHINGS[batching], **options})
+
+
+def _read(loaders: Sequence[al.DataLoader[Any]], most: int | None = None) -> None:
+    """A pass of each, or the first batches of it, after which it is left."""
+    for loader in loaders:
+        with loader:
+            for number, _ in enumerate(loader, 1):
+                if number == most:
+                    break
+
+
+def _judged(audit: Path, **options: Any) -> Any:
+    (verdict,) = al.verify_audit(audit, **options)
+    return verdict
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (1, 2), (2, 0), (2, 2)])
+def test_each_sample_of_an_epoch_is_proved_once(
+    name: str, ranks: int, workers: int, corpus: Path, tmp_path: Path
+) -> None:
+    make, samples = RECIPES[name]
+    _read(
+        [
+            _loader(make(corpus), tmp_path, rank=rank, world_size=ranks, num_workers=workers)
+            for rank in range(ranks)
+        ]
+    )
+    verdict = _judged(tmp_path)
+    assert (verdict.verdict, verdict.samples, verdict.findings) == ("exact", samples, ()), str(verdict)
+
+
+@pytest.mark.parametrize("batching", BATCHINGS)
+def test_every_batching_tells_what_it_delivers(batching: str, corpus: Path, tmp_path: Path) -> None:
+    recipe = _lines(corpus).filter(lambda sample: True) if batching == "single" else _lines(corpus).shuffle(6)
+    _read([_loader(recipe, tmp_path, batching, num_workers=2)])
+    assert _judged(tmp_path).samples == SAMPLES
+    assert _judged(tmp_path).verdict == "exact"
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("after", [1, 3])
+def test_what_comes_again_after_a_restart_counts_once(
+    name: str, after: int, corpus: Path, tmp_path: Path
+) -> None:
+    make, samples = RECIPES[name]
+    ranks = [_loader(make(corpus), tmp_path, rank=rank, world_size=2) for rank in range(2)]
+    passes = [iter(loader) for loader in ranks]
+    for each in passes * (1 if name == "taken" else after):
+        next(each)
+    state = al.merge_states([loader.state_dict() for loader in ranks])
+    for each in passes:
+        next(each, None)  # delivered, and lost with the weights
+    for loader in ranks:
+        loader.close()
+    assert _judged(tmp_path).verdict == "unfinished"
+    alone = _loader(make(corpus), tmp_path, rank=0, world_size=1)
+    alone.load_state_dict(json.loads(json.dumps(state)))
+    _read([alone])
+    verdict = _judged(tmp_path)
+    assert (verdict.verdict, verdict.samples, verdict.ranks) == ("exact", samples, (0, 1)), str(verdict)
+
+
+_KILLED = """
+import json, os, signal, sys
+import asyncloader as al
+
+folder, audit, state, workers, die_at = *sys.argv[1:4], int(sys.argv[4]), int(sys.argv[5])
+loader = al.DataLoader(
+    al.from_urls(folder + "/*.jsonl").shuffle(6, seed=1), 2, num_workers=workers, lanes=4, audit=audit,
+    collate_fn=len,
+)
+if os.path.exists(state):
+    loader.load_state_dict(json.load(open(state)))
+for step, batch in enumerate(loader, 1):
+    if step % 2 == 0:
+        with open(state + ".new", "w") as file:
+            json.dump(loader.state_dict(), file)
+        os.replace(state + ".new", state)
+    if step == die_at:
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.timeout(250)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_killed_again_and_again_an_epoch_is_proved(workers: int, corpus: Path, tmp_path: Path) -> None:
+    audit, state = tmp_path / "audit", tmp_path / "state.json"
+    for die_at in (3, 5, 0):
+        arguments = [str(corpus), str(audit), str(state), str(workers), str(die_at)]
+        run = subprocess.run(
+            [sys.executable, "-c", _KILLED, *arguments], env=subprocess_environment(), timeout=60, check=False
+        )
+        assert run.returncode == (-signal.SIGKILL if die_at else 0)
+    verdict = _judged(audit)
+    assert (verdict.verdict, verdict.samples) == ("exact", SAMPLES), str(verdict)
+
+
+def test_counts_come_from_a_manifest_beside_the_shards_or_named(corpus: Path, tmp_path: Path) -> None:
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for path in corpus.glob("*.jsonl"):
+        (shards / path.name).write_bytes(path.read_bytes())
+    _read([_loader(_lines(shards), tmp_path / "before")])
+    assert _judged(tmp_path / "before").expected is None
+    al.build_index(str(shards / "*.jsonl"))
+    assert _judged(tmp_path / "before", manifest=shards / "manifest.json").expected == SAMPLES
+    _read([_loader(_lines(shards), tmp_path / "after")])
+    assert _judged(tmp_path / "after").expected == SAMPLES
+
+
+def test_a_sample_that_two_ranks_deliver_is_named(corpus: Path, tmp_path: Path) -> None:
+    # Two ranks that were told of no other: what a wrong environment does.
+    _read(
+        [_loader(_lines(corpus), tmp_path / "0", lanes=1), _loader(_lines(corpus), tmp_path / "1", lanes=1)]
+    )
+    rows = (tmp_path / "1").glob("*.jsonl")
+    for path in rows:
+        lines = path.read_text().replace('"rank":0', '"rank":1').replace('{"0":0}', '{"1":0}')
+        lines = lines.replace('"lane":0', '"lane":1').replace('"all_lanes":[0]', '"all_lanes":[1]')
+        (tmp_path / "0" / path.name.replace("00000", "00001")).write_text(lines)
+    verdict = _judged(tmp_path / "0")
+    assert verdict.verdict == "wrong"
+    twice = [finding for finding in verdict.findings if finding.what == "twice"]
+    assert sum(finding.stop - finding.first for finding in twice) == SAMPLES
+    assert {finding.ranks for finding in twice} == {(0, 1)}
+    assert f"twice: samples 0 to 6 of {corpus / '0.jsonl'} (ranks 0, 1, lanes 0, 1)" in str(verdict)
+
+
+def test_samples_that_were_not_recorded_are_named(corpus: Path, tmp_path: Path) -> None:
+    _read([_loader(_lines(corpus), tmp_path)])
+    (path,) = tmp_path.glob("*.jsonl")
+    path.write_text(path.read_text().replace("[[],2,0,[0,12]]", "[[],2,0,[0,4,5,12]]"))
+    verdict = _judged(tmp_path)
+    assert [str(finding) for finding in verdict.findings if finding.stop] == [
+        f"never: sample 4 of {corpus / '2.jsonl'}"
+    ]
+    path.write_text("".join(line for line in path.read_text().splitlines(True) if '"lane":2' not in line))
+    verdict = _judged(tmp_path)
+    assert verdict.verdict == "wrong"
+    assert any(finding.shard.endswith("2.jsonl") and finding.stop is None for finding in verdict.findings)
+
+
+def test_a_line_that_a_killed_process_cut_is_passed_over(corpus: Path, tmp_path: Path) -> None:
+    first = _loader(_lines(corpus), tmp_path)
+    _read([first], most=3)
+    (path,) = tmp_path.glob("*.jsonl")
+    with path.open("a") as file:
+        file.write('{"pass":"ab", "lane"')
+    again = _loader(_lines(corpus), tmp_path)
+    again.set_epoch(0)
+    _read([again])
+    assert _judged(tmp_path).verdict == "exact"
+
+
+def test_an_epoch_left_half_way_is_unfinished_and_the_next_is_judged_by_itself(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loader = _loader(_lines(corpus), tmp_path)
+    _read([loader], most=3)
+    _read([loader])
+    assert [verdict.verdict for verdict in al.verify_audit(tmp_path)] == ["unfinished", "exact"]
+    assert main([str(tmp_path)]) == 1
+    told = capsys.readouterr().out
+    assert "epoch 0: unfinished: 12 samples in 3 batches by ranks 0, none twice; lanes" in told
+    assert "how many there are is not known" in told
+    assert main([str(tmp_path), "--epoch", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[0]["samples"] == SAMPLES
+    assert main([str(tmp_path), "--epoch", "7"]) == 2
+    assert main([str(tmp_path / "none")]) == 2
+
+
+def test_two_loaders_in_one_folder_are_told_apart(corpus: Path, tmp_path: Path) -> None:
+    _read([_loader(_lines(corpus), tmp_path), _loader(_rows(corpus), tmp_path)])
+    assert [verdict.verdict for verdict in al.verify_audit(tmp_path)] == ["exact", "exact"]
+
+
+def test_a_forked_child_writes_nothing(corpus: Path, tmp_path: Path) -> None:
+    loader = _loader(_lines(corpus), tmp_path)
+    batches = iter(loader)
+    next(batches)
+    (path,) = tmp_path.glob("*.jsonl")
+    before = path.read_text()
+    if (child := os.fork()) == 0:
+        loader.state_dict()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert path.read_text() == before
+    loader.state_dict()
+    assert path.read_text() != before
+    loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_receipt_says_what_came_and_what_was_to(workers: int, corpus: Path, tmp_path: Path) -> None:
+    mixture = al.mix({"a": _lines(corpus), "b": _rows(corpus)}, stop="all")
+    loader = al.DataLoader(mixture, 4, num_workers=workers, lanes=2, collate_fn=len)
+    with pytest.raises(RuntimeError, match="before the first iteration"):
+        loader.receipt()
+    for number, _ in enumerate(loader, 1):
+        if number == 2:
+            state = loader.state_dict()
+            assert (loader.receipt().batches, loader.receipt().is_over) == (2, False)
+    whole = loader.receipt()
+    assert (whole.epoch, whole.samples, whole.is_over, whole.stopped) == (0, 2 * SAMPLES, True, False)
+    assert dict(whole.components) == {"a": SAMPLES, "b": SAMPLES}
+    assert whole.expected_samples is None
+    loader.load_state_dict(state)
+    assert sum(1 for _ in loader) == whole.batches - 2
+    rest = loader.receipt()
+    assert (rest.batches_before, rest.batches, rest.samples) == (2, whole.batches - 2, 2 * SAMPLES - 8)
+
+
+def test_a_receipt_knows_the_epoch_by_an_index(corpus: Path, tmp_path: Path) -> None:
+    with al.ShardWriter(tmp_path / "{:02d}.jsonl", max_samples=5) as writer:
+        for number in range(23):
+            writer.write({"number": number})
+    loader = al.DataLoader(al.from_urls(str(tmp_path / "*.jsonl")), 4, rank=1, world_size=2)
+    next(iter(loader))
+    receipt = loader.receipt()
+    assert (receipt.expected_samples, receipt.expected_batches, receipt.batches) == (11, 3, 1)
+    loader.close()
+
+
+def test_other_datasets_and_places_are_refused(corpus: Path) -> None:
+    with pytest.raises(TypeError, match=r"audit can be given for streams only"):
+        al.DataLoader([1, 2], audit="x")
+    with pytest.raises(AttributeError, match=r"a receipt is given for streams only"):
+        al.DataLoader([1, 2]).receipt()
+    with pytest.raises(ValueError, match=r"a folder on disk, but got audit='s3://b/x'"):
+        al.DataLoader(_lines(corpus), audit="s3://b/x")
+    with pytest.raises(TypeError, match=r"the path of a folder, but got bool"):
+        al.DataLoader(_lines(corpus), audit=True)  # type: ignore[arg-type]
