@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .cache.audit import verify_cache
     from .collate import Pad, PadField, default_collate, default_convert, is_empty
     from .dataset import Dataset
-    from .errors import FormatError, RanksError, StoreError, WorkerDiedError
+    from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
     from .loader import DataLoader
     from .manifest.building import build_index
     from .mixtures import concat, mix
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .ops.buckets import Buckets
     from .ops.draws import sample_rng, sample_seed
     from .ops.pack import Pack
+    from .ops.skips import Skip
     from .ops.token_batches import TokenBatches
     from .plan.states import merge_states
     from .plan.topology import Topology, get_topology
@@ -52,6 +53,8 @@ __all__ = [
     "RanksError",
     "Receipt",
     "ShardWriter",
+    "Skip",
+    "SkipBudgetError",
     "StoreError",
     "TokenBatches",
     "Topology",
@@ -93,6 +96,8 @@ _HOME = {
     "RanksError": "errors",
     "Receipt": "progress",
     "ShardWriter": "writer",
+    "Skip": "ops.skips",
+    "SkipBudgetError": "errors",
     "StoreError": "errors",
     "TokenBatches": "ops.token_batches",
     "Topology": "plan.topology",

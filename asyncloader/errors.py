@@ -6,7 +6,7 @@ the user's own function keeps its type. What is left is the world's fault, and l
 
 from __future__ import annotations
 
-__all__ = ["FormatError", "RanksError", "StoreError", "WorkerDiedError"]
+__all__ = ["FormatError", "RanksError", "SkipBudgetError", "StoreError", "WorkerDiedError"]
 
 
 class _LocatedError(Exception):
@@ -98,3 +98,18 @@ class RanksError(_LocatedError, RuntimeError):
     _places = ("rank", "step")
     rank: int | None
     step: int | None
+
+
+class SkipBudgetError(_LocatedError, RuntimeError):
+    """More samples or shards were skipped than ``al.Skip`` allows; its cause is the last error of them.
+
+    Attributes:
+        epoch: Number of the pass.
+        rank: Whose it was.
+        lane: In which the last one was skipped.
+    """
+
+    _places = ("epoch", "rank", "lane")
+    epoch: int | None
+    rank: int | None
+    lane: int | None

@@ -22,6 +22,7 @@ from .kinds.kind import Kind, Loader
 from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
 from .ops.batching import Batching
+from .ops.skips import Skip
 from .options import check_batching, check_snapshot
 from .progress import Receipt, Statistics
 from .torch_kind.iterate import AsyncDoor
@@ -103,6 +104,7 @@ class DataLoader(Loader[T]):
             two calls of it; those after the last are read again on resume. 1, since most are cheap.
         audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
             ``python -m asyncloader.audit`` proves of it that an epoch was delivered once, over restarts.
+        on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, a function that
@@ -142,12 +144,14 @@ class DataLoader(Loader[T]):
         worker_restarts: int | None = None,
         snapshot_every_n_steps: int = 1,
         audit: str | os.PathLike[str] | None = None,
+        on_error: str | Skip = "raise",
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
-        self.snapshot_every_n_steps, self.audit = check_snapshot(snapshot_every_n_steps), audit
+        self.snapshot_every_n_steps = check_snapshot(snapshot_every_n_steps)
+        self.audit, self.on_error = audit, on_error
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
         self._kind.check(

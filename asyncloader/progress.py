@@ -58,6 +58,8 @@ class Statistics:
         components: Samples of each component of a mixture, by its name; empty for other recipes.
         network: What it took to get them, of all processes together.
         worker_restarts: How many workers have died and were replaced.
+        skipped: Samples and shards that ``on_error=Skip(...)`` has passed over in the epoch, also before a
+            resume; some may be of batches that are ready and not yet delivered.
         stopped: Whether the pass was ended with batches left, in step with ranks that had no more.
         started_s: When the pass began, by ``time.perf_counter()``.
         ended_s: When it was over, likewise; None before.
@@ -71,6 +73,7 @@ class Statistics:
     components: dict[str, int] = field(default_factory=dict)
     network: NetworkCounts = field(default_factory=NetworkCounts)
     worker_restarts: int = 0
+    skipped: int = 0
     stopped: bool = False
     started_s: float = field(default_factory=time.perf_counter)
     ended_s: float | None = None
@@ -118,11 +121,12 @@ class Statistics:
     def __repr__(self) -> str:
         tokens = f"tokens={self.tokens}, " if self.tokens else ""
         components = f"components={self.components}, " if self.components else ""
+        skipped = f", skipped={self.skipped}" if self.skipped else ""
         restarts = f", worker_restarts={self.worker_restarts}" if self.worker_restarts else ""
         return (
             f"Statistics(batches={self.batches}, samples={self.samples}, {components}{tokens}"
             f"size_bytes={self.size_bytes}, elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, "
-            f"wait_share={self.wait_share:.3f}, network={self.network}{restarts})"
+            f"wait_share={self.wait_share:.3f}, network={self.network}{restarts}{skipped})"
         )
 
 
@@ -140,6 +144,7 @@ class Receipt:
         expected_batches: How many the rank has of the whole epoch; None where that is not known.
         samples: In the batches of this pass.
         expected_samples: How many the rank has of the whole epoch; None where that is not known.
+        skipped: Samples and shards passed over in the epoch, also before this pass.
         components: Samples of each component of a mixture, by its name; empty for other recipes.
         is_over: Whether the pass was read to its end.
         stopped: Whether it was ended with batches left, in step with ranks that had no more.
@@ -151,6 +156,7 @@ class Receipt:
     expected_batches: int | None
     samples: int
     expected_samples: int | None
+    skipped: int
     components: Mapping[str, int]
     is_over: bool
     stopped: bool

@@ -24,6 +24,7 @@ from .ops.map import Map
 from .ops.map_batches import MapBatches
 from .ops.op import Lane, Want, note_batch
 from .ops.shortfalls import Shortfall
+from .ops.skips import Skip, Skips
 from .plan.cursor import Row
 from .plan.lanes import Rotation
 from .plan.topology import Topology, World
@@ -48,6 +49,7 @@ class Note(NamedTuple):
         references: Where its samples came from, in a pass that is audited.
         network: What the process has asked of the network since its note before; None for nothing.
         shortfalls: Every ``take`` that fell short since then.
+        skipped: How many samples and shards of the epoch the lane has skipped, and the last error.
     """
 
     lane: int
@@ -59,6 +61,7 @@ class Note(NamedTuple):
     references: References | None = None
     network: NetworkCounts | None = None
     shortfalls: tuple[Shortfall, ...] = ()
+    skipped: tuple[int, str] | None = None
 
 
 Collated: TypeAlias = Generator[tuple[Any, Note], None, None]
@@ -84,6 +87,8 @@ class Job:
         ahead: How many samples each lane may make beyond those of the batches asked for. None does not
             count: batches are made ahead, and operators run ahead, as suits the speed.
         is_audited: Whether to tell of each batch where its samples came from.
+        budget: How much may be skipped; None to raise every error.
+        skipped_before: How much was before, by what a state says: pairs of a lane of the rank and a number.
     """
 
     recipe: Dataset
@@ -96,6 +101,8 @@ class Job:
     read_bytes: int
     ahead: int | None = None
     is_audited: bool = False
+    budget: Skip | None = None
+    skipped_before: tuple[tuple[int, int], ...] = ()
 
     @property
     def batches_ahead(self) -> int | None:
@@ -116,6 +123,12 @@ class Job:
         if self.ahead is None:
             return Want()
         return Want(self.ahead if self.recipe.runs_ahead else 0)
+
+    def open_skips(self, number: int, start: Position) -> Skips | None:
+        """What counts what lane ``number`` skips from a position on."""
+        if self.budget is None:
+            return None
+        return Skips(self.budget, {"epoch": self.epoch, "rank": self.world.rank, "lane": number}, start)
 
     def rotation(self) -> Rotation:
         """Whose turn it is among these lanes, from where they are opened on."""
@@ -139,9 +152,10 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
     made_bytes = job.read_bytes // 3 if makers else 0
     budget = Budget(job.read_bytes - made_bytes, order)
     shared: dict[Any, Any] = {}
+    skips: dict[int, Skips | None] = {}
 
-    def open_lane(number: int) -> Lane:
-        return Lane(
+    def open_lane(number: int, start: Position) -> Collated:
+        lane = Lane(
             topology=job.place(number),
             engine=engine,
             budget=budget,
@@ -152,12 +166,13 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             want=job.open_want(),
             shortfalls=shortfalls,
             columns=takes_columns(job.collate_fn),
+            skips=skips.setdefault(number, job.open_skips(number, start)),
         )
+        return _lane_batches(job, lane, start)
 
     with ExitStack() as stack:
         streams = {
-            number: stack.enter_context(closing(_lane_batches(job, open_lane(number), row.position)))
-            for number, row in job.turns
+            number: stack.enter_context(closing(open_lane(number, row.position))) for number, row in job.turns
         }
         for lane in rotation:
             budget.pass_turn(lane)
@@ -167,6 +182,9 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
                 news = network.since(told)
                 told.add(news)  # not what is there by now: the loop's thread goes on counting
                 note = note._replace(network=news)
+            skipped = skips[lane]
+            if skipped is not None and skipped.count:
+                note = note._replace(skipped=(skipped.count, skipped.last))
             if note.position is None:
                 rotation.mark_dry()
                 note = note._replace(shortfalls=tuple(shortfalls))

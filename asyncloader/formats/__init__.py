@@ -21,7 +21,7 @@ from .columnar.footers import Footers
 from .columnar.importing import check_pyarrow
 from .columnar.parquet import plan_parquet
 from .columnar.selection import EVERYTHING, Selection
-from .decoder import Decoder
+from .decoder import Decoder, PassOver
 from .json_lines import JsonlDecoder
 from .lines import TextDecoder
 from .tar import TarDecoder
@@ -61,6 +61,7 @@ class Format(NamedTuple):
     plan: Callable[..., Planning] | None = None
     close: bytes = b""
     columns: Callable[..., Decoder] | None = None
+    passes_over: bool = False
 
 
 formats = MappingProxyType(
@@ -72,8 +73,13 @@ formats = MappingProxyType(
             # A sample has all its members when one of another begins, or the end.
             close=ZERO_BLOCK,
         ),
-        "jsonl": Format(JsonlDecoder, (".jsonl", ".ndjson"), columns=partial(JsonlDecoder, columns=True)),
-        "text": Format(TextDecoder, (".txt", ".text")),
+        "jsonl": Format(
+            JsonlDecoder,
+            (".jsonl", ".ndjson"),
+            columns=partial(JsonlDecoder, columns=True),
+            passes_over=True,
+        ),
+        "text": Format(TextDecoder, (".txt", ".text"), passes_over=True),
         "parquet": Format(None, (".parquet", ".pq"), plan=plan_parquet),
         "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow),
     }
@@ -163,7 +169,13 @@ def check_format(name: str) -> None:
 
 
 def open_decoder(
-    name: str, *, start_sample: int = 0, start_byte: int = 0, skip: int = 0, columns: bool = False
+    name: str,
+    *,
+    start_sample: int = 0,
+    start_byte: int = 0,
+    skip: int = 0,
+    columns: bool = False,
+    pass_over: PassOver | None = None,
 ) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
 
@@ -178,6 +190,8 @@ def open_decoder(
         start_byte: Offset in the shard of the first byte that will be fed, as the position says.
         skip: Samples from there on that are decoded and dropped.
         columns: Give columns, where the format has a way to make them of samples that are alike.
+        pass_over: Called for samples that do not decode, where the format can go on behind them, which keep
+            their indices; None to raise.
 
     Returns:
         A decoder whose trails count from the start of the shard.
@@ -194,6 +208,8 @@ def open_decoder(
     decoder = row.columns if columns and row.columns is not None else row.decoder
     if decoder is None:
         raise ValueError(f"{name!r} is not read from front to back: open_plan gives its decoder")
+    if pass_over is not None and row.passes_over:
+        decoder = partial(decoder, pass_over=pass_over)
     if start_byte:
         opened = decoder(start_sample=start_sample, start_byte=start_byte)
         return SkippingDecoder(opened, skip, start_sample) if skip else opened

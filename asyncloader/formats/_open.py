@@ -61,25 +61,27 @@ class SkippingDecoder(PushDecoder):
         super().__init__()
         self._inner = inner
         self._wanted = first + count
-        self._left = count
+        self._reached = first
 
     def _decode(self, chunk: bytes) -> Iterator[Block]:
         return self._drop(self._inner.feed(chunk))
 
     def _decode_end(self) -> Iterator[Block]:
         yield from self._drop(self._inner.finish())
-        if self._left:
+        if self._reached < self._wanted:
             raise FormatError(
                 f"expected at least {self._wanted} samples, as many come before those to read or were read "
-                f"from it before; found {self._wanted - self._left}: the shard has changed"
+                f"from it before; found {self._reached}: the shard has changed"
             )
 
     def _drop(self, blocks: Iterator[Block]) -> Iterator[Block]:
         for block in blocks:
-            if self._left >= len(block):
-                self._left -= len(block)
-                continue
-            if self._left:
-                block = block.part(self._left, len(block))
+            if self._reached < self._wanted:
+                # By their indices: those that were passed over have one, and are in no block.
+                begins = block.trail.place(0).sample
+                self._reached = begins + len(block)
+                if self._reached <= self._wanted:
+                    continue
+                if begins < self._wanted:
+                    block = block.part(self._wanted - begins, len(block))
             yield block
-            self._left = 0

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Protocol, TypeAlias
 
 from ..blocks import Block
+from ..errors import FormatError
 from ..types import Buffer
 
-__all__ = ["Decoder"]
+__all__ = ["Decoder", "PassOver"]
+
+PassOver: TypeAlias = Callable[[FormatError], None]
+"""Takes note of a sample that does not decode, which is passed over then."""
 
 
 class Decoder(Protocol):

@@ -52,7 +52,7 @@ class JsonlDecoder(LineDecoder):
 
     _blanks_count = False
 
-    def __init__(self, *, columns: bool = False, **options: int) -> None:
+    def __init__(self, *, columns: bool = False, **options: Any) -> None:
         super().__init__(**options)
         self._columns = columns
 

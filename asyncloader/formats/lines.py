@@ -7,6 +7,7 @@ body had its full length is for the store to check.
 from __future__ import annotations
 
 from abc import abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, ClassVar
@@ -14,6 +15,7 @@ from typing import Any, ClassVar
 from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
 from ._push import MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
+from .decoder import PassOver
 
 __all__ = ["LineDecoder", "TextDecoder", "excerpt"]
 
@@ -33,6 +35,8 @@ class LineDecoder(PushDecoder):
             ``start_sample``.
         max_line_bytes: Longest line held. The default of 256 MiB is far above any record seen in
             practice, and keeps a shard that is not of lines at all from filling the memory.
+        pass_over: Called for each line that is no sample, with what would be raised for it; the line keeps
+            its index. None: it is raised.
 
     Raises:
         ValueError: A negative argument.
@@ -42,7 +46,12 @@ class LineDecoder(PushDecoder):
     _blanks_count: ClassVar[bool]
 
     def __init__(
-        self, *, start_sample: int = 0, start_byte: int = 0, max_line_bytes: int = 256 << 20
+        self,
+        *,
+        start_sample: int = 0,
+        start_byte: int = 0,
+        max_line_bytes: int = 256 << 20,
+        pass_over: PassOver | None = None,
     ) -> None:
         super().__init__()
         if min(start_sample, start_byte, max_line_bytes) < 0:
@@ -54,6 +63,7 @@ class LineDecoder(PushDecoder):
         self._blanks: dict[int, int] = {}
         self._at = start_byte  # offset of the line that is open
         self._max_line_bytes = max_line_bytes
+        self._pass_over = pass_over
         self._open: list[bytes | memoryview] = []
         self._open_bytes = 0
         self._samples: list[Any] = []
@@ -123,11 +133,29 @@ class LineDecoder(PushDecoder):
                 whole = next(place for place, length in enumerate(lengths) if length > limit)
             # The lengths with their newlines, summed up from where the first line begins.
             ends = [end + place * newline for place, end in enumerate(accumulate(lengths, initial=self._at))]
-            self._parse(run[:whole], ends[1 : whole + 1])
+            yield from self._parse_all(run[:whole], ends[1 : whole + 1])
             if whole < len(run):
                 raise self._too_long()
             if len(self._samples) >= MAX_BLOCK_SAMPLES:
                 yield from self._take()
+
+    def _parse_all(self, lines: list[bytes], ends: list[int]) -> Iterator[Block]:
+        """Parse lines, and pass over those that are at fault if somebody takes note of them."""
+        while lines:
+            try:
+                self._parse(lines, ends)
+                return
+            except FormatError as error:
+                if self._pass_over is None:
+                    raise
+                bad = bisect_right(ends, self._at)  # it begins where the line before it has ended
+                self._locate(error)
+                yield from self._take()
+                self._pass_over(error)
+                self._index += 1
+                self._line = None if self._line is None else self._line + 1
+                self._at = ends[bad]
+                lines, ends = lines[bad + 1 :], ends[bad + 1 :]
 
     @abstractmethod
     def _parse(self, lines: list[bytes], ends: list[int]) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from ..ops.batching import Batching, FixedSize, Single
+from ..ops.skips import Skip
 from ..options import memory_bytes
 from .kind import Loader
 
-__all__ = ["batching_of", "memory_of", "restarts_of"]
+__all__ = ["batching_of", "budget_of", "memory_of", "restarts_of"]
 
 # Three quarters of it are 96 parts of 8 MiB in flight: at 200 ms and 40 MB/s a connection nearly as much as
 # one process can decode (tests/benchmarks/far_away.py). Small beside what a training process takes anyway.
@@ -33,3 +34,17 @@ def memory_of(loader: Loader[Any]) -> int:
 def restarts_of(loader: Loader[Any]) -> int:
     """How many of its workers may be replaced in a pass."""
     return _RESTARTS if loader.worker_restarts is None else loader.worker_restarts
+
+
+def budget_of(loader: Loader[Any]) -> Skip | None:
+    """How much it may skip; None if every error is raised.
+
+    Raises:
+        ValueError: It says something else.
+    """
+    asked = loader.on_error
+    if isinstance(asked, Skip):
+        return asked
+    if asked != "raise":
+        raise ValueError(f'on_error should be "raise" or al.Skip(...), but got on_error={asked!r}')
+    return None

@@ -39,6 +39,8 @@ def open_recording(
     world: World,
     cursor: Cursor,
     workers: int,
+    *,
+    skips: bool,
 ) -> Recording:
     """Begin to record a pass.
 
@@ -49,6 +51,7 @@ def open_recording(
         world: The rank.
         cursor: Where the pass begins.
         workers: How many read it.
+        skips: Whether samples may be skipped.
 
     Raises:
         OSError: The folder or a file in it cannot be written.
@@ -60,6 +63,8 @@ def open_recording(
     # The same on all ranks, so one of them writes it, and not anew after a restart.
     if world.rank == 0 and not os.path.exists(contents_path):
         write_contents(contents_path, Contents(dict(described), [*_parts_of(recipe, (), "", 1)]))
+    also = ["drop_last"] if described.get("drop_last") else []
+    also += ["on_error=Skip(...)"] if skips else []
     begin = Begin(
         id=uuid.uuid4().hex[:16],
         began=time(),
@@ -69,7 +74,7 @@ def open_recording(
         workers=workers,
         lanes={lane: row.batches for lane, row in cursor.turns()},
         all_lanes=[*cursor.lanes],
-        leaves_out=[*_left_out(recipe, cursor.epoch), *(["drop_last"] if described.get("drop_last") else [])],
+        leaves_out=[*_left_out(recipe, cursor.epoch), *also],
     )
     return Recording(os.path.join(place, f"{name}-rank{world.rank:05d}.jsonl"), begin)
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar
 import torch.utils.data
 
 from ..ops.batching import Batching
+from ..ops.skips import Skip
 from ..plan.topology import process_group, resolve_world
 from ..progress import Receipt, Statistics
 
@@ -36,6 +37,7 @@ class Loader(torch.utils.data.DataLoader[T]):
     worker_restarts: int | None
     snapshot_every_n_steps: int
     audit: str | os.PathLike[str] | None
+    on_error: str | Skip
 
     @property
     def use_stateful_dataloader(self) -> bool:

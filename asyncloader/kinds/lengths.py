@@ -8,11 +8,13 @@ from functools import partial
 
 from ..dataset import Dataset
 from ..ops.batching import Batching
+from ..ops.op import Source
 from ..plan.counts import Deal, UnknownCount
 from ..plan.lanes import rank_lanes
 from ..plan.topology import World
+from ..sources.shards import Shards
 
-__all__ = ["Lengths"]
+__all__ = ["Lengths", "if_empty_of"]
 
 
 @dataclass(frozen=True)
@@ -24,16 +26,20 @@ class Lengths:
         batching: What makes its batches.
         world: The rank.
         lane_count: Lanes of all ranks together.
+        skips: Whether samples may be skipped, which nobody knows the number of.
     """
 
     recipe: Dataset
     batching: Batching
     world: World
     lane_count: int
+    skips: bool
 
     def batches(self, epoch: int) -> int:
         """The rank's batches; raises TypeError with the reason where they are not known."""
         try:
+            if self.skips:
+                raise UnknownCount("how many samples on_error=Skip(...) passes over is not known beforehand")
             return self.batching.count_batches(partial(self._of_lanes, epoch))
         except UnknownCount as why:
             advice = "Count batches as they come"
@@ -59,3 +65,14 @@ class Lengths:
     def _of_lanes(self, epoch: int) -> list[float]:
         lanes = tuple(rank_lanes(self.lane_count, self.world))
         return self.recipe.count_samples(Deal(lanes, self.lane_count, epoch, self.recipe.order_seed))
+
+
+def if_empty_of(source: Source) -> str | None:
+    """What to say of an epoch without a batch, if the user may be mistaken about it."""
+    filters = source.selection.filters if isinstance(source, Shards) else None
+    if filters is None:
+        return None
+    return (
+        f"an epoch had no batch: filters={filters} kept no row of the shards that this rank reads, or too "
+        "few for a batch; compare them with the values there are"
+    )

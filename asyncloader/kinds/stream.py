@@ -18,7 +18,7 @@ from ..audit.recording import Recording
 from ..dataset import Dataset
 from ..device import check_device, open_stage
 from ..ops.batching import Batching
-from ..ops.op import Source
+from ..ops.skips import skipped_in
 from ..options import check_ahead, check_audit, check_restarts, check_streaming, check_uneven
 from ..plan.cursor import Cursor
 from ..plan.lanes import check_shards, choose_lanes, rank_lanes
@@ -37,10 +37,10 @@ from ..sources.components import counted_names
 from ..sources.shards import Shards
 from ..stream import Job
 from ..workers import ForkServer
-from .asked import batching_of, memory_of, restarts_of
+from .asked import batching_of, budget_of, memory_of, restarts_of
 from .auditing import open_recording
 from .kind import Loader
-from .lengths import Lengths
+from .lengths import Lengths, if_empty_of
 from .passes import Passes
 
 __all__ = ["StreamKind", "Streamed"]
@@ -84,6 +84,7 @@ class StreamKind:
         limit = memory_of(loader)
         check_ahead(loader.ahead)
         check_audit(loader.audit)
+        budget_of(loader)
         check_restarts(loader.worker_restarts)
         check_uneven(loader.uneven)
         check_streaming(shuffle, multiprocessing_context, collate_fn, worker_init_fn, limit)
@@ -157,7 +158,7 @@ class StreamKind:
                 on_demand=loader.ahead is not None,
             )
             stack.callback(source.close)
-            if_empty, recording = _if_empty(self._recipe.source), self._recording(loader, cursor)
+            if_empty, recording = if_empty_of(self._recipe.source), self._recording(loader, cursor)
             timeout_s, everything = loader.timeout or None, stack.pop_all()
             run = Run(source, cursor, statistics, everything, timeout_s, lanes, if_empty, recording)
         self._passes.began(run)
@@ -189,6 +190,7 @@ class StreamKind:
             expected_batches=lengths.known_batches(epoch),
             samples=statistics.samples,
             expected_samples=lengths.known_samples(epoch),
+            skipped=statistics.skipped,
             components=dict(statistics.components),
             is_over=run.exhausted,
             stopped=statistics.stopped,
@@ -246,10 +248,13 @@ class StreamKind:
             read_bytes=memory_bytes // 4 * (2 if pins else 3),
             ahead=None if loader.ahead is None else loader.ahead // max(len(turns), 1),
             is_audited=loader.audit is not None,
+            budget=budget_of(loader),
+            skipped_before=tuple((lane, skipped_in(row.position)) for lane, row in cursor.rows.items()),
         )
 
     def _lengths(self, loader: Loader[Any]) -> Lengths:
-        return Lengths(self._recipe, batching_of(loader), self._world, self._lane_count)
+        skips = budget_of(loader) is not None
+        return Lengths(self._recipe, batching_of(loader), self._world, self._lane_count, skips)
 
     def _bar(self, loader: Loader[Any], cursor: Cursor) -> ProgressBar:
         total = self._lengths(loader).known_batches(cursor.epoch)
@@ -258,8 +263,11 @@ class StreamKind:
     def _recording(self, loader: Loader[Any], cursor: Cursor) -> Recording | None:
         if loader.audit is None:
             return None
-        described = self._recipe_of(loader, self._lane_count)
-        return open_recording(loader.audit, self._recipe, described, self._world, cursor, loader.num_workers)
+        described, skips = self._recipe_of(loader, self._lane_count), budget_of(loader) is not None
+        workers = loader.num_workers
+        return open_recording(
+            loader.audit, self._recipe, described, self._world, cursor, workers, skips=skips
+        )
 
     def _check_world(self, loader: Loader[Any]) -> None:
         """Refuse to read for another rank than was known when the loader was made."""
@@ -284,14 +292,3 @@ class StreamKind:
         recipe = self._recipe_of(loader, self._lane_count)
         shape = {name: value for name, value in recipe.items() if not name.endswith("_sha256")}
         return f"{hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]}/{epoch}"
-
-
-def _if_empty(source: Source) -> str | None:
-    """What to say of an epoch without a batch, if the user may be mistaken about it."""
-    filters = source.selection.filters if isinstance(source, Shards) else None
-    if filters is None:
-        return None
-    return (
-        f"an epoch had no batch: filters={filters} kept no row of the shards that this rank reads, or too "
-        "few for a batch; compare them with the values there are"
-    )

@@ -46,6 +46,7 @@ class TorchKind:
         values = {name: getattr(loader, name) for name in _STREAM_OPTIONS}
         # No restarts is what torch's loop does anyway.
         values["worker_restarts"] = loader.worker_restarts or None
+        values["on_error"] = None if loader.on_error == "raise" else loader.on_error
         given = [name for name, value in values.items() if value is not None and value is not False]
         if given:
             raise TypeError(

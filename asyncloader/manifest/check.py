@@ -84,6 +84,10 @@ class ShardCheck:
         self._samples += len(block)
         return block
 
+    def passed_over(self) -> None:
+        """Count a sample that does not decode."""
+        self._samples += 1
+
     def finish(self) -> None:
         """After the last sample.
 

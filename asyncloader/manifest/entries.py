@@ -6,8 +6,9 @@ user has named. Every value is held against its range all the same.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -18,6 +19,7 @@ __all__ = [
     "MAX_MANIFEST_BYTES",
     "Expected",
     "Manifest",
+    "contents_digest",
     "entry_of",
     "format_manifest",
     "is_broken",
@@ -191,6 +193,18 @@ def parse_entry(place: str, entry: Mapping[str, Any]) -> tuple[str, Expected]:
     if "offsets" in entry:
         offsets = _offsets(f"{place}offsets", entry["offsets"], samples or 0, size_bytes)
     return name, Expected(size_bytes, samples, digests.get("sha256"), digests.get("crc32c"), offsets)
+
+
+def contents_digest(checks: Sequence[Expected | None]) -> str:
+    """What tells these shards from others of the same names, in a saved state."""
+    digest = hashlib.sha256()
+    for expected in checks:
+        if expected is not None:
+            # One of the two: a manifest that gains the other one is of the same shards.
+            content = expected.sha256 or expected.crc32c or b""
+            digest.update(f"{expected.size_bytes} {content.hex()}".encode())
+        digest.update(b"\n")
+    return digest.hexdigest()
 
 
 def _offsets(place: str, found: object, samples: int, size_bytes: int) -> Offsets:

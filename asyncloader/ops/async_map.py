@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
+from operator import itemgetter
 from typing import Any
 
 from .._flow.channel import Channel, EndOfChannel
@@ -25,6 +26,7 @@ from .context import MakeContext, given
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
 from .pieces import Pieces
+from .skips import Applied
 
 __all__ = ["AsyncMap"]
 
@@ -52,7 +54,8 @@ class AsyncMap:
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         # Both ways unbounded but for the count kept below: the loop never waits to hand back a result.
         most = 2 * self.concurrency + PIECE_SAMPLES
-        inbox, outbox = Channel[Block](most), Channel[Block](most)
+        inbox, outbox = Channel[Block](most), Channel[Applied](most)
+        attempts, during = lane.attempts(start), f"map({name_of(self.fn)})"
         fn = given(self.fn, self.context, lane)
         lane.engine.submit(partial(_map_blocks, fn, self.concurrency, lane, inbox, outbox), outbox)
         outstanding = 0
@@ -75,14 +78,14 @@ class AsyncMap:
                             or (outstanding > self.concurrency and not pieces.may_hold(outstanding))
                         ):
                             done = outbox.receive()
-                            outstanding -= len(done)
-                            pieces.measure(done.rows())
-                            yield done
+                            outstanding -= len(done.given)
+                            pieces.measure(done.made.rows())
+                            yield from done.hand_on(attempts, during)
                             del done
             inbox.finish()
             try:
                 while True:
-                    yield outbox.receive()
+                    yield from outbox.receive().hand_on(attempts, during)
             except EndOfChannel:
                 return
         finally:
@@ -106,6 +109,19 @@ class _Pending:
     left: int
     # Index of the first sample that failed, and its error.
     failed: tuple[int, Exception] | None = None
+    # All of those, where errors are skipped.
+    skipped: list[tuple[int, Exception]] = field(default_factory=list)
+
+    def applied(self) -> Applied:
+        """What became of it, when all of its samples are through."""
+        block = self.block
+        if not self.skipped:
+            return Applied(block, len(block), Rows(self.results, block.trail))
+        self.skipped.sort(key=itemgetter(0))
+        bad = {index for index, _ in self.skipped}
+        good = [index for index in range(len(block)) if index not in bad]
+        made = Rows([self.results[index] for index in good], PickedTrail(block.trail, good))
+        return Applied(block, len(block), made, None, self.skipped)
 
 
 @dataclass(slots=True)
@@ -134,7 +150,7 @@ class _Cursor:
 
 
 async def _map_blocks(
-    fn: AsyncFn, concurrency: int, lane: Lane, inbox: Channel[Block], outbox: Channel[Block]
+    fn: AsyncFn, concurrency: int, lane: Lane, inbox: Channel[Block], outbox: Channel[Applied]
 ) -> None:
     cursor = _Cursor(inbox)
     async with Scope() as scope:
@@ -142,7 +158,7 @@ async def _map_blocks(
             scope.start(partial(_run, fn, lane, cursor, outbox))
 
 
-async def _run(fn: AsyncFn, lane: Lane, cursor: _Cursor, outbox: Channel[Block]) -> None:
+async def _run(fn: AsyncFn, lane: Lane, cursor: _Cursor, outbox: Channel[Applied]) -> None:
     """One runner: take a sample, map it, hand on the blocks that are done."""
     while not cursor.failed:
         try:
@@ -154,18 +170,20 @@ async def _run(fn: AsyncFn, lane: Lane, cursor: _Cursor, outbox: Channel[Block])
             with Calls(lane, pending.block.trail, range(index)):
                 pending.results[index] = await _call(fn, sample)
         except Exception as error:
-            if pending.failed is None or index < pending.failed[0]:
+            if lane.skips is not None and not isinstance(error, MemoryError):
+                pending.skipped.append((index, error))
+            elif pending.failed is None or index < pending.failed[0]:
                 note_sample(error, f"map({name_of(fn)})", pending.block, index)
                 pending.failed = (index, error)
         pending.left -= 1
         while cursor.order and cursor.order[0].left == 0 and not cursor.failed:
             done = cursor.order.popleft()
             if done.failed is None:
-                outbox.send(Rows(done.results, done.block.trail))
+                outbox.send(done.applied())
                 continue
             count, failure = done.failed
             if count:  # what came before the failure is good, and may complete a batch
-                outbox.send(Rows(done.results[:count], PickedTrail(done.block.trail, range(count))))
+                outbox.send(Applied(done.block, count, Rows(done.results[:count], done.block.trail)))
             cursor.failed = True
             raise failure
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import compress
 from typing import Any
 
@@ -14,6 +15,7 @@ from ..types import Position
 from .checks import check_plain
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
+from .skips import Applied, apply
 
 __all__ = ["Filter"]
 
@@ -34,16 +36,11 @@ class Filter:
         check_plain("filter", self.predicate, "one sample", hint)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        attempts, during = lane.attempts(start), f"filter({name_of(self.predicate)})"
         with closing(upstream(start, lane.for_columns(False))) as blocks:
             for block in blocks:
                 for piece in lane.want.pieces(block, lambda: PIECE_SAMPLES):
-                    kept, failure = self._kept(piece, lane)
-                    if len(kept) == len(piece):
-                        yield piece
-                    elif kept:
-                        yield piece.take(kept)
-                    if failure is not None:
-                        raise failure  # what came before it was good, and may have completed a batch
+                    yield from self._apply(piece, lane).hand_on(attempts, during)
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
         raise UnknownCount(f"filter({name_of(self.predicate)}) does not say how many samples it keeps")
@@ -51,8 +48,12 @@ class Filter:
     def describe(self) -> Mapping[str, Any]:
         return {"op": "filter", "fn": name_of(self.predicate)}
 
-    def _kept(self, block: Block, lane: Lane) -> tuple[list[int], Exception | None]:
-        """Indices of the samples to keep, up to the failure if there is one."""
+    def _apply(self, block: Block, lane: Lane) -> Applied:
+        if lane.skips is not None:
+            results, good, failed = apply(self.predicate, block, partial(Calls, lane, block.trail))
+            yes = [nth for nth, answer in enumerate(results) if answer]
+            made = block.take([good[nth] for nth in yes])
+            return Applied(block, len(block), made, None, failed, yes)
         failure: Exception | None = None
         answers: list[bool] = []
         try:
@@ -62,4 +63,6 @@ class Filter:
         except Exception as error:
             note_sample(error, f"filter({name_of(self.predicate)})", block, len(answers))
             failure = error
-        return list(compress(range(len(answers)), answers)), failure
+        kept = list(compress(range(len(answers)), answers))
+        made = block if len(kept) == len(block) else block.take(kept)
+        return Applied(block, len(answers), made, failure)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from ..blocks import Block, Rows
+from ..blocks import Block, PickedTrail, Rows
 from ..plan.counts import Counter, Deal
 from ..quantity import as_counts
 from ..types import Position
@@ -18,6 +19,7 @@ from .context import MakeContext, given
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
 from .pieces import Pieces
+from .skips import Applied, Attempts, apply
 
 __all__ = ["Map"]
 
@@ -46,17 +48,18 @@ class Map:
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         fn = given(self.fn, self.context, lane)
+        attempts, during = lane.attempts(start), f"map({name_of(self.fn)})"
         with closing(upstream(start, lane.for_columns(False))) as blocks:
             if self.concurrency == 1:
                 pieces = Pieces(PIECE_SAMPLES, lane.made_bytes)
                 for block in blocks:
                     for piece in lane.want.pieces(block, pieces.size):
                         applied = self._apply(fn, piece, lane)
-                        pieces.measure(applied.block.rows())
-                        yield from applied.hand_on()
+                        pieces.measure(applied.made.rows())
+                        yield from applied.hand_on(attempts, during)
                         del applied  # before the next one is made
             else:
-                yield from self._open_threads(fn, blocks, lane)
+                yield from self._open_threads(fn, blocks, lane, attempts)
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
         return upstream(deal)
@@ -64,9 +67,12 @@ class Map:
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}
 
-    def _open_threads(self, fn: Callable[[Any], Any], blocks: Iterator[Block], lane: Lane) -> Blocks:
+    def _open_threads(
+        self, fn: Callable[[Any], Any], blocks: Iterator[Block], lane: Lane, attempts: Attempts | None
+    ) -> Blocks:
+        during = f"map({name_of(self.fn)})"
         pieces = Pieces(_THREAD_PIECE_SAMPLES, lane.made_bytes)
-        running: deque[tuple[int, Future[_Applied]]] = deque()
+        running: deque[tuple[int, Future[Applied]]] = deque()
         outstanding = 0  # samples
 
         def wanted() -> int:
@@ -93,15 +99,18 @@ class Map:
                         samples, future = running.popleft()
                         outstanding -= samples
                         applied = future.result()
-                        pieces.measure(applied.block.rows())
-                        yield from applied.hand_on()
+                        pieces.measure(applied.made.rows())
+                        yield from applied.hand_on(attempts, during)
                         del future, applied
             while running:
-                yield from running.popleft()[1].result().hand_on()
+                yield from running.popleft()[1].result().hand_on(attempts, during)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _apply(self, fn: Callable[[Any], Any], block: Block, lane: Lane) -> _Applied:
+    def _apply(self, fn: Callable[[Any], Any], block: Block, lane: Lane) -> Applied:
+        if lane.skips is not None:
+            results, good, failed = apply(fn, block, partial(Calls, lane, block.trail))
+            return Applied(block, len(block), Rows(results, PickedTrail(block.trail, good)), None, failed)
         mapped: list[Any] = []
         try:
             with Calls(lane, block.trail, mapped):
@@ -109,20 +118,5 @@ class Map:
                     mapped.append(fn(sample))
         except Exception as error:
             note_sample(error, f"map({name_of(self.fn)})", block, len(mapped))
-            return _Applied(Rows(mapped, block.trail), error)
-        return _Applied(Rows(mapped, block.trail), None)
-
-
-@dataclass(frozen=True, slots=True)
-class _Applied:
-    """A mapped block, cut short where the function failed."""
-
-    block: Block
-    failure: Exception | None
-
-    def hand_on(self) -> Blocks:
-        """The block, then the failure: what came before it is good, and may complete a batch."""
-        if len(self.block):
-            yield self.block
-        if self.failure is not None:
-            raise self.failure
+            return Applied(block, len(mapped), Rows(mapped, block.trail), error)
+        return Applied(block, len(mapped), Rows(mapped, block.trail))

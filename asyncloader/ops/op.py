@@ -16,6 +16,7 @@ from ..plan.topology import Topology
 from ..progress import NetworkCounts
 from ..types import Position
 from .shortfalls import Shortfall
+from .skips import Attempts, Skips
 
 __all__ = [
     "PIECE_SAMPLES",
@@ -127,6 +128,7 @@ class Lane:
             a source that has the choice gives what is had for less.
         component: Which component of a mixture this is the lane of, behind those of the mixtures around it;
             empty outside of any. Keeps apart what components of one seed draw.
+        skips: Counts what is skipped; None where every error is raised.
     """
 
     topology: Topology
@@ -142,6 +144,12 @@ class Lane:
     shortfalls: list[Shortfall] = field(default_factory=list, compare=False)
     columns: bool = False
     component: tuple[int, ...] = ()
+    skips: Skips | None = field(default=None, compare=False)
+
+    def attempts(self, start: Position, step: object = None) -> Attempts | None:
+        """Those of the operator that is opened at ``start``, if errors are skipped."""
+        step = self.operator if step is None else step
+        return None if self.skips is None else self.skips.attempts(self.component, step, start)
 
     def repeated(self, repetition: int) -> Lane:
         """This lane in another repetition; shuffles draw anew in each."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 
+from ..errors import SkipBudgetError
 from ..ops.shortfalls import Shortfall, describe_shortfalls
-from ..progress import NetworkCounts
-from ..stream import Note
+from ..progress import Statistics
+from ..stream import Job, Note
 from ..tracebacks import users_level
 
 __all__ = ["Intake"]
@@ -16,19 +17,38 @@ class Intake:
     """Takes in the notes of a rank's lanes.
 
     Args:
-        network: Told of all that was asked of the network.
+        job: Of all lanes of the rank.
+        statistics: Told of all that was asked of the network, and of what was skipped.
     """
 
-    def __init__(self, network: NetworkCounts) -> None:
-        self._network = network
+    def __init__(self, job: Job, statistics: Statistics) -> None:
+        self._statistics = statistics
         self._shortfalls: list[Shortfall] = []
+        self._most = None if job.budget is None else job.budget.max
+        self._where = {"epoch": job.epoch, "rank": job.world.rank}
+        #: By lane.
+        self._skipped = dict(job.skipped_before)
+        statistics.skipped = sum(self._skipped.values())
 
     def add(self, note: Note) -> bool:
-        """Count what a note tells; says whether there is a batch beside it, or only a lane's end."""
+        """Count what a note tells; says whether there is a batch beside it, or only a lane's end.
+
+        Raises:
+            SkipBudgetError: The lanes together have skipped more than they may.
+        """
         if note.network is not None:
-            self._network.add(note.network)
+            self._statistics.network.add(note.network)
+        if note.skipped is not None:
+            self._count(note.lane, *note.skipped)
         self._shortfalls += note.shortfalls
         return note.position is not None
+
+    def _count(self, lane: int, count: int, last: str) -> None:
+        self._skipped[lane] = count
+        total = self._statistics.skipped = sum(self._skipped.values())
+        if self._most is not None and total > self._most:
+            what = f"{total} samples and shards were skipped, more than max={self._most}"
+            raise SkipBudgetError(f"{what}; the last error was {last}", lane=lane, **self._where)
 
     def warn_of_shortfalls(self) -> None:
         """Say what ``take`` lacked when the pass is closed, which is in the consumer's own thread.

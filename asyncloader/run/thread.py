@@ -53,7 +53,7 @@ def stream_in_thread(job: Job, batch_bytes: int, statistics: Statistics, stack: 
     producer = Producer(generate, batch_bytes, on_close=stop, name="asyncloader-batches")
     stack.callback(producer.close)
     producer.start()
-    intake = Intake(statistics.network)
+    intake = Intake(job, statistics)
     stack.callback(intake.warn_of_shortfalls)
     return LanesInThread(job, producer, producer if asks is None else Asking(producer, asks), intake)
 

@@ -80,7 +80,7 @@ def stream_in_workers(
         Post(worker, pool, replace(job, turns=turns), make, restarts)
         for worker, (turns, make) in enumerate(zip(turns_of, makers, strict=True))
     ]
-    intake = Intake(statistics.network)
+    intake = Intake(job, statistics)
     stack.callback(intake.warn_of_shortfalls)
     # Batches that are made only when asked for come in turn: asking every worker would make more of them.
     in_turn = setting.in_order or prefetch == 0

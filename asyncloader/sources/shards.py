@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -14,19 +11,20 @@ from typing import Any
 import numpy as np
 
 from .._flow.channel import Channel
-from ..blocks import Block, NestedTrail, Place, Rows, SourceTrail
+from ..blocks import NestedTrail, Place, SourceTrail
 from ..cache.store import CachedStores
-from ..errors import FormatError
+from ..errors import FormatError, StoreError
 from ..formats import formats, open_decoder, open_plan
 from ..formats.columnar.selection import EVERYTHING, Selection
-from ..formats.decoder import Decoder
+from ..formats.decoder import Decoder, PassOver
 from ..manifest.check import ShardCheck
-from ..manifest.entries import Expected
+from ..manifest.entries import Expected, contents_digest
 from ..ops.op import START, Blocks, Lane
+from ..ops.skips import Attempts
 from ..plan.counts import Deal, UnknownCount
 from ..plan.cuts import Cut, cut_piece
 from ..plan.lanes import check_samples, check_shards
-from ..plan.pieces import Dealing, Piece
+from ..plan.pieces import Dealing, Piece, Pieces
 from ..plan.topology import World
 from ..stores.access import Access
 from ..stores.names import names_digest
@@ -34,7 +32,8 @@ from ..stores.reading.lookahead import Wanted
 from ..stores.reading.reader import ShardChunks, StoresByUrl, read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
-from ..types import Buffer, Position, Span
+from ..types import Position, Span
+from .decoding import decoded, until, with_url
 from .footers import FooterCache
 
 __all__ = ["Shards"]
@@ -86,18 +85,37 @@ class Shards:
         mine = self._dealing.of_lane(lane.topology.lane, lane.topology.lanes, key)
         first: int = start.get("shard", 0)
         inside: Position = start.get("from", START)
-        if first < len(mine) and self._cut(mine[first], inside) is None:
-            first, inside = first + 1, START
-        if first >= len(mine):
-            return
+        attempts = lane.attempts(start, "")
+        while first < len(mine):
+            reading = _Reading(first)
+            try:
+                yield from self._read(mine, inside, lane, attempts, reading)
+                return
+            except (FormatError, StoreError) as error:
+                if attempts is None:
+                    raise
+                shard = mine[reading.nth].shard
+                place = Place(redact(self.urls[shard]), reading.sample, shard, lane.repetition)
+                attempts.bad("shard", error, place, "reading")
+                first, inside = reading.nth + 1, START
+
+    def _read(
+        self, mine: Pieces, start: Position, lane: Lane, attempts: Attempts | None, reading: _Reading
+    ) -> Blocks:
+        """The samples from the piece on that ``reading`` is at, up to what cannot be read."""
+        first = reading.nth
+        if self._cut(mine[first], start) is None:
+            first, start = first + 1, START
 
         def cuts() -> Iterator[tuple[int, int, Cut]]:
             # Made as they come up: a lane may have a million shards.
             for nth in range(first, len(mine)):
-                cut = self._cut(mine[nth], inside if nth == first else START)
+                cut = self._cut(mine[nth], start if nth == first else START)
                 assert cut is not None, "only a position can be at the end of a piece"
                 yield nth, mine[nth].shard, cut
 
+        if first >= len(mine):
+            return
         out = Channel[ShardChunks](1)  # one shard is decoded while the next one's bytes gather
         work = partial(
             read_shards,
@@ -110,9 +128,15 @@ class Shards:
         try:
             for nth, shard, cut in cuts():
                 url = redact(self.urls[shard])
-                for block in self._decode(shard, cut, out.receive(), lane.columns):
+                reading.nth, reading.sample = nth, cut.first
+                for block in self._decode(shard, cut, out.receive(), lane, attempts):
                     trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)
-                    yield block.follow(NestedTrail(trail, {"shard": nth}))
+                    entries = {"shard": nth}
+                    if attempts is not None:
+                        attempts.good(len(block))
+                        entries |= attempts.entries()
+                        reading.sample = block.trail.place(len(block) - 1).sample + 1
+                    yield block.follow(NestedTrail(trail, entries))
         finally:
             out.close()
 
@@ -162,7 +186,7 @@ class Shards:
         """Made once, for the first state: a million names take a second."""
         described = {"source": "shards", "shards": len(self.urls), "urls_sha256": names_digest(self.urls)}
         if self.checks:
-            described["contents_sha256"] = _digest_of(self.checks)
+            described["contents_sha256"] = contents_digest(self.checks)
         if self.is_indexed:
             described["dealt"] = "samples"
         return {**described, **self.selection.describe()}
@@ -220,7 +244,9 @@ class Shards:
             return url, plan
         return url, cut.byte if cut.stop_byte is None else Span(cut.byte, cut.stop_byte)
 
-    def _open_decoder(self, shard: int, cut: Cut, chunks: ShardChunks, columns: bool) -> Decoder:
+    def _open_decoder(
+        self, shard: int, cut: Cut, chunks: ShardChunks, columns: bool, pass_over: PassOver | None
+    ) -> Decoder:
         """The decoder of what is read of a shard, which is known when its first chunk has come."""
         if chunks.layout is None:
             return open_decoder(
@@ -229,20 +255,33 @@ class Shards:
                 start_byte=cut.byte,
                 skip=cut.first - cut.sample,
                 columns=columns,
+                pass_over=pass_over,
             )
         decoder: Decoder = chunks.layout.open_decoder()
         return decoder
 
-    def _decode(self, shard: int, cut: Cut, chunks: ShardChunks, columns: bool) -> Blocks:
+    def _decode(
+        self, shard: int, cut: Cut, chunks: ShardChunks, lane: Lane, attempts: Attempts | None
+    ) -> Blocks:
         """The samples of one piece; closes the shard's channel, which stops its requests."""
         url = redact(self.urls[shard])
         expected = self.checks[shard] if self.checks else None
         check = ShardCheck(url, expected, cut.start, stop=cut.stop, counts=self.selection.filters is None)
-        open_decoder = partial(self._open_decoder, shard, cut, chunks, columns)
+
+        def pass_over(error: FormatError) -> None:
+            assert attempts is not None and error.sample is not None
+            if cut.first <= error.sample and (cut.stop is None or error.sample < cut.stop):
+                check.passed_over()
+                error.shard = url
+                place = Place(url, error.sample, shard, lane.repetition)
+                attempts.bad("sample", error, place, "reading")
+
+        passes = None if attempts is None else pass_over
+        open_decoder = partial(self._open_decoder, shard, cut, chunks, lane.columns, passes)
         close = b"" if cut.stop_byte is None else formats[self.formats[shard]].close
         try:
-            for block in _until(cut.stop, _decoded(open_decoder, check.watch(chunks), close)):
-                yield check.count(_with_url(block, url))
+            for block in until(cut.stop, decoded(open_decoder, check.watch(chunks), close)):
+                yield check.count(with_url(block, url))
             check.finish()
         except FormatError as error:
             error.shard = url
@@ -251,47 +290,9 @@ class Shards:
             chunks.close()
 
 
-def _decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], close: bytes) -> Blocks:
-    """What the bytes of a shard are, from the first sample that is wanted on."""
-    decoder: Decoder | None = None
-    for chunk in watched:
-        decoder = decoder or open_decoder()
-        yield from decoder.feed(chunk)
-    decoder = decoder or open_decoder()
-    if close:
-        yield from decoder.feed(close)
-    yield from decoder.finish()
+@dataclass(slots=True)
+class _Reading:
+    """Where a lane is: its piece, and the sample of the shard that comes next."""
 
-
-def _until(stop: int | None, blocks: Blocks) -> Blocks:
-    """The blocks up to a sample of their shard; closes them there."""
-    with closing(blocks):
-        for block in blocks:
-            if stop is None or block.trail.place(len(block) - 1).sample < stop - 1:
-                yield block
-                continue
-            wanted = bisect_left(range(len(block)), stop, key=lambda index: block.trail.place(index).sample)
-            if wanted:
-                yield block.part(0, wanted)
-            return
-
-
-def _digest_of(checks: tuple[Expected | None, ...]) -> str:
-    """What tells these shards from others of the same names, in a saved state."""
-    digest = hashlib.sha256()
-    for expected in checks:
-        if expected is not None:
-            # One of the two: a manifest that gains the other one is of the same shards.
-            content = expected.sha256 or expected.crc32c or b""
-            digest.update(f"{expected.size_bytes} {content.hex()}".encode())
-        digest.update(b"\n")
-    return digest.hexdigest()
-
-
-def _with_url(block: Block, url: str) -> Block:
-    """Name the shard in samples that have a key; other JSON objects stay the user's."""
-    if isinstance(block, Rows):  # columns have no keys
-        for sample in block.samples:  # each for itself: where a block ends depends on how the bytes came
-            if "__key__" in sample:
-                sample["__url__"] = url
-    return block
+    nth: int
+    sample: int = 0

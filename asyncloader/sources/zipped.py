@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._flow.budget import Portion
 from ..blocks import Block, Columns, Indices, Place, Provenance, Referred, Rows, Trail
 from ..ops.op import Blocks, Lane
 from ..plan.counts import Deal
@@ -64,6 +65,11 @@ class Zipped(Composed):
     def drawn_as(self, number: int) -> int:
         """All alike: what is side by side stays so where both are shuffled by one seed."""
         return 0
+
+    def lane_of(self, number: int, lane: Lane, share: float) -> tuple[Lane, Portion]:
+        """One in which nothing is skipped: what comes behind it would be put together wrongly."""
+        mine, portion = super().lane_of(number, lane, share)
+        return replace(mine, skips=None), portion
 
     def first_shard(self, number: int) -> int:
         """All alike: shards of the same place go to the same lane."""

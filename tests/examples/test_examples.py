@@ -49,6 +49,10 @@ SAYS = {
         r"epoch 2: \{'web': 400, 'books': 300, 'chats': 300\}\n"
         r"stop='all': 4400 samples, each once\nresumed after 30 batches: .* without a stop: True"
     ),
+    "skip_bad.py": (
+        r"98 samples, 3 skipped\nsample 7 of 1.jsonl: ValueError\nsample 7 of 3.jsonl: ValueError\n"
+        r"shard 0 of 4.jsonl: StoreError"
+    ),
     "own_source.py": r"a class: True\na function: True\nrefused: Careless should yield only its part",
     "padded_text.py": r"epoch 2: 600 texts, (9[5-9]|100)% right, \d+ positions of padding",
     "killed_worker.py": (
