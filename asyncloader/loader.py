@@ -22,8 +22,9 @@ from .kinds.kind import Kind, Loader
 from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
 from .ops.batching import Batching
-from .options import check_batching, check_snapshot
+from .options import check_batching
 from .progress import Statistics
+from .quantity import as_count
 from .torch_kind.iterate import AsyncDoor
 from .torch_private import attributes_at_rest
 
@@ -153,7 +154,7 @@ class DataLoader(Loader[T]):
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
-        self.snapshot_every_n_steps = check_snapshot(snapshot_every_n_steps)
+        self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps)
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
         self._kind.check(

@@ -21,7 +21,7 @@ from ..ops.op import Source
 from ..options import check_ahead, check_restarts, check_streaming, check_uneven, memory_bytes
 from ..plan.counts import Deal, UnknownCount
 from ..plan.cursor import Cursor
-from ..plan.lanes import check_shards, choose_lanes, rank_lanes
+from ..plan.lanes import check_ranks, choose_lanes, rank_lanes
 from ..plan.states import load_state, save_state, saved_lanes
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
@@ -106,10 +106,9 @@ class StreamKind:
         )
         self._lane_count = choose_lanes(loader.lanes, self._world, loader.num_workers)
         source = self._recipe.source
-        if isinstance(source, Shards):
-            source.check_world(self._world)
-        elif source.shard_count is not None:
-            check_shards(source.shard_count, self._world)
+        if source.most_lanes is not None:
+            of = "samples" if isinstance(source, Shards) and source.is_indexed else "shards"
+            check_ranks(source.most_lanes, self._world, of)
         self._passes = Passes(rank_lanes(self._lane_count, self._world))
 
     # --- iterating ---

@@ -20,6 +20,7 @@ from .._flow.engine import Engine
 from ..errors import FormatError, StoreError
 from ..formats import check_format
 from ..progress import NetworkCounts, open_bar
+from ..quantity import as_count
 from ..shard_names import formats_of
 from ..shard_search import find_shards
 from ..stores.access import Access
@@ -28,7 +29,7 @@ from ..stores.policy import NetworkPolicy
 from ..stores.router import Stores
 from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
 from .entries import Expected, entry_of, parse_entry
-from .folder import update_manifest
+from .folder import check_manifest, update_manifest
 from .survey import Survey
 
 __all__ = ["Journal", "build_index", "manifest_beside", "measured", "names_in", "open_threads"]
@@ -84,6 +85,7 @@ def build_index(
     shards = found.names
     manifest = manifest_beside(shards) if output is None else expand_home(os.fspath(output))
     names = names_in(manifest, shards)
+    check_manifest(local_path(manifest))  # now, rather than when hours of reading are over
     entries: dict[str, Expected] = {}
     bad: list[StoreError | FormatError] = []
     with ExitStack() as stack:
@@ -119,13 +121,10 @@ def open_threads(concurrency: int | None) -> Iterator[ThreadPoolExecutor]:
         concurrency: How many; None for as many as there are processors, of up to 8.
 
     Raises:
-        ValueError: Below 1.
+        ValueError: No whole number, or below 1.
     """
-    if concurrency is None:
-        concurrency = min(os.cpu_count() or 1, 8)
-    if concurrency < 1:
-        raise ValueError(f"concurrency should be at least 1, but got concurrency={concurrency}")
-    threads = ThreadPoolExecutor(concurrency, thread_name_prefix="asyncloader-index")
+    count = min(os.cpu_count() or 1, 8) if concurrency is None else as_count("concurrency", concurrency)
+    threads = ThreadPoolExecutor(count, thread_name_prefix="asyncloader-index")
     try:
         yield threads
     finally:
