@@ -246,10 +246,9 @@ class DataLoader(Loader[T]):
         world size that divides the number of lanes loads it, and each rank takes what is its own.
 
         Of torch's kinds: a map-style dataset draws the same order and passes over what was delivered,
-        unread; if the order or the workers' seeds come from torch's default generator, that is set to its
-        state of when ``state`` was made, at once. An iterable dataset needs the same number of workers; with
-        ``state_dict`` and ``load_state_dict`` of its own it goes on, without them it is read again from the
-        beginning of the epoch, and a warning says so.
+        unread; torch's default generator, if order or seeds come from it, is set at once to its state of when
+        ``state`` was made. An iterable dataset needs the same number of workers; with methods of these names
+        it goes on, without them it is read again from the beginning of the epoch, and a warning says so.
 
         Raises:
             ValueError: The state is of another recipe, shard list, batch size or sampler, or of one rank of

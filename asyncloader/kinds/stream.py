@@ -117,25 +117,14 @@ class StreamKind:
         self._check_world(loader)
         cursor = self._passes.begin(partial(self._count_batches, loader))
         limit = _memory_bytes(loader)
-        seed = draw_base_seed(loader.generator)
         job = self._job(loader, cursor, limit)
         statistics = Statistics(
             components=dict.fromkeys(counted_names(self._recipe.source), 0),
             bar=self._bar(loader, cursor) if loader.progress else None,
         )
-        lanes: LanesInThread | Fleet
         with ExitStack() as stack:
             stack.callback(statistics.end)
-            if loader.num_workers == 0 or not job.turns:
-                lanes = stream_in_thread(job, limit // 4, statistics, stack)
-            else:
-                self._forkserver = ForkServer.shared()
-                prefetch = loader.prefetch_factor or 1
-                restarts = _RESTARTS if loader.worker_restarts is None else loader.worker_restarts
-                setting = WorkerSetting(
-                    loader.num_workers, seed, loader.worker_init_fn, prefetch, restarts, loader.in_order
-                )
-                lanes = stream_in_workers(job, setting, limit // 4, statistics, stack)
+            lanes = self._open_lanes(loader, job, statistics, stack)
             source = keep_in_step(
                 lanes,
                 loader.uneven,
@@ -206,6 +195,25 @@ class StreamKind:
         return {**self.__dict__, "_passes": copy.copy(self._passes), "_forkserver": None}
 
     # --- the parts ---
+
+    def _open_lanes(
+        self, loader: Loader[Any], job: Job, statistics: Statistics, stack: ExitStack
+    ) -> LanesInThread | Fleet:
+        """The job's batches, made in this process or in workers."""
+        seed = draw_base_seed(loader.generator)  # also without workers, as torch does
+        batch_bytes = _memory_bytes(loader) // 4
+        if loader.num_workers == 0 or not job.turns:
+            return stream_in_thread(job, batch_bytes, statistics, stack)
+        self._forkserver = ForkServer.shared()
+        setting = WorkerSetting(
+            loader.num_workers,
+            seed,
+            loader.worker_init_fn,
+            prefetch=loader.prefetch_factor or 1,
+            restarts=_RESTARTS if loader.worker_restarts is None else loader.worker_restarts,
+            in_order=loader.in_order,
+        )
+        return stream_in_workers(job, setting, batch_bytes, statistics, stack)
 
     def _job(self, loader: Loader[Any], cursor: Cursor, memory_bytes: int) -> Job:
         turns = tuple(cursor.turns())
