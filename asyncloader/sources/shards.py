@@ -136,14 +136,14 @@ class Shards:
         known = bool(self.checks) and all(check is not None and check.is_indexed for check in self.checks)
         return self.cuts and known
 
-    def place_at(self, position: Position, deal: Deal) -> Place | None:
+    def places_at(self, position: Position, deal: Deal) -> list[Place]:
         mine = self._dealing.of_lane(deal.lanes[0], deal.lane_count, deal.order_key)
         nth: int = position.get("shard", 0)
         if nth >= len(mine):
-            return None
+            return []
         piece = mine[nth]
         sample = position.get("from", START).get("sample", piece.first)
-        return Place(redact(self.urls[piece.shard]), sample, piece.shard, deal.repetition)
+        return [Place(redact(self.urls[piece.shard]), sample, piece.shard, deal.repetition)]
 
     def describe(self) -> Mapping[str, Any]:
         return dict(self._described)
