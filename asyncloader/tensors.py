@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["StandIn", "may_stand_in", "standing_in", "tensor_of", "when_torch_is_here"]
-
-_NO_TENSORS = "gGO"  # long doubles and objects; torch says so itself
+__all__ = ["StandIn", "has_tensors", "may_stand_in", "standing_in", "tensor_of", "when_torch_is_here"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +56,14 @@ def may_stand_in() -> bool:
     return _allowed.now and "torch" not in sys.modules
 
 
+def has_tensors(dtype: np.dtype[Any]) -> bool:
+    """Whether there are tensors over arrays of numbers like these: no long doubles, no foreign byte order."""
+    return dtype.kind in "biufc" and dtype.char not in "gG" and dtype.isnative
+
+
 def tensor_of(array: NDArray[Any]) -> Any:
     """A tensor over ``array``, which nobody else will write to, or what stands for it."""
-    if may_stand_in() and array.dtype.char not in _NO_TENSORS:
+    if may_stand_in() and has_tensors(array.dtype):
         return StandIn(array)
     import torch
 

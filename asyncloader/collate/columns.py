@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Column, Ragged
-from ..tensors import may_stand_in, tensor_of
-from .plain import collate_plain, is_number
+from ..tensors import has_tensors, may_stand_in, tensor_of
+from .plain import collate_plain
 from .streaming import streaming_rules
 
 __all__ = ["stack_columns"]
@@ -37,7 +37,7 @@ def stack_columns(fields: Mapping[str, Column]) -> Any:
 
 def _stack(column: Column) -> Any:
     column = _even(column)
-    if isinstance(column, np.ndarray) and is_number(column.dtype) and _has_usual_rules(column):
+    if isinstance(column, np.ndarray) and has_tensors(column.dtype) and _has_usual_rules(column):
         return tensor_of(np.array(column, order="C"))
     rules = streaming_rules()
     from ..torch_private import collate
@@ -47,7 +47,7 @@ def _stack(column: Column) -> Any:
 
 def _stack_without_torch(column: Column) -> Any:
     column = _even(column)
-    if isinstance(column, np.ndarray) and is_number(column.dtype):
+    if isinstance(column, np.ndarray) and has_tensors(column.dtype):
         return NotImplemented if _is_refused(column) else tensor_of(np.array(column, order="C"))
     return collate_plain(list(column))
 

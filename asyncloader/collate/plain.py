@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..tensors import tensor_of
+from ..tensors import has_tensors, tensor_of
 
-__all__ = ["are_alike", "collate_plain", "is_number"]
+__all__ = ["are_alike", "collate_plain"]
 
 _NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64}
 
@@ -41,7 +41,7 @@ def collate_plain(values: Sequence[Any]) -> Any:
             return tensor_of(np.array(values, _NUMBERS[kind]))
         except OverflowError:
             return NotImplemented
-    if kind is np.ndarray and are_alike(values) and is_number(values[0].dtype):
+    if kind is np.ndarray and are_alike(values) and has_tensors(values[0].dtype):
         return tensor_of(np.stack(values))
     return NotImplemented
 
@@ -50,8 +50,3 @@ def are_alike(arrays: Sequence[Any]) -> bool:
     """Whether they have one shape and one dtype."""
     first = arrays[0]
     return all(array.shape == first.shape and array.dtype == first.dtype for array in arrays)
-
-
-def is_number(dtype: np.dtype[Any]) -> bool:
-    """Whether tensors may have it, as it lies in memory."""
-    return dtype.kind in "biufc" and dtype.isnative

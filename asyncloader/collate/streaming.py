@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..tensors import may_stand_in
+from ..tensors import has_tensors, may_stand_in
 from .default import note_field
-from .plain import are_alike, collate_plain, is_number
+from .plain import are_alike, collate_plain
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -72,7 +72,7 @@ def _stack_arrays(arrays: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
     if (
         set(map(type, arrays)) != {np.ndarray}
         or not are_alike(arrays)
-        or not is_number(arrays[0].dtype)  # stack() makes bytes native, torch refuses them
+        or not has_tensors(arrays[0].dtype)  # stack() makes bytes native, torch refuses them
     ):
         return collate_numpy_array_fn(arrays, collate_fn_map=collate_fn_map)
     return torch.from_numpy(np.stack(arrays))

@@ -16,6 +16,7 @@ from ..collate.block import does_without_torch
 from ..dataset import Dataset
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
+from ..stores.urls import scheme_of
 
 __all__ = ["expected_modules", "modules_to_preload"]
 
@@ -27,7 +28,10 @@ _WITHOUT_TORCH = sys.stdlib_module_names | {
     "pyarrow", "uvloop",
 }  # fmt: skip
 
-_ALWAYS = (f"{_PACKAGE}.run.workers", f"{_PACKAGE}.ops.pack", f"{_PACKAGE}.formats")
+# What a store's client is made with, and late.
+_CLIENTS = {None: "asyncloader.stores.local", "http": "aiohttp", "hub": "aiohttp", "objects": "obstore"}
+
+_ALWAYS = (f"{_PACKAGE}.run.workers", f"{_PACKAGE}.ops.pack", f"{_PACKAGE}.formats", "uvloop")
 
 _WITH_TORCH = ("torch", f"{_PACKAGE}.torch_kind.worker_info", f"{_PACKAGE}.collate.columns")
 
@@ -55,13 +59,17 @@ def expected_modules(recipe: Dataset, *functions: Any) -> list[str]:
         recipe: What to stream.
         functions: ``collate_fn``, ``worker_init_fn`` and whatever else the user may have given.
     """
-    if not all(isinstance(source, Shards) for source in leaves_of(recipe)):
-        return [*_WITH_TORCH, *_ALWAYS]
+    clients: list[str] = []
+    for source in leaves_of(recipe):
+        if not isinstance(source, Shards):
+            return [*_WITH_TORCH, *_ALWAYS]
+        # By the first shard: the others are of the same store, or the workers import what they want.
+        clients += [_CLIENTS[scheme_of(url).store] for url in source.urls[:1]]
     try:
         _, sent = dumps_with_modules((*recipe.all_ops, *functions))
     except Exception:  # to be told when workers are started, and not before
         sent = set()
-    return modules_to_preload(sent, functions[0])
+    return [*clients, *modules_to_preload(sent, functions[0])]
 
 
 def _is_ours(fn: Callable[[Any], Any]) -> bool:

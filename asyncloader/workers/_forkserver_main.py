@@ -26,11 +26,6 @@ from ._wire import LARGEST_MESSAGE_BYTES, READY, FromServer, receive_message, se
 
 __all__ = ["main"]
 
-# What jobs are made of, and import late; imported here once, it costs the workers nothing. This package has
-# brought numpy; torch comes when it is asked for, since a job may do without it, and nothing takes as long.
-# Importing obstore is safe before a fork, only its clients start threads.
-_PRELOADED = ("aiohttp", "obstore", "uvloop")
-
 
 def main(control_descriptor: int, parent_pid: int, modules: Sequence[str]) -> NoReturn:
     """Import the modules, then serve fork requests until the control socket's other end, or the parent,
@@ -44,11 +39,11 @@ def main(control_descriptor: int, parent_pid: int, modules: Sequence[str]) -> No
     try:
         for name in modules:
             importlib.import_module(name)
+        gc.freeze()  # what is here stays; workers' collections must not write to, and so copy, these pages
         server = _Server(control, parent_pid)
     except BaseException:
         control.send(traceback.format_exc().encode(errors="replace")[-LARGEST_MESSAGE_BYTES:])
         os._exit(1)
-    _preload(_PRELOADED)
     control.send(READY)
     try:
         server.serve()
@@ -164,12 +159,13 @@ class _Server:
 
 
 def _preload(modules: Sequence[str]) -> None:
-    """Import what can be."""
+    """Import here once what would cost each worker anew. To import obstore is safe before a fork: only its
+    clients start threads."""
     for name in modules:
         with suppress(Exception):  # the workers will say so
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # what is here stays; workers' collections must not write to, and so copy, these pages
+    gc.freeze()  # see above
 
 
 def _tell(lifeline: socket.socket, kind: FromServer, text: bytes) -> None:
