@@ -17,8 +17,9 @@ from ..dataset import Dataset
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
 from ..stores.urls import scheme_of
+from ..workers import ForkServer
 
-__all__ = ["expected_modules", "modules_to_preload"]
+__all__ = ["expected_modules", "modules_to_preload", "start_server"]
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -34,6 +35,18 @@ _CLIENTS = {None: "asyncloader.stores.local", "http": "aiohttp", "hub": "aiohttp
 _ALWAYS = (f"{_PACKAGE}.run.workers", f"{_PACKAGE}.ops.pack", f"{_PACKAGE}.formats", "uvloop")
 
 _WITH_TORCH = ("torch", f"{_PACKAGE}.torch_kind.worker_info", f"{_PACKAGE}.collate.columns")
+
+
+def start_server(recipe: Dataset, *functions: Any) -> ForkServer:
+    """The process that workers will come from, started early: it takes a while.
+
+    Args:
+        recipe: What to stream.
+        functions: ``collate_fn``, ``worker_init_fn`` and whatever else the user may have given.
+    """
+    server = ForkServer.shared()
+    server.preload(expected_modules(recipe, *functions))
+    return server
 
 
 def modules_to_preload(sent: Collection[str], collate_fn: Callable[[Any], Any]) -> list[str]:
@@ -53,12 +66,7 @@ def modules_to_preload(sent: Collection[str], collate_fn: Callable[[Any], Any]) 
 
 
 def expected_modules(recipe: Dataset, *functions: Any) -> list[str]:
-    """The same, before there is a job: functions and operators are looked at, but not what is read.
-
-    Args:
-        recipe: What to stream.
-        functions: ``collate_fn``, ``worker_init_fn`` and whatever else the user may have given.
-    """
+    """The same, before there is a job: functions and operators are looked at, but not what is read."""
     clients: list[str] = []
     for source in leaves_of(recipe):
         if not isinstance(source, Shards):
