@@ -29,6 +29,7 @@ from ..quantity import as_whole
 from ..recipes import AsyncIterableDataset, from_iterable
 from ..run.fleet import Fleet
 from ..run.in_step import keep_in_step
+from ..run.needs import start_server
 from ..run.run import BatchIterator, Run
 from ..run.thread import LanesInThread, stream_in_thread
 from ..run.workers import WorkerSetting, stream_in_workers
@@ -110,6 +111,8 @@ class StreamKind:
             of = "samples" if isinstance(source, Shards) and source.is_indexed else "shards"
             check_ranks(source.most_lanes, self._world, of)
         self._passes = Passes(rank_lanes(self._lane_count, self._world))
+        if loader.num_workers:
+            self._forkserver = start_server(self._recipe, loader.collate_fn, loader.worker_init_fn)
 
     # --- iterating ---
 
