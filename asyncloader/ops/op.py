@@ -166,8 +166,9 @@ class Source(Protocol):
     """Where a recipe's samples come from."""
 
     @property
-    def shard_count(self) -> int | None:
-        """How many lanes can have something, each a shard; None if it does not come in shards."""
+    def most_lanes(self) -> int | None:
+        """How many lanes can have something: each a shard, or a sample where an index cuts lanes inside of
+        shards; None if it does not come in shards."""
         ...
 
     def open(self, start: Position, lane: Lane) -> Blocks:

@@ -2,8 +2,8 @@
 
 A component has a lane of its own within each lane of the whole, with another key for what is drawn there,
 another part of the budget, and places that name it. Where components come in shards, the first lane of each
-is the one behind the last shard of those before it: so as many lanes have something as there are shards in
-all.
+is the one behind the last shard of those before it, or the last sample where an index tells: so as many lanes
+have something as there are shards, or samples, in all.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Composed:
         return (
             replace(
                 lane,
-                topology=replace(topology, lane=(topology.lane - self.first_shard(number)) % topology.lanes),
+                topology=replace(topology, lane=(topology.lane - self.first_lane(number)) % topology.lanes),
                 component=(*lane.component, self.drawn_as(number)),
                 order_seed=self._order_seed(number, lane.order_seed),
                 budget=portion,
@@ -72,7 +72,7 @@ class Composed:
             recipe.count_samples(
                 replace(
                     deal,
-                    lanes=tuple((lane - self.first_shard(number)) % deal.lane_count for lane in deal.lanes),
+                    lanes=tuple((lane - self.first_lane(number)) % deal.lane_count for lane in deal.lanes),
                     component=(*deal.component, self.drawn_as(number)),
                     order_seed=self._order_seed(number, deal.order_seed),
                 )
@@ -94,20 +94,20 @@ class Composed:
         ]
         return {"source": self.kind, "components": components}
 
-    def first_shard(self, number: int) -> int:
-        """How many shards are dealt before those of a component."""
-        counts = self.shard_counts()
+    def first_lane(self, number: int) -> int:
+        """The lane that is a component's first: behind those that the ones before it are dealt to."""
+        counts = self.lane_counts()
         return 0 if counts[number] is None else sum(count or 0 for count in counts[:number])
 
     @property
-    def shard_count(self) -> int | None:
-        """Of all components together; None if that is not known of one."""
-        counts = [count for count in self.shard_counts() if count is not None]
+    def most_lanes(self) -> int | None:
+        """Those of all components together; None if that is not known of one."""
+        counts = [count for count in self.lane_counts() if count is not None]
         return sum(counts) if len(counts) == len(self.recipes) else None
 
-    def shard_counts(self) -> list[int | None]:
-        """How many shards each component has, None where that is not known."""
-        return [recipe.source.shard_count for recipe in self.recipes]
+    def lane_counts(self) -> list[int | None]:
+        """How many lanes can have something of each component, None where that is not known."""
+        return [recipe.source.most_lanes for recipe in self.recipes]
 
     def endless(self) -> list[bool]:
         """Which components never end."""

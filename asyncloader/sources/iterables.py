@@ -56,7 +56,7 @@ class Iterables:
 
     make: Make | Iterable[Any] | AsyncIterable[Any]
 
-    shard_count = None
+    most_lanes = None
 
     def __repr__(self) -> str:
         return f"Iterables({self.describe()['iterable']})"  # not the samples, which may be in there

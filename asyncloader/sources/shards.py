@@ -25,9 +25,7 @@ from ..manifest.entries import Expected
 from ..ops.op import START, Blocks, Lane
 from ..plan.counts import Deal, UnknownCount
 from ..plan.cuts import Cut, cut_piece
-from ..plan.lanes import check_samples, check_shards
 from ..plan.pieces import Dealing, Piece
-from ..plan.topology import World
 from ..stores.access import Access
 from ..stores.names import names_digest
 from ..stores.reading.lookahead import Wanted
@@ -117,8 +115,8 @@ class Shards:
             out.close()
 
     @property
-    def shard_count(self) -> int:
-        return len(self.urls)
+    def most_lanes(self) -> int:
+        return self._dealing.samples if self.is_indexed else len(self.urls)
 
     def count_samples(self, deal: Deal) -> list[float]:
         """The samples of each lane, by the manifest."""
@@ -131,13 +129,6 @@ class Shards:
                 "ShardWriter writes one, and python -m asyncloader.manifest makes it of shards that exist"
             )
         return self._dealing.count_lanes(deal, np.array(counts, np.int64))
-
-    def check_world(self, world: World) -> None:
-        """Refuse to leave a rank without anything; raises ``ValueError``."""
-        if self.is_indexed:
-            check_samples(self._dealing.samples, world)
-        else:
-            check_shards(len(self.urls), world)
 
     @cached_property
     def is_indexed(self) -> bool:

@@ -21,6 +21,7 @@ from asyncloader import testing
 from asyncloader.sources.shards import Shards
 
 from .harness import LARGEST_STATE_BYTES, assert_resume_everywhere, drained
+from .indexed import write_indexed
 from .worlds import assert_every_world_goes_on
 
 pytestmark = pytest.mark.usefixtures("fork_server")
@@ -378,13 +379,35 @@ def test_calls_are_counted_in_components_too(ahead: int, folder: Folder) -> None
 
 
 def test_a_rank_that_would_get_nothing_is_refused(folder: Folder) -> None:
-    recipe = al.mix([folder.recipe("jsonl"), folder.recipe("parquet")])
-    al.DataLoader(recipe, 4, rank=0, world_size=4)
-    with pytest.raises(ValueError, match="4 shards cannot be split over 5 ranks"):
-        al.DataLoader(recipe, 4, rank=0, world_size=5)
+    recipe = al.mix([folder.recipe("parquet"), folder.recipe("parquet")])
+    al.DataLoader(recipe, 4, rank=0, world_size=2)
+    with pytest.raises(ValueError, match="2 shards cannot be split over 3 ranks"):
+        al.DataLoader(recipe, 4, rank=0, world_size=3)
     al.DataLoader(al.mix([recipe, folder.recipe("own")]), 4, rank=0, world_size=5)
     with pytest.raises(ValueError, match="1 shards cannot be split over 2 ranks"):
         al.DataLoader(al.zip([recipe, folder.recipe("parquet")]), 4, rank=0, world_size=2)
+
+
+def test_ranks_share_the_shards_of_indexed_components(tmp_path: Path) -> None:
+    """As they share those of a recipe by itself: each component is of one shard."""
+    recipes = [al.from_urls(write_indexed(tmp_path / name, "jsonl", [10])) for name in "abc"]
+    loaders = [
+        al.DataLoader(al.mix(recipes, stop="all"), 1, rank=rank, world_size=8, uneven="ignore")
+        for rank in range(8)
+    ]
+    numbers = [[batch["number"].item() for batch in loader] for loader in loaders]
+    assert sorted(number for rank in numbers for number in rank) == sorted([*range(10)] * 3)
+    assert [len(rank) for rank in numbers] == [len(loader) for loader in loaders] == [4, 4, 4, 4, 4, 4, 3, 3]
+
+
+def test_what_is_zipped_stays_side_by_side_inside_of_other_components(tmp_path: Path) -> None:
+    """By its index the inner one would be cut at other samples than the other, of which shards stay whole."""
+    one = al.from_urls(write_indexed(tmp_path / "one", "jsonl", [7, 2]))
+    other = al.from_urls(write_indexed(tmp_path / "other", "jsonl", [7, 2]))
+    recipe = al.zip({"one": al.concat([one]), "other": other})
+    loader = al.DataLoader(recipe, None, lanes=2)
+    pairs = [(sample["one"]["number"], sample["other"]["number"]) for sample in loader]
+    assert len(pairs) == 9 and all(one == other for one, other in pairs)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

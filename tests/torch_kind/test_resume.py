@@ -11,6 +11,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
@@ -496,6 +497,11 @@ def test_a_state_goes_through_torch_save() -> None:
         ({"version": 1}, "expected a state of version 2, but got version 1"),
         ({"workers": None}, "lacks or garbles an entry"),
         ({"batches": -1}, "lacks or garbles an entry"),
+        ({"batches": "five"}, "lacks or garbles an entry"),
+        ({"turn": 1}, "lacks or garbles an entry"),
+        ({"early": {"a": 1}}, "lacks or garbles an entry"),
+        ({"loader": "x"}, "lacks or garbles an entry"),
+        ({"sampler": {"state": 5, "ended": False}}, "lacks or garbles an entry"),
         ({"generators": {"start": {"default": "?"}, "now": {}}}, "generator's state in it cannot be read"),
         ({"generators": {"start": {"default": "AAAA"}, "now": {}}}, "generator's state in it cannot be read"),
     ],
@@ -508,6 +514,15 @@ def test_what_is_no_state_is_refused_and_changes_nothing(change: dict[str, Any],
     with pytest.raises(ValueError, match=told):
         loader.load_state_dict(state)
     assert loader.state_dict()["batches"] == 1
+
+
+@pytest.mark.parametrize("name", ["loader", "rank", "world_size", "workers"])
+def test_a_state_that_lacks_an_entry_is_refused(name: str) -> None:
+    loader = make("shuffled", 0)
+    state = loader.state_dict()
+    del state[name]
+    with pytest.raises(ValueError, match=f"lacks or garbles an entry .*{name}"):
+        loader.load_state_dict(state)
 
 
 def test_another_loader_s_state_is_refused_with_each_difference() -> None:
@@ -854,9 +869,11 @@ def test_data_pipes_begin_anew_and_say_so() -> None:
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, None])
 def test_snapshot_every_n_steps_is_a_number_of_batches(wrong: Any) -> None:
-    with pytest.raises(ValueError, match=r"snapshot_every_n_steps should be a number of batches"):
+    with pytest.raises(ValueError, match="snapshot_every_n_steps should be a positive integer value"):
         al.DataLoader(NUMBERS, snapshot_every_n_steps=wrong)
-    assert al.DataLoader(al.from_iterable(NUMBERS), snapshot_every_n_steps=5).snapshot_every_n_steps == 5
+    fives: list[Any] = [5, np.int64(5)]
+    for five in fives:
+        assert al.DataLoader(NUMBERS, snapshot_every_n_steps=five).snapshot_every_n_steps == 5
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
