@@ -109,7 +109,8 @@ class Shards:
         )
         lane.engine.submit(work, out)
         blocks = self._read(cuts(), out, lane)
-        if self._decodes_without_lock:
+        # Rows are made with the lock held, so that who wants those would only take turns with the decoder.
+        if lane.columns and self._decodes_without_lock:
             blocks = decode_ahead(blocks, lane.budget.claim(lane.topology.lane), out.close)
         with closing(out), closing(blocks):
             yield from blocks

@@ -46,12 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def loader_of(folder: Path, workers: int) -> al.DataLoader[Any]:
-    recipe = al.from_urls(f"{folder}/shard-{{0..3}}.parquet").map(dict, concurrency=2)
-    return al.DataLoader(recipe, 4, num_workers=workers, lanes=2, collate_fn=numbers_of)
-
-
-def numbers_of(samples: list[Any]) -> list[int]:
-    return [int(sample["number"]) for sample in samples]
+    recipe = al.from_urls(f"{folder}/shard-{{0..3}}.parquet")
+    return al.DataLoader(recipe, 4, num_workers=workers, lanes=2, collate_fn=al.Pad({"field": 0}))
 
 
 @WORKERS
@@ -84,16 +80,17 @@ def test_the_decoders_work_while_batches_are_held(folder: Path) -> None:
 @WORKERS
 def test_a_whole_epoch_over_decoders_is_complete_and_leaves_nothing(workers: int, folder: Path) -> None:
     with testing.check_leaks():
-        found = [number for batch in loader_of(folder, workers) for number in batch]
+        found = [number for batch in loader_of(folder, workers) for number in batch["number"].tolist()]
     assert sorted(found) == list(range(4 * ROWS))
 
 
 def test_an_error_of_the_users_function_ends_the_decoders(folder: Path) -> None:
-    def fail(sample: dict[str, Any]) -> Any:
-        return 1 // (int(sample["number"]) - 2)
+    def fail(columns: dict[str, Any]) -> Any:
+        return {"number": [1 // (number - 2) for number in columns["number"].tolist()]}
 
     with testing.check_leaks():
-        loader = al.DataLoader(al.from_urls(f"{folder}/shard-*.parquet").map(fail), 4, lanes=2)
+        recipe = al.from_urls(f"{folder}/shard-*.parquet").map_batches(fail, batch_size=4)
+        loader = al.DataLoader(recipe, 4, lanes=2)
         with pytest.raises(ZeroDivisionError):
             list(loader)
         assert not decoders()
@@ -105,7 +102,8 @@ def test_a_damaged_shard_ends_the_decoders(folder: Path, tmp_path: Path) -> None
     content[middle - 200_000 : middle + 200_000] = bytes(400_000)
     (tmp_path / "damaged.parquet").write_bytes(content)
     with testing.check_leaks():
-        batches = iter(al.DataLoader(al.from_urls(str(tmp_path / "damaged.parquet")), 1, collate_fn=list))
+        recipe = al.from_urls(str(tmp_path / "damaged.parquet"))
+        batches = iter(al.DataLoader(recipe, 1, collate_fn=al.Pad({"noise": 0})))
         with pytest.raises(al.errors.FormatError, match=r"damaged\.parquet"):
             list(batches)
         assert not decoders()
@@ -120,7 +118,8 @@ def stalled(folder: Path) -> Iterator[testing.Server]:
 
 def stalled_loader(server: testing.Server, workers: int) -> al.DataLoader[Any]:
     urls = [server.url_of(f"noise-{number}.parquet") for number in range(2)]
-    return al.DataLoader(al.from_urls(urls), 4, num_workers=workers, lanes=2)
+    recipe = al.from_urls(urls)
+    return al.DataLoader(recipe, 4, num_workers=workers, lanes=2, collate_fn=al.Pad({"noise": 0}))
 
 
 @WORKERS
@@ -159,3 +158,9 @@ def test_closed_at_any_moment_nothing_is_left(folder: Path) -> None:
             threading.Event().wait(float(delay))
             batches.close()
             assert not decoders()
+
+
+def test_for_rows_nothing_is_decoded_ahead(folder: Path) -> None:
+    loader = al.DataLoader(al.from_urls(f"{folder}/shard-*.parquet").map(dict), 4, lanes=2, collate_fn=list)
+    for _ in loader:
+        assert not decoders()
