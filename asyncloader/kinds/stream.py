@@ -21,7 +21,7 @@ from ..ops.batching import Batching
 from ..ops.skips import skipped_in
 from ..options import check_ahead, check_audit, check_restarts, check_streaming, check_uneven
 from ..plan.cursor import Cursor
-from ..plan.lanes import check_shards, choose_lanes, rank_lanes
+from ..plan.lanes import check_ranks, choose_lanes, rank_lanes
 from ..plan.states import load_state, save_state, saved_lanes
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Receipt, Statistics
@@ -29,6 +29,7 @@ from ..quantity import as_whole
 from ..recipes import AsyncIterableDataset, from_iterable
 from ..run.fleet import Fleet
 from ..run.in_step import keep_in_step
+from ..run.needs import start_server
 from ..run.run import BatchIterator, Run
 from ..run.thread import LanesInThread, stream_in_thread
 from ..run.workers import WorkerSetting, stream_in_workers
@@ -104,11 +105,12 @@ class StreamKind:
         )
         self._lane_count = choose_lanes(loader.lanes, self._world, loader.num_workers)
         source = self._recipe.source
-        if isinstance(source, Shards):
-            source.check_world(self._world)
-        elif source.shard_count is not None:
-            check_shards(source.shard_count, self._world)
+        if source.most_lanes is not None:
+            of = "samples" if isinstance(source, Shards) and source.is_indexed else "shards"
+            check_ranks(source.most_lanes, self._world, of)
         self._passes = Passes(rank_lanes(self._lane_count, self._world))
+        if loader.num_workers:
+            self._forkserver = start_server(self._recipe, loader.collate_fn, loader.worker_init_fn)
 
     # --- iterating ---
 
@@ -116,29 +118,14 @@ class StreamKind:
         self._check_world(loader)
         cursor = self._passes.begin(self._lengths(loader).batches)
         limit = memory_of(loader)
-        seed = draw_base_seed(loader.generator)
         job = self._job(loader, cursor, limit)
         statistics = Statistics(
             components=dict.fromkeys(counted_names(self._recipe.source), 0),
             bar=self._bar(loader, cursor) if loader.progress else None,
         )
-        lanes: LanesInThread | Fleet
         with ExitStack() as stack:
             stack.callback(statistics.end)
-            if loader.num_workers == 0 or not job.turns:
-                lanes = stream_in_thread(job, limit // 4, statistics, stack)
-            else:
-                self._forkserver = ForkServer.shared()
-                prefetch = loader.prefetch_factor or 1
-                setting = WorkerSetting(
-                    loader.num_workers,
-                    seed,
-                    loader.worker_init_fn,
-                    prefetch,
-                    restarts_of(loader),
-                    loader.in_order,
-                )
-                lanes = stream_in_workers(job, setting, limit // 4, statistics, stack)
+            lanes = self._open_lanes(loader, job, statistics, stack)
             source = keep_in_step(
                 lanes,
                 loader.uneven,
@@ -231,6 +218,25 @@ class StreamKind:
         return {**self.__dict__, "_passes": copy.copy(self._passes), "_forkserver": None}
 
     # --- the parts ---
+
+    def _open_lanes(
+        self, loader: Loader[Any], job: Job, statistics: Statistics, stack: ExitStack
+    ) -> LanesInThread | Fleet:
+        """The job's batches, made in this process or in workers."""
+        seed = draw_base_seed(loader.generator)  # also without workers, as torch does
+        batch_bytes = memory_of(loader) // 4
+        if loader.num_workers == 0 or not job.turns:
+            return stream_in_thread(job, batch_bytes, statistics, stack)
+        self._forkserver = ForkServer.shared()
+        setting = WorkerSetting(
+            loader.num_workers,
+            seed,
+            loader.worker_init_fn,
+            prefetch=loader.prefetch_factor or 1,
+            restarts=restarts_of(loader),
+            in_order=loader.in_order,
+        )
+        return stream_in_workers(job, setting, batch_bytes, statistics, stack)
 
     def _job(self, loader: Loader[Any], cursor: Cursor, memory_bytes: int) -> Job:
         turns = tuple(cursor.turns())

@@ -1,17 +1,20 @@
-"""Blocks of the bytes of one shard: decoded, cut to the samples that are wanted, and named by the shard."""
+"""From the bytes of a shard to its blocks: as far as they are wanted, and by the shard's name."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
 
 from ..blocks import Block, Rows
 from ..formats.decoder import Decoder
 from ..ops.op import Blocks
+from ..ops.skips import Attempts
 from ..types import Buffer
 
-__all__ = ["decoded", "until", "with_url"]
+__all__ = ["Reading", "decoded", "up_to", "with_url"]
 
 
 def decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], close: bytes) -> Blocks:
@@ -26,7 +29,7 @@ def decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], clos
     yield from decoder.finish()
 
 
-def until(stop: int | None, blocks: Blocks) -> Blocks:
+def up_to(stop: int | None, blocks: Blocks) -> Blocks:
     """The blocks up to a sample of their shard; closes them there."""
     with closing(blocks):
         for block in blocks:
@@ -46,3 +49,26 @@ def with_url(block: Block, url: str) -> Block:
             if "__key__" in sample:
                 sample["__url__"] = url
     return block
+
+
+@dataclass(slots=True)
+class Reading:
+    """Where a lane is in its pieces.
+
+    Attributes:
+        attempts: Counts what is skipped; None where every error is raised.
+        nth: Number of the piece.
+        sample: Index in the shard of the sample that comes next, as far as that is of use.
+    """
+
+    attempts: Attempts | None
+    nth: int
+    sample: int = 0
+
+    def entries(self, block: Block) -> dict[str, Any]:
+        """What positions of the next block say of the piece."""
+        if self.attempts is None:
+            return {"shard": self.nth}
+        self.attempts.good(len(block))
+        self.sample = block.trail.place(len(block) - 1).sample + 1
+        return {"shard": self.nth, **self.attempts.entries()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -23,9 +24,7 @@ from ..ops.op import START, Blocks, Lane
 from ..ops.skips import Attempts
 from ..plan.counts import Deal, UnknownCount
 from ..plan.cuts import Cut, cut_piece
-from ..plan.lanes import check_samples, check_shards
 from ..plan.pieces import Dealing, Piece, Pieces
-from ..plan.topology import World
 from ..stores.access import Access
 from ..stores.names import names_digest
 from ..stores.reading.lookahead import Wanted
@@ -33,7 +32,8 @@ from ..stores.reading.reader import ShardChunks, StoresByUrl, read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
 from ..types import Position, Span
-from .decoding import decoded, until, with_url
+from .ahead import decode_ahead
+from .decoding import Reading, decoded, up_to, with_url
 from .footers import FooterCache
 
 __all__ = ["Shards"]
@@ -87,9 +87,9 @@ class Shards:
         inside: Position = start.get("from", START)
         attempts = lane.attempts(start, "")
         while first < len(mine):
-            reading = _Reading(first)
+            reading = Reading(attempts, first)
             try:
-                yield from self._read(mine, inside, lane, attempts, reading)
+                yield from self._read(mine, inside, lane, reading)
                 return
             except (FormatError, StoreError) as error:
                 if attempts is None:
@@ -99,9 +99,7 @@ class Shards:
                 attempts.bad("shard", error, place, "reading")
                 first, inside = reading.nth + 1, START
 
-    def _read(
-        self, mine: Pieces, start: Position, lane: Lane, attempts: Attempts | None, reading: _Reading
-    ) -> Blocks:
+    def _read(self, mine: Pieces, start: Position, lane: Lane, reading: Reading) -> Blocks:
         """The samples from the piece on that ``reading`` is at, up to what cannot be read."""
         first = reading.nth
         if self._cut(mine[first], start) is None:
@@ -125,24 +123,28 @@ class Shards:
             out,
         )
         lane.engine.submit(work, out)
-        try:
-            for nth, shard, cut in cuts():
-                url = redact(self.urls[shard])
-                reading.nth, reading.sample = nth, cut.first
-                for block in self._decode(shard, cut, out.receive(), lane, attempts):
-                    trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)
-                    entries = {"shard": nth}
-                    if attempts is not None:
-                        attempts.good(len(block))
-                        entries |= attempts.entries()
-                        reading.sample = block.trail.place(len(block) - 1).sample + 1
-                    yield block.follow(NestedTrail(trail, entries))
-        finally:
-            out.close()
+        blocks = self._blocks_of(cuts(), out, lane, reading)
+        # Rows are made with the lock held, so that who wants those would only take turns with the decoder.
+        # What is skipped is counted as it comes, on one thread.
+        if lane.columns and self._decodes_without_lock and reading.attempts is None:
+            blocks = decode_ahead(blocks, lane.budget.claim(lane.topology.lane), out.close)
+        with closing(out), closing(blocks):
+            yield from blocks
+
+    def _blocks_of(
+        self, cuts: Iterator[tuple[int, int, Cut]], shards: Channel[ShardChunks], lane: Lane, reading: Reading
+    ) -> Blocks:
+        """The blocks of these pieces, whose bytes come from ``shards``."""
+        for nth, shard, cut in cuts:
+            url = redact(self.urls[shard])
+            reading.nth, reading.sample = nth, cut.first
+            for block in self._decode(shard, cut, shards.receive(), lane, reading.attempts):
+                trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)
+                yield block.follow(NestedTrail(trail, reading.entries(block)))
 
     @property
-    def shard_count(self) -> int:
-        return len(self.urls)
+    def most_lanes(self) -> int:
+        return self._dealing.samples if self.is_indexed else len(self.urls)
 
     def count_samples(self, deal: Deal) -> list[float]:
         """The samples of each lane, by the manifest."""
@@ -156,27 +158,20 @@ class Shards:
             )
         return self._dealing.count_lanes(deal, np.array(counts, np.int64))
 
-    def check_world(self, world: World) -> None:
-        """Refuse to leave a rank without anything; raises ``ValueError``."""
-        if self.is_indexed:
-            check_samples(self._dealing.samples, world)
-        else:
-            check_shards(len(self.urls), world)
-
     @cached_property
     def is_indexed(self) -> bool:
         """Whether the manifest tells of every shard what it takes to cut lanes inside of it."""
         known = bool(self.checks) and all(check is not None and check.is_indexed for check in self.checks)
         return self.cuts and known
 
-    def place_at(self, position: Position, deal: Deal) -> Place | None:
+    def places_at(self, position: Position, deal: Deal) -> list[Place]:
         mine = self._dealing.of_lane(deal.lanes[0], deal.lane_count, deal.order_key)
         nth: int = position.get("shard", 0)
         if nth >= len(mine):
-            return None
+            return []
         piece = mine[nth]
         sample = position.get("from", START).get("sample", piece.first)
-        return Place(redact(self.urls[piece.shard]), sample, piece.shard, deal.repetition)
+        return [Place(redact(self.urls[piece.shard]), sample, piece.shard, deal.repetition)]
 
     def describe(self) -> Mapping[str, Any]:
         return dict(self._described)
@@ -190,6 +185,11 @@ class Shards:
         if self.is_indexed:
             described["dealt"] = "samples"
         return {**described, **self.selection.describe()}
+
+    @cached_property
+    def _decodes_without_lock(self) -> bool:
+        """Whether a package that releases the interpreter's lock decodes all shards: they have a plan."""
+        return all(formats[name].plan is not None for name in set(self.formats))
 
     @cached_property
     def _dealing(self) -> Dealing:
@@ -280,7 +280,7 @@ class Shards:
         open_decoder = partial(self._open_decoder, shard, cut, chunks, lane.columns, passes)
         close = b"" if cut.stop_byte is None else formats[self.formats[shard]].close
         try:
-            for block in until(cut.stop, decoded(open_decoder, check.watch(chunks), close)):
+            for block in up_to(cut.stop, decoded(open_decoder, check.watch(chunks), close)):
                 yield check.count(with_url(block, url))
             check.finish()
         except FormatError as error:
@@ -288,11 +288,3 @@ class Shards:
             raise
         finally:
             chunks.close()
-
-
-@dataclass(slots=True)
-class _Reading:
-    """Where a lane is: its piece, and the sample of the shard that comes next."""
-
-    nth: int
-    sample: int = 0
