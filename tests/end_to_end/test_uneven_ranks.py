@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+import asyncloader as al
+
 from .harness import subprocess_environment
 
 RANKS = 4
@@ -50,6 +52,7 @@ def run(seed, policy):
         num_workers=workers,
         uneven=policy,
         collate_fn=al.Pad({"tokens": 0}),
+        audit=f"{folder}/{seed}-{policy}",
     )
     steps, numbers, empty, raised = 0, [], 0, ""
     with warnings.catch_warnings(record=True) as told:
@@ -66,6 +69,7 @@ def run(seed, policy):
         except al.RanksError as error:
             raised = str(error)
     stopped = any("was stopped" in str(warning.message) for warning in told)
+    assert stopped == loader.receipt().stopped
     return dict(sizes=sizes, steps=steps, numbers=numbers, empty=empty, raised=raised, told=stopped)
 
 
@@ -114,7 +118,15 @@ def check_runs(folder: Path, first: int, last: int, workers: int) -> None:
     ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
     assert len(ranks[0]) == 3 * (last - first)
     for name in ranks[0]:
-        check(name.split()[1], [rank[name] for rank in ranks])
+        seed, policy = name.split()
+        of_ranks = [rank[name] for rank in ranks]
+        check(policy, of_ranks)
+        (verdict,) = al.verify_audit(folder / f"{seed}-{policy}")
+        assert verdict.samples == sum(len(rank["numbers"]) for rank in of_ranks)
+        assert not verdict.findings and not verdict.faults
+        is_raised = any(rank["raised"] for rank in of_ranks)
+        assert verdict.verdict == ("unfinished" if is_raised else "exact"), str(verdict)
+        assert ('uneven="stop"' in verdict.reasons) == any(rank["told"] for rank in of_ranks)
 
 
 def test_ranks_stay_in_step_whatever_they_have(tmp_path: Path) -> None:
