@@ -179,8 +179,8 @@ class Source(Protocol):
         """How many samples each lane of ``deal`` has; raises ``UnknownCount`` with the reason."""
         ...
 
-    def place_at(self, position: Position, deal: Deal) -> Place | None:
-        """The sample that the one lane of ``deal`` reads on from; None if it has none, or no name for it."""
+    def places_at(self, position: Position, deal: Deal) -> list[Place]:
+        """The samples that the one lane of ``deal`` reads on from: of several components one each."""
         ...
 
     def describe(self) -> Mapping[str, Any]:

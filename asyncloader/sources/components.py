@@ -23,7 +23,7 @@ from ..plan.counts import Deal
 from ..types import Position
 from .recipe import Recipe
 
-__all__ = ["Composed", "Feed", "Mark", "components_of", "counted_names", "leaves_of", "repeated"]
+__all__ = ["Composed", "Feed", "Mark", "components_of", "counted_names", "leaves_of", "places_of", "repeated"]
 
 # So many repetitions of a component within one of the whole are told apart.
 _REPETITION_BITS = 20
@@ -69,24 +69,35 @@ class Composed:
     def counts_of(self, deal: Deal) -> list[list[float]]:
         """For each component how many samples each lane has of it; raises ``UnknownCount``."""
         return [
-            recipe.count_samples(
-                replace(
-                    deal,
-                    lanes=tuple((lane - self.first_lane(number)) % deal.lane_count for lane in deal.lanes),
-                    component=(*deal.component, self.drawn_as(number)),
-                    order_seed=self._order_seed(number, deal.order_seed),
-                )
-            )
-            for number, recipe in enumerate(self.recipes)
+            recipe.count_samples(self._deal_of(number, deal)) for number, recipe in enumerate(self.recipes)
         ]
+
+    def _deal_of(self, number: int, deal: Deal) -> Deal:
+        """The lanes of a component in those of the whole."""
+        return replace(
+            deal,
+            lanes=tuple((lane - self.first_lane(number)) % deal.lane_count for lane in deal.lanes),
+            component=(*deal.component, self.drawn_as(number)),
+            order_seed=self._order_seed(number, deal.order_seed),
+        )
 
     def drawn_as(self, number: int) -> int:
         """What tells the draws of a component from those of another; the same for those that draw alike."""
         return number
 
-    def place_at(self, position: Position, deal: Deal) -> Place | None:
-        """None: a lane of several components stands at a place in each."""
-        return None
+    def places_at(self, position: Position, deal: Deal) -> list[Place]:
+        """Where each component goes on of which anything was taken."""
+        return [
+            place
+            for number, inside in self.positions_of(position).items()
+            for place in places_of(self.recipes[number], inside, self._deal_of(number, deal))
+        ]
+
+    def positions_of(self, position: Position) -> dict[int, Position]:
+        """Where the components stand of which anything was taken, and more may be."""
+        gone = position.get("gone", ())
+        of = {int(number): inside for number, inside in position.get("of", {}).items()}
+        return {number: inside for number, inside in of.items() if number not in gone}
 
     def describe(self) -> Mapping[str, Any]:
         components = [
@@ -139,6 +150,21 @@ def _is_endless(recipe: Recipe) -> bool:
 def components_of(source: object) -> tuple[Recipe, ...]:
     """The recipes that a source is made of; none for the others."""
     return source.recipes if isinstance(source, Composed) else ()
+
+
+def places_of(recipe: Recipe, position: Position, deal: Deal) -> list[Place]:
+    """The samples that the one lane of ``deal`` reads on from when a recipe is opened at ``position``.
+
+    Of several components one each; none at the end.
+    """
+    # Each operator's position is around that of what comes before it, the source's innermost.
+    repeats = [op.times or 1 for op in recipe.ops if isinstance(op, Repeat)]
+    while "from" in position and not position.keys() & {"shard", "component"}:
+        if "repetition" in position:
+            times = repeats.pop() if repeats else 1 << _REPETITION_BITS
+            deal = deal.repeated(deal.repetition * times + position["repetition"])
+        position = position["from"]
+    return recipe.source.places_at(position, deal)
 
 
 def leaves_of(recipe: Recipe) -> list[Source]:

@@ -220,6 +220,25 @@ def test_a_sample_that_always_kills_its_worker_is_an_error_that_names_it(
     assert said[0].levelno == logging.WARNING and "another one goes on" in said[0].getMessage()
 
 
+def test_in_a_mixture_that_dies_the_place_in_each_component_is_named(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    paths = make_corpus("jsonl", (9, 9)).paths
+    deadly = al.from_urls(paths[:1]).map(lambda sample: os._exit(3) if sample["key"] == "0-5" else sample)
+    loader = al.DataLoader(
+        al.mix([deadly, al.from_urls(paths[1:])]),
+        2,
+        lanes=1,
+        num_workers=1,
+        collate_fn=len,
+        prefetch_factor=1,
+    )
+    with pytest.raises(al.WorkerDiedError) as caught:
+        list(loader)
+    assert f"and was at sample 5 of {paths[0]}, sample 5 of {paths[1]}; the one that" in str(caught.value)
+    assert caught.value.shard is None and caught.value.lane == 0
+
+
 def test_a_sample_that_kills_its_worker_once_is_no_matter(tmp_path: Path) -> None:
     recipe = numbers(60).map(Deadly(31, partial(os._exit, 3), once=tmp_path / "once"))
     loader = al.DataLoader(recipe, 4, num_workers=2, lanes=2)

@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,9 @@ from corpus import Corpus
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.plan.counts import Deal
+from asyncloader.plan.state_form import read_state
+from asyncloader.sources.components import places_of
 from asyncloader.sources.shards import Shards
 
 from .harness import LARGEST_STATE_BYTES, assert_resume_everywhere, drained
@@ -408,6 +412,38 @@ def test_what_is_zipped_stays_side_by_side_inside_of_other_components(tmp_path: 
     loader = al.DataLoader(recipe, None, lanes=2)
     pairs = [(sample["one"]["number"], sample["other"]["number"]) for sample in loader]
     assert len(pairs) == 9 and all(one == other for one, other in pairs)
+
+
+def _from(name: str, sample: Mapping[str, Any]) -> dict[str, Any]:
+    return {"of": name, "number": sample["number"]}
+
+
+def test_a_position_names_the_sample_that_each_component_goes_on_at(tmp_path: Path) -> None:
+    """As the error of a worker that has died does."""
+    sizes = [3, 4]
+    parts = {
+        name: al.from_urls(write_indexed(tmp_path / name, "jsonl", sizes)).map(partial(_from, name))
+        for name in "abc"
+    }
+    recipe = al.mix(
+        [parts["a"].shuffle(1).repeat(2).repeat(3), al.concat([parts["b"], parts["c"]])], stop="all"
+    )
+    loader = al.DataLoader(recipe, None)
+    delivered, named = [], []
+    for sample in loader:
+        delivered.append((sample["of"], sample["number"]))
+        position = read_state(loader.state_dict()).parts[0].rows[0].position
+        places = places_of(recipe, position, Deal((0,), 1, 0, recipe.order_seed))
+        named.append([(Path(place.shard or "").parent.name, place.number, place.sample) for place in places])
+    checked = set()
+    for step, places_after in enumerate(named, 1):
+        for name, shard, number in places_after:
+            if number < sizes[shard]:  # else the component stands between two shards
+                ours = "a" if name == "a" else "bc"
+                following = next(sample for sample in delivered[step:] if sample[0] in ours)
+                assert following == (name, 1000 * shard + number)
+                checked.add(name)
+    assert checked == set("abc")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -189,19 +189,6 @@ def test_the_tests_of_a_pipeline_pass() -> None:
 
 
 @pytest.mark.timeout(250)
-def test_torchrun_goes_on_from_the_checkpoint_without_losing_or_repeating_a_sample(tmp_path: Path) -> None:
-    def torchrun(*arguments: str) -> str:
-        script = str(EXAMPLES / "train_torchrun.py")
-        return run_module(
-            "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script,
-            "--folder", str(tmp_path), *arguments,
-        )  # fmt: skip
-
-    assert "10 steps; seen 160 of 512 samples, 0 duplicates" in torchrun("--stop-after", "10")
-    assert "22 steps; seen 512 of 512 samples, 0 duplicates" in torchrun()
-
-
-@pytest.mark.timeout(250)
 def test_a_killed_run_goes_on_with_fewer_ranks_from_their_merged_states(tmp_path: Path) -> None:
     def torchrun(ranks: int, *arguments: str, fails: bool = False) -> str:
         script, launcher = (
@@ -229,7 +216,7 @@ def test_uneven_ranks_take_equal_steps() -> None:
 def test_the_program_for_torchrun_says_so_when_run_alone() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, str(EXAMPLES / "train_torchrun.py")]
+    command = [sys.executable, str(EXAMPLES / "resume_torchrun.py"), "--folder", "unused"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S)
     assert ran.returncode == 2 and "run it with torchrun: torchrun --nproc-per-node 2" in ran.stderr
     assert "Traceback" not in ran.stderr

@@ -478,6 +478,21 @@ def test_a_copy_goes_on_from_what_was_loaded(way: Any) -> None:
     assert list(other) == list(resumed) == list(batches)
 
 
+def test_whoever_seeds_after_loading_has_the_last_word() -> None:
+    torch.manual_seed(5)
+    loader = make("shuffled", 0)
+    batches = iter(loader)
+    next(batches)
+    state, rest = loader.state_dict(), list(batches)
+    resumed = make("shuffled", 0)
+    resumed.load_state_dict(state)
+    torch.manual_seed(77)
+    assert list(resumed) == rest
+    seeded = list(resumed)
+    torch.manual_seed(77)
+    assert seeded == list(make("shuffled", 0))
+
+
 def test_a_state_goes_through_torch_save() -> None:
     loader = make("shuffled", 0)
     batches = iter(loader)
