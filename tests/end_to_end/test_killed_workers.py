@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from corpus import Corpus, fingerprint
+from programs import Programs
 
 import asyncloader as al
 from asyncloader import testing
 
 from .dying import Deadly, Stuck, Waiting, doubled, is_wanted, later, numbers, uneven, with_pid
-from .harness import python
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -402,11 +402,11 @@ print(sorted(found) == [3 * number for number in range(40)], loader.statistics.w
 """
 
 
-def test_workers_of_a_script_are_replaced_with_what_it_defines(tmp_path: Path) -> None:
+def test_workers_of_a_script_are_replaced_with_what_it_defines(tmp_path: Path, programs: Programs) -> None:
     script = tmp_path / "train.py"
     script.write_text(_SCRIPT)
     with testing.check_leaks():
-        run = python(script)
+        run = programs.run(script)
     assert (run.returncode, run.stdout) == (0, "True 1\n"), run.stderr
     assert "another one goes on where it was" in run.stderr
 

@@ -148,9 +148,11 @@ def test_every_batch_can_be_resumed_from(mixture: Callable[[Folder], al.Dataset]
     )
 
 
-def test_any_number_of_workers_gives_the_same_batches_and_goes_on_from_any_of_them(folder: Folder) -> None:
+def test_any_number_of_workers_gives_the_same_batches_and_goes_on_from_any_of_them(
+    folder: Folder, assert_resumes: Callable[..., None]
+) -> None:
     recipe = al.mix(folder.recipes(), weights=WEIGHTS, stop="repeat").shuffle(5).take(51)
-    assert_resume_everywhere(
+    assert_resumes(
         lambda workers: al.DataLoader(recipe, 10, num_workers=workers, lanes=3, collate_fn=PAD),
         workers=(0, 2),
     )
@@ -475,16 +477,16 @@ def _halves(folder: Path, seconds: tuple[int, ...] = (5, 8, 3)) -> dict[str, al.
     return {name: al.from_urls(f"{folder}/{name}-{{0..2}}.jsonl") for name in ("image", "text")}
 
 
-def test_zip_puts_samples_side_by_side_and_resumes(tmp_path: Path) -> None:
+def test_zip_puts_samples_side_by_side_and_resumes(
+    tmp_path: Path, assert_resumes: Callable[..., None]
+) -> None:
     halves = _halves(tmp_path)
     recipe = al.zip([half.shuffle(6, seed=2) for half in halves.values()]).shuffle(4)
     for batch in al.DataLoader(recipe, 3, lanes=2):
         assert batch["image"].tolist() == batch["text"].tolist()
     found = [int(number) for batch in al.DataLoader(recipe, 3, lanes=2) for number in batch["image"]]
     assert len(set(found)) == 16
-    assert_resume_everywhere(
-        lambda workers: al.DataLoader(recipe, 3, num_workers=workers, lanes=2), workers=(0, 2)
-    )
+    assert_resumes(lambda workers: al.DataLoader(recipe, 3, num_workers=workers, lanes=2), workers=(0, 2))
     loader = al.DataLoader(recipe, 3, lanes=2)
     assert len(loader) == len(list(loader))
     assert loader.statistics.components == {}

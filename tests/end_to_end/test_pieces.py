@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,6 @@ import asyncloader as al
 from asyncloader import testing
 from asyncloader.plan.counts import Deal
 
-from .harness import assert_resume_everywhere
 from .indexed import SUFFIXES, number_of, write_indexed
 
 
@@ -58,14 +58,16 @@ def test_every_sample_comes_once_whatever_the_cuts(
 
 @pytest.mark.usefixtures("fork_server")
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_a_cut_lane_resumes_after_every_batch(suffix: str, tmp_path: Path) -> None:
+def test_a_cut_lane_resumes_after_every_batch(
+    suffix: str, tmp_path: Path, assert_resumes: Callable[..., None]
+) -> None:
     paths = write_indexed(tmp_path, suffix, [20, 1, 0, 13])
 
     def make_loader(workers: int) -> al.DataLoader[Any]:
         recipe = al.from_urls(paths).shuffle(6, seed=1).map(number_of)
         return al.DataLoader(recipe, 4, lanes=5, num_workers=workers)
 
-    assert_resume_everywhere(make_loader, workers=(0, 2) if suffix in ("tar", "parquet") else (0,))
+    assert_resumes(make_loader, workers=(0, 2) if suffix in ("tar", "parquet") else (0,))
 
 
 def test_one_shard_feeds_any_number_of_ranks(tmp_path: Path) -> None:
