@@ -2,7 +2,8 @@
 
     python tests/benchmarks/auditing.py
 
-Processor time of the whole process, of which the audit may take a hundredth.
+Processor time of the whole process. Of other formats and with work in the recipe, batches cost more and the
+audit as much.
 """
 
 from __future__ import annotations
