@@ -13,6 +13,9 @@ TOOLS := $(VENV)/.tools-installed
 AZURITE_VERSION := 3.35.0
 AZURITE := .servers/azurite-$(AZURITE_VERSION)
 
+# The tests start hundreds of processes, and each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test test-slow lint bench servers clean
 .DELETE_ON_ERROR:
 

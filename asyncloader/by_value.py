@@ -9,12 +9,14 @@ from __future__ import annotations
 import io
 import uuid
 from collections.abc import Callable
+from dis import get_instructions
+from types import CodeType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import cloudpickle
 
-__all__ = ["Homeward", "Outward", "any_class_came", "dumps_outward"]
+__all__ = ["Homeward", "Outward", "any_class_came", "dumps_outward", "dumps_with_modules"]
 
 # The classes that travel by value: here under the number that they carry, in every process that knows them.
 _numbers: WeakKeyDictionary[type, str] = WeakKeyDictionary()
@@ -33,6 +35,24 @@ class Outward(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
             _classes[number] = obj
             return make, arguments, (number, fill, state), None, None, _settle
         return reduced
+
+
+class _Noting(Outward):
+    """Notes the modules that it names, and those that functions sent by value import when they are called."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file, 5)
+        self.modules: set[str] = set()
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, ModuleType):
+            self.modules.add(obj.__name__)
+        elif isinstance(obj, CodeType):
+            steps = get_instructions(obj)
+            self.modules.update(step.argval for step in steps if step.opname == "IMPORT_NAME")
+        elif isinstance(name := getattr(obj, "__module__", None), str):
+            self.modules.add(name)
+        return super().reducer_override(obj)
 
 
 class Homeward(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
@@ -54,6 +74,14 @@ def dumps_outward(held: Any) -> bytes:
     out = io.BytesIO()
     Outward(out, 5).dump(held)
     return out.getvalue()
+
+
+def dumps_with_modules(held: Any) -> tuple[bytes, set[str]]:
+    """Pickle for a worker, and the names of the modules that it will import, as far as can be seen."""
+    out = io.BytesIO()
+    pickler = _Noting(out)
+    pickler.dump(held)
+    return out.getvalue(), pickler.modules
 
 
 def _settle(arrived: type, parts: tuple[str, Callable[[Any, Any], Any], Any]) -> None:

@@ -22,8 +22,9 @@ from .kinds.kind import Kind, Loader
 from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
 from .ops.batching import Batching
-from .options import check_batching, check_snapshot
+from .options import check_batching
 from .progress import Statistics
+from .quantity import as_count
 from .torch_kind.iterate import AsyncDoor
 from .torch_private import attributes_at_rest
 
@@ -154,7 +155,7 @@ class DataLoader(Loader[T]):
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
-        self.snapshot_every_n_steps = check_snapshot(snapshot_every_n_steps)
+        self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps)
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
         self._kind.check(
@@ -246,10 +247,9 @@ class DataLoader(Loader[T]):
         world size that divides the number of lanes loads it, and each rank takes what is its own.
 
         Of torch's kinds: a map-style dataset draws the same order and passes over what was delivered,
-        unread; if the order or the workers' seeds come from torch's default generator, that is set to its
-        state of when ``state`` was made, at once. An iterable dataset needs the same number of workers; with
-        ``state_dict`` and ``load_state_dict`` of its own it goes on, without them it is read again from the
-        beginning of the epoch, and a warning says so.
+        unread; torch's default generator, if order or seeds come from it, is set at once to its state of when
+        ``state`` was made. An iterable dataset needs the same number of workers; with methods of these names
+        it goes on, without them it is read again from the beginning of the epoch, and a warning says so.
 
         Raises:
             ValueError: The state is of another recipe, shard list, batch size or sampler, or of one rank of

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import get_args
+from typing import Any, get_args
 
 from .dataset import Dataset
 from .plan.mixing import Stop
 from .plan.weights import EpochWeights, Weights
+from .quantity import as_whole
+from .sources.components import Composed
 from .sources.concat import Concat
 from .sources.mixture import Mixture
 from .sources.shards import Shards
@@ -58,11 +60,12 @@ def mix(
             unknown ``stop``.
     """
     names, recipes = _named("mix", components)
-    if isinstance(seed, bool) or not isinstance(seed, int):
+    number = as_whole(seed)
+    if number is None:
         raise TypeError(f"seed should be an int, but got seed={seed!r}")
     if stop not in get_args(Stop):
         raise ValueError(f"stop should be 'first', 'all' or 'repeat', but got stop={stop!r}")
-    return Dataset(Mixture(names, recipes, EpochWeights(names, weights), seed, stop))
+    return Dataset(Mixture(names, recipes, EpochWeights(names, weights), number, stop))
 
 
 def concat(components: Iterable[Dataset] | Mapping[str, Dataset]) -> Dataset:
@@ -136,4 +139,9 @@ def _named(
 
 def _dealt_whole(recipe: Dataset) -> Dataset:
     source = recipe.source
-    return replace(recipe, source=source.whole()) if isinstance(source, Shards) else recipe
+    if isinstance(source, Shards):
+        return replace(recipe, source=source.whole())
+    if isinstance(source, Composed):
+        parts: Any = source.recipes
+        return replace(recipe, source=replace(source, recipes=tuple(map(_dealt_whole, parts))))
+    return recipe

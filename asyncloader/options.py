@@ -9,7 +9,7 @@ from .quantity import as_whole, parse_bytes
 __all__ = [
     "check_ahead",
     "check_batching",
-    "check_snapshot",
+    "check_restarts",
     "check_streaming",
     "check_uneven",
     "memory_bytes",
@@ -35,26 +35,11 @@ def check_restarts(worker_restarts: object) -> None:
     Raises:
         ValueError: Neither None nor a number of workers.
     """
-    restarts = worker_restarts
-    if restarts is not None and (isinstance(restarts, bool) or not isinstance(restarts, int) or restarts < 0):
+    if worker_restarts is not None and ((number := as_whole(worker_restarts)) is None or number < 0):
         raise ValueError(
             "worker_restarts should be how many workers may be replaced in a pass, 0 or more, or None for "
-            f"the default, but got worker_restarts={restarts!r}"
+            f"the default, but got worker_restarts={worker_restarts!r}"
         )
-
-
-def check_snapshot(every: object) -> int:
-    """Check after how many batches a dataset is asked where it is.
-
-    Raises:
-        ValueError: No int, or less than 1.
-    """
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(
-            "snapshot_every_n_steps should be a number of batches, 1 or more, but got "
-            f"snapshot_every_n_steps={every!r}"
-        )
-    return every
 
 
 def check_batching(batching: object, batch_size: int | None, drop_last: bool) -> int | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from .tensors import when_torch_is_here
+
 __all__ = ["draw_base_seed", "seed_worker"]
 
 
@@ -19,14 +21,21 @@ def draw_base_seed(generator: Any) -> int:
 
 
 def seed_worker(worker: int, base_seed: int) -> int:
-    """Seed Python's, torch's and NumPy's generators of this process; returns the worker's seed."""
-    import numpy as np
-    import torch
+    """Seed Python's, torch's and NumPy's generators of this process; returns the worker's seed.
 
-    from .torch_private import numpy_seed
+    torch's when it is imported, if it is not yet.
+    """
+    import numpy as np
+
+    def seed_torch() -> None:
+        import torch
+
+        torch.manual_seed(seed)
 
     seed = base_seed + worker
     random.seed(seed)
-    torch.manual_seed(seed)
-    np.random.seed(numpy_seed(base_seed, worker))
+    when_torch_is_here(seed_torch)
+    # By the sequence that torch has rebuilt: with torch's own seed NumPy's numbers would correlate with its.
+    entropy = [worker, base_seed & 0xFFFF_FFFF, base_seed >> 32, 0]
+    np.random.seed(np.random.SeedSequence(entropy).generate_state(4))
     return seed

@@ -132,35 +132,14 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
     """The batches of the lanes, one of each in turn, and a bare note where a lane ends."""
     if not job.turns:  # all of them were done when the state was saved
         return
-    shortfalls: list[Shortfall] = []
-    network, told = NetworkCounts(), NetworkCounts()
-    order = [lane for lane, _ in job.turns]
+    budget, lanes = _lanes_of(job, engine)
+    network, shortfalls = lanes[0].network, lanes[0].shortfalls  # of all of them
+    told = NetworkCounts()
     rotation = job.rotation()
-    # A third for the operators that make samples, if there are any.
-    makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.all_ops)
-    made_bytes = job.read_bytes // 3 if makers else 0
-    read_bytes = job.read_bytes - made_bytes
-    budget = Budget(read_bytes, order, ReadAhead(_LEAST_BYTES + (len(order) - 1) * _LANE_BYTES, read_bytes))
-    shared: dict[Any, Any] = {}
-
-    def open_lane(number: int) -> Lane:
-        return Lane(
-            topology=job.place(number),
-            engine=engine,
-            budget=budget,
-            made_bytes=made_bytes // (len(order) * max(makers, 1)),
-            order_seed=job.recipe.order_seed,
-            network=network,
-            shared=shared,
-            want=job.open_want(),
-            shortfalls=shortfalls,
-            columns=takes_columns(job.collate_fn),
-        )
-
     with ExitStack() as stack:
         streams = {
-            number: stack.enter_context(closing(_lane_batches(job, open_lane(number), row.position)))
-            for number, row in job.turns
+            number: stack.enter_context(closing(_lane_batches(job, lane, row.position)))
+            for lane, (number, row) in zip(lanes, job.turns, strict=True)
         }
         for lane in rotation:
             budget.pass_turn(lane)
@@ -177,6 +156,28 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             else:
                 rotation.advance()
             yield made.pop()[0], note  # nothing here holds it meanwhile
+
+
+def _lanes_of(job: Job, engine: Engine) -> tuple[Budget, list[Lane]]:
+    """The lanes of a job, in its order, and the budget that they share."""
+    order = [lane for lane, _ in job.turns]
+    # A third for the operators that make samples, if there are any.
+    makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.all_ops)
+    made_bytes = job.read_bytes // 3 if makers else 0
+    read_bytes = job.read_bytes - made_bytes
+    budget = Budget(read_bytes, order, ReadAhead(_LEAST_BYTES + (len(order) - 1) * _LANE_BYTES, read_bytes))
+    open_lane = partial(
+        Lane,
+        engine=engine,
+        budget=budget,
+        made_bytes=made_bytes // (len(order) * max(makers, 1)),
+        order_seed=job.recipe.order_seed,
+        network=NetworkCounts(),
+        shared={},
+        shortfalls=[],
+        columns=takes_columns(job.collate_fn),
+    )
+    return budget, [open_lane(job.place(lane), want=job.open_want()) for lane in order]
 
 
 def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:

@@ -11,7 +11,6 @@ name                                                 what for
 ``utils.data._utils.collate.collate_tensor_fn``      torch's rules as they are, to know them by
 ``utils.data._utils.collate.collate_numpy_*_fn``     torch's rules as they are, to know them by
 ``utils.data._utils.pin_memory.pin_memory``          pinning a batch inside a wrapper of ours
-``utils.data._utils.worker._generate_state``         NumPy's seed in a worker
 ``utils.data._utils.worker._worker_info``            what ``get_worker_info()`` gives, with ranks
 ``utils.data._utils.worker.WorkerInfo``              its class; a frozen dataclass in newer ones
 ``utils.data._utils.python_exit_status``             whether the interpreter is ending
@@ -62,7 +61,6 @@ __all__ = [
     "default_store",
     "forget_iterator",
     "frozen_worker_info",
-    "numpy_seed",
     "pin_memory",
     "set_worker_info",
 ]
@@ -78,11 +76,6 @@ _KILLED_S = 1.0
 def pin_memory(batch: Any) -> Any:
     """``batch`` with its tensors in page-locked memory, by torch's rules."""
     return _utils.pin_memory.pin_memory(batch)  # type: ignore[no-untyped-call]
-
-
-def numpy_seed(base_seed: int, worker: int) -> Any:
-    """What torch seeds NumPy with in a worker: NumPy seeded with torch's own seed would correlate with it."""
-    return _utils.worker._generate_state(base_seed, worker)  # type: ignore[no-untyped-call]
 
 
 def set_worker_info(info: Any) -> None:

@@ -10,10 +10,11 @@ from importlib import import_module
 import pytest
 from corpus import Corpus, write_corpus
 from hypothesis import settings
+from programs import Programs
 from sentinel import Watch, no_file_is_named_after_a_secret
 
 from asyncloader import testing
-from asyncloader.workers import ForkServer
+from asyncloader.workers import ForkServer, forkserver
 
 __all__ = ["no_file_is_named_after_a_secret"]  # a fixture
 
@@ -58,11 +59,17 @@ def served(
 
 @pytest.fixture(scope="session")
 def _fork_servers() -> Iterator[list[ForkServer]]:
-    """Those of the whole run; it imports what a loader with workers does, and a server that much less."""
+    """Those of the whole run; it imports what a loader with workers does, and a server that much less.
+
+    And what workers import with a function of a test's module: else each spends a fifth of a second on it.
+    """
     for name in ("kinds.stream", "run.workers", "stores.http.client", "formats", "ops.pack"):
         import_module(f"asyncloader.{name}")
     servers: list[ForkServer] = []
-    yield servers
+    with pytest.MonkeyPatch.context() as patches:
+        loaded = forkserver._loaded_modules
+        patches.setattr(forkserver, "_loaded_modules", lambda: [*loaded(), "pytest", "hypothesis", "corpus"])
+        yield servers
     for server in servers:
         server.close()
 
@@ -78,6 +85,13 @@ def fork_server(_fork_servers: list[ForkServer]) -> ForkServer:
     if server not in _fork_servers:
         _fork_servers.append(server)
     return server
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Programs]:
+    """To run scripts in processes of their own that need not import torch."""
+    with Programs.open() as programs:
+        yield programs
 
 
 @pytest.fixture(scope="session", autouse=True)

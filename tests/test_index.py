@@ -162,12 +162,21 @@ def test_a_bad_shard_is_told_and_what_was_found_of_the_others_is_kept(tmp_path: 
 
 def test_wrong_calls_are_refused(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("{}\n")
-    with pytest.raises(ValueError, match="concurrency should be at least 1, but got concurrency=0"):
-        al.build_index(tmp_path / "a.jsonl", concurrency=0)
+    for wrong in (0, "2", 1.5, True):
+        with pytest.raises(ValueError, match="concurrency should be a positive integer value, but got"):
+            al.build_index(tmp_path / "a.jsonl", concurrency=wrong)  # type: ignore[arg-type]  # what is tested
     with pytest.raises(ValueError, match="not files of one folder; say with -o or output="):
         al.build_index("http://127.0.0.1:1/a.tar")
     with pytest.raises(ValueError, match="format must be one of"):
         al.build_index(tmp_path / "a.zip", format="zip")
+
+
+def test_a_file_that_is_no_manifest_is_told_of_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("no json\n")
+    (tmp_path / "manifest.json").write_text('{"of": "another program"}')
+    with pytest.raises(al.FormatError, match="a file of this name that is no manifest"):
+        al.build_index(tmp_path / "a.jsonl")
+    assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "manifest.json"]
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:

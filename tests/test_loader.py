@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import multiprocessing
+import os
 import pickle
 import re
 import threading
 import time
 from collections.abc import Callable
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -27,13 +29,21 @@ def numbers(count: int = 20) -> al.Dataset:
     return al.from_iterable(lambda topology: topology.split(range(count)))
 
 
-def test_constructing_a_loader_starts_nothing_and_opens_nothing() -> None:
-    with testing.serve({}) as server, testing.check_leaks(within_s=0):
-        loader = al.DataLoader(al.from_urls(server.url_of("missing.tar")), num_workers=3)
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_constructing_a_loader_opens_nothing_and_starts_only_what_workers_come_from(num_workers: int) -> None:
+    with testing.serve({}) as server, testing.check_leaks(within_s=2):
+        threads, processes = threading.active_count(), children()
+        loader = al.DataLoader(al.from_urls(server.url_of("missing.tar")), num_workers=num_workers)
         assert loader.state_dict()["epoch"] == 0
         assert server.counters.connections == 0
-        before = threading.active_count()
-    assert threading.active_count() <= before
+        assert threading.active_count() == threads
+        assert len(children() - processes) <= bool(num_workers)
+        del loader
+
+
+def children() -> set[str]:
+    """The processes that this one has started."""
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
 
 
 def test_the_defaults_are_torchs() -> None:

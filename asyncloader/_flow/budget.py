@@ -40,6 +40,7 @@ class Budget:
         #: The part of a lane that it waits for; a lane that has no parts is not in here.
         self._due: dict[int, tuple[int, ...]] = {}
         self._taken_bytes = 0
+        self._aside_bytes = 0
         # Claims belong to a loop, and turns are passed on by the thread that reads.
         self._lock = threading.Lock()
         self._refused: dict[Claim, int] = {}
@@ -55,9 +56,8 @@ class Budget:
     @property
     def allowed_bytes(self) -> int:
         """What all lanes together may have now."""
-        if self._read_ahead is None:
-            return self._total_bytes
-        return min(self._read_ahead.size_bytes, self._total_bytes)
+        left_bytes = self._total_bytes - self._aside_bytes
+        return left_bytes if self._read_ahead is None else min(self._read_ahead.size_bytes, left_bytes)
 
     def share_bytes(self, share: float) -> int:
         """What a reader may count on now that has such a share of a lane's."""
@@ -107,6 +107,23 @@ class Budget:
             woken = self._those_that_fit() if self._refused else ()
         for each in woken:
             each.on_room()
+
+    def set_aside(self, claim: Claim, size: int, most_share: float) -> bool:
+        """Take ``size`` bytes for something else than reading; see ``Claim.set_aside``."""
+        with self._lock:
+            share_bytes = self._total_bytes // len(self._places) * claim.share
+            held_bytes = self._aside_bytes + min(self._taken_bytes, self.allowed_bytes)
+            if size > most_share * share_bytes or held_bytes + size > self._total_bytes:
+                return False
+            claim.aside_bytes += size
+            self._aside_bytes += size
+            return True
+
+    def give_back(self, claim: Claim) -> None:
+        """Give back all that is set aside."""
+        with self._lock:
+            self._aside_bytes -= claim.aside_bytes
+            claim.aside_bytes = 0
 
     def answered(self) -> None:
         """See ``Claim.answered``."""
@@ -208,6 +225,7 @@ class Claim:
         share: What it may count on, of what its lane may have.
         part: Which part of its lane it reads; none if it is the lane's one reader.
         taken_bytes: Taken and not given back.
+        aside_bytes: Set aside, likewise.
         on_room: Called in any thread when a refused reader should ask again.
     """
 
@@ -217,6 +235,7 @@ class Claim:
         self.share = share
         self.part = part
         self.taken_bytes = 0
+        self.aside_bytes = 0
         self.on_room: Callable[[], object] = bool  # nobody is there yet
 
     @property
@@ -237,6 +256,15 @@ class Claim:
         """Give ``size`` bytes back, which were handed on."""
         self._budget.free(self, size, is_handed_on=True)
 
+    def set_aside(self, size: int, most_share: float) -> bool:
+        """Take ``size`` bytes for something else than reading, which is not for the link to decide on.
+
+        Args:
+            size: In bytes.
+            most_share: More than this part of what the reader could have at most is refused.
+        """
+        return self._budget.set_aside(self, size, most_share)
+
     def answered(self) -> None:
         """A request was answered, so that there may be more than one."""
         self._budget.answered()
@@ -253,6 +281,7 @@ class Claim:
         """Give everything back. Idempotent."""
         self.on_room = bool
         self._budget.forget(self)
+        self._budget.give_back(self)
         self._budget.free(self, self.taken_bytes, is_handed_on=False)
 
 

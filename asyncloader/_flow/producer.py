@@ -46,13 +46,15 @@ class Producer(Generic[T]):
         self._channel = Channel[T](capacity)
         self._on_close = on_close
         self._closed = False
+        self._starter: threading.Thread | None = None
         # A daemon, since the interpreter joins others before any finalizer could end this one.
         self._thread = threading.Thread(
             target=_produce, args=(generate, self._channel), name=name, daemon=True
         )
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread, which belongs to the one that calls this."""
+        self._starter = threading.current_thread()
         self._thread.start()
 
     def receive(self, timeout_s: float | None = None) -> T:
@@ -64,7 +66,10 @@ class Producer(Generic[T]):
         return await self._channel.receive_async()
 
     def close(self) -> None:
-        """Stop the generator and join the thread, under a deadline. Idempotent."""
+        """Stop the generator and join the thread, under a deadline. Idempotent.
+
+        Of the library's own threads only the one that has started it joins it.
+        """
         if self._closed:
             return
         self._closed = True
@@ -80,8 +85,12 @@ class Producer(Generic[T]):
         return "its end" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
 
     def _join(self) -> None:
-        # A garbage collection may run a finalizer in any thread, also in one that this one waits for.
-        if threading.current_thread().name.startswith(OWN_THREADS) or self._thread.ident is None:
+        if self._thread.ident is None:
+            return
+        # A garbage collection may run a finalizer in any thread, also in one that this one waits for. For its
+        # starter it never waits: so that one joins it, which may be a thread of the library itself.
+        here = threading.current_thread()
+        if here is not self._starter and here.name.startswith(OWN_THREADS):
             return
         self._thread.join(_CLOSE_DEADLINE_S)
         if self._thread.is_alive():

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 
 from ..blocks import Block, Column, Columns
+from ..tensors import standing_in
+from .default import default_collate
 from .entries import telling_entries
+from .streaming import streaming_collate
 
-__all__ = ["collate_block", "collate_columns", "takes_columns"]
+__all__ = ["collate_block", "collate_columns", "does_without_torch", "takes_columns"]
 
 
 def collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[int], str]) -> Any:
@@ -22,6 +25,13 @@ def collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[in
         block: The samples.
         place_of: Says of a sample, by its index, where it came from.
     """
+    if "torch" not in sys.modules and does_without_torch(fn):
+        with standing_in():
+            return _collate_block(fn, block, place_of)
+    return _collate_block(fn, block, place_of)
+
+
+def _collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[int], str]) -> Any:
     if isinstance(block, Columns):
         batch = collate_columns(fn, block.fields)
         if batch is not NotImplemented:
@@ -31,13 +41,21 @@ def collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[in
         return fn(rows)
 
 
+def does_without_torch(fn: Callable[[Any], Any]) -> bool:
+    """Whether a function of ours makes batches of plain values without torch, and calls none of the user's.
+
+    Such a one says ``does_without_torch``.
+    """
+    return fn is streaming_collate or fn is default_collate or bool(getattr(fn, "does_without_torch", False))
+
+
 def collate_columns(fn: Callable[[Any], Any], fields: Mapping[str, Column]) -> Any:
     """What ``fn`` makes of the rows of these columns, without rows; NotImplemented where that cannot be.
 
     A function may have a method ``from_columns(fields)``, which gives the same batch as the function does
     from rows, or NotImplemented where it cannot. ``default_collate`` is known here, torch's own too.
     """
-    if any(fn is default for default in _defaults()):
+    if _is_default(fn):
         from .columns import stack_columns
 
         return stack_columns(fields)
@@ -50,12 +68,7 @@ def takes_columns(fn: Callable[[Any], Any]) -> bool:
     return hasattr(fn, "from_columns")
 
 
-@cache
-def _defaults() -> tuple[Callable[[Any], Any], ...]:
-    """``default_collate``, ours and torch's; imported only now: ``import asyncloader`` loads no torch."""
-    import torch.utils.data
-
-    from .default import default_collate
-    from .streaming import streaming_collate
-
-    return streaming_collate, default_collate, torch.utils.data.default_collate
+def _is_default(fn: Callable[[Any], Any]) -> bool:
+    """Whether it is ``default_collate``, ours or torch's; who has torch's has imported it."""
+    torchs = getattr(sys.modules.get("torch.utils.data"), "default_collate", None)
+    return fn is streaming_collate or fn is default_collate or (fn is torchs and torchs is not None)

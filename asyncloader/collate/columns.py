@@ -10,16 +10,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
 
 from ..blocks import Column, Ragged
-from ..torch_private import (
-    collate,
-    collate_numpy_array_fn,
-    collate_numpy_scalar_fn,
-    collate_tensor_fn,
-    default_collate_fn_map,
-)
+from ..tensors import has_tensors, may_stand_in, tensor_of
+from .plain import collate_plain
 from .streaming import streaming_rules
 
 __all__ = ["stack_columns"]
@@ -27,35 +21,62 @@ __all__ = ["stack_columns"]
 
 def stack_columns(fields: Mapping[str, Column]) -> Any:
     """The batch that ``default_collate`` makes of the rows; NotImplemented where it may fail or differ."""
-    if not len(next(iter(fields.values()))) or _rule_of(dict) is not None:
+    if not len(next(iter(fields.values()))):
         return NotImplemented
+    stack = _stack_without_torch
+    if not may_stand_in():
+        if _rule_of(dict) is not None:
+            return NotImplemented
+        stack = _stack
     try:
-        return {name: _stack(column) for name, column in fields.items()}
+        batch = {name: stack(column) for name, column in fields.items()}
     except Exception:
         return NotImplemented  # it fails with the rows too, which then say where
+    return NotImplemented if any(part is NotImplemented for part in batch.values()) else batch
 
 
 def _stack(column: Column) -> Any:
-    if type(column) is Ragged and isinstance(column.values, np.ndarray):  # others are lists as rows
-        column = np.asarray(column)  # a ValueError where lengths differ
-    if isinstance(column, np.ndarray) and _is_plain(column):
-        return torch.from_numpy(np.array(column, order="C"))
-    return collate(list(column), collate_fn_map=streaming_rules())
+    column = _even(column)
+    if isinstance(column, np.ndarray) and has_tensors(column.dtype) and _has_usual_rules(column):
+        return tensor_of(np.array(column, order="C"))
+    rules = streaming_rules()
+    from ..torch_private import collate
+
+    return collate(list(column), collate_fn_map=rules)
 
 
-def _is_plain(column: np.ndarray[Any, Any]) -> bool:
+def _stack_without_torch(column: Column) -> Any:
+    column = _even(column)
+    if isinstance(column, np.ndarray) and has_tensors(column.dtype):
+        return NotImplemented if _is_refused(column) else tensor_of(np.array(column, order="C"))
+    return collate_plain(list(column))
+
+
+def _even(column: Column) -> Column:
+    """An array where all values are of one length; a ValueError where they are not. Others are as rows."""
+    return np.asarray(column) if type(column) is Ragged and isinstance(column.values, np.ndarray) else column
+
+
+def _has_usual_rules(column: np.ndarray[Any, Any]) -> bool:
     """Whether rules of torch's own would stack the values as they are."""
-    dtype = column.dtype
-    if dtype.kind not in "biufc" or not dtype.isnative:
-        return False
+    import torch
+
+    from ..torch_private import collate_numpy_array_fn, collate_numpy_scalar_fn, collate_tensor_fn
+
     if column.ndim > 1:
         return _rule_of(np.ndarray) is collate_numpy_array_fn and _rule_of(torch.Tensor) is collate_tensor_fn
-    # A number of type uint64 is refused by torch's rule.
-    return dtype != np.uint64 and _rule_of(dtype.type) is collate_numpy_scalar_fn
+    return not _is_refused(column) and _rule_of(column.dtype.type) is collate_numpy_scalar_fn
+
+
+def _is_refused(column: np.ndarray[Any, Any]) -> bool:
+    """A number of type uint64 is refused by torch's rule."""
+    return column.ndim == 1 and column.dtype == np.uint64
 
 
 def _rule_of(kind: type[Any]) -> Any:
     """What collates values of a type: a rule for it, or the first one for a class that it is of."""
+    from ..torch_private import default_collate_fn_map
+
     for candidates in (kind, *default_collate_fn_map):
         if candidates in default_collate_fn_map and issubclass(kind, candidates):
             return default_collate_fn_map[candidates]

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from ..tensors import may_stand_in
 from ._fault import explain
+from .plain import collate_plain
 
 __all__ = ["default_collate", "default_convert", "note_field"]
 
@@ -32,6 +34,8 @@ def default_collate(batch: Sequence[Any]) -> Any:
             or lengths, TypeError for a type without a rule, KeyError for a field that a later sample
             lacks, IndexError for an empty batch. A note names the field and the entries.
     """
+    if may_stand_in() and (plain := collate_plain(batch)) is not NotImplemented:
+        return plain
     torch_collate = _torch_function("default_collate")
     try:
         return torch_collate(batch)

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Column
+from ..tensors import tensor_of
 
 __all__ = ["PackedCollate"]
 
@@ -30,14 +31,17 @@ class PackedCollate:
 
     def from_columns(self, fields: Mapping[str, Column]) -> dict[str, Any]:
         """The same batch from columns ``(B, T, ...)``."""
-        import torch
-
         arrays = {name: np.asarray(column) for name, column in fields.items()}
         bounds = _segment_bounds(arrays["segment_ids"])
-        batch: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        batch["cu_seqlens"] = torch.from_numpy(bounds)
+        batch: dict[str, Any] = {name: tensor_of(array) for name, array in arrays.items()}
+        batch["cu_seqlens"] = tensor_of(bounds)
         batch["max_seqlen"] = int(np.diff(bounds).max())
         return batch
+
+    @property
+    def does_without_torch(self) -> bool:
+        """See ``collate_block``; a subclass is the user's."""
+        return type(self) is PackedCollate
 
     def empty(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Such a batch of no rows: no segment, and so the one bound 0."""

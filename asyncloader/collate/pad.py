@@ -129,6 +129,11 @@ class Pad:
             batch |= padded_entries(name, padded[name], runs[name].lengths, how.side, self.mask)
         return batch
 
+    @property
+    def does_without_torch(self) -> bool:
+        """See ``collate_block``: neither a subclass nor a function of the user's is called."""
+        return type(self) is Pad and self.collate_fn is default_collate
+
     def _generated(self) -> list[str]:
         suffixes = ("_lengths", "_mask") if self.mask else ("_lengths",)
         return [name + suffix for name in self._padding for suffix in suffixes]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..quantity import as_counts
+from ..tensors import tensor_of
 from .ragged import Overflow, Side, exact_fill, is_number, real_mask
 
 if TYPE_CHECKING:
@@ -72,11 +73,9 @@ def padded_entries(
     name: str, padded: NDArray[Any], lengths: NDArray[np.int64], side: Side, mask: bool
 ) -> dict[str, torch.Tensor]:
     """What a batch has of one padded field: ``name``, ``name_lengths`` and, if asked for, ``name_mask``."""
-    import torch
-
-    entries = {name: torch.from_numpy(padded), f"{name}_lengths": torch.from_numpy(lengths)}
+    entries = {name: tensor_of(padded), f"{name}_lengths": tensor_of(lengths)}
     if mask:
-        entries[f"{name}_mask"] = torch.from_numpy(real_mask(lengths, padded.shape[1], side))
+        entries[f"{name}_mask"] = tensor_of(real_mask(lengths, padded.shape[1], side))
     return entries
 
 

@@ -9,20 +9,27 @@ that cannot be written, as those over a file's are, though it copies them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from ..torch_private import collate, collate_numpy_array_fn, collate_tensor_fn, default_collate_fn_map
+from ..tensors import has_tensors, may_stand_in
 from .default import note_field
+from .plain import are_alike, collate_plain
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["streaming_collate", "streaming_rules"]
 
 
 def streaming_collate(batch: Sequence[Any]) -> Any:
     """Stack a list of samples; see ``default_collate``, whose rules, extensions and errors hold."""
+    if may_stand_in() and (plain := collate_plain(batch)) is not NotImplemented:
+        return plain
     rules = streaming_rules()
+    from ..torch_private import collate
+
     try:
         return collate(batch, collate_fn_map=rules)
     except Exception as error:
@@ -32,6 +39,11 @@ def streaming_collate(batch: Sequence[Any]) -> Any:
 
 def streaming_rules() -> dict[type | tuple[type, ...], Callable[..., Any]]:
     """torch's rules by type, as users have extended them, with ours in place of those of torch's own."""
+    # torch first, by itself: what waits for it needs ours whole, which goes by it.
+    import torch
+
+    from ..torch_private import collate_numpy_array_fn, collate_tensor_fn, default_collate_fn_map
+
     rules = dict(default_collate_fn_map)
     if rules.get(torch.Tensor) is collate_tensor_fn:
         rules[torch.Tensor] = _stack_tensors
@@ -40,27 +52,27 @@ def streaming_rules() -> dict[type | tuple[type, ...], Callable[..., Any]]:
     return rules
 
 
-def _stack_tensors(tensors: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
+def _stack_tensors(tensors: Sequence[Tensor], *, collate_fn_map: Any = None) -> Tensor:
+    import torch
+
     try:
         arrays = [tensor.numpy() for tensor in tensors]
     except (RuntimeError, TypeError):  # gradients, other devices, layouts and dtypes: torch's business
         return torch.stack(list(tensors))
-    if not _are_alike(arrays):
+    if not are_alike(arrays):
         return torch.stack(list(tensors))  # raises, or promotes
     return torch.from_numpy(np.stack(arrays))
 
 
 def _stack_arrays(arrays: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
+    import torch
+
+    from ..torch_private import collate_numpy_array_fn
+
     if (
         set(map(type, arrays)) != {np.ndarray}
-        or not _are_alike(arrays)
-        or arrays[0].dtype.kind not in "biufc"
-        or not arrays[0].dtype.isnative  # stack() makes it so, torch refuses it
+        or not are_alike(arrays)
+        or not has_tensors(arrays[0].dtype)  # stack() makes bytes native, torch refuses them
     ):
         return collate_numpy_array_fn(arrays, collate_fn_map=collate_fn_map)
     return torch.from_numpy(np.stack(arrays))
-
-
-def _are_alike(arrays: Sequence[Any]) -> bool:
-    first = arrays[0]
-    return all(array.shape == first.shape and array.dtype == first.dtype for array in arrays)

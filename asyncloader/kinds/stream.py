@@ -21,7 +21,7 @@ from ..ops.op import Source
 from ..options import check_ahead, check_restarts, check_streaming, check_uneven, memory_bytes
 from ..plan.counts import Deal, UnknownCount
 from ..plan.cursor import Cursor
-from ..plan.lanes import check_shards, choose_lanes, rank_lanes
+from ..plan.lanes import check_ranks, choose_lanes, rank_lanes
 from ..plan.states import load_state, save_state, saved_lanes
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Statistics
@@ -29,6 +29,7 @@ from ..quantity import as_whole
 from ..recipes import AsyncIterableDataset, from_iterable
 from ..run.fleet import Fleet
 from ..run.in_step import keep_in_step
+from ..run.needs import start_server
 from ..run.run import BatchIterator, Run
 from ..run.thread import LanesInThread, stream_in_thread
 from ..run.workers import WorkerSetting, stream_in_workers
@@ -106,11 +107,12 @@ class StreamKind:
         )
         self._lane_count = choose_lanes(loader.lanes, self._world, loader.num_workers)
         source = self._recipe.source
-        if isinstance(source, Shards):
-            source.check_world(self._world)
-        elif source.shard_count is not None:
-            check_shards(source.shard_count, self._world)
+        if source.most_lanes is not None:
+            of = "samples" if isinstance(source, Shards) and source.is_indexed else "shards"
+            check_ranks(source.most_lanes, self._world, of)
         self._passes = Passes(rank_lanes(self._lane_count, self._world))
+        if loader.num_workers:
+            self._forkserver = start_server(self._recipe, loader.collate_fn, loader.worker_init_fn)
 
     # --- iterating ---
 
@@ -118,25 +120,14 @@ class StreamKind:
         self._check_world(loader)
         cursor = self._passes.begin(partial(self._count_batches, loader))
         limit = _memory_bytes(loader)
-        seed = draw_base_seed(loader.generator)
         job = self._job(loader, cursor, limit)
         statistics = Statistics(
             components=dict.fromkeys(counted_names(self._recipe.source), 0),
             bar=self._bar(loader, cursor) if loader.progress else None,
         )
-        lanes: LanesInThread | Fleet
         with ExitStack() as stack:
             stack.callback(statistics.end)
-            if loader.num_workers == 0 or not job.turns:
-                lanes = stream_in_thread(job, limit // 4, statistics, stack)
-            else:
-                self._forkserver = ForkServer.shared()
-                prefetch = loader.prefetch_factor or 1
-                restarts = _RESTARTS if loader.worker_restarts is None else loader.worker_restarts
-                setting = WorkerSetting(
-                    loader.num_workers, seed, loader.worker_init_fn, prefetch, restarts, loader.in_order
-                )
-                lanes = stream_in_workers(job, setting, limit // 4, statistics, stack)
+            lanes = self._open_lanes(loader, job, statistics, stack)
             source = keep_in_step(
                 lanes,
                 loader.uneven,
@@ -207,6 +198,25 @@ class StreamKind:
         return {**self.__dict__, "_passes": copy.copy(self._passes), "_forkserver": None}
 
     # --- the parts ---
+
+    def _open_lanes(
+        self, loader: Loader[Any], job: Job, statistics: Statistics, stack: ExitStack
+    ) -> LanesInThread | Fleet:
+        """The job's batches, made in this process or in workers."""
+        seed = draw_base_seed(loader.generator)  # also without workers, as torch does
+        batch_bytes = _memory_bytes(loader) // 4
+        if loader.num_workers == 0 or not job.turns:
+            return stream_in_thread(job, batch_bytes, statistics, stack)
+        self._forkserver = ForkServer.shared()
+        setting = WorkerSetting(
+            loader.num_workers,
+            seed,
+            loader.worker_init_fn,
+            prefetch=loader.prefetch_factor or 1,
+            restarts=_RESTARTS if loader.worker_restarts is None else loader.worker_restarts,
+            in_order=loader.in_order,
+        )
+        return stream_in_workers(job, setting, batch_bytes, statistics, stack)
 
     def _job(self, loader: Loader[Any], cursor: Cursor, memory_bytes: int) -> Job:
         turns = tuple(cursor.turns())

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
-from typing import Any
+from typing import Any, TypeAlias
 
 from .._flow.engine import Engine
 from ..errors import FormatError, StoreError
 from ..formats import check_format
 from ..progress import NetworkCounts, open_bar
+from ..quantity import as_count
 from ..shard_names import formats_of
 from ..shard_search import find_shards
 from ..stores.access import Access
@@ -28,10 +29,13 @@ from ..stores.policy import NetworkPolicy
 from ..stores.router import Stores
 from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
 from .entries import Expected, entry_of, parse_entry
-from .folder import update_manifest
+from .folder import check_manifest, update_manifest
 from .survey import Survey
 
 __all__ = ["Journal", "build_index", "manifest_beside", "measured", "names_in", "open_threads"]
+
+Measured: TypeAlias = tuple[str, Expected | StoreError | FormatError]
+"""A shard with what it is, or why that cannot be told."""
 
 # Shards that are measured before the one whose turn it is to be told: one that is large holds up nobody.
 _MOST_AHEAD = 64
@@ -84,31 +88,50 @@ def build_index(
     shards = found.names
     manifest = manifest_beside(shards) if output is None else expand_home(os.fspath(output))
     names = names_in(manifest, shards)
-    entries: dict[str, Expected] = {}
-    bad: list[StoreError | FormatError] = []
+    check_manifest(local_path(manifest))  # now, rather than when hours of reading are over
     with ExitStack() as stack:
         threads = stack.enter_context(open_threads(concurrency))
         engine = stack.enter_context(Engine())
         access = Access(options, network or NetworkPolicy())
         survey = Survey(engine, Stores(engine.resources, access, NetworkCounts()))
         journal = stack.enter_context(Journal(manifest))
-        bar = stack.enter_context(open_bar("index", len(shards), " shards")) if progress else None
         seen = measured(survey, shards, formats_of(shards, format), threads, names, journal)
-        for name, (_, outcome) in zip(names, seen, strict=True):
-            if isinstance(outcome, Expected):
-                entries[name] = outcome
-            else:
-                bad.append(outcome)
-            if bar is not None:
-                bar.update()
-        if bad:
-            bad[0].add_note(f"{len(bad)} of {len(shards)} shards are bad; no index was written")
-            for error in bad[1:4]:
-                bad[0].add_note(f"also: {error}")
-            raise bad[0]
+        if progress:
+            seen = stack.enter_context(_shown(seen, len(shards)))
+        entries = _entries_of(names, seen)
         update_manifest(local_path(manifest), entries)
         journal.remove()
     return local_path(manifest)
+
+
+@contextmanager
+def _shown(seen: Iterator[Measured], count: int) -> Iterator[Iterator[Measured]]:
+    """What is measured, with a bar of it."""
+    with open_bar("index", count, " shards") as bar:
+
+        def shown() -> Iterator[Measured]:
+            for shard in seen:
+                bar.update()
+                yield shard
+
+        yield shown()
+
+
+def _entries_of(names: Iterable[str], seen: Iterable[Measured]) -> dict[str, Expected]:
+    """The entries by name; raises what is wrong with the first bad shard, when all were looked at."""
+    entries: dict[str, Expected] = {}
+    bad: list[StoreError | FormatError] = []
+    for name, (_, outcome) in zip(names, seen, strict=True):
+        if isinstance(outcome, Expected):
+            entries[name] = outcome
+        else:
+            bad.append(outcome)
+    if bad:
+        bad[0].add_note(f"{len(bad)} of {len(entries) + len(bad)} shards are bad; no index was written")
+        for error in bad[1:4]:
+            bad[0].add_note(f"also: {error}")
+        raise bad[0]
+    return entries
 
 
 @contextmanager
@@ -119,13 +142,10 @@ def open_threads(concurrency: int | None) -> Iterator[ThreadPoolExecutor]:
         concurrency: How many; None for as many as there are processors, of up to 8.
 
     Raises:
-        ValueError: Below 1.
+        ValueError: No whole number, or below 1.
     """
-    if concurrency is None:
-        concurrency = min(os.cpu_count() or 1, 8)
-    if concurrency < 1:
-        raise ValueError(f"concurrency should be at least 1, but got concurrency={concurrency}")
-    threads = ThreadPoolExecutor(concurrency, thread_name_prefix="asyncloader-index")
+    count = min(os.cpu_count() or 1, 8) if concurrency is None else as_count("concurrency", concurrency)
+    threads = ThreadPoolExecutor(count, thread_name_prefix="asyncloader-index")
     try:
         yield threads
     finally:
@@ -192,7 +212,7 @@ def measured(
     threads: ThreadPoolExecutor,
     names: Sequence[str] | None = None,
     journal: Journal | None = None,
-) -> Iterator[tuple[str, Expected | StoreError | FormatError]]:
+) -> Iterator[Measured]:
     """Each shard with what it is, or why that cannot be told: one bad shard does not hide the next.
 
     Args:

@@ -12,7 +12,16 @@ from ..errors import FormatError
 from .entries import Expected, Manifest, format_manifest, is_manifest, parse_manifest
 from .lookup import read_local_manifest
 
-__all__ = ["update_manifest"]
+__all__ = ["check_manifest", "update_manifest"]
+
+
+def check_manifest(path: str) -> None:
+    """Refuse what ``update_manifest`` could not add to.
+
+    Raises:
+        FormatError: There is a file of this name that is no manifest, or none of this version.
+    """
+    _read(path)
 
 
 def update_manifest(path: str, entries: Mapping[str, Expected]) -> None:

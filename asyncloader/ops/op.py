@@ -166,8 +166,9 @@ class Source(Protocol):
     """Where a recipe's samples come from."""
 
     @property
-    def shard_count(self) -> int | None:
-        """How many lanes can have something, each a shard; None if it does not come in shards."""
+    def most_lanes(self) -> int | None:
+        """How many lanes can have something: each a shard, or a sample where an index cuts lanes inside of
+        shards; None if it does not come in shards."""
         ...
 
     def open(self, start: Position, lane: Lane) -> Blocks:
@@ -178,8 +179,8 @@ class Source(Protocol):
         """How many samples each lane of ``deal`` has; raises ``UnknownCount`` with the reason."""
         ...
 
-    def place_at(self, position: Position, deal: Deal) -> Place | None:
-        """The sample that the one lane of ``deal`` reads on from; None if it has none, or no name for it."""
+    def places_at(self, position: Position, deal: Deal) -> list[Place]:
+        """The samples that the one lane of ``deal`` reads on from: of several components one each."""
         ...
 
     def describe(self) -> Mapping[str, Any]:

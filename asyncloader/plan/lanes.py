@@ -17,8 +17,7 @@ from .topology import World
 
 __all__ = [
     "Rotation",
-    "check_samples",
-    "check_shards",
+    "check_ranks",
     "choose_lanes",
     "rank_lanes",
     "worker_lanes",
@@ -56,32 +55,25 @@ def worker_lanes(lanes: Sequence[int], num_workers: int) -> list[list[int]]:
     return [list(lanes[worker::count]) for worker in range(count)]
 
 
-def check_shards(count: int, world: World) -> None:
-    """Refuse whole shards that would leave a rank without a single one.
+def check_ranks(count: int, world: World, of: str = "shards") -> None:
+    """Refuse what would leave a rank without anything.
+
+    Args:
+        count: How many lanes can have something; of a single rank any number will do.
+        world: The ranks.
+        of: Of what each of these lanes then has one.
 
     Raises:
-        ValueError: Fewer shards than ranks.
+        ValueError: Fewer than there are ranks.
     """
-    if count < world.size:
-        raise ValueError(
-            f"{count} shards cannot be split over {world.size} ranks: {world.size - count} of them would get "
-            f"nothing and wait for ever in the first collective call. Write at least {world.size} shards, "
-            f"use at most {count} ranks, or have ranks share shards by an index: python -m "
-            "asyncloader.manifest makes it"
-        )
-
-
-def check_samples(count: int, world: World) -> None:
-    """Refuse shards whose samples would leave a rank without a single one.
-
-    Raises:
-        ValueError: Fewer samples than ranks.
-    """
-    if count < world.size:
-        raise ValueError(
-            f"the shards hold {count} samples, which cannot be split over {world.size} ranks: "
-            f"{world.size - count} of them would get nothing and wait for ever in the first collective call"
-        )
+    if count >= world.size or world.size == 1:
+        return
+    by_index = ", or have ranks share shards by an index: python -m asyncloader.manifest makes it"
+    raise ValueError(
+        f"{count} {of} cannot be split over {world.size} ranks: {world.size - count} of them would get "
+        f"nothing and wait for ever in the first collective call. Write at least {world.size} {of}, use at "
+        f"most {max(count, 1)} rank{'s' * (count > 1)}{by_index if of == 'shards' else ''}"
+    )
 
 
 class Rotation:

@@ -170,6 +170,8 @@ _KEYS = {
 def _read_entries(state: Mapping[str, Any]) -> State:
     parts = {}
     for rank, (epoch, paths, table) in state["ranks"].items():
+        if not all(isinstance(name, str) for path in paths for name in path):
+            raise TypeError
         rows = {
             lane: Row(_to_position(paths, values), batches, done == 1)
             for lane, batches, done, *values in table

@@ -47,8 +47,11 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             is lacking; or one of them is no state of a stream. A rank at the beginning of the next epoch
             goes with others that are not through with this one: it has delivered all that it had.
     """
-    if isinstance(states, Mapping):
-        raise ValueError("expected a list of states, one of each rank, but got a dict; pass [state, ...]")
+    if isinstance(states, Mapping) or not isinstance(states, Iterable):
+        raise ValueError(
+            "expected a list of states, one of each rank, but got a "
+            f"{type(states).__name__}; pass [state, ...]"
+        )
     read = [read_state(state) for state in states]
     if not read:
         raise ValueError("expected the state of each rank, but got none")

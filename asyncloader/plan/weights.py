@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeAlias
+
+from ..quantity import as_whole
 
 __all__ = ["EpochWeights", "Weights"]
 
 Weights: TypeAlias = Sequence[float] | Mapping[str, float]
 """A number for each component: in their order, or by their names."""
+
+# So that the sum of any is finite.
+_MOST = 1e300
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,24 @@ class EpochWeights:
 
     def __post_init__(self) -> None:
         given: Any = self.given
-        if isinstance(given, Mapping) and self._goes_by_epoch(given):
-            if min(given) != 0:
-                raise ValueError(
-                    f"weights that go by epoch should begin with epoch 0, but got those of {sorted(given)}"
-                )
-            for epoch in given:
-                self.of(epoch)
-        self.of(0)
+        if given is None or callable(given):
+            self.of(0)
+        else:  # as tuples: a list may be changed by whoever gave it, and an iterator has its numbers once
+            kept = self._of_epochs(given) or self._checked(given, "weights")
+            object.__setattr__(self, "given", kept)
+
+    def _of_epochs(self, given: Any) -> dict[int, tuple[float, ...]]:
+        """Weights by epoch; none if they are given otherwise."""
+        if not isinstance(given, Mapping):
+            return {}
+        by_epoch = {epoch: found for key, found in given.items() if (epoch := as_whole(key)) is not None}
+        if len(by_epoch) < len(given):
+            return {}
+        if by_epoch and min(by_epoch) != 0:
+            raise ValueError(
+                f"weights that go by epoch should begin with epoch 0, but got those of {sorted(by_epoch)}"
+            )
+        return {epoch: self._checked(found, f"weights[{epoch}]") for epoch, found in by_epoch.items()}
 
     def of(self, epoch: int) -> tuple[float, ...]:
         """The weights of an epoch, one for each component.
@@ -53,22 +67,19 @@ class EpochWeights:
             return (1.0,) * len(self.names)
         if callable(given):
             return self._checked(given(epoch), f"weights({epoch})")
-        if isinstance(given, Mapping) and self._goes_by_epoch(given):
-            since = max(begin for begin in given if begin <= epoch)
-            return self._checked(given[since], f"weights[{since}]")
-        return self._checked(given, "weights")
+        found: tuple[float, ...] = given
+        if isinstance(given, Mapping):
+            found = given[max(begin for begin in given if begin <= epoch)]
+        return found
 
     def describe(self) -> Any:
         """As JSON values: what is given, a function by its name."""
         given: Any = self.given
         if callable(given):
             return f"{getattr(given, '__qualname__', type(given).__qualname__)}()"
-        if isinstance(given, Mapping) and self._goes_by_epoch(given):
-            return {str(epoch): list(self.of(epoch)) for epoch in sorted(given)}
+        if isinstance(given, Mapping):
+            return {str(epoch): list(given[epoch]) for epoch in sorted(given)}
         return list(self.of(0))
-
-    def _goes_by_epoch(self, given: Mapping[Any, Any]) -> bool:
-        return bool(given) and all(isinstance(key, int) for key in given)
 
     def _checked(self, weights: Any, what: str) -> tuple[float, ...]:
         """The weights in the order of the components."""
@@ -79,7 +90,7 @@ class EpochWeights:
                     f"{what} should have a weight for each of {list(names)}, but got them for {list(weights)}"
                 )
             weights = [weights[name] for name in names]
-        if isinstance(weights, str | bytes) or not isinstance(weights, Iterable):
+        if isinstance(weights, str | bytes | Set) or not isinstance(weights, Iterable):
             raise TypeError(
                 f"{what} should be a number for each component, in a list or by name, but got "
                 f"{type(weights).__name__}"
@@ -90,8 +101,10 @@ class EpochWeights:
         for name, weight in zip(names, found, strict=True):
             if isinstance(weight, bool) or not isinstance(weight, Real):
                 raise TypeError(f"{what} should be numbers, but got {weight!r} for {name!r}")
-            if not math.isfinite(weight) or weight < 0:
-                raise ValueError(f"{what} should be 0 or more, but got {weight!r} for {name!r}")
+            if not 0 <= weight <= _MOST:  # type: ignore[operator]  # Real says nothing of int
+                raise ValueError(
+                    f"{what} should be 0 or more, up to {_MOST:g}, but got {weight!r} for {name!r}"
+                )
         if not any(found):
             raise ValueError(f"{what} should have one above 0, or nothing is drawn, but all are 0")
         return tuple(float(weight) for weight in found)

@@ -9,7 +9,7 @@ Laws:
 
 * A rank that leaves says so at once, and nobody waits for it.
 * One that is killed is missed for as long as the process group's time-out, and no longer.
-* The store keeps no more than the latest step of a pass.
+* The store keeps no more than the latest step of a pass, and one empty batch if somebody lacks it.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class Verdict(Enum):
     """What all ranks do at a step."""
 
     GO = "go"
-    #: Somebody has run dry, and lacks a batch to know the structure of empty ones by.
-    GO_WITH_EMPTY = "go, some with an empty batch"
+    #: Somebody never had a batch to know the structure of empty ones by. Only at the first step: whoever runs
+    #: dry later knows it.
+    GO_WITH_EMPTY = "go, and share an empty batch"
     END = "end"
     UNEVEN = "uneven"
 
@@ -143,12 +144,28 @@ class Agreement:
         return verdict
 
     def give(self, key: str, value: str) -> None:
-        """Give the other ranks a text; the first one given counts."""
-        self._waiting.compare_set(key, "", value)
+        """Give the other ranks a text; the first one given counts.
+
+        Raises:
+            RanksError: The store has gone.
+        """
+        try:
+            self._waiting.compare_set(key, "", value)
+        except RuntimeError as error:
+            raise self._lost(_first_line(error)) from error
 
     def take(self, key: str) -> str:
-        """What a rank has given, or gives; raises RanksError if that takes too long."""
-        return self._get(key)
+        """What a rank has given, or gives.
+
+        Raises:
+            RanksError: That takes too long, or the store has gone.
+        """
+        try:
+            return self._get(key)
+        except RanksError:
+            raise
+        except RuntimeError as error:
+            raise self._lost(_first_line(error)) from error
 
     def leave(self) -> None:
         """Take no further part, and let nobody wait for it. Idempotent, from any thread."""
@@ -176,7 +193,7 @@ class Agreement:
             dry, having = divmod(self._waiting.add(f"count/{step}", 1 if has_batch else _DRY), _DRY)
             if dry + having < self._size:
                 return self._get(f"verdict/{step}")
-            verdict = self._waiting.compare_set(f"verdict/{step}", "", self._decide(having, dry).value)
+            verdict = self._waiting.compare_set(f"verdict/{step}", "", self._decide(step, having, dry).value)
             if step:  # every rank has read it, or it would not have come here
                 self._waiting.delete_key(f"count/{step - 1}")
                 self._waiting.delete_key(f"verdict/{step - 1}")
@@ -186,12 +203,14 @@ class Agreement:
         except RuntimeError as error:
             raise self._lost(_first_line(error)) from error
 
-    def _decide(self, having: int, dry: int) -> Verdict:
+    def _decide(self, step: int, having: int, dry: int) -> Verdict:
         if not dry:
             return Verdict.GO
         if not having or self._policy == "stop":
             return Verdict.END
-        return Verdict.GO_WITH_EMPTY if self._policy == "pad" else Verdict.UNEVEN
+        if self._policy == "raise":
+            return Verdict.UNEVEN
+        return Verdict.GO if step else Verdict.GO_WITH_EMPTY
 
     def _get(self, key: str) -> str:
         quiet = min(timedelta(seconds=_QUIET_S), self._patience / 2)

@@ -7,6 +7,7 @@ consumer, so that a training step never waits for what ranks have to tell each o
 from __future__ import annotations
 
 import base64
+import copy
 import pickle
 import sys
 import warnings
@@ -163,13 +164,13 @@ class _Settled:
                 return
             if verdict is Verdict.GO_WITH_EMPTY:
                 self._share_empty()
-            yield made.pop() if made else (self._empty, _PADDING), 1
+            # A copy: whoever gets it may pop fields from it.
+            yield made.pop() if made else (copy.deepcopy(self._empty), _PADDING), 1
 
     def _share_empty(self) -> None:
         """Let ranks that never had a batch know what one looks like."""
-        key = f"empty/{self.agreement.steps}"
         if self._empty is not None:
-            self.agreement.give(key, base64.b64encode(pickle.dumps(self._empty)).decode())
+            self.agreement.give("empty", base64.b64encode(pickle.dumps(self._empty)).decode())
         else:
             # Nobody else writes there than the ranks of this job, who also run each other's collectives.
-            self._empty = pickle.loads(base64.b64decode(self.agreement.take(key)))
+            self._empty = pickle.loads(base64.b64decode(self.agreement.take("empty")))

@@ -17,14 +17,18 @@ from typing import Any
 from .._flow.channel import EndOfChannel
 from ..blocks import Place
 from ..errors import WorkerDiedError
+from ..plan.counts import Deal
 from ..plan.cursor import Cursor
 from ..progress import Statistics
+from ..sources.components import places_of
 from ..stream import Job, Note, Turns
 from ..workers import Job as WorkerJob
 from ..workers import Worker, WorkerPool
-from .whereabouts import locate
 
 __all__ = ["Post", "Restarts"]
+
+# Samples in a message, of a mixture of many components.
+_MOST_NAMED = 4
 
 _log = logging.getLogger("asyncloader.workers")
 
@@ -123,9 +127,7 @@ class Post:
             return "whose lanes have ended"
         many = self._job.batching.samples_per_batch
         size = "" if many is None else f", of {many} sample{'s' * (many > 1)},"
-        return (
-            f"whose next batch{size} is of lane {self.lanes[0]} and goes on at {self._place() or 'its end'}"
-        )
+        return f"whose next batch{size} is of lane {self.lanes[0]} and goes on at {_named(self._places())}"
 
     def _note(self, note: Note) -> None:
         self._has_sent = True
@@ -152,12 +154,13 @@ class Post:
 
     def _located(self, death: WorkerDiedError, why: str = "") -> WorkerDiedError:
         """The error with the place at which the worker was."""
-        lanes, place = self.lanes, self._place()
+        lanes, places = self.lanes, self._places()
         carried = "" if not lanes else f"; it carried lane{'s' * (len(lanes) > 1)} {_listed(lanes)}"
         if lanes and self._job.batching.samples_per_batch is not None:
             carried += f", in batches of {self._job.batching.samples_per_batch}"
-        if lanes and place is None:  # of a mixture
-            carried += f", and was at {self._received.rows[lanes[0]].position}"
+        if lanes and len(places) != 1:  # of a mixture; a single one is named by the error's attributes
+            carried += f", and was at {_named(places)}"
+        place = places[0] if len(places) == 1 else None
         return WorkerDiedError(
             f"{death.args[0]}{carried}" + (f"; {why}" if why else ""),
             worker=death.worker,
@@ -168,10 +171,20 @@ class Post:
             sample=None if place is None else place.sample,
         )
 
-    def _place(self) -> Place | None:
-        """The sample that the next batch begins with, or that the operators before it read on from."""
+    def _places(self) -> list[Place]:
+        """The samples that the next batch begins with, or that the operators before it read on from: of each
+        component one."""
         turns = self._received.turns()
-        return locate(self._job, turns[0][0], turns[0][1].position) if turns else None
+        if not turns:
+            return []
+        (lane, row), job = turns[0], self._job
+        deal = Deal((lane,), job.lane_count, job.epoch, job.recipe.order_seed)
+        return places_of(job.recipe, row.position, deal)
+
+
+def _named(places: list[Place]) -> str:
+    more = f" and {len(places) - _MOST_NAMED} more" if len(places) > _MOST_NAMED else ""
+    return ", ".join(map(str, places[:_MOST_NAMED])) + more or "its beginning or end"
 
 
 def _listed(lanes: list[int]) -> str:

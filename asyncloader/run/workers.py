@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 
 from .._flow.engine import Engine
-from ..by_value import dumps_outward
+from ..by_value import dumps_with_modules
 from ..memory import keep_freed_pages, share_arenas
 from ..ops.op import Source
 from ..plan.lanes import worker_lanes
@@ -21,10 +21,11 @@ from ..seeding import seed_worker
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
 from ..stream import Collated, Job, Note, Turns, read_lanes
-from ..torch_kind.worker_info import enter_worker
-from ..workers import WorkerPool
+from ..tensors import when_torch_is_here
+from ..workers import ForkServer, WorkerPool
 from .fleet import AsDone, Fleet, InTurn
 from .intake import Intake
+from .needs import modules_to_preload
 from .post import Post, Restarts
 
 __all__ = ["WorkerSetting", "stream_in_workers"]
@@ -63,7 +64,9 @@ def stream_in_workers(
     dealt = worker_lanes(sorted(lane for lane, _ in job.turns), setting.num_workers)
     # The order of turns is the rank's, cut down to the worker's own lanes.
     turns_of = [tuple(turn for turn in job.turns if turn[0] in mine) for mine in dealt]
-    common = _pickled(job, setting, len(dealt))
+    common, modules = _pickled(job, setting, len(dealt))
+    server = ForkServer.shared()
+    server.preload(modules_to_preload(modules, job.collate_fn))
     makers = [partial(_WorkerJob, common, worker) for worker in range(len(dealt))]
     prefetch = setting.prefetch if job.ahead is None else _batches_of_a_worker(job, dealt)
     pool = WorkerPool(
@@ -73,6 +76,7 @@ def stream_in_workers(
         # All of the worker's share: less, and each of a few large batches would be written to new pages.
         spare_bytes=(job.read_bytes + batch_bytes) // len(dealt),
         grace_s=_CONTEXT_GRACE_S if job.recipe.has_context else None,
+        server=server,
     )
     stack.enter_context(pool)
     restarts = Restarts(setting.restarts, statistics)
@@ -93,14 +97,14 @@ def stream_in_workers(
     )
 
 
-def _pickled(job: Job, setting: WorkerSetting, workers: int) -> bytes:
-    """All of the workers' jobs but their lanes.
+def _pickled(job: Job, setting: WorkerSetting, workers: int) -> tuple[bytes, set[str]]:
+    """All of the workers' jobs but their lanes, and the modules that they name.
 
     Pickled once, and kept for workers that replace others: what the recipe refers to may change meanwhile.
     """
     share = replace(job, turns=(), read_bytes=job.read_bytes // workers)
     try:
-        return dumps_outward((share, setting))
+        return dumps_with_modules((share, setting))
     except Exception as error:
         error.add_note("while pickling the job of the workers, to send it to their processes")
         _note_unpicklable(job, setting, error)
@@ -165,7 +169,13 @@ def _worker_batches(job: Job, worker: int, setting: WorkerSetting, engine: Engin
         share_arenas()
     seed = seed_worker(worker, setting.base_seed)
     world = job.world
-    enter_worker(worker, setting.num_workers, seed, job.recipe, world.rank, world.size)
+
+    def enter() -> None:
+        from ..torch_kind.worker_info import enter_worker
+
+        enter_worker(worker, setting.num_workers, seed, job.recipe, world.rank, world.size)
+
+    when_torch_is_here(enter)
     if setting.init_fn is not None:
         setting.init_fn(worker)
     with engine, closing(read_lanes(job, engine)) as items:

@@ -2,8 +2,8 @@
 
 A component has a lane of its own within each lane of the whole, with another key for what is drawn there,
 another part of the budget, and places that name it. Where components come in shards, the first lane of each
-is the one behind the last shard of those before it: so as many lanes have something as there are shards in
-all.
+is the one behind the last shard of those before it, or the last sample where an index tells: so as many lanes
+have something as there are shards, or samples, in all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..plan.counts import Deal
 from ..types import Position
 from .recipe import Recipe
 
-__all__ = ["Composed", "Feed", "Mark", "components_of", "counted_names", "leaves_of", "repeated"]
+__all__ = ["Composed", "Feed", "Mark", "components_of", "counted_names", "leaves_of", "places_of", "repeated"]
 
 # So many repetitions of a component within one of the whole are told apart.
 _REPETITION_BITS = 20
@@ -58,7 +58,7 @@ class Composed:
         return (
             replace(
                 lane,
-                topology=replace(topology, lane=(topology.lane - self.first_shard(number)) % topology.lanes),
+                topology=replace(topology, lane=(topology.lane - self.first_lane(number)) % topology.lanes),
                 component=(*lane.component, self.drawn_as(number)),
                 order_seed=self._order_seed(number, lane.order_seed),
                 budget=portion,
@@ -69,24 +69,35 @@ class Composed:
     def counts_of(self, deal: Deal) -> list[list[float]]:
         """For each component how many samples each lane has of it; raises ``UnknownCount``."""
         return [
-            recipe.count_samples(
-                replace(
-                    deal,
-                    lanes=tuple((lane - self.first_shard(number)) % deal.lane_count for lane in deal.lanes),
-                    component=(*deal.component, self.drawn_as(number)),
-                    order_seed=self._order_seed(number, deal.order_seed),
-                )
-            )
-            for number, recipe in enumerate(self.recipes)
+            recipe.count_samples(self._deal_of(number, deal)) for number, recipe in enumerate(self.recipes)
         ]
+
+    def _deal_of(self, number: int, deal: Deal) -> Deal:
+        """The lanes of a component in those of the whole."""
+        return replace(
+            deal,
+            lanes=tuple((lane - self.first_lane(number)) % deal.lane_count for lane in deal.lanes),
+            component=(*deal.component, self.drawn_as(number)),
+            order_seed=self._order_seed(number, deal.order_seed),
+        )
 
     def drawn_as(self, number: int) -> int:
         """What tells the draws of a component from those of another; the same for those that draw alike."""
         return number
 
-    def place_at(self, position: Position, deal: Deal) -> Place | None:
-        """None: a lane of several components stands at a place in each."""
-        return None
+    def places_at(self, position: Position, deal: Deal) -> list[Place]:
+        """Where each component goes on of which anything was taken."""
+        return [
+            place
+            for number, inside in self.positions_of(position).items()
+            for place in places_of(self.recipes[number], inside, self._deal_of(number, deal))
+        ]
+
+    def positions_of(self, position: Position) -> dict[int, Position]:
+        """Where the components stand of which anything was taken, and more may be."""
+        gone = position.get("gone", ())
+        of = {int(number): inside for number, inside in position.get("of", {}).items()}
+        return {number: inside for number, inside in of.items() if number not in gone}
 
     def describe(self) -> Mapping[str, Any]:
         components = [
@@ -94,20 +105,20 @@ class Composed:
         ]
         return {"source": self.kind, "components": components}
 
-    def first_shard(self, number: int) -> int:
-        """How many shards are dealt before those of a component."""
-        counts = self.shard_counts()
+    def first_lane(self, number: int) -> int:
+        """The lane that is a component's first: behind those that the ones before it are dealt to."""
+        counts = self.lane_counts()
         return 0 if counts[number] is None else sum(count or 0 for count in counts[:number])
 
     @property
-    def shard_count(self) -> int | None:
-        """Of all components together; None if that is not known of one."""
-        counts = [count for count in self.shard_counts() if count is not None]
+    def most_lanes(self) -> int | None:
+        """Those of all components together; None if that is not known of one."""
+        counts = [count for count in self.lane_counts() if count is not None]
         return sum(counts) if len(counts) == len(self.recipes) else None
 
-    def shard_counts(self) -> list[int | None]:
-        """How many shards each component has, None where that is not known."""
-        return [recipe.source.shard_count for recipe in self.recipes]
+    def lane_counts(self) -> list[int | None]:
+        """How many lanes can have something of each component, None where that is not known."""
+        return [recipe.source.most_lanes for recipe in self.recipes]
 
     def endless(self) -> list[bool]:
         """Which components never end."""
@@ -139,6 +150,21 @@ def _is_endless(recipe: Recipe) -> bool:
 def components_of(source: object) -> tuple[Recipe, ...]:
     """The recipes that a source is made of; none for the others."""
     return source.recipes if isinstance(source, Composed) else ()
+
+
+def places_of(recipe: Recipe, position: Position, deal: Deal) -> list[Place]:
+    """The samples that the one lane of ``deal`` reads on from when a recipe is opened at ``position``.
+
+    Of several components one each; none at the end.
+    """
+    # Each operator's position is around that of what comes before it, the source's innermost.
+    repeats = [op.times or 1 for op in recipe.ops if isinstance(op, Repeat)]
+    while "from" in position and not position.keys() & {"shard", "component"}:
+        if "repetition" in position:
+            times = repeats.pop() if repeats else 1 << _REPETITION_BITS
+            deal = deal.repeated(deal.repetition * times + position["repetition"])
+        position = position["from"]
+    return recipe.source.places_at(position, deal)
 
 
 def leaves_of(recipe: Recipe) -> list[Source]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Place, Trail
-from ..ops.op import Blocks, Lane
+from ..ops.op import START, Blocks, Lane
 from ..plan.counts import Deal
 from ..types import Position
 from .components import Composed, Feed
@@ -33,6 +33,9 @@ class Concat(Composed):
                     block = feed.take(feed.held)
                     yield block.follow(_ConcatTrail(block.trail, number))
                     del block
+
+    def positions_of(self, position: Position) -> dict[int, Position]:
+        return {position.get("component", 0): position.get("from", START)}
 
     def count_samples(self, deal: Deal) -> list[float]:
         return [sum(of_lane) for of_lane in zip(*self.counts_of(deal), strict=True)]

@@ -56,7 +56,7 @@ class Iterables:
 
     make: Make | Iterable[Any] | AsyncIterable[Any]
 
-    shard_count = None
+    most_lanes = None
 
     def __repr__(self) -> str:
         return f"Iterables({self.describe()['iterable']})"  # not the samples, which may be in there
@@ -87,8 +87,8 @@ class Iterables:
     def count_samples(self, deal: Deal) -> list[float]:
         raise UnknownCount(f"{self.describe()['iterable']} does not say how many samples it gives each lane")
 
-    def place_at(self, position: Position, deal: Deal) -> Place | None:
-        return Place(None, position.get("sample", 0), deal.lanes[0], deal.repetition)
+    def places_at(self, position: Position, deal: Deal) -> list[Place]:
+        return [Place(None, position.get("sample", 0), deal.lanes[0], deal.repetition)]
 
     def describe(self) -> Mapping[str, Any]:
         kind = name_of(self.make) if callable(self.make) else type(self.make).__qualname__

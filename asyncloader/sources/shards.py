@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from .._flow.channel import Channel
-from ..blocks import Block, NestedTrail, Place, Rows, SourceTrail
+from ..blocks import NestedTrail, Place, SourceTrail
 from ..cache.store import CachedStores
 from ..errors import FormatError
 from ..formats import formats, open_decoder, open_plan
@@ -25,16 +24,16 @@ from ..manifest.entries import Expected
 from ..ops.op import START, Blocks, Lane
 from ..plan.counts import Deal, UnknownCount
 from ..plan.cuts import Cut, cut_piece
-from ..plan.lanes import check_samples, check_shards
 from ..plan.pieces import Dealing, Piece
-from ..plan.topology import World
 from ..stores.access import Access
 from ..stores.names import names_digest
 from ..stores.reading.lookahead import Wanted
 from ..stores.reading.reader import ShardChunks, StoresByUrl, read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
-from ..types import Buffer, Position, Span
+from ..types import Position, Span
+from .ahead import decode_ahead
+from .decoding import decoded, up_to, with_url
 from .footers import FooterCache
 
 __all__ = ["Shards"]
@@ -107,18 +106,24 @@ class Shards:
             out,
         )
         lane.engine.submit(work, out)
-        try:
-            for nth, shard, cut in cuts():
-                url = redact(self.urls[shard])
-                for block in self._decode(shard, cut, out.receive(), lane.columns):
-                    trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)
-                    yield block.follow(NestedTrail(trail, {"shard": nth}))
-        finally:
-            out.close()
+        blocks = self._read(cuts(), out, lane)
+        # Rows are made with the lock held, so that who wants those would only take turns with the decoder.
+        if lane.columns and self._decodes_without_lock:
+            blocks = decode_ahead(blocks, lane.budget.claim(lane.topology.lane), out.close)
+        with closing(out), closing(blocks):
+            yield from blocks
+
+    def _read(self, cuts: Iterator[tuple[int, int, Cut]], shards: Channel[ShardChunks], lane: Lane) -> Blocks:
+        """The blocks of these pieces, whose bytes come from ``shards``."""
+        for nth, shard, cut in cuts:
+            url = redact(self.urls[shard])
+            for block in self._decode(shard, cut, shards.receive(), lane.columns):
+                trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)
+                yield block.follow(NestedTrail(trail, {"shard": nth}))
 
     @property
-    def shard_count(self) -> int:
-        return len(self.urls)
+    def most_lanes(self) -> int:
+        return self._dealing.samples if self.is_indexed else len(self.urls)
 
     def count_samples(self, deal: Deal) -> list[float]:
         """The samples of each lane, by the manifest."""
@@ -132,27 +137,20 @@ class Shards:
             )
         return self._dealing.count_lanes(deal, np.array(counts, np.int64))
 
-    def check_world(self, world: World) -> None:
-        """Refuse to leave a rank without anything; raises ``ValueError``."""
-        if self.is_indexed:
-            check_samples(self._dealing.samples, world)
-        else:
-            check_shards(len(self.urls), world)
-
     @cached_property
     def is_indexed(self) -> bool:
         """Whether the manifest tells of every shard what it takes to cut lanes inside of it."""
         known = bool(self.checks) and all(check is not None and check.is_indexed for check in self.checks)
         return self.cuts and known
 
-    def place_at(self, position: Position, deal: Deal) -> Place | None:
+    def places_at(self, position: Position, deal: Deal) -> list[Place]:
         mine = self._dealing.of_lane(deal.lanes[0], deal.lane_count, deal.order_key)
         nth: int = position.get("shard", 0)
         if nth >= len(mine):
-            return None
+            return []
         piece = mine[nth]
         sample = position.get("from", START).get("sample", piece.first)
-        return Place(redact(self.urls[piece.shard]), sample, piece.shard, deal.repetition)
+        return [Place(redact(self.urls[piece.shard]), sample, piece.shard, deal.repetition)]
 
     def describe(self) -> Mapping[str, Any]:
         return dict(self._described)
@@ -166,6 +164,11 @@ class Shards:
         if self.is_indexed:
             described["dealt"] = "samples"
         return {**described, **self.selection.describe()}
+
+    @cached_property
+    def _decodes_without_lock(self) -> bool:
+        """Whether a package that releases the interpreter's lock decodes all shards: they have a plan."""
+        return all(formats[name].plan is not None for name in set(self.formats))
 
     @cached_property
     def _dealing(self) -> Dealing:
@@ -241,39 +244,14 @@ class Shards:
         open_decoder = partial(self._open_decoder, shard, cut, chunks, columns)
         close = b"" if cut.stop_byte is None else formats[self.formats[shard]].close
         try:
-            for block in _until(cut.stop, _decoded(open_decoder, check.watch(chunks), close)):
-                yield check.count(_with_url(block, url))
+            for block in up_to(cut.stop, decoded(open_decoder, check.watch(chunks), close)):
+                yield check.count(with_url(block, url))
             check.finish()
         except FormatError as error:
             error.shard = url
             raise
         finally:
             chunks.close()
-
-
-def _decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], close: bytes) -> Blocks:
-    """What the bytes of a shard are, from the first sample that is wanted on."""
-    decoder: Decoder | None = None
-    for chunk in watched:
-        decoder = decoder or open_decoder()
-        yield from decoder.feed(chunk)
-    decoder = decoder or open_decoder()
-    if close:
-        yield from decoder.feed(close)
-    yield from decoder.finish()
-
-
-def _until(stop: int | None, blocks: Blocks) -> Blocks:
-    """The blocks up to a sample of their shard; closes them there."""
-    with closing(blocks):
-        for block in blocks:
-            if stop is None or block.trail.place(len(block) - 1).sample < stop - 1:
-                yield block
-                continue
-            wanted = bisect_left(range(len(block)), stop, key=lambda index: block.trail.place(index).sample)
-            if wanted:
-                yield block.part(0, wanted)
-            return
 
 
 def _digest_of(checks: tuple[Expected | None, ...]) -> str:
@@ -286,12 +264,3 @@ def _digest_of(checks: tuple[Expected | None, ...]) -> str:
             digest.update(f"{expected.size_bytes} {content.hex()}".encode())
         digest.update(b"\n")
     return digest.hexdigest()
-
-
-def _with_url(block: Block, url: str) -> Block:
-    """Name the shard in samples that have a key; other JSON objects stay the user's."""
-    if isinstance(block, Rows):  # columns have no keys
-        for sample in block.samples:  # each for itself: where a block ends depends on how the bytes came
-            if "__key__" in sample:
-                sample["__url__"] = url
-    return block

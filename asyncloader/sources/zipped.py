@@ -54,8 +54,8 @@ class Zipped(Composed):
                 del merged
 
     @property
-    def shard_count(self) -> int | None:
-        return min((count for count in self.shard_counts() if count is not None), default=None)
+    def most_lanes(self) -> int | None:
+        return min((count for count in self.lane_counts() if count is not None), default=None)
 
     @property
     def is_endless(self) -> bool:
@@ -65,7 +65,7 @@ class Zipped(Composed):
         """All alike: what is side by side stays so where both are shuffled by one seed."""
         return 0
 
-    def first_shard(self, number: int) -> int:
+    def first_lane(self, number: int) -> int:
         """All alike: shards of the same place go to the same lane."""
         return 0
 
@@ -97,10 +97,10 @@ class Zipped(Composed):
             )
 
     def _check_shards(self, lane: Lane) -> None:
-        counts = {count for count in self.shard_counts() if count is not None}
+        counts = {count for count in self.lane_counts() if count is not None}
         if len(counts) > 1 and lane.topology.lanes > 1:
             of_each = ", ".join(
-                f"{name!r} has {count}" for name, count in zip(self.names, self.shard_counts(), strict=True)
+                f"{name!r} has {count}" for name, count in zip(self.names, self.lane_counts(), strict=True)
             )
             raise ValueError(
                 f"zip in {lane.topology.lanes} lanes needs as many shards of each component, so that lanes "

@@ -6,11 +6,13 @@ Plain JSON but for what the user's own ``state_dict`` methods return, which is i
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..plan.topology import World
+from ..quantity import as_whole
 from .adapt import is_iterable
 from .generators import (
     DEFAULT,
@@ -126,12 +128,13 @@ def load_saved(state: Mapping[str, Any], loader: Any, world: World) -> Saved:
         )
     try:
         saved = _read(state)
-    except (AttributeError, LookupError, TypeError) as error:
+        described, whose = dict(state["loader"]), (state["rank"], state["world_size"])
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise ValueError(f"the state lacks or garbles an entry ({error}); was it cut or edited?") from error
     if saved.in_the_middle:
-        _check_agrees(state, loader, world)
+        _check_agrees(described, whose, loader, world)
         check_workers(saved, loader)
-    if (state["rank"], state["world_size"]) == (world.rank, world.size):
+    if whose == (world.rank, world.size):
         return saved
     return _of_another_rank(saved)
 
@@ -156,9 +159,13 @@ def check_workers(saved: Saved, loader: Any) -> None:
 def _read(state: Mapping[str, Any]) -> Saved:
     generators = state["generators"]
     seed, epoch = state["base_seed"], state["epoch"]
-    saved = Saved(
-        batches=int(state["batches"]),
-        early=tuple(map(int, state["early"])),
+    parts = tuple(
+        Part(_pickled(part["state"]), _count(part["batches"]), bool(part["ended"]), bool(part["finished"]))
+        for part in state["workers"]
+    )
+    return Saved(
+        batches=_count(state["batches"]),
+        early=tuple(map(_count, state["early"])),
         finished=bool(state["finished"]),
         base_seed=None if seed is None else int(seed),
         start=decode_states(generators["start"]),
@@ -166,15 +173,16 @@ def _read(state: Mapping[str, Any]) -> Saved:
         epoch=None if epoch is None else int(epoch),
         sampler=_pickled(state["sampler"]["state"]),
         sampler_ended=bool(state["sampler"]["ended"]),
-        parts=tuple(
-            Part(_pickled(part["state"]), int(part["batches"]), bool(part["ended"]), bool(part["finished"]))
-            for part in state["workers"]
-        ),
-        turn=int(state["turn"]),
+        parts=parts,
+        turn=_count(state["turn"], below=max(len(parts), 1)),
     )
-    if saved.batches < 0 or any(part.batches < 0 for part in saved.parts):
-        raise TypeError("a number of batches below 0")
-    return saved
+
+
+def _count(value: Any, below: int = sys.maxsize) -> int:
+    count = as_whole(value)
+    if count is None or not 0 <= count < below:
+        raise TypeError(f"{value!r} where a count should be")
+    return count
 
 
 def _of_another_rank(saved: Saved) -> Saved:
@@ -186,11 +194,11 @@ def _of_another_rank(saved: Saved) -> Saved:
     return replace(saved, start=start, now=now, base_seed=None, parts=())
 
 
-def _check_agrees(state: Mapping[str, Any], loader: Any, world: World) -> None:
-    then, now = dict(state["loader"]), _describe(loader)
+def _check_agrees(then: dict[str, Any], whose: tuple[Any, Any], loader: Any, world: World) -> None:
+    now = _describe(loader)
     if is_iterable(loader.dataset) or not leaves_default_alone(loader):
         # Else all ranks draw one order, each its own part of it: a checkpoint of rank 0 will do for all.
-        then |= {"rank": state["rank"], "world_size": state["world_size"]}
+        then |= dict(zip(("rank", "world_size"), whose, strict=True))
         now |= {"rank": world.rank, "world_size": world.size}
     differences = [
         f"{name}: saved {then.get(name)!r}, now {now.get(name)!r}"
@@ -222,4 +230,8 @@ def _plain(pickled: bytes | None) -> Any:
 
 
 def _pickled(plain: Any) -> bytes | None:
-    return None if plain is None else pickle.dumps(plain, 5)
+    if plain is None:
+        return None
+    if not isinstance(plain, Mapping):
+        raise TypeError(f"{plain!r} where the state of a dataset or sampler should be")
+    return pickle.dumps(plain, 5)

@@ -1,4 +1,4 @@
-"""The fork server's program: a clean process that has imported torch, and forks a worker when asked.
+"""The fork server's program: a clean process that imports what workers need, and forks one when asked.
 
 Laws:
 
@@ -26,10 +26,6 @@ from ._wire import LARGEST_MESSAGE_BYTES, READY, FromServer, receive_message, se
 
 __all__ = ["main"]
 
-# What jobs are made of, and import late; imported here once, it costs the workers nothing. This package has
-# brought numpy and torch. Importing obstore is safe before a fork, only its clients start threads.
-_PRELOADED = ("aiohttp", "obstore", "uvloop")
-
 
 def main(control_descriptor: int, parent_pid: int, modules: Sequence[str]) -> NoReturn:
     """Import the modules, then serve fork requests until the control socket's other end, or the parent,
@@ -41,14 +37,13 @@ def main(control_descriptor: int, parent_pid: int, modules: Sequence[str]) -> No
     control = socket.socket(fileno=control_descriptor)
     control.set_inheritable(False)
     try:
-        for name in (*modules, *_PRELOADED):
+        for name in modules:
             importlib.import_module(name)
+        gc.freeze()  # what is here stays; workers' collections must not write to, and so copy, these pages
         server = _Server(control, parent_pid)
     except BaseException:
         control.send(traceback.format_exc().encode(errors="replace")[-LARGEST_MESSAGE_BYTES:])
         os._exit(1)
-    gc.collect()
-    gc.freeze()  # what is here stays; workers' collections must not write to, and so copy, these pages
     control.send(READY)
     try:
         server.serve()
@@ -95,6 +90,8 @@ class _Server:
         message, descriptors = receive_message(self._control)
         if not message:
             return self._stop()
+        if message.startswith(b"import "):
+            return _preload(message.decode().split()[1:])
         connection, lifeline = (socket.socket(fileno=descriptor) for descriptor in descriptors[:2])
         try:
             self._fork(connection, lifeline, *descriptors[2:])
@@ -159,6 +156,16 @@ class _Server:
             self._selector.unregister(lifeline)
         _tell(lifeline, FromServer.EXIT, b"%d" % os.waitstatus_to_exitcode(status))
         lifeline.close()
+
+
+def _preload(modules: Sequence[str]) -> None:
+    """Import here once what would cost each worker anew. To import obstore is safe before a fork: only its
+    clients start threads."""
+    for name in modules:
+        with suppress(Exception):  # the workers will say so
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # see above
 
 
 def _tell(lifeline: socket.socket, kind: FromServer, text: bytes) -> None:

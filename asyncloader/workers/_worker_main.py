@@ -25,8 +25,7 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NoReturn
 
-import torch
-
+from ..tensors import when_torch_is_here
 from ..tracebacks import drop_frames
 from ._libc import die_with_parent, keep_freed_memory, name_process
 from ._raised import Dumped, dump_error
@@ -55,7 +54,7 @@ def work(connection: socket.socket, stored_job: int, stack: int, server: int) ->
         return  # it ended before the kernel was told to tell
     show_stack_on_signal(stack)
     keep_freed_memory()
-    torch.set_num_threads(1)
+    when_torch_is_here(_use_one_thread)
     setting, job = take_stored(stored_job)
     outlet = _Outlet(connection, setting)
     try:
@@ -68,6 +67,12 @@ def work(connection: socket.socket, stored_job: int, stack: int, server: int) ->
         _report(error, outlet, setting.number)
     sys.stdout.flush()
     sys.stderr.flush()
+
+
+def _use_one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def _settle(setting: Setting) -> None:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Collection
 from contextlib import suppress
 from time import monotonic
 
@@ -31,6 +32,12 @@ __all__ = ["ForkServer"]
 
 # The server ends within milliseconds of being asked. A second is for a machine that swaps.
 _STOP_DEADLINE_S = 1.0
+
+_PACKAGE = __name__.partition(".")[0]
+
+# What of the package is of use to the consumer alone, and would bring torch.
+_EMPTY = f"{_PACKAGE}.collate.empty"
+_AT_HOME = frozenset({"device", "interop", "kinds", "loader", "run", "torch_kind", "torch_private"})
 
 # The package may itself fail to import; then too the reason has to reach the parent.
 _PROGRAM = """
@@ -59,7 +66,7 @@ _registries: dict[int, _Registry] = {}
 
 
 class ForkServer:
-    """A clean, single-threaded process which has imported torch once and forks workers when asked.
+    """A clean, single-threaded process which imports once what workers need, and forks them when asked.
 
     Constructing starts nothing; ``start`` does.
     """
@@ -67,6 +74,7 @@ class ForkServer:
     def __init__(self) -> None:
         self._owner: int | None = None
         self._lock = threading.Lock()
+        self._preloaded: set[str] = set()
         self._ready = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -138,6 +146,19 @@ class ForkServer:
                 raise RuntimeError(f"the fork server could not start:\n{reason}")
             self._ready.set()
 
+    def preload(self, modules: Collection[str]) -> None:
+        """Have it import these before it forks the next worker. Returns at once.
+
+        One that cannot be imported there is left to the workers, who may find it by another path, and who
+        have somebody to tell.
+        """
+        with self._lock:
+            missing = sorted(set(modules) - self._preloaded)
+            self._preloaded.update(missing)
+        if missing and self._control is not None:
+            with suppress(OSError):  # it has ended, as whoever asks for a worker will hear
+                send_message(self._control, " ".join(["import", *missing]).encode())
+
     def fork(self, connection: socket.socket, stored_job: int) -> Lifeline:
         """Ask for a worker that runs the stored job; ``Lifeline.wait_started`` waits for it.
 
@@ -187,9 +208,9 @@ def _start_process(control: int) -> subprocess.Popen[bytes]:
 
 
 def _loaded_modules() -> list[str]:
-    """What this process has loaded of the package: jobs are likely to need it, whatever it is."""
-    package = __name__.partition(".")[0]
-    return [name for name in sys.modules if name.partition(".")[0] == package]
+    """What this process has loaded of the package and workers may want: jobs need it, whatever they are."""
+    ours = [name for name in sys.modules if name.startswith(f"{_PACKAGE}.")]
+    return [name for name in ours if name.split(".")[1] not in _AT_HOME and name != _EMPTY]
 
 
 def _end(

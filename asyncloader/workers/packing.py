@@ -20,16 +20,20 @@ from __future__ import annotations
 import copyreg
 import pickle
 import struct
+import sys
 from collections import ChainMap, deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..by_value import Homeward
 from ..dense import align, as_bytes, dense, over
+from ..tensors import StandIn
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["OVER_PAGES_BYTES", "Bytes", "Packed", "pack", "unpack"]
 
@@ -153,11 +157,14 @@ def _pack_with(pickler_type: Callable[..., Any], batch: object) -> Packed:
         return False
 
     pickler = pickler_type(sink, protocol=5, buffer_callback=stays_in_stream)
+    reducers = _REDUCERS
+    if (torch := sys.modules.get("torch")) is not None:
+        reducers = {torch.Tensor: _reduce_tensor, **_REDUCERS}
     # Looked up by C code, once for each object that is not of a built-in type: a dict, where it can be.
     if pickler_type is pickle.Pickler:
-        pickler.dispatch_table = {**copyreg.dispatch_table, **_REDUCERS}
+        pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
     else:
-        pickler.dispatch_table = ChainMap(_REDUCERS, pickler.dispatch_table)
+        pickler.dispatch_table = ChainMap(reducers, pickler.dispatch_table)
     pickler.dump(batch)
     return Packed(sink.pieces, buffers)
 
@@ -191,7 +198,12 @@ def _reduce_array(array: NDArray[Any]) -> Any:
     return _array_over, (pickle.PickleBuffer(array.data), dtype.char, array.shape)
 
 
-_REDUCERS: dict[type, Callable[[Any], Any]] = {torch.Tensor: _reduce_tensor, np.ndarray: _reduce_array}
+def _reduce_stand_in(stand_in: StandIn) -> Any:
+    array = stand_in.array
+    return _tensor_over, (pickle.PickleBuffer(array.data), array.dtype.char, array.shape)
+
+
+_REDUCERS: dict[type, Callable[[Any], Any]] = {np.ndarray: _reduce_array, StandIn: _reduce_stand_in}
 
 
 def _array_over(buffer: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -199,11 +211,15 @@ def _array_over(buffer: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]
 
 
 def _tensor_over(buffer: Any, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
+    import torch
+
     return torch.from_numpy(np.ndarray(shape, dtype, buffer))
 
 
 def _reduce_other(tensor: torch.Tensor) -> Any:
     """Of a tensor that is no array, or none in the order of its memory."""
+    import torch
+
     if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
         return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
     plain = dense(tensor.detach())
@@ -214,6 +230,8 @@ def _reduce_other(tensor: torch.Tensor) -> Any:
 def _rebuild_other(
     buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], requires_grad: bool
 ) -> torch.Tensor:
+    import torch
+
     if len(buffer):
         tensor = over(torch.frombuffer(buffer, dtype=torch.uint8), dtype, 0, shape, stride)
     else:

@@ -157,8 +157,9 @@ def test_a_stopped_process_makes_the_others_wait_once(serve: Serve, new_run: Any
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.parametrize("kills", [30, pytest.param(200, marks=pytest.mark.slow)])
 def test_processes_killed_at_random_moments_leave_nothing_to_clean(
-    serve: Serve, new_run: Any, kept: Any, tmp_path: Path
+    kills: int, serve: Serve, new_run: Any, kept: Any, tmp_path: Path
 ) -> None:
     random = Random(7)
     objects = {str(n): random.randbytes(random.randrange(1, 4 * MiB)) for n in range(16)}
@@ -170,7 +171,7 @@ def test_processes_killed_at_random_moments_leave_nothing_to_clean(
     normal_s = time.monotonic() - began
     expected = [digest(content) for content in objects.values()]
     with running(new_run(limit), urls, forever=True) as (program, start):
-        for _ in range(100):
+        for _ in range(kills):
             pid = start()
             time.sleep(random.uniform(0, 3 * normal_s))
             os.kill(pid, signal.SIGKILL)

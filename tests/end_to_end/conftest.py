@@ -1,4 +1,4 @@
-"""One data set on every real server, each started and filled when a test first asks for it."""
+"""One data set on every real server, each started and filled when a test first asks for it; how to resume."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -20,6 +21,8 @@ from servers import S3Server, run_azurite, run_gcs, run_moto, run_nginx, run_swi
 
 import asyncloader as al
 
+from .harness import assert_resume_everywhere
+
 KiB, MiB = 1 << 10, 1 << 20
 
 # Samples of a shard and bytes of a sample. The third shard takes three requests, one of them of a full
@@ -28,6 +31,17 @@ SHARDS = ((3, KiB), (0, 0), (160, 64 * KiB), (1, 3 * MiB), (20, 10 * KiB))
 SUFFIXES = ("", "", "", "", ".gz")
 
 KINDS = ("tar", "jsonl")
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(3, id="in turn"),
+        pytest.param(1, id="in full", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
+    ]
+)
+def assert_resumes(request: pytest.FixtureRequest) -> Callable[..., None]:
+    """``assert_resume_everywhere``, from every third state with workers too; from each in the slow tests."""
+    return partial(assert_resume_everywhere, every=request.param)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,7 @@ def drained_async(loader: al.DataLoader[Any]) -> list[Any]:
 
 
 def assert_resume_everywhere(
-    make_loader: Callable[[int], al.DataLoader[Any]], workers: Sequence[int] = (0, 1, 3)
+    make_loader: Callable[[int], al.DataLoader[Any]], workers: Sequence[int] = (0, 1, 3), *, every: int = 1
 ) -> None:
     """Save after every batch of a pass with each number of workers, and go on with each of them.
 
@@ -63,6 +64,7 @@ def assert_resume_everywhere(
     Args:
         make_loader: A loader with so many workers, always of the same lanes.
         workers: Numbers of them.
+        every: Other numbers than the first take their turn at every so many states, and at the last two.
     """
     whole: list[Any] = []
     saved: list[str] = []
@@ -76,8 +78,10 @@ def assert_resume_everywhere(
         assert (batches, states) == (whole, saved), f"{count} workers differ from {workers[0]}"
     assert max(map(len, saved)) < LARGEST_STATE_BYTES
     first, *others = workers
+    turns = cycle(others)
     for delivered, state in enumerate(saved):
-        for count in (first, others[delivered % len(others)]) if others else workers:
+        takes_turn = others and (delivered % every == 0 or delivered >= len(saved) - 2)
+        for count in (first, next(turns)) if takes_turn else (first,):
             loader = make_loader(count)
             loader.load_state_dict(json.loads(state))
             assert drained(loader) == whole[delivered:], f"resumed with {count} workers after {delivered}"

@@ -12,7 +12,7 @@ import torch
 
 import asyncloader as al
 
-from .harness import assert_resume_everywhere, drained, drained_async
+from .harness import drained, drained_async
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -73,11 +73,11 @@ RECIPES: dict[str, Callable[[al.Dataset], al.Dataset]] = {
 
 @EVERY
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
-def test_every_batch_can_be_resumed_from(recipe: Any, batching: Any, few_texts: list[str]) -> None:
+def test_every_batch_can_be_resumed_from(
+    recipe: Any, batching: Any, few_texts: list[str], assert_resumes: Callable[..., None]
+) -> None:
     ds = recipe(al.from_urls(few_texts))
-    assert_resume_everywhere(
-        lambda workers: loader_of(ds, batching, num_workers=workers, lanes=3), workers=(0, 3)
-    )
+    assert_resumes(lambda workers: loader_of(ds, batching, num_workers=workers, lanes=3), workers=(0, 3))
 
 
 @EVERY

@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,7 +18,7 @@ import asyncloader as al
 from asyncloader import testing
 from asyncloader.formats.encode import encode_jsonl_sample, encode_tar_sample, tar_end
 
-SHARDS, SAMPLES, SAMPLE_BYTES = 4, 60, 40_000
+SHARDS, SAMPLES, SAMPLE_BYTES = 3, 60, 40_000
 
 # Behind header and checksums, in a stretch that is not the shard's first one.
 _AT = 1_500_000
@@ -80,18 +82,15 @@ def samples() -> list[list[dict[str, Any]]]:
     ]
 
 
+@pytest.fixture(scope="module")
+def contents(samples: list[list[dict[str, Any]]]) -> Callable[[str], dict[str, bytes]]:
+    return cache(lambda suffix: {f"{n}.{suffix}": FORMATS[suffix](shard) for n, shard in enumerate(samples)})
+
+
 @pytest.fixture
-def server_of(samples: list[list[dict[str, Any]]]) -> Iterator[Callable[[str], Any]]:
-    opened = []
-
-    def server_of(suffix: str) -> testing.Server:
-        objects = {f"{n}.{suffix}": FORMATS[suffix](shard) for n, shard in enumerate(samples)}
-        opened.append(testing.serve(objects))
-        return opened[-1].__enter__()
-
-    yield server_of
-    for server in opened:
-        server.__exit__(None, None, None)
+def server_of(contents: Callable[[str], dict[str, bytes]]) -> Iterator[Callable[[str], Any]]:
+    with ExitStack() as opened:
+        yield lambda suffix: opened.enter_context(testing.serve(contents(suffix)))
 
 
 def loader_of(server: testing.Server, suffix: str, cache: Path, workers: int) -> al.DataLoader[Any]:
@@ -102,9 +101,16 @@ def loader_of(server: testing.Server, suffix: str, cache: Path, workers: int) ->
 
 def plain(batches: list[Any]) -> list[str]:
     """The digest of each sample, whichever shard it is from."""
-    samples = [one for batch in batches for one in batch]
-    fields = [sorted((name, value) for name, value in one.items() if name != "__url__") for one in samples]
-    return [hashlib.sha256(repr(one).encode()).hexdigest() for one in fields]
+    return [digest(one) for batch in batches for one in batch]
+
+
+def digest(sample: dict[str, Any]) -> str:
+    found = hashlib.sha256()
+    for name, value in sorted(sample.items()):
+        if name != "__url__":
+            found.update(f"{name}: {type(value).__name__}, ".encode())
+            found.update(value if isinstance(value, bytes) else str(value).encode())
+    return found.hexdigest()
 
 
 def kept(cache: Path) -> list[Path]:

@@ -18,8 +18,6 @@ from asyncloader.manifest.entries import Expected
 from asyncloader.manifest.lookup import Entries, expectations, find_local_manifests
 from asyncloader.sources.shards import Shards
 
-from .harness import assert_resume_everywhere
-
 pytestmark = pytest.mark.usefixtures("fork_server")
 
 # One lane, so that the samples before an error are known.
@@ -148,7 +146,7 @@ def test_a_digest_that_cannot_be_computed_names_the_package(
 
 @pytest.mark.parametrize("suffix", ["tar", "jsonl.gz"])
 def test_a_run_resumes_after_every_batch_with_its_checks(
-    suffix: str, make_corpus: Callable[..., Corpus]
+    suffix: str, make_corpus: Callable[..., Corpus], assert_resumes: Callable[..., None]
 ) -> None:
     corpus = make_corpus(suffix)
     checks = find_local_manifests(corpus.paths)
@@ -159,7 +157,7 @@ def test_a_run_resumes_after_every_batch_with_its_checks(
         recipe = recipe_of(corpus.paths, checks).select(*fields)
         return al.DataLoader(recipe, 4, num_workers=workers, lanes=2)
 
-    assert_resume_everywhere(make_loader, workers=(0, 1))
+    assert_resumes(make_loader, workers=(0, 1))
 
 
 # --- the state's identity ---

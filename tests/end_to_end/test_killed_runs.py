@@ -145,7 +145,8 @@ def check_cache(cache: Path, limit: int) -> None:
     "kills",
     [
         # Workers of a killed process come from a fork server of its own, which takes two seconds to start.
-        pytest.param(10, marks=pytest.mark.timeout(180)),
+        # Killed without and with workers, and followed by a run without and with: all pairs in four.
+        pytest.param(5, marks=pytest.mark.timeout(180)),
         pytest.param(100, marks=[pytest.mark.slow, pytest.mark.timeout(1200)]),
     ],
 )

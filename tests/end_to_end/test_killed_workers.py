@@ -22,12 +22,12 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from corpus import Corpus, fingerprint
+from programs import Programs
 
 import asyncloader as al
 from asyncloader import testing
 
 from .dying import Deadly, Stuck, Waiting, doubled, is_wanted, later, numbers, uneven, with_pid
-from .harness import python
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -220,6 +220,25 @@ def test_a_sample_that_always_kills_its_worker_is_an_error_that_names_it(
     assert said[0].levelno == logging.WARNING and "another one goes on" in said[0].getMessage()
 
 
+def test_in_a_mixture_that_dies_the_place_in_each_component_is_named(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    paths = make_corpus("jsonl", (9, 9)).paths
+    deadly = al.from_urls(paths[:1]).map(lambda sample: os._exit(3) if sample["key"] == "0-5" else sample)
+    loader = al.DataLoader(
+        al.mix([deadly, al.from_urls(paths[1:])]),
+        2,
+        lanes=1,
+        num_workers=1,
+        collate_fn=len,
+        prefetch_factor=1,
+    )
+    with pytest.raises(al.WorkerDiedError) as caught:
+        list(loader)
+    assert f"and was at sample 5 of {paths[0]}, sample 5 of {paths[1]}; the one that" in str(caught.value)
+    assert caught.value.shard is None and caught.value.lane == 0
+
+
 def test_a_sample_that_kills_its_worker_once_is_no_matter(tmp_path: Path) -> None:
     recipe = numbers(60).map(Deadly(31, partial(os._exit, 3), once=tmp_path / "once"))
     loader = al.DataLoader(recipe, 4, num_workers=2, lanes=2)
@@ -259,7 +278,7 @@ def test_what_user_code_raises_is_not_tried_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, True, "3", 1.5])
 def test_a_number_of_restarts_that_cannot_be_is_refused(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="worker_restarts should be how many"):
+    with pytest.raises(ValueError, match=f"worker_restarts should be how many.*worker_restarts={wrong!r}"):
         al.DataLoader(numbers(3), worker_restarts=wrong)
 
 
@@ -383,11 +402,11 @@ print(sorted(found) == [3 * number for number in range(40)], loader.statistics.w
 """
 
 
-def test_workers_of_a_script_are_replaced_with_what_it_defines(tmp_path: Path) -> None:
+def test_workers_of_a_script_are_replaced_with_what_it_defines(tmp_path: Path, programs: Programs) -> None:
     script = tmp_path / "train.py"
     script.write_text(_SCRIPT)
     with testing.check_leaks():
-        run = python(script)
+        run = programs.run(script)
     assert (run.returncode, run.stdout) == (0, "True 1\n"), run.stderr
     assert "another one goes on where it was" in run.stderr
 

@@ -6,29 +6,27 @@ import asyncio
 import gc
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager, suppress
+from itertools import product
 from pathlib import Path
 from types import coroutine
 from typing import Any
 
 import pytest
 from corpus import Corpus, keys_of
+from programs import Programs
 
 import asyncloader as al
 from asyncloader import testing
 
-from .harness import python, recipe_of, subprocess_environment
+from .harness import recipe_of
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
-#: How many batches the loop has had when it is left: none, some, all.
-AT = pytest.mark.parametrize("at", [0, 3, 9])
 
 MakeLoader = Callable[[int], al.DataLoader[Any]]
 
@@ -113,9 +111,23 @@ SYNC = [
 ]
 
 
-@WORKERS
-@AT
-@pytest.mark.parametrize("leave", SYNC, ids=lambda leave: leave.__name__)
+def _cases(ways: list[Callable[..., Any]]) -> list[Any]:
+    """Each way at each moment without workers; with workers moments take turns, but in the slow tests."""
+    moments = (0, 3, 9)
+    return [
+        pytest.param(
+            leave,
+            at,
+            workers,
+            marks=pytest.mark.slow if workers and at != moments[nth % 3] else [],
+            id=f"{leave.__name__}-{at}-{workers}",
+        )
+        for (nth, leave), at, workers in product(enumerate(ways), moments, (0, 2))
+    ]
+
+
+#: The moment is how many batches the loop has had when it is left: none, some, all.
+@pytest.mark.parametrize(("leave", "at", "workers"), _cases(SYNC))
 def test_leaving_a_for_loop_frees_everything(
     leave: Callable[[al.DataLoader[Any], int], None], at: int, workers: int, make_loader: MakeLoader
 ) -> None:
@@ -196,9 +208,7 @@ ASYNC = [
 ]
 
 
-@WORKERS
-@AT
-@pytest.mark.parametrize("leave", ASYNC, ids=lambda leave: leave.__name__)
+@pytest.mark.parametrize(("leave", "at", "workers"), _cases(ASYNC))
 async def test_leaving_an_async_for_loop_frees_everything(
     leave: Callable[..., Any], at: int, workers: int, make_loader: MakeLoader
 ) -> None:
@@ -473,22 +483,13 @@ asyncio.run(main())
 @WORKERS
 @pytest.mark.parametrize("program", [_BLOCKED, _BLOCKED_ASYNC], ids=["for", "async for"])
 def test_ctrl_c_ends_a_blocked_program_promptly_with_a_readable_traceback(
-    program: str, workers: int, stalled: testing.Server, tmp_path: Path
+    program: str, workers: int, stalled: testing.Server, tmp_path: Path, programs: Programs
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(program)
     urls = [stalled.url_of(f"shard-{number:03d}.tar") for number in range(2)]
-    with testing.check_leaks():
-        process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(script), str(workers), *urls],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=subprocess_environment(),
-            start_new_session=True,
-        )
-        assert process.stdout is not None
-        assert process.stdout.readline() == "waiting\n"
+    with testing.check_leaks(), programs.started(script, workers, *urls, new_session=True) as process:
+        assert process.read_line() == "waiting\n"
         wait_for_requests(stalled)
         begun = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers as well
@@ -559,13 +560,13 @@ for batch in loader:
     ids=["an iterator", "an async iterator", "inside the loop"],
 )
 def test_a_program_ends_quietly_with_an_iterator_left_open(
-    program: str, workers: int, make_corpus: Callable[..., Corpus], tmp_path: Path
+    program: str, workers: int, make_corpus: Callable[..., Corpus], tmp_path: Path, programs: Programs
 ) -> None:
     corpus = make_corpus("tar", (40, 40))
     script = tmp_path / "train.py"
     script.write_text(program)
     with testing.check_leaks():
-        run = python(script, str(workers), *corpus.paths)
+        run = programs.run(script, workers, *corpus.paths)
     assert (run.returncode, run.stdout, run.stderr) == (0, "done\n", "")
 
 
@@ -600,28 +601,22 @@ asyncio.run(main())
 
 @WORKERS
 def test_the_last_loader_takes_the_process_that_workers_come_from_with_it(
-    workers: int, make_corpus: Callable[..., Corpus], tmp_path: Path
+    workers: int, make_corpus: Callable[..., Corpus], tmp_path: Path, programs: Programs
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(_CHECKED)
-    run = python(script, str(workers), *make_corpus("tar").paths)
+    run = programs.run(script, workers, *make_corpus("tar").paths)
     assert (run.returncode, run.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_kill_9_of_the_program_leaves_no_process_behind(
-    workers: int, stalled: testing.Server, tmp_path: Path
+    workers: int, stalled: testing.Server, tmp_path: Path, programs: Programs
 ) -> None:
     script = tmp_path / "train.py"
     script.write_text(_BLOCKED)
     urls = [stalled.url_of(f"shard-{number:03d}.tar") for number in range(2)]
-    with testing.check_leaks():
-        process = subprocess.Popen(
-            [sys.executable, str(script), str(workers), *urls],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=subprocess_environment(),
-        )
+    with testing.check_leaks(), programs.started(script, workers, *urls) as process:
         wait_for_requests(stalled)
         process.kill()
         process.communicate()

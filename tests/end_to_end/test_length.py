@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,22 @@ RECIPES: dict[str, Callable[[al.Dataset], al.Dataset]] = {
 }
 
 
-@pytest.mark.parametrize("dealt", ["samples", "whole"])
-@pytest.mark.parametrize(
-    "options", [{"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"batch_size": None}]
-)
-@pytest.mark.parametrize(("ranks", "lanes"), [(1, 1), (1, 4), (2, 4), (3, 6)])
-@pytest.mark.parametrize("name", RECIPES)
+def _cases() -> list[Any]:
+    """Each recipe with each way to deal and to batch, over half of the worlds; over all in the slow tests."""
+    worlds = [(1, 1), (1, 4), (2, 4), (3, 6)]
+    batching: list[dict[str, Any]] = [
+        {"batch_size": 4},
+        {"batch_size": 4, "drop_last": True},
+        {"batch_size": None},
+    ]
+    return [
+        pytest.param(name, *world, options, dealt, marks=pytest.mark.slow if (nth + turn) % 2 else [])
+        for nth, (name, options, dealt) in enumerate(product(RECIPES, batching, ["samples", "whole"]))
+        for turn, world in enumerate(worlds, nth // 3)
+    ]
+
+
+@pytest.mark.parametrize(("name", "ranks", "lanes", "options", "dealt"), _cases())
 @pytest.mark.filterwarnings("ignore:take")
 def test_the_length_is_the_number_of_batches_delivered(
     name: str,

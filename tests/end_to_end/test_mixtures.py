@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,13 @@ from corpus import Corpus
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.plan.counts import Deal
+from asyncloader.plan.state_form import read_state
+from asyncloader.sources.components import places_of
 from asyncloader.sources.shards import Shards
 
 from .harness import LARGEST_STATE_BYTES, assert_resume_everywhere, drained
+from .indexed import write_indexed
 from .worlds import assert_every_world_goes_on
 
 pytestmark = pytest.mark.usefixtures("fork_server")
@@ -143,9 +148,11 @@ def test_every_batch_can_be_resumed_from(mixture: Callable[[Folder], al.Dataset]
     )
 
 
-def test_any_number_of_workers_gives_the_same_batches_and_goes_on_from_any_of_them(folder: Folder) -> None:
+def test_any_number_of_workers_gives_the_same_batches_and_goes_on_from_any_of_them(
+    folder: Folder, assert_resumes: Callable[..., None]
+) -> None:
     recipe = al.mix(folder.recipes(), weights=WEIGHTS, stop="repeat").shuffle(5).take(51)
-    assert_resume_everywhere(
+    assert_resumes(
         lambda workers: al.DataLoader(recipe, 10, num_workers=workers, lanes=3, collate_fn=PAD),
         workers=(0, 2),
     )
@@ -376,13 +383,67 @@ def test_calls_are_counted_in_components_too(ahead: int, folder: Folder) -> None
 
 
 def test_a_rank_that_would_get_nothing_is_refused(folder: Folder) -> None:
-    recipe = al.mix([folder.recipe("jsonl"), folder.recipe("parquet")])
-    al.DataLoader(recipe, 4, rank=0, world_size=4)
-    with pytest.raises(ValueError, match="4 shards cannot be split over 5 ranks"):
-        al.DataLoader(recipe, 4, rank=0, world_size=5)
+    recipe = al.mix([folder.recipe("parquet"), folder.recipe("parquet")])
+    al.DataLoader(recipe, 4, rank=0, world_size=2)
+    with pytest.raises(ValueError, match="2 shards cannot be split over 3 ranks"):
+        al.DataLoader(recipe, 4, rank=0, world_size=3)
     al.DataLoader(al.mix([recipe, folder.recipe("own")]), 4, rank=0, world_size=5)
     with pytest.raises(ValueError, match="1 shards cannot be split over 2 ranks"):
         al.DataLoader(al.zip([recipe, folder.recipe("parquet")]), 4, rank=0, world_size=2)
+
+
+def test_ranks_share_the_shards_of_indexed_components(tmp_path: Path) -> None:
+    """As they share those of a recipe by itself: each component is of one shard."""
+    recipes = [al.from_urls(write_indexed(tmp_path / name, "jsonl", [10])) for name in "abc"]
+    loaders = [
+        al.DataLoader(al.mix(recipes, stop="all"), 1, rank=rank, world_size=8, uneven="ignore")
+        for rank in range(8)
+    ]
+    numbers = [[batch["number"].item() for batch in loader] for loader in loaders]
+    assert sorted(number for rank in numbers for number in rank) == sorted([*range(10)] * 3)
+    assert [len(rank) for rank in numbers] == [len(loader) for loader in loaders] == [4, 4, 4, 4, 4, 4, 3, 3]
+
+
+def test_what_is_zipped_stays_side_by_side_inside_of_other_components(tmp_path: Path) -> None:
+    """By its index the inner one would be cut at other samples than the other, of which shards stay whole."""
+    one = al.from_urls(write_indexed(tmp_path / "one", "jsonl", [7, 2]))
+    other = al.from_urls(write_indexed(tmp_path / "other", "jsonl", [7, 2]))
+    recipe = al.zip({"one": al.concat([one]), "other": other})
+    loader = al.DataLoader(recipe, None, lanes=2)
+    pairs = [(sample["one"]["number"], sample["other"]["number"]) for sample in loader]
+    assert len(pairs) == 9 and all(one == other for one, other in pairs)
+
+
+def _from(name: str, sample: Mapping[str, Any]) -> dict[str, Any]:
+    return {"of": name, "number": sample["number"]}
+
+
+def test_a_position_names_the_sample_that_each_component_goes_on_at(tmp_path: Path) -> None:
+    """As the error of a worker that has died does."""
+    sizes = [3, 4]
+    parts = {
+        name: al.from_urls(write_indexed(tmp_path / name, "jsonl", sizes)).map(partial(_from, name))
+        for name in "abc"
+    }
+    recipe = al.mix(
+        [parts["a"].shuffle(1).repeat(2).repeat(3), al.concat([parts["b"], parts["c"]])], stop="all"
+    )
+    loader = al.DataLoader(recipe, None)
+    delivered, named = [], []
+    for sample in loader:
+        delivered.append((sample["of"], sample["number"]))
+        position = read_state(loader.state_dict()).parts[0].rows[0].position
+        places = places_of(recipe, position, Deal((0,), 1, 0, recipe.order_seed))
+        named.append([(Path(place.shard or "").parent.name, place.number, place.sample) for place in places])
+    checked = set()
+    for step, places_after in enumerate(named, 1):
+        for name, shard, number in places_after:
+            if number < sizes[shard]:  # else the component stands between two shards
+                ours = "a" if name == "a" else "bc"
+                following = next(sample for sample in delivered[step:] if sample[0] in ours)
+                assert following == (name, 1000 * shard + number)
+                checked.add(name)
+    assert checked == set("abc")
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -416,16 +477,16 @@ def _halves(folder: Path, seconds: tuple[int, ...] = (5, 8, 3)) -> dict[str, al.
     return {name: al.from_urls(f"{folder}/{name}-{{0..2}}.jsonl") for name in ("image", "text")}
 
 
-def test_zip_puts_samples_side_by_side_and_resumes(tmp_path: Path) -> None:
+def test_zip_puts_samples_side_by_side_and_resumes(
+    tmp_path: Path, assert_resumes: Callable[..., None]
+) -> None:
     halves = _halves(tmp_path)
     recipe = al.zip([half.shuffle(6, seed=2) for half in halves.values()]).shuffle(4)
     for batch in al.DataLoader(recipe, 3, lanes=2):
         assert batch["image"].tolist() == batch["text"].tolist()
     found = [int(number) for batch in al.DataLoader(recipe, 3, lanes=2) for number in batch["image"]]
     assert len(set(found)) == 16
-    assert_resume_everywhere(
-        lambda workers: al.DataLoader(recipe, 3, num_workers=workers, lanes=2), workers=(0, 2)
-    )
+    assert_resumes(lambda workers: al.DataLoader(recipe, 3, num_workers=workers, lanes=2), workers=(0, 2))
     loader = al.DataLoader(recipe, 3, lanes=2)
     assert len(loader) == len(list(loader))
     assert loader.statistics.components == {}

@@ -16,7 +16,7 @@ from corpus import Corpus, keys_of
 import asyncloader as al
 from asyncloader import testing
 
-from .harness import LARGEST_STATE_BYTES, assert_resume_everywhere, drained, recipe_of
+from .harness import LARGEST_STATE_BYTES, drained, recipe_of
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -65,10 +65,12 @@ RECIPES: dict[str, Recipe] = {
 
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
-def test_every_batch_can_be_resumed_from(recipe: Recipe, make_corpus: Callable[..., Corpus]) -> None:
+def test_every_batch_can_be_resumed_from(
+    recipe: Recipe, make_corpus: Callable[..., Corpus], assert_resumes: Callable[..., None]
+) -> None:
     # Two shards a lane; the first lane has six samples, the second eight, the third six.
     source = recipe_of(make_corpus("jsonl", (3, 0, 4, 3, 8, 2)))
-    assert_resume_everywhere(lambda workers: al.DataLoader(recipe(source), 3, num_workers=workers, lanes=3))
+    assert_resumes(lambda workers: al.DataLoader(recipe(source), 3, num_workers=workers, lanes=3))
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -82,12 +84,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS.keys())
 def test_every_kind_of_batch_can_be_resumed_from(
-    options: dict[str, Any], make_corpus: Callable[..., Corpus]
+    options: dict[str, Any], make_corpus: Callable[..., Corpus], assert_resumes: Callable[..., None]
 ) -> None:
     corpus = make_corpus("jsonl", (3, 0, 4, 3, 8, 2))
     recipe = al.from_urls(corpus.paths) if "collate_fn" in options else recipe_of(corpus)
     defaults = {"lanes": 3}
-    assert_resume_everywhere(
+    assert_resumes(
         lambda workers: al.DataLoader(recipe.shuffle(4), num_workers=workers, **{**defaults, **options}),
         workers=(0, 3) if options["batch_size"] is None else (0, 1, 3),
     )
@@ -95,22 +97,23 @@ def test_every_kind_of_batch_can_be_resumed_from(
 
 @pytest.mark.parametrize("suffix", ["tar", "tar.gz", "tar.zst", "jsonl.gz", "jsonl.zst"])
 def test_every_kind_of_shard_can_be_resumed_from(
-    suffix: str, make_corpus: Callable[..., Corpus], served: testing.Server
+    suffix: str,
+    make_corpus: Callable[..., Corpus],
+    served: testing.Server,
+    assert_resumes: Callable[..., None],
 ) -> None:
     recipe = recipe_of(make_corpus(suffix, (3, 0, 4, 3, 8, 2)), served)
-    assert_resume_everywhere(lambda workers: al.DataLoader(recipe, 3, num_workers=workers, lanes=3))
+    assert_resumes(lambda workers: al.DataLoader(recipe, 3, num_workers=workers, lanes=3))
 
 
 @pytest.mark.parametrize("kind", ["plain", "asynchronous"])
-def test_a_source_of_your_own_can_be_resumed_from(kind: str) -> None:
+def test_a_source_of_your_own_can_be_resumed_from(kind: str, assert_resumes: Callable[..., None]) -> None:
     async def count(topology: al.Topology) -> Any:
         for number in topology.split(range(25)):
             yield number
 
     recipe = al.from_iterable(count if kind == "asynchronous" else lambda t: t.split(range(25)))
-    assert_resume_everywhere(
-        lambda workers: al.DataLoader(recipe.shuffle(4), 3, num_workers=workers, lanes=3)
-    )
+    assert_resumes(lambda workers: al.DataLoader(recipe.shuffle(4), 3, num_workers=workers, lanes=3))
 
 
 def test_the_state_of_a_deep_recipe_with_many_lanes_stays_under_ten_kilobytes(

@@ -14,7 +14,7 @@ from corpus import Corpus
 
 import asyncloader as al
 
-from .harness import assert_resume_everywhere, recipe_of
+from .harness import recipe_of
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -58,15 +58,17 @@ RECIPES: dict[str, Recipe] = {
 
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
 def test_augmented_batches_are_the_same_for_any_number_of_workers_and_from_every_batch_on(
-    recipe: Recipe, make_corpus: Callable[..., Corpus]
+    recipe: Recipe, make_corpus: Callable[..., Corpus], assert_resumes: Callable[..., None]
 ) -> None:
     source = recipe_of(make_corpus("jsonl", (2, 0, 3, 4)))
-    assert_resume_everywhere(lambda workers: al.DataLoader(recipe(source), 3, num_workers=workers, lanes=3))
+    assert_resumes(lambda workers: al.DataLoader(recipe(source), 3, num_workers=workers, lanes=3))
 
 
-def test_a_source_of_your_own_is_augmented_alike_from_every_batch_on() -> None:
+def test_a_source_of_your_own_is_augmented_alike_from_every_batch_on(
+    assert_resumes: Callable[..., None],
+) -> None:
     recipe = al.from_iterable(lambda t: ({"number": n} for n in t.split(range(10))))
-    assert_resume_everywhere(
+    assert_resumes(
         lambda workers: al.DataLoader(
             recipe.shuffle(4).map(_augmented, concurrency=3), 3, num_workers=workers, lanes=3
         )

@@ -109,7 +109,12 @@ def torchrun(program: str, tmp_path: Path, *arguments: str) -> list[list[str]]:
 
 @pytest.mark.parametrize(
     ("program", "workers"),
-    [(_BY_ENVIRONMENT, 0), (_BY_ENVIRONMENT, 2), (_BY_PROCESS_GROUP, 2)],
+    # Without workers a group's ranks read below, and train.
+    [
+        pytest.param(_BY_ENVIRONMENT, 0, marks=pytest.mark.slow),
+        (_BY_ENVIRONMENT, 2),
+        (_BY_PROCESS_GROUP, 2),
+    ],
     ids=["environment", "environment, 2 workers", "process group, 2 workers"],
 )
 def test_two_ranks_read_the_dataset_exactly_once(

@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 from corpus import Corpus
+from programs import Programs
 
 import asyncloader as al
 from asyncloader import testing
 
-from .harness import python, recipe_of
+from .harness import recipe_of
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -177,7 +178,7 @@ def test_a_store_error_within_the_users_own_iterable_keeps_the_users_frames(
     assert "in mine" in shown and "resuming" not in shown
 
 
-def test_of_many_workers_one_tells_what_all_have_met(tmp_path: Path) -> None:
+def test_of_many_workers_one_tells_what_all_have_met(tmp_path: Path, programs: Programs) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import asyncloader as al, sys\n"
@@ -186,13 +187,13 @@ def test_of_many_workers_one_tells_what_all_have_met(tmp_path: Path) -> None:
     )
     # All four are refused at the same time, while the program begins to close them.
     with testing.serve({}, [testing.Delay(0.3)]) as server:
-        run = python(script, *[server.url_of(f"{n}.tar") for n in range(8)])
+        run = programs.run(script, *[server.url_of(f"{n}.tar") for n in range(8)])
     assert run.returncode == 1
     assert run.stderr.count("Traceback") == 1 and run.stderr.count("404 Not Found") == 1, run.stderr
     assert len(run.stderr.splitlines()) < MOST_LINES
 
 
-def test_of_many_workers_one_tells_of_the_users_error(tmp_path: Path) -> None:
+def test_of_many_workers_one_tells_of_the_users_error(tmp_path: Path, programs: Programs) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import asyncloader as al, time\n"
@@ -202,14 +203,16 @@ def test_of_many_workers_one_tells_of_the_users_error(tmp_path: Path) -> None:
         "recipe = al.from_iterable(lambda topology: topology.split(range(8))).map(fail)\n"
         "list(al.DataLoader(recipe, num_workers=4))\n"
     )
-    run = python(script)
+    run = programs.run(script)
     assert run.returncode == 1
     assert run.stderr.count("Traceback") == 1 and run.stderr.count("ValueError: mine: 0") == 1, run.stderr
     assert run.stderr.count("ValueError") == 2, "its line of code, and the error itself"
     assert len(run.stderr.splitlines()) < MOST_LINES, run.stderr
 
 
-def test_an_error_while_a_job_is_closed_is_printed_as_nobody_else_hears_of_it(tmp_path: Path) -> None:
+def test_an_error_while_a_job_is_closed_is_printed_as_nobody_else_hears_of_it(
+    tmp_path: Path, programs: Programs
+) -> None:
     script = tmp_path / "train.py"
     script.write_text(
         "import asyncloader as al\n"
@@ -221,5 +224,5 @@ def test_an_error_while_a_job_is_closed_is_printed_as_nobody_else_hears_of_it(tm
         "for batch in al.DataLoader(al.from_iterable(samples), num_workers=1):\n"
         "    break\n"
     )
-    run = python(script)
+    run = programs.run(script)
     assert run.returncode == 0 and run.stderr.count("ValueError: not closed") == 1, run.stderr

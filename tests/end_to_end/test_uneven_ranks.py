@@ -62,6 +62,7 @@ def run(seed, policy):
                 numbers += batch["number"].tolist()
                 assert al.is_empty(batch) == (len(batch["tokens"]) == 0)
                 empty += al.is_empty(batch)
+                batch.clear()  # it is the consumer's, empty ones too
         except al.RanksError as error:
             raised = str(error)
     stopped = any("was stopped" in str(warning.message) for warning in told)

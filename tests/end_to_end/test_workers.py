@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from corpus import Corpus
+from programs import Programs
 from torch.utils.data import get_worker_info
 
 import asyncloader as al
@@ -340,7 +341,7 @@ def test_a_program_given_by_c_runs_too() -> None:
     assert (run.returncode, run.stdout, run.stderr) == (0, _PRINTED, "")
 
 
-def test_a_module_beside_the_script_is_found_in_the_workers(tmp_path: Path) -> None:
+def test_a_module_beside_the_script_is_found_in_the_workers(tmp_path: Path, programs: Programs) -> None:
     (tmp_path / "beside.py").write_text("def double(number):\n    return 2 * number\n")
     script = tmp_path / "train.py"
     script.write_text(
@@ -348,7 +349,7 @@ def test_a_module_beside_the_script_is_found_in_the_workers(tmp_path: Path) -> N
         "recipe = al.from_iterable(lambda t: t.split(range(4))).map(beside.double)\n"
         "print([int(number) for number in al.DataLoader(recipe, None, num_workers=2)])\n"
     )
-    run = python(script)
+    run = programs.run(script)
     assert (run.returncode, run.stdout, run.stderr) == (0, "[0, 2, 4, 6]\n", "")
 
 

@@ -6,11 +6,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from programs import Programs
 from servers import run_moto
 
 import asyncloader as al
@@ -94,22 +95,34 @@ STEPS = {
 _LIMIT_S = 110
 
 
-def run(*command: str, limit_s: float = _LIMIT_S, fails: bool = False) -> str:
-    """What a Python program prints; its own words if it fails and should not."""
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        # More threads wait for each other, spinning, where cores are few and others use them too.
-        "OMP_NUM_THREADS": "1",
-    }
+# More threads wait for each other, spinning, where cores are few and others use them too.
+_ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def run(programs: Programs) -> Callable[..., str]:
+    """What an example prints; its own words if it fails."""
+
+    def run(script: Path, *arguments: str) -> str:
+        options = {"more": _ONE_THREAD, "strict": False, "one_output": True}
+        ran = programs.run(script, *arguments, timeout=_LIMIT_S, **options)
+        assert ran.returncode == 0, ran.stdout
+        return ran.stdout
+
+    return run
+
+
+def run_module(*command: str, fails: bool = False) -> str:
+    """What ``python -m`` prints; its own words if it fails and should not."""
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     ran = subprocess.run(
-        [sys.executable, *command],
-        env=environment,
+        [sys.executable, "-m", *command],
+        env={**os.environ, **_ONE_THREAD, "PYTHONPATH": path},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=limit_s,
+        timeout=_LIMIT_S,
         check=False,
     )
     assert bool(ran.returncode) == fails, ran.stdout
@@ -122,8 +135,8 @@ def test_every_example_is_run_here() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_quickstart_names_its_steps_and_prints_a_receipt_that_adds_up() -> None:
-    printed = run(str(EXAMPLES / "quickstart.py"))
+def test_quickstart_names_its_steps_and_prints_a_receipt_that_adds_up(run: Callable[..., str]) -> None:
+    printed = run(EXAMPLES / "quickstart.py")
     receipt = dict(re.findall(r"^  ([a-z ]+?) {2,}(.*)$", printed, re.MULTILINE))
     steps = [re.search(rf"^{number}\. {step}", printed, re.MULTILINE) for number, step in STEPS.items()]
     assert all(steps), printed
@@ -141,15 +154,15 @@ def test_quickstart_names_its_steps_and_prints_a_receipt_that_adds_up() -> None:
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("example", SAYS)
-def test_example_runs_and_says_what_it_found(example: str) -> None:
+def test_example_runs_and_says_what_it_found(example: str, run: Callable[..., str]) -> None:
     if example == "hugging_face.py" and not find_spec("datasets"):
         pytest.skip("datasets is in the dependency group 'interop'")
-    printed = run(str(EXAMPLES / example))
+    printed = run(EXAMPLES / example)
     assert re.search(SAYS[example], printed), printed
 
 
 @pytest.mark.timeout(120)
-def test_stream_object_store_takes_a_bucket_by_its_url(tmp_path: Path) -> None:
+def test_stream_object_store_takes_a_bucket_by_its_url(tmp_path: Path, run: Callable[..., str]) -> None:
     shards = tmp_path / "shards"
     shards.mkdir()
     _write_texts(shards, count=40)
@@ -163,7 +176,7 @@ def test_stream_object_store_takes_a_bucket_by_its_url(tmp_path: Path) -> None:
         # The second run asks of each shard in the cache whether it is still the same.
         for _ in range(2):
             printed = run(
-                str(EXAMPLES / "stream_object_store.py"), "s3://mine/some/where/", "--workers", "2",
+                EXAMPLES / "stream_object_store.py", "s3://mine/some/where/", "--workers", "2",
                 "--endpoint", s3.endpoint, "--anonymous", "--cache-dir", str(tmp_path / "cache"),
             )  # fmt: skip
             assert re.search(r"^40 samples, .*\nNetworkCounts\(requests=8,", printed, re.MULTILINE), printed
@@ -171,21 +184,8 @@ def test_stream_object_store_takes_a_bucket_by_its_url(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(120)
 def test_the_tests_of_a_pipeline_pass() -> None:
-    printed = run("-m", "pytest", "-p", "no:cacheprovider", str(EXAMPLES / "test_pipeline.py"))
+    printed = run_module("pytest", "-p", "no:cacheprovider", str(EXAMPLES / "test_pipeline.py"))
     assert "3 passed" in printed
-
-
-@pytest.mark.timeout(250)
-def test_torchrun_goes_on_from_the_checkpoint_without_losing_or_repeating_a_sample(tmp_path: Path) -> None:
-    def torchrun(*arguments: str) -> str:
-        script = str(EXAMPLES / "train_torchrun.py")
-        return run(
-            "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script,
-            "--folder", str(tmp_path), *arguments,
-        )  # fmt: skip
-
-    assert "10 steps; seen 160 of 512 samples, 0 duplicates" in torchrun("--stop-after", "10")
-    assert "22 steps; seen 512 of 512 samples, 0 duplicates" in torchrun()
 
 
 @pytest.mark.timeout(250)
@@ -193,10 +193,10 @@ def test_a_killed_run_goes_on_with_fewer_ranks_from_their_merged_states(tmp_path
     def torchrun(ranks: int, *arguments: str, fails: bool = False) -> str:
         script, launcher = (
             str(EXAMPLES / "resume_torchrun.py"),
-            ("-m", "torch.distributed.run", "--standalone"),
+            ("torch.distributed.run", "--standalone"),
         )
         more = ("--nproc-per-node", str(ranks), script, "--folder", str(tmp_path), *arguments)
-        return run(*launcher, *more, fails=fails)
+        return run_module(*launcher, *more, fails=fails)
 
     assert "Signal 9 (SIGKILL)" in torchrun(2, "--die-at", "9", fails=True)
     # Of 64 batches, 16 were in the checkpoint of the eighth step.
@@ -207,7 +207,7 @@ def test_a_killed_run_goes_on_with_fewer_ranks_from_their_merged_states(tmp_path
 @pytest.mark.timeout(250)
 def test_uneven_ranks_take_equal_steps() -> None:
     script = str(EXAMPLES / "uneven_ranks.py")
-    told = run("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script)
+    told = run_module("torch.distributed.run", "--standalone", "--nproc-per-node", "2", script)
     assert "rank 0: 34 steps, 130 samples, 0 empty batches" in told
     assert "rank 1: 34 steps, 14 samples, 30 empty batches" in told
 
@@ -216,20 +216,20 @@ def test_uneven_ranks_take_equal_steps() -> None:
 def test_the_program_for_torchrun_says_so_when_run_alone() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "RANK"}
     environment["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, str(EXAMPLES / "train_torchrun.py")]
+    command = [sys.executable, str(EXAMPLES / "resume_torchrun.py"), "--folder", "unused"]
     ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_LIMIT_S)
     assert ran.returncode == 2 and "run it with torchrun: torchrun --nproc-per-node 2" in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
 @pytest.mark.timeout(120)
-def test_readme_streams_every_sample_of_its_shards(tmp_path: Path) -> None:
+def test_readme_streams_every_sample_of_its_shards(tmp_path: Path, run: Callable[..., str]) -> None:
     keys = _write_texts(tmp_path, count=300)
     source = (EXAMPLES / "readme.py").read_text()
     assert source.count(BUCKET) == 1
     script = tmp_path / "readme.py"
     script.write_text(source.replace(BUCKET, str(tmp_path / "train-{00000..00007}.tar")))
-    printed = run(str(script))
+    printed = run(script)
     shapes = re.findall(r"torch\.Size\(\[(\d+), \d+\]\) tensor\((\d+)\)", printed)
     assert sum(int(samples) for samples, _ in shapes) == len(keys)
     assert sum(int(length) for _, length in shapes) == sum(len(key) for key in keys)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,11 +13,37 @@ from asyncloader._flow.readahead import ReadAhead
 
 def claims_of(budget: Budget, count: int) -> tuple[list[Claim], list[int]]:
     """A claim for each lane, and the list of those that were called."""
-    called: list[int] = []
     claims = [budget.claim(lane) for lane in range(count)]
-    for claim in claims:
-        claim.on_room = lambda lane=claim.lane: called.append(lane)  # type: ignore[misc]
-    return claims, called
+    return claims, called_of(claims)
+
+
+def called_of(claims: Sequence[Claim]) -> list[int]:
+    """The numbers of those claims that were called, from now on."""
+    called: list[int] = []
+    for number, claim in enumerate(claims):
+        claim.on_room = lambda number=number: called.append(number)  # type: ignore[misc]
+    return called
+
+
+class Takers:
+    """Who take parts ahead, and need the one that is due; see to it that they keep within ``total``."""
+
+    def __init__(self, claims: Sequence[Claim], called: list[int], total: int) -> None:
+        self._claims, self._called, self._total = claims, called, total
+        self._parts: list[list[int]] = [[] for _ in claims]
+
+    def step(self, due: int, ahead: list[int], size: int) -> None:
+        """Those of ``ahead``, and those called, take what they may; the one that is due takes one and frees
+        one."""
+        for other in ahead + self._called:
+            if self._claims[other].take(size, is_needed=not self._parts[other]):
+                self._parts[other].append(size)
+        self._called.clear()
+        if not self._parts[due]:
+            assert self._claims[due].take(size, is_needed=True)
+            self._parts[due].append(size)
+        assert sum(map(sum, self._parts)) <= self._total + size
+        self._claims[due].free(self._parts[due].pop(0))
 
 
 def test_a_lane_takes_its_share_and_leaves_the_others_theirs() -> None:
@@ -89,6 +117,21 @@ def test_lanes_share_what_is_of_use_and_are_called_when_that_grows() -> None:
     assert third.take(50) and first.take(60)
 
 
+def test_what_is_set_aside_is_of_all_there_is_and_not_of_what_the_link_needs() -> None:
+    budget = Budget(100, [0], ReadAhead(20, 100))
+    reader, other = budget.claim(0), budget.claim(0)
+    reader.answered()
+    assert reader.take(20)
+    assert not other.set_aside(60, 0.5), "more than half of what there is"
+    assert other.set_aside(50, 0.5) and not other.set_aside(40, 0.5)
+    assert budget.allowed_bytes == 20
+    assert other.set_aside(30, 0.5) and not other.set_aside(1, 0.5)
+    reader.free(5)
+    assert reader.take(5) and not reader.take(1)
+    other.close()
+    assert other.set_aside(50, 0.5)
+
+
 def test_a_closed_claim_gives_all_back_and_is_called_no_more() -> None:
     budget = Budget(100, range(2))
     claims, called = claims_of(budget, 2)
@@ -110,21 +153,10 @@ def test_every_lane_comes_through_within_the_total(
 ) -> None:
     """Lanes in turn need parts of any size; the others take ahead what they may."""
     budget = Budget(total, range(count))
-    claims, called = claims_of(budget, count)
-    parts: list[list[int]] = [[] for _ in claims]
+    takers = Takers(*claims_of(budget, count), total)
     for step, size in enumerate(sizes):
-        lane = step % count
-        budget.pass_turn(lane)
-        ahead = data.draw(st.lists(st.integers(0, count - 1), max_size=5))
-        for other in ahead + called:
-            if claims[other].take(size, is_needed=not parts[other]):
-                parts[other].append(size)
-        called.clear()
-        if not parts[lane]:
-            assert claims[lane].take(size, is_needed=True)
-            parts[lane].append(size)
-        assert sum(map(sum, parts)) <= total + size
-        claims[lane].free(parts[lane].pop(0))
+        budget.pass_turn(step % count)
+        takers.step(step % count, data.draw(st.lists(st.integers(0, count - 1), max_size=5)), size)
 
 
 def test_parts_of_a_lane_divide_its_share() -> None:
@@ -142,9 +174,7 @@ def test_of_a_lanes_parts_the_one_that_it_waits_for_gets_what_it_needs() -> None
     budget = Budget(100, range(2))
     parts = [budget.portion(0, number, 0.5) for number in range(2)]
     claims = [part.claim(0) for part in parts]
-    called: list[int] = []
-    for number, claim in enumerate(claims):
-        claim.on_room = lambda number=number: called.append(number)  # type: ignore[misc]
+    called = called_of(claims)
     other = budget.claim(1)
     assert other.take(100)
     budget.pass_turn(1)
@@ -179,21 +209,9 @@ def test_every_part_of_every_lane_comes_through_within_the_total(
     budget = Budget(total, range(3))
     portions = [budget.portion(lane, number, 0.5) for lane in range(3) for number in range(2)]
     claims = [portion.claim(9) for portion in portions]
-    called: list[int] = []
-    for number, claim in enumerate(claims):
-        claim.on_room = lambda number=number: called.append(number)  # type: ignore[misc]
-    parts: list[list[int]] = [[] for _ in claims]
+    takers = Takers(claims, called_of(claims), total)
     for step, size in enumerate(sizes):
         budget.pass_turn(step % 3)
         due = step % 3 * 2 + data.draw(st.integers(0, 1))
         portions[due].wait()
-        ahead = data.draw(st.lists(st.integers(0, 5), max_size=5))
-        for other in ahead + called:
-            if claims[other].take(size, is_needed=not parts[other]):
-                parts[other].append(size)
-        called.clear()
-        if not parts[due]:
-            assert claims[due].take(size, is_needed=True)
-            parts[due].append(size)
-        assert sum(map(sum, parts)) <= total + size
-        claims[due].free(parts[due].pop(0))
+        takers.step(due, data.draw(st.lists(st.integers(0, 5), max_size=5)), size)

@@ -148,3 +148,48 @@ def test_the_thread_does_not_keep_its_producer_alive() -> None:
 
 def test_closing_one_that_was_never_started_does_nothing() -> None:
     Producer[Any](lambda: count(1, []), 1, int, "never-started").close()
+
+
+def test_one_that_another_one_has_started_is_joined_by_it() -> None:
+    inner_ended = threading.Event()
+    outcomes: list[bool] = []
+
+    def generate_inner() -> Pairs:
+        try:
+            yield from count(1000, [])
+        finally:
+            time.sleep(0.1)
+            inner_ended.set()
+
+    def generate() -> Pairs:
+        inner = Producer[Any](generate_inner, 1, int, "asyncloader-inner")
+        inner.start()
+        try:
+            while True:
+                yield inner.receive(), 1
+        finally:
+            inner.close()
+            outcomes.append(inner_ended.is_set())
+
+    outer = Producer[Any](generate, 1, int, "asyncloader-outer")
+    outer.start()
+    outer.receive()
+    with testing.check_leaks():
+        outer.close()
+        assert outcomes == [True]
+
+
+def test_another_thread_of_the_library_does_not_wait_for_it() -> None:
+    release = threading.Event()
+
+    def generate() -> Pairs:
+        release.wait()
+        yield 1, 1
+
+    producer = producer_of(generate)
+    # As a garbage collection may close it wherever it runs.
+    collecting = threading.Thread(target=producer.close, name="asyncloader-engine")
+    collecting.start()
+    collecting.join(1)
+    assert not collecting.is_alive()
+    release.set()

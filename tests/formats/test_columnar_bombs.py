@@ -118,3 +118,47 @@ def test_a_chunk_knows_whether_its_values_are_bytes() -> None:
     footer = content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
     chunks: list[Chunk] = parse_footer(footer).groups[0].chunks
     assert [(chunk.is_bytes, chunk.values) for chunk in chunks] == [(False, 1), (True, 1)]
+
+
+# --- Arrow ---
+
+
+def arrow_of(kind: str, table: pa.Table, codec: str | None) -> bytes:
+    """One batch, as a file or a stream."""
+    out = io.BytesIO()
+    make = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}[kind]
+    with make(out, table.schema, options=pa.ipc.IpcWriteOptions(compression=codec)) as writer:
+        writer.write_table(table)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["file", "stream"])
+@pytest.mark.parametrize("of", ["batch", "dictionary"])
+def test_a_batch_that_becomes_hundreds_of_megabytes_is_refused_before_it_does(kind: str, of: str) -> None:
+    long = pa.array([bytes(257 * MiB)])
+    column = long if of == "batch" else pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), long)
+    content = arrow_of(kind, pa.table({"a": column}), "zstd")
+    del long, column
+    assert len(content) < MiB
+    with memory_of_pyarrow() as pool, pytest.raises(FormatError, match="made to use up memory"):
+        read("arrow", content)
+    assert pool.max_memory() < MiB
+
+
+@pytest.mark.parametrize("kind", ["file", "stream"])
+def test_many_buffers_that_become_hundreds_of_megabytes_together_are_refused(kind: str) -> None:
+    column = np.zeros(2 * MiB, np.int64)
+    content = arrow_of(kind, pa.table({f"{number}": column for number in range(17)}), "zstd")
+    with memory_of_pyarrow() as pool, pytest.raises(FormatError, match=f"are to become {17 * 16 * MiB}"):
+        read("arrow", content)
+    assert pool.max_memory() < MiB
+
+
+@pytest.mark.parametrize("kind", ["file", "stream"])
+@pytest.mark.parametrize("codec", [None, "zstd", "lz4"])
+def test_batches_of_arrow_that_compress_little_may_be_as_large_as_they_are(
+    kind: str, codec: str | None
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 255, 32 * MiB, np.uint8)
+    content = arrow_of(kind, pa.table({"a": noise}), codec)
+    assert sum(map(len, read("arrow", content).blocks)) == 32 * MiB

@@ -37,7 +37,7 @@ class Listed:
     closed: int = 0
     handed_on: int = 0
 
-    shard_count = None
+    most_lanes = None
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         self.opened.append(lane)

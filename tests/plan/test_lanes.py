@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from asyncloader.plan.lanes import (
     Rotation,
-    check_samples,
-    check_shards,
+    check_ranks,
     choose_lanes,
     rank_lanes,
     worker_lanes,
@@ -62,12 +61,12 @@ def test_a_number_of_lanes_that_is_none_is_refused(lanes: object) -> None:
 
 
 def test_fewer_shards_than_ranks_are_refused_and_as_many_are_not() -> None:
-    check_shards(3, World(0, 3))
-    with pytest.raises(ValueError, match="2 shards cannot be split over 3 ranks: 1 of them"):
-        check_shards(2, World(0, 3))
-    check_samples(3, World(0, 3))
-    with pytest.raises(ValueError, match="hold 2 samples, which cannot be split over 3 ranks: 1 of them"):
-        check_samples(2, World(0, 3))
+    check_ranks(3, World(0, 3))
+    with pytest.raises(ValueError, match=r"2 shards cannot be split over 3 ranks: 1 of them.*by an index"):
+        check_ranks(2, World(0, 3))
+    with pytest.raises(ValueError, match=r"2 samples cannot be split over 3 ranks: 1 of them.* ranks$"):
+        check_ranks(2, World(0, 3), "samples")
+    check_ranks(0, World())
 
 
 def played(lengths: list[int], delivered: list[int] | None = None) -> list[int]:

@@ -203,6 +203,7 @@ four = states_of(4, ROWS)
     [
         ([], "expected the state of each rank, but got none"),
         (four[0], r"expected a list of states, one of each rank, but got a dict; pass \[state, \.\.\.\]"),
+        (None, "expected a list of states, one of each rank, but got a NoneType"),
         (four[:3], "expected the states of all 4 ranks, but of rank 3 there is none: what was delivered"),
         ([four[1]], "all 4 ranks, but of ranks 0, 2, 3 there is none"),
         ([*four, four[2]], "expected one state of each rank, but rank 2 came twice"),
@@ -251,6 +252,7 @@ def test_one_rank_s_state_in_another_world_is_refused_with_the_numbers(size: int
         {"1": [3, [], [[1, -1, 0]]]},
         {"1": [3, [], [[1]]]},
         {"1": [3, [["shard"]], [[1, 1, 0]]]},
+        {"1": [3, [["shard"], [7]], [[1, 1, 0, 2, 2]]]},
         {"1": [-3, [], []]},
         {"1": [3, []]},
         {"2": [3, [], []]},

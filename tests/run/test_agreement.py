@@ -56,11 +56,17 @@ def test_all_go_on_while_all_have_a_batch(join: Any) -> None:
     assert [rank.steps for rank in ranks] == [5] * RANKS
 
 
-@pytest.mark.parametrize(("policy", "verdict"), [("stop", Verdict.END), ("pad", Verdict.GO_WITH_EMPTY)])
+@pytest.mark.parametrize(("policy", "verdict"), [("stop", Verdict.END), ("pad", Verdict.GO)])
 def test_one_that_runs_dry_is_met_by_all(join: Any, policy: Policy, verdict: Verdict) -> None:
     ranks = join(policy)
     settle(ranks, True, True, True)
     assert settle(ranks, True, False, True) == [verdict] * RANKS
+
+
+def test_an_empty_batch_is_shared_at_the_first_step_alone(join: Any) -> None:
+    ranks = join("pad")
+    assert settle(ranks, True, False, True) == [Verdict.GO_WITH_EMPTY] * RANKS
+    assert settle(ranks, True, False, True) == [Verdict.GO] * RANKS
 
 
 def test_raise_is_raised_by_all_at_the_same_step(join: Any) -> None:
@@ -141,13 +147,14 @@ def test_a_later_pass_connects_no_more(join: Any, store: TCPStore, monkeypatch: 
     one_pass()
 
 
-def test_the_store_does_not_grow_with_the_steps(join: Any, store: TCPStore) -> None:
-    ranks = join()
+@pytest.mark.parametrize("others_have", [True, False])
+def test_the_store_does_not_grow_with_the_steps(join: Any, store: TCPStore, others_have: bool) -> None:
+    ranks = join("pad")
     settle(ranks, True, True, True)
     settle(ranks, True, True, True)
     keys = store.num_keys()
     for _ in range(20):
-        settle(ranks, True, True, True)
+        settle(ranks, True, others_have, others_have)
     assert store.num_keys() == keys
 
 

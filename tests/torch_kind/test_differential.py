@@ -282,14 +282,18 @@ def cases(draw: Any, datasets: Any, wrong: Any = _MAYBE_WRONG) -> Case:
     )
 
 
+SLOW = [pytest.mark.slow, pytest.mark.timeout(600)]
+
+
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("count", [700, pytest.param(4000, marks=SLOW)])
 def test_without_workers_everything_is_as_in_torch(
-    record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
+    count: int, record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: set[Case] = set()
     loaded: set[Case] = set()
 
-    @settings(max_examples=2000, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
     @given(cases(list(MAPS) + list(ITERABLES) * 2))
     def compare(case: Case) -> None:
         seen.add(case)
@@ -302,7 +306,7 @@ def test_without_workers_everything_is_as_in_torch(
     compare()
     show(record_property, capsys, "without workers", seen, loaded)
     assert len(seen) >= 500
-    assert len(loaded) >= 500
+    assert len(loaded) >= 200
 
 
 _WITH_WORKERS = st.fixed_dictionaries(
@@ -320,13 +324,14 @@ _WITH_WORKERS = st.fixed_dictionaries(
 # torch's own iterator, when it was refused: its __del__ misses what its constructor had not come to.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(180)
+@pytest.mark.parametrize("count", [40, pytest.param(400, marks=SLOW)])
 def test_with_workers_everything_is_as_in_torch(
-    record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
+    count: int, record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: set[Case] = set()
     loaded: set[Case] = set()
 
-    @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=count, deadline=None, suppress_health_check=list(HealthCheck))
     @given(cases(list(MAPS) + list(ITERABLES) * 2, _WITH_WORKERS), st.booleans())
     def compare(case: Case, with_async: bool) -> None:
         options = dict(case.given)
@@ -350,7 +355,7 @@ def test_with_workers_everything_is_as_in_torch(
 
     compare()
     show(record_property, capsys, "with workers", seen, loaded)
-    assert len(seen) >= 40
+    assert len(seen) >= count // 2
 
 
 def show(

@@ -216,14 +216,18 @@ _ENDS = """
 """
 
 
-@pytest.mark.parametrize("door", ["sync", "async"])
+# One door each, and the other in the slow tests; what an interrupt does is asyncio's or not: it has both.
 @pytest.mark.parametrize(
-    ("way", "method", "persistent"),
+    ("door", "way", "method", "persistent"),
     [
-        ("exit", "fork", "no"),
-        ("end", "fork", "persistent"),
-        ("interrupt", "fork", "persistent"),
-        ("interrupt", "spawn", "no"),
+        ("sync", "exit", "fork", "no"),
+        ("async", "end", "fork", "persistent"),
+        ("sync", "interrupt", "fork", "persistent"),
+        ("async", "interrupt", "spawn", "no"),
+        pytest.param("async", "exit", "fork", "no", marks=pytest.mark.slow),
+        pytest.param("sync", "end", "fork", "persistent", marks=pytest.mark.slow),
+        pytest.param("async", "interrupt", "fork", "persistent", marks=pytest.mark.slow),
+        pytest.param("sync", "interrupt", "spawn", "no", marks=pytest.mark.slow),
     ],
 )
 def test_the_end_of_the_process_is_the_end_of_its_workers(

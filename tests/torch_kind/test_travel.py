@@ -140,8 +140,18 @@ _FOUND = [
 ]
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("library", ["ours", "torch"])
+# Of torch one start method, as what it gives is no claim about us; of ours one that prepares a main module.
+@pytest.mark.parametrize(
+    ("library", "method"),
+    [
+        ("ours", "fork"),
+        ("ours", "spawn"),
+        pytest.param("ours", "forkserver", marks=pytest.mark.slow),
+        ("torch", "spawn"),
+        pytest.param("torch", "forkserver", marks=pytest.mark.slow),
+        pytest.param("torch", "fork", marks=pytest.mark.slow),
+    ],
+)
 def test_classes_of_a_script_come_back_as_what_they_are(tmp_path: Path, library: str, method: str) -> None:
     assert run_script(tmp_path, _OF_MAIN, library, method) == _FOUND
 
@@ -193,7 +203,8 @@ _BY_VALUE = """
 """
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+# Those of multiprocessing's fork server are prepared as those that it spawns: one of the two each.
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])
 def test_classes_that_travelled_by_value_come_back_as_what_they_were(tmp_path: Path, method: str) -> None:
     assert run_script(tmp_path, _BY_VALUE, method) == [
         [True, True, 0, 0, 3],
@@ -203,7 +214,7 @@ def test_classes_that_travelled_by_value_come_back_as_what_they_were(tmp_path: P
     ]
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_without_a_file_everything_of_main_travels_by_value(method: str) -> None:
     program = textwrap.dedent(f"""
         import asyncloader as al

@@ -340,8 +340,10 @@ def test_a_time_out_says_which_worker_was_at_which_batch_and_the_batch_still_com
 
 
 def contexts() -> list[Any]:
+    """Each by its name, and one that is given as what the name stands for."""
     names = ["fork", "spawn", "forkserver"]
-    return names + [multiprocessing.get_context(name) for name in names]
+    given = [multiprocessing.get_context(name) for name in names]
+    return [*names, given[0], *(pytest.param(each, marks=pytest.mark.slow) for each in given[1:])]
 
 
 @pytest.mark.parametrize(
@@ -375,7 +377,8 @@ def test_lambdas_and_local_classes_reach_workers_of_every_start_method(context: 
     assert list(loader) == [("made", [1, 11]), ("made", [21])]
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+# Spawned workers of scripts are those of test_travel.
+@pytest.mark.parametrize("method", [pytest.param("spawn", marks=pytest.mark.slow), "forkserver"])
 def test_a_script_with_everything_in_main_works_with_every_start_method(tmp_path: Path, method: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(
@@ -471,9 +474,10 @@ def test_torchs_own_data_pipes_are_sharded_with_every_start_method(method: str) 
         from torch.utils.data.datapipes.iter import IterableWrapper
     pipe = IterableWrapper(range(8)).shuffle().sharding_filter()
     found = []
-    for loader_class in (al.DataLoader, TORCH):
+    # Torch's own give the same however they start; it takes long to spawn them.
+    for loader_class, start in ((al.DataLoader, method), (TORCH, "fork")):
         torch.manual_seed(1)
-        loader = loader_class(pipe, None, shuffle=True, num_workers=2, multiprocessing_context=method)
+        loader = loader_class(pipe, None, shuffle=True, num_workers=2, multiprocessing_context=start)
         found.append(list(loader))
     assert found[0] == found[1]
     assert sorted(found[0]) == list(range(8))

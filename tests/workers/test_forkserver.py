@@ -152,8 +152,18 @@ def test_a_server_that_is_still_starting_can_be_closed() -> None:
         assert time.monotonic() - began < 0.5
 
 
+def test_what_is_preloaded_is_there_in_the_workers_that_follow(server: ForkServer) -> None:
+    def job() -> Iterator[tuple[bool, None]]:
+        yield "wave" in sys.modules, None
+
+    server.preload(["wave", "no_such_module_anywhere"])
+    server.preload(["wave"])
+    with WorkerPool([job], prefetch=1, server=server) as pool:
+        assert pool.workers[0].receive()[0] is True
+
+
 def test_a_failing_import_is_told_in_the_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "uvloop.py").write_text("raise ImportError('broken on purpose')\n")
+    (tmp_path / "cloudpickle.py").write_text("raise ImportError('broken on purpose')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     with check_leaks(), pytest.raises(RuntimeError, match="broken on purpose"):
         WorkerPool([answers], prefetch=1, server=_started()).start()
@@ -179,9 +189,10 @@ def test_a_library_that_starts_threads_at_import_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
-    (tmp_path / "uvloop.py").write_text(thread)
+    (tmp_path / "threaded.py").write_text(thread)
     monkeypatch.syspath_prepend(str(tmp_path))
     server = _started()
+    server.preload(["threaded"])
     with check_leaks(), pytest.raises(RuntimeError, match="2 threads"):
         WorkerPool([answers], prefetch=1, server=server).start()
     server.close()

@@ -13,11 +13,12 @@ from ...errors import FormatError
 from ...types import Layout, Planning, Span
 from .._push import describe_bytes
 from ..compression import SIGNATURE_BYTES, compression_of
-from .arrow_file import ArrowFileDecoder
+from .arrow_file import ArrowFileDecoder, Place
 from .arrow_stream import ArrowStreamDecoder
 from .flatbuffers import Table
 from .footers import Footers, read_footer
 from .importing import arrow
+from .messages import CONTINUATION
 from .selection import Selection
 from .spans import HeldSpans, merge
 
@@ -25,7 +26,6 @@ __all__ = ["plan_arrow"]
 
 _MAGIC = b"ARROW1"
 _FEATHER_1_MAGIC = b"FEA1"
-_CONTINUATION = b"\xff\xff\xff\xff"
 _HEAD_BYTES = 4 << 10
 
 # Offset, length of the metadata, and length of the body (``File.fbs``).
@@ -61,21 +61,21 @@ def plan_arrow(
     table = Table(footer[: -len(_MAGIC) - 4], "the footer")
     # Dictionaries first: the batches, wherever they are, need them.
     dictionaries, batches = (
-        [_span_of(block, head.length - len(footer)) for block in table.structs(field, _BLOCK)]
+        [_place_of(block, head.length - len(footer)) for block in table.structs(field, _BLOCK)]
         for field in (_DICTIONARIES, _BATCHES)
     )
     groups = [[*dictionaries, batches[0]], *([batch] for batch in batches[1:])] if batches else []
-    merged, complete = merge(groups)
+    merged, complete = merge([[Span(place.start, place.stop) for place in group] for group in groups])
     file = partial(HeldSpans, merged, head.length, footer)
-    return Layout(tuple(merged), partial(ArrowFileDecoder, file, complete, selection, start_sample))
+    return Layout(tuple(merged), partial(ArrowFileDecoder, file, groups, complete, selection, start_sample))
 
 
-def _span_of(block: tuple[int, ...], stop: int) -> Span:
+def _place_of(block: tuple[int, ...], stop: int) -> Place:
     start, metadata_bytes, body_bytes = block
     end = start + metadata_bytes + body_bytes
     if min(start, metadata_bytes, body_bytes) < 0 or not start < end <= stop:
         raise FormatError(f"arrow: damaged: a batch is said to be at bytes {start} to {end} of {stop}")
-    return Span(start, end)
+    return Place(start, start + metadata_bytes, end)
 
 
 def _check_stream(start: bytes) -> None:
@@ -92,7 +92,7 @@ def _check_stream(start: bytes) -> None:
     if compression_of(start[:SIGNATURE_BYTES]) is not None:
         hint += ", and Arrow is not read when it is compressed as a whole: decompress it"
     # A stream begins with its schema's length, behind a marker or, before Arrow 0.15, at once.
-    if start[:4] != _CONTINUATION and start[2:4] != b"\0\0":
+    if start[:4] != CONTINUATION and start[2:4] != b"\0\0":
         raise FormatError(
             f"arrow: expected the magic {_MAGIC!r} or a stream of messages, found {start[:6]!r}{hint}",
             offset=0,

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...blocks import Block
 from ...errors import FormatError
 from .._push import PushDecoder
+from .expansion import check_expansion
 from .importing import told
+from .messages import CONTINUATION
 from .picking import check_rows, pick
 from .selection import Choice, Selection, choose
 from .spans import HeldSpans
 
-__all__ = ["ArrowFileDecoder", "read_options"]
+__all__ = ["ArrowFileDecoder", "Place", "read_options"]
+
+
+class Place(NamedTuple):
+    """Where a message is in a file: its metadata from ``start``, its body from ``body`` up to ``stop``."""
+
+    start: int
+    body: int
+    stop: int
 
 
 class ArrowFileDecoder(PushDecoder):
@@ -21,6 +31,7 @@ class ArrowFileDecoder(PushDecoder):
 
     Args:
         open_file: Makes the file that the blocks are put into; its footer is there.
+        places: Of each batch, and before it of the dictionaries that come with it.
         complete: For each batch after how many bytes it is there, with the dictionaries.
         selection: Which columns and rows are wanted.
         start_sample: Rows of the shard that were had already.
@@ -29,12 +40,14 @@ class ArrowFileDecoder(PushDecoder):
     def __init__(
         self,
         open_file: Callable[[], HeldSpans],
+        places: Sequence[Sequence[Place]],
         complete: Sequence[int],
         selection: Selection,
         start_sample: int,
     ) -> None:
         super().__init__()
         self._file = open_file()
+        self._places = places
         self._complete = complete
         self._selection = selection
         self._start = start_sample
@@ -58,12 +71,28 @@ class ArrowFileDecoder(PushDecoder):
 
     def _decode_batch(self) -> Iterator[Block]:
         reader, choice = self._open()
+        for place in self._places[self._batch]:
+            self._check(place)
         with told(f"arrow: batch {self._batch}", self._row):
             batch = reader.get_batch(self._batch)
             batch.validate(full=True)  # pyarrow would follow any offset
             first, self._row = self._row, self._row + len(batch)
             if self._row > self._start:
                 yield from pick(batch, first, self._start, choice)
+
+    def _check(self, place: Place) -> None:
+        """Hear what a message claims, before pyarrow believes it."""
+        content = self._read(place.start, place.body - place.start)
+        prefix_bytes = 8 if content.startswith(CONTINUATION) else 4  # Arrow before 0.15 had the length alone
+        check_expansion(
+            content[prefix_bytes:],
+            lambda at, size: self._read(place.body + at, min(size, place.stop - place.body - at)),
+            f"arrow: batch {self._batch}",
+        )
+
+    def _read(self, at: int, size: int) -> bytes:
+        self._file.seek(at)
+        return self._file.read(max(size, 0))
 
     def _open(self) -> tuple[Any, Choice]:
         """pyarrow's reader, and what is wanted of the schema it has found."""

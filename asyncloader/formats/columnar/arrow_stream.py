@@ -11,6 +11,7 @@ from ...blocks import Block
 from ...errors import FormatError
 from .._push import PushDecoder
 from .arrow_file import read_options
+from .expansion import check_expansion
 from .importing import arrow, told
 from .messages import Kind, Message, Messages
 from .picking import check_rows, pick
@@ -64,6 +65,8 @@ class ArrowStreamDecoder(PushDecoder):
         elif self._choice is None or message.kind not in (Kind.DICTIONARY, Kind.BATCH):
             raise FormatError(f"arrow: a message of kind {message.kind}", offset=self._messages.at)
         else:
+            what = "arrow: a batch" if message.kind == Kind.BATCH else "arrow: a dictionary"
+            check_expansion(message.metadata, lambda at, size: message.body[at : at + size], what)
             self._queue.put(message)
             if message.kind == Kind.BATCH:
                 yield from self._pick(self._choice)

@@ -10,20 +10,21 @@ __all__ = ["Table"]
 
 
 class Table:
-    """The root table of a buffer, whose every offset is checked.
+    """A table of a buffer, whose every offset is checked.
 
     Args:
         content: The buffer.
         what: It is, for messages.
+        at: Where in the buffer stands the offset of the table; the root's by default.
 
     Raises:
         FormatError: It is no flatbuffer; also from the methods.
     """
 
-    def __init__(self, content: bytes, what: str) -> None:
+    def __init__(self, content: bytes, what: str, at: int = 0) -> None:
         self._content = content
         self._what = what
-        self._at = self._read("<I", 0)
+        self._at = at + self._read("<I", at)
         self._fields = self._at - self._read("<i", self._at)
         self._fields_bytes = self._read("<H", self._fields)
 
@@ -31,6 +32,11 @@ class Table:
         """The number in a field, of a kind as ``struct`` spells it; 0 if the table lacks the field."""
         at = self._place(field)
         return 0 if at is None else self._read(kind, at)
+
+    def table(self, field: int) -> Table | None:
+        """The table in a field; None if this one lacks the field."""
+        at = self._place(field)
+        return None if at is None else Table(self._content, self._what, at)
 
     def structs(self, field: int, kind: str) -> list[tuple[int, ...]]:
         """The structs in a vector, each of a kind as ``struct`` spells it."""

@@ -15,9 +15,10 @@ from itertools import islice
 from ...errors import FormatError
 from .flatbuffers import Table
 
-__all__ = ["Kind", "Message", "Messages"]
+__all__ = ["CONTINUATION", "Kind", "Message", "Messages"]
 
-_CONTINUATION = b"\xff\xff\xff\xff"
+CONTINUATION = b"\xff\xff\xff\xff"
+"""What messages begin with, since Arrow 0.15."""
 
 # Far above the metadata of a batch with a million columns.
 _MOST_METADATA_BYTES = 256 << 20
@@ -84,7 +85,7 @@ class Messages:
         while not self.ended:
             if not self._prefix:
                 # Before Arrow 0.15 there was no marker in front of the length.
-                marked = self._held_bytes >= 4 and self._peek(4) == _CONTINUATION
+                marked = self._held_bytes >= 4 and self._peek(4) == CONTINUATION
                 if self._held_bytes < (8 if marked else 4):
                     return
                 self._prefix = self._take(8 if marked else 4)

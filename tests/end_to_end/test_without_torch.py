@@ -1,0 +1,150 @@
+"""Workers that have not imported torch, as a user's script has them: the same batches, and sooner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncloader as al
+
+from .harness import python
+
+SCRIPT = """
+import json, sys
+import numpy as np
+import torch
+import asyncloader as al
+
+recipe = al.from_urls(sys.argv[1] + "/shard-{{0..3}}.jsonl").shuffle(20, seed=1)
+{functions}
+
+def told(batch):
+    if isinstance(batch, torch.Tensor):
+        return [str(batch.dtype), batch.tolist()]
+    if isinstance(batch, dict):
+        return {{name: told(value) for name, value in batch.items() if name != "had_torch"}}
+    return [told(value) for value in batch] if isinstance(batch, list) else batch
+
+had_torch = set()
+
+def batches(num_workers):
+    with al.DataLoader(recipe, {batches}, lanes=2, num_workers=num_workers) as loader:
+        for batch in loader:
+            if num_workers and "had_torch" in batch:
+                had_torch.update(np.atleast_1d(batch["had_torch"]).tolist())
+            yield told(batch)
+
+here, there = list(batches(0)), list(batches(2))
+print(json.dumps([len(here), here == there, sorted(had_torch)]))
+"""
+
+TELLS = """
+def tells(sample):
+    return {**sample, "had_torch": "torch" in sys.modules}
+recipe = recipe.map(tells)
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shards")
+    for shard in range(4):
+        samples = [
+            {
+                "n": n,
+                "x": n / 7,
+                "on": n % 2 == 0,
+                "text": str(n),
+                "tokens": list(range(n % 5 + 1)),
+                "in": {"m": [n]},
+            }
+            for n in range(shard * 30, shard * 30 + 30)
+        ]
+        lines = "".join(json.dumps(sample) + "\n" for sample in samples)
+        (folder / f"shard-{shard}.jsonl").write_text(lines)
+    return folder
+
+
+def run(folder: Path, functions: str, batches: str) -> list[Any]:
+    said: list[Any] = json.loads(said_by(SCRIPT.format(functions=functions, batches=batches), folder))
+    return said
+
+
+def said_by(script: str, folder: Path) -> str:
+    done = python("-", folder, program=script)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        "8, collate_fn=al.Pad({'tokens': 0}, mask=True)",
+        "None, collate_fn=dict",
+        "batching=al.TokenBatches(length=lambda s: len(s['tokens']), max_tokens=40, pool=20), "
+        "collate_fn=al.Pad({'tokens': 0})",
+    ],
+)
+def test_the_batches_are_those_of_no_workers(folder: Path, batches: str) -> None:
+    count, same, had_torch = run(folder, TELLS, batches)
+    assert count >= 12 and same
+    assert had_torch == [False]
+
+
+def test_what_ours_cannot_do_without_torch_imports_it(folder: Path) -> None:
+    """A number of NumPy's own is for torch's rules: the first batch brings it."""
+    functions = (
+        TELLS + "recipe = recipe.select('n', 'had_torch').map(lambda s: {**s, 'n': np.float32(s['n'])})"
+    )
+    count, same, had_torch = run(folder, functions, "8")
+    assert (count, same) == (16, True)
+    assert had_torch == [False, True]
+
+
+def test_packed_batches_need_no_torch(folder: Path) -> None:
+    functions = TELLS + "recipe = recipe.map(lambda s: {'tokens': np.asarray(s['tokens'])})"
+    count, same, _ = run(folder, functions, "batching=al.Pack('tokens', length=16, pool=10)")
+    assert count and same
+
+
+def test_torch_that_comes_late_is_seeded_and_knows_the_worker(folder: Path) -> None:
+    """By a name that nobody could have seen."""
+    text = """
+import importlib, sys
+import torch
+import asyncloader as al
+
+def draws(sample):
+    late = "torch" not in sys.modules
+    it = importlib.import_module("tor" + "ch")
+    data = importlib.import_module("tor" + "ch.utils.data")
+    info = data.get_worker_info()
+    return {"late": late, "draw": it.rand(()).item(), "threads": it.get_num_threads(), "worker": info.id}
+
+recipe = al.from_urls(sys.argv[1] + "/shard-{0..3}.jsonl").map(draws)
+def rows():
+    torch.manual_seed(3)
+    with al.DataLoader(recipe, 30, num_workers=2, collate_fn=list) as loader:
+        return [row for rows in loader for row in rows]
+first, second = rows(), rows()
+assert first == second
+assert any(row["late"] for row in first)
+assert {row["threads"] for row in first} == {1}
+assert {row["worker"] for row in first} == {0, 1}
+assert len({row["draw"] for row in first}) == len(first) == 120
+print("good")
+"""
+    assert said_by(text, folder) == "good\n"
+
+
+def test_a_collate_fn_of_the_users_sees_tensors(folder: Path) -> None:
+    functions = "collate = lambda rows: {'n': al.default_collate([row['n'] for row in rows]) + torch.ones(1)}"
+    assert run(folder, functions, "8, collate_fn=collate")[:2] == [16, True]
+
+
+def test_here_nothing_stands_for_a_tensor() -> None:
+    assert type(al.Pad({"x": 0})([{"x": np.ones(2)}])["x"]).__name__ == "Tensor"

@@ -1,0 +1,103 @@
+"""Which jobs can do without torch, told by what they are made of."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import asyncloader as al
+from asyncloader.collate.streaming import streaming_collate
+from asyncloader.run.needs import expected_modules
+
+SHARDS = al.from_urls("/nowhere/shard-{0..3}.jsonl", format="jsonl").shuffle(10, seed=0)
+
+
+def by_value(function: Any) -> Any:
+    """As if the main module had it."""
+    function.__module__ = "__main__"
+    return function
+
+
+def plain(sample: dict[str, Any]) -> dict[str, Any]:
+    import json
+
+    return {**sample, "x": np.asarray(json.loads("1"))}
+
+
+def of_a_module(sample: Any) -> Any:
+    """What else its module does is not known."""
+    return sample
+
+
+def imports_torch(sample: Any) -> Any:
+    def inside() -> Any:
+        import torch.nn.functional as F
+
+        return F
+
+    return inside
+
+
+def uses_torch(sample: Any) -> Any:
+    return torch.ones(1)
+
+
+def uses_ours(sample: Any) -> Any:
+    return al.get_worker_info()
+
+
+def imports_other(sample: Any) -> Any:
+    import hypothesis
+
+    return hypothesis
+
+
+class Padded(al.Pad):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("recipe", "functions", "needs_torch"),
+    [
+        (SHARDS, (streaming_collate, None), False),
+        (SHARDS, (al.default_collate, None), False),
+        (SHARDS, (torch.utils.data.default_collate, None), True),
+        (SHARDS, (al.default_convert, None), True),
+        (SHARDS, (list, None), False),
+        (SHARDS, (al.Pad({"x": 0}), None), False),
+        (SHARDS, (al.Pad({"x": 0}, collate_fn=by_value(lambda rows: {})), None), True),
+        (SHARDS, (Padded({"x": 0}), None), True),
+        (SHARDS.map(by_value(plain)), (streaming_collate, None), False),
+        (SHARDS.map(of_a_module), (streaming_collate, None), True),
+        (SHARDS.map(by_value(uses_torch)), (streaming_collate, None), True),
+        (SHARDS.map(by_value(imports_torch)), (streaming_collate, None), True),
+        (SHARDS.map(by_value(imports_other)), (streaming_collate, None), True),
+        (SHARDS.map(by_value(uses_ours)), (streaming_collate, None), True),
+        (SHARDS.map(functools.partial(by_value(plain))), (streaming_collate, by_value(uses_torch)), True),
+        (al.from_iterable(lambda topology: topology.split(range(9))), (streaming_collate, None), True),
+        (al.mix([SHARDS, SHARDS]), (streaming_collate, None), False),
+        (al.mix([SHARDS, SHARDS.map(by_value(uses_torch))]), (streaming_collate, None), True),
+    ],
+)
+def test_torch_is_left_out_where_nothing_can_want_it(recipe: Any, functions: Any, needs_torch: bool) -> None:
+    assert ("torch" in expected_modules(recipe, *functions)) is needs_torch
+
+
+@pytest.mark.parametrize(
+    ("url", "client"),
+    [("http://h/x.tar", "aiohttp"), ("hf://datasets/o/n/x.parquet", "aiohttp"), ("s3://b/x.tar", "obstore")],
+)
+def test_the_client_of_the_store_is_imported_once_for_all_workers(url: str, client: str) -> None:
+    assert client in expected_modules(al.from_urls(url), streaming_collate)
+    assert client not in expected_modules(SHARDS, streaming_collate)
+
+
+def test_what_cannot_be_sent_is_not_said_before_workers_start() -> None:
+    import threading
+
+    recipe = SHARDS.map(functools.partial(by_value(plain), lock=threading.Lock()))
+    assert expected_modules(recipe, streaming_collate)
