@@ -14,7 +14,7 @@ from programs import Programs
 from sentinel import Watch, no_file_is_named_after_a_secret
 
 from asyncloader import testing
-from asyncloader.workers import ForkServer, forkserver
+from asyncloader.workers import ForkServer
 
 __all__ = ["no_file_is_named_after_a_secret"]  # a fixture
 
@@ -59,17 +59,11 @@ def served(
 
 @pytest.fixture(scope="session")
 def _fork_servers() -> Iterator[list[ForkServer]]:
-    """Those of the whole run; it imports what a loader with workers does, and a server that much less.
-
-    And what workers import with a function of a test's module: else each spends a fifth of a second on it.
-    """
+    """Those of the whole run; it imports what a loader with workers does, and a server that much less."""
     for name in ("kinds.stream", "run.workers", "stores.http.client", "formats", "ops.pack"):
         import_module(f"asyncloader.{name}")
     servers: list[ForkServer] = []
-    with pytest.MonkeyPatch.context() as patches:
-        loaded = forkserver._loaded_modules
-        patches.setattr(forkserver, "_loaded_modules", lambda: [*loaded(), "pytest", "hypothesis", "corpus"])
-        yield servers
+    yield servers
     for server in servers:
         server.close()
 
@@ -84,6 +78,8 @@ def fork_server(_fork_servers: list[ForkServer]) -> ForkServer:
     server = ForkServer.shared()
     if server not in _fork_servers:
         _fork_servers.append(server)
+    # What workers import with a function of a test's module: a fifth of a second in each.
+    server.preload(["pytest", "hypothesis", "corpus"])
     return server
 
 

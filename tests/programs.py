@@ -39,7 +39,7 @@ class Program:
         self.returncode: int | None = None
         self.pid = int(self._told_line(20))
 
-    def read_line(self, within_s: float = 50) -> str:
+    def read_line(self, within_s: float = 120) -> str:
         """The next line on standard output."""
         output, deadline = self._outputs[0], time.monotonic() + within_s
         while b"\n" not in self._printed[output]:
@@ -48,7 +48,7 @@ class Program:
         line, _, self._printed[output] = self._printed[output].partition(b"\n")
         return line.decode() + "\n"
 
-    def communicate(self, timeout: float = 50) -> tuple[str, str]:
+    def communicate(self, timeout: float = 120) -> tuple[str, str]:
         """The rest of what it prints, on standard output and error, until it has ended."""
         deadline, left = time.monotonic() + timeout, list(self._outputs)
         while left:
@@ -163,7 +163,7 @@ class Programs:
             program.close()
 
     def run(
-        self, script: Path, *arguments: object, timeout: float = 50, **options: Any
+        self, script: Path, *arguments: object, timeout: float = 120, **options: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run a script to its end; the options are those of ``started``."""
         with self.started(script, *arguments, **options) as program:

@@ -137,6 +137,6 @@ def test_those_that_are_open_are_left_alone_and_nothing_stays_open_beside_them(t
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONPATH": str(Path(al.__file__).parents[1])},
-        timeout=50,
+        timeout=120,
     )
     assert (done.returncode, done.stderr, complaints.read_text()) == (0, "", "")

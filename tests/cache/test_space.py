@@ -96,7 +96,7 @@ def test_the_limit_holds_for_all_processes_together(serve: Serve, new_run: Any, 
         programs = [start_program(new_run(limit), [server.url_of(key) for key in keys]) for keys in orders]
         begin(programs)
         for program, keys in zip(programs, orders, strict=True):
-            printed, _ = program.communicate(timeout=50)
+            printed, _ = program.communicate(timeout=120)
             assert printed.split()[1:] == [*(sha256(objects[key]).hexdigest() for key in keys), "end"]
     assert 0 < watch.most_bytes <= limit
 

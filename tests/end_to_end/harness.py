@@ -102,7 +102,7 @@ def python(
         text=True,
         capture_output=True,
         env=subprocess_environment(),
-        timeout=50,
+        timeout=120,
         check=False,
         **options,
     )

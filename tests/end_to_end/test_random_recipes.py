@@ -118,13 +118,13 @@ def test_rows_and_columns_give_the_same_batches(
     check_forms(forms, steps, how, epoch)
 
 
-@drawn
+@settings(drawn, max_examples=12)
 @in_process
 def test_every_cut_resumes_to_the_same_tail(forms: Forms, steps: list[Op], how: Batches, epoch: int) -> None:
     check_cuts(forms, steps, how, epoch)
 
 
-@settings(drawn, max_examples=6)
+@settings(drawn, max_examples=4)
 @in_process
 def test_three_workers_give_the_same_batches_and_resume(
     forms: Forms, steps: list[Op], how: Batches, epoch: int

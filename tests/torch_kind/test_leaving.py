@@ -16,8 +16,9 @@ import asyncloader as al
 
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(al.__file__).parents[1])}
 
-# Workers have a second to end by themselves; torch would wait five for each.
-_SOON_S = 6.0
+# Workers have a second to end by themselves; torch would wait five for each of the two. That a busy machine
+# takes long to end an interpreter is no failure.
+_SOON_S = 9.0
 
 _COMMON = """
     import asyncio, gc, json, os, signal, sys, threading, time
@@ -176,7 +177,7 @@ def run(folder: Path, text: str, *arguments: str) -> subprocess.Popen[str]:
     ids=" ".join,
 )
 def test_workers_are_gone_soon_after_a_loop_was_left(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    out, complaints = run(tmp_path, _WAYS, *arguments).communicate(timeout=55)
+    out, complaints = run(tmp_path, _WAYS, *arguments).communicate(timeout=120)
     assert complaints == ""
     took, threads = json.loads(out)
     assert {name: seconds for name, seconds in took.items() if seconds > _SOON_S} == {}
@@ -237,7 +238,7 @@ def test_the_end_of_the_process_is_the_end_of_its_workers(
     assert process.stdout is not None
     pids = json.loads(process.stdout.readline())
     began = time.monotonic()
-    _, complaints = process.communicate(timeout=50)
+    _, complaints = process.communicate(timeout=120)
     assert time.monotonic() - began < _SOON_S
     if way == "interrupt":
         assert process.returncode == -2

@@ -141,7 +141,7 @@ def test_every_position_of_every_sampler_is_resumed(kind: str) -> None:
         assert len(state) < 11_000
 
 
-# Forking a process as large as this one is slow: states of which there is one at each step take turns.
+# To fork a process as large as this one is slow: with workers one state of so many is resumed from.
 over_workers = pytest.mark.parametrize("step", [11, pytest.param(4, marks=pytest.mark.slow)])
 
 
@@ -153,6 +153,7 @@ def test_a_map_style_dataset_resumes_with_any_number_of_workers(
 ) -> None:
     torch.manual_seed(5)
     batches, states = run_saving(make(kind, saved_with), 2)
+    # Another one for each sampler.
     for done, state in states[1 + len(kind) % 5 :: step if loaded_with else 4]:
         assert tail(make(kind, loaded_with), state, len(batches) - done) == batches[done:]
 

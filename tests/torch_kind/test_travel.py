@@ -31,7 +31,7 @@ def run_script(folder: Path, text: str, *arguments: str) -> Any:
         env=ENVIRONMENT,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
     )
     assert (done.returncode, done.stderr) == (0, "")
     return json.loads(done.stdout)
@@ -235,7 +235,7 @@ def test_without_a_file_everything_of_main_travels_by_value(method: str) -> None
         print([type(batch) is Batch and batch.value for batch in loader])
     """)
     done = subprocess.run(
-        [sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, timeout=50
+        [sys.executable, "-c", program], env=ENVIRONMENT, capture_output=True, text=True, timeout=120
     )
     assert (done.stdout, done.stderr) == ("[0, 1]\n", "")
 

@@ -405,7 +405,7 @@ def test_a_script_with_everything_in_main_works_with_every_start_method(tmp_path
     )
     environ = os.environ | {"PYTHONPATH": str(Path(al.__file__).parents[1])}
     done = subprocess.run(
-        [sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=50
+        [sys.executable, str(script)], env=environ, capture_output=True, text=True, timeout=120
     )
     assert done.stderr == ""
     assert done.stdout == "[[0, 1], [4, 9]]\n[(0, True)]\n"

@@ -79,7 +79,7 @@ def read_pids(process: subprocess.Popen[str]) -> list[int]:
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait for the script's end: its exit status, output and error output."""
     try:
-        output, errors = process.communicate(timeout=30)
+        output, errors = process.communicate(timeout=120)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         raise
