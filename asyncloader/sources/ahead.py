@@ -22,7 +22,7 @@ __all__ = ["decode_ahead"]
 _AHEAD_BYTES = 8 << 20
 
 # More than this part of what a lane may have is not worth it: it is better read ahead.
-_SHARE = 8
+_MOST_SHARE = 1 / 8
 
 
 def decode_ahead(blocks: Blocks, claim: Claim, wake: Callable[[], None]) -> Blocks:
@@ -33,7 +33,7 @@ def decode_ahead(blocks: Blocks, claim: Claim, wake: Callable[[], None]) -> Bloc
         claim: To take the memory from, for nothing else; closed in the end.
         wake: Makes ``blocks`` end soon wherever it waits; called from another thread, before it is closed.
     """
-    if claim.share_bytes < _SHARE * _AHEAD_BYTES or not claim.take(_AHEAD_BYTES):
+    if not claim.set_aside(_AHEAD_BYTES, _MOST_SHARE):
         claim.close()
         with closing(blocks):
             yield from blocks

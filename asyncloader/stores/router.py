@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from ..progress import NetworkCounts
 from .access import Access
@@ -20,7 +19,7 @@ from .network.timed import TimedStore
 from .options import options_of
 from .schemes import Scheme
 from .store import Store
-from .urls import scheme_of
+from .urls import origin_of, scheme_of
 
 __all__ = ["Stores"]
 
@@ -56,7 +55,7 @@ class Stores:
 
     async def of(self, url: str) -> Store:
         """The store that serves ``url``."""
-        key = _origin_of(url)
+        key = (scheme_of(url), origin_of(url))
         async with self._opening:
             if key not in self._origins:
                 self._origins[key] = await self._open(*key)
@@ -64,7 +63,7 @@ class Stores:
 
     def hedges_of(self, url: str) -> Hedges | None:
         """What decides on hedges for ``url``, once its store was opened; None for local files."""
-        origin = self._origins.get(_origin_of(url))
+        origin = self._origins.get((scheme_of(url), origin_of(url)))
         return None if origin is None else origin.hedges
 
     async def _open(self, scheme: Scheme, place: str) -> _Origin:
@@ -87,9 +86,3 @@ class Stores:
             client = backend.open_store(scheme.name, place, options, network)
             self._clients[key] = await self._resources.enter_async_context(client)
         return self._clients[key]
-
-
-def _origin_of(url: str) -> tuple[Scheme, str]:
-    """The scheme, and the server or bucket."""
-    scheme = scheme_of(url)
-    return scheme, "" if scheme.is_local else urlsplit(url).netloc

@@ -14,6 +14,7 @@ __all__ = [
     "is_remote_pattern",
     "is_server_url",
     "local_path",
+    "origin_of",
     "redact",
     "scheme_of",
     "split_key",
@@ -54,6 +55,11 @@ def scheme_of(url: str) -> Scheme:
         known = ", ".join(f"{scheme}://" for scheme in SCHEMES)
         raise ValueError(f"unknown scheme {name}:// in {redact(url)!r}; known are {known} and plain paths")
     return SCHEMES[name]
+
+
+def origin_of(url: str) -> str:
+    """The server or bucket that it names; empty for this machine."""
+    return "" if scheme_of(url).is_local else urlsplit(url).netloc
 
 
 def local_path(url: str) -> str:

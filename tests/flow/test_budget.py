@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader._flow.budget import Budget, Claim
+from asyncloader._flow.readahead import ReadAhead
 
 
 def claims_of(budget: Budget, count: int) -> tuple[list[Claim], list[int]]:
@@ -76,6 +77,61 @@ def test_in_its_turn_a_lane_gets_what_it_needs_whoever_holds_the_rest() -> None:
     assert claims[2].take(10, is_needed=True)
 
 
+def test_until_the_first_answer_nothing_competes_with_the_first_request() -> None:
+    budget = Budget(100, range(2), ReadAhead(80, 100))
+    (first, second), called = claims_of(budget, 2)
+    assert first.take(5)
+    assert not first.take(5) and not second.take(5)
+    assert not second.take(5, is_needed=True), "not even what a lane needs that is not in its turn"
+    first.answered()
+    assert called == [1]
+    assert second.take(5) and first.take(5)
+
+
+def test_a_lane_in_its_turn_does_not_wait_for_an_answer_to_another_one() -> None:
+    budget = Budget(100, range(2), ReadAhead(80, 100))
+    (first, second), called = claims_of(budget, 2)
+    assert first.take(5)
+    assert not second.take(5, is_needed=True)
+    budget.pass_turn(1)
+    assert called == [1]
+    assert second.take(5, is_needed=True)
+
+
+def test_lanes_share_what_is_of_use_and_are_called_when_that_grows() -> None:
+    ahead = ReadAhead(80, 1000)
+    budget = Budget(1000, range(2), ahead)
+    (first, second), called = claims_of(budget, 2)
+    assert (budget.allowed_bytes, first.share_bytes) == (80, 40)
+    first.answered()
+    assert first.take(40) and second.take(40)
+    assert not first.take(10)
+    third = budget.claim(1)
+    third.on_room = lambda: called.append(3)
+    assert not third.take(50)
+    first.waited(10.0)
+    ahead._began_s -= 1  # a round takes its time
+    first.free(1)
+    assert called == [3]
+    assert budget.allowed_bytes == 231 and first.share_bytes == 115
+    assert third.take(50) and first.take(60)
+
+
+def test_what_is_set_aside_is_of_all_there_is_and_not_of_what_the_link_needs() -> None:
+    budget = Budget(100, [0], ReadAhead(20, 100))
+    reader, other = budget.claim(0), budget.claim(0)
+    reader.answered()
+    assert reader.take(20)
+    assert not other.set_aside(60, 0.5), "more than half of what there is"
+    assert other.set_aside(50, 0.5) and not other.set_aside(40, 0.5)
+    assert budget.allowed_bytes == 20
+    assert other.set_aside(30, 0.5) and not other.set_aside(1, 0.5)
+    reader.free(5)
+    assert reader.take(5) and not reader.take(1)
+    other.close()
+    assert other.set_aside(50, 0.5)
+
+
 def test_a_closed_claim_gives_all_back_and_is_called_no_more() -> None:
     budget = Budget(100, range(2))
     claims, called = claims_of(budget, 2)
@@ -111,7 +167,7 @@ def test_parts_of_a_lane_divide_its_share() -> None:
     assert not small.take(1) and large.take(10)
     assert budget.claim(1).take(50), "another lane's share is left"
     inner = budget.portion(0, 1, 0.8).portion(0, 2, 0.5)
-    assert (inner.lane, inner.part, inner.share_bytes) == (0, (1, 2), 20)
+    assert (inner.lane, inner.part, inner.claim(7).share_bytes) == (0, (1, 2), 20)
 
 
 def test_of_a_lanes_parts_the_one_that_it_waits_for_gets_what_it_needs() -> None:

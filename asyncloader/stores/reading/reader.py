@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from functools import partial
+from time import monotonic
 from typing import Protocol
 
 from ..._flow.budget import Claim
@@ -21,7 +22,7 @@ from ...errors import StoreError
 from ...types import Answer, Buffer, Layout, Planning, Span
 from ..network.hedging import Hedges
 from ..store import Body, Store
-from ..urls import redact
+from ..urls import origin_of, redact
 from .fetching import Fetch
 from .lookahead import PART_BYTES, Lookahead, Part, Shard, Wanted
 
@@ -50,11 +51,23 @@ class ShardChunks(Channel[Buffer]):
     Args:
         shard: Whose they are.
         capacity: How many of them may wait here.
+        waited: Told how long a thread had to wait for some.
     """
 
-    def __init__(self, shard: Shard, capacity: int) -> None:
+    def __init__(self, shard: Shard, capacity: int, waited: Callable[[float], object]) -> None:
         super().__init__(capacity)
         self._shard = shard
+        self._waited = waited
+
+    def receive(self, timeout_s: float | None = None) -> Buffer:
+        """See ``Channel.receive``."""
+        if len(self):
+            return super().receive(timeout_s)
+        began_s = monotonic()
+        try:
+            return super().receive(timeout_s)
+        finally:
+            self._waited(monotonic() - began_s)
 
     @property
     def total(self) -> int | None:
@@ -90,7 +103,7 @@ async def read_shards(
     """
     async with Scope() as scope:
         loop = asyncio.get_running_loop()
-        reader = _Reader(stores, Lookahead(shards, budget), scope)
+        reader = _Reader(stores, Lookahead(shards, budget), budget, scope)
         budget.on_room = partial(_call_soon, loop, reader.on_room)
         try:
             await reader.run(out)
@@ -110,9 +123,10 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> N
 class _Reader:
     """Requests what the lookahead decides, and hands the answers on in order."""
 
-    def __init__(self, stores: StoresByUrl, lookahead: Lookahead, scope: Scope) -> None:
+    def __init__(self, stores: StoresByUrl, lookahead: Lookahead, budget: Claim, scope: Scope) -> None:
         self._stores = stores
         self._lookahead = lookahead
+        self._budget = budget
         self._scope = scope
         self._fetches: dict[Part, Fetch] = {}
         self._layouts: dict[Shard, Channel[Layout]] = {}
@@ -123,7 +137,7 @@ class _Reader:
         self.top_up()
         while self._lookahead.window:
             shard = self._lookahead.window[0]
-            chunks = ShardChunks(shard, _HANDOVER_BYTES)
+            chunks = ShardChunks(shard, _HANDOVER_BYTES, self._budget.waited)
             await out.send_async(chunks)
             try:
                 if shard.plan is not None:
@@ -252,12 +266,15 @@ class _Reader:
         hedges = self._stores.hedges_of(shard.url)
         fetch = Fetch(store, hedges, shard, part, partial(self._opened, shard, part))
         self._fetches[part] = fetch
+        began_s = monotonic()
         try:
             await fetch.run()
         finally:
             del self._fetches[part]
+        self._budget.received(origin_of(shard.url), part.received_to - part.start, monotonic() - began_s)
 
     def _opened(self, shard: Shard, part: Part, body: Body) -> None:
+        self._budget.answered()
         if shard.total is not None:
             return
         self._lookahead.opened(shard, part, body)
