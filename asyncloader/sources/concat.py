@@ -13,7 +13,8 @@ from ..blocks import Indices, Place, Provenance, Referred, Trail
 from ..ops.op import START, Blocks, Lane
 from ..plan.counts import Deal
 from ..types import Position
-from .components import Composed, Feed, of_component
+from .components import Composed, of_component
+from .feed import Feed
 
 __all__ = ["Concat"]
 

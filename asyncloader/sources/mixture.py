@@ -22,7 +22,8 @@ from ..plan.counts import Deal
 from ..plan.mixing import Draws, Stop, goes_on_without, leg_of, mixed_count
 from ..plan.weights import EpochWeights
 from ..types import Position
-from .components import Composed, Feed, Mark, of_component, repeated
+from .components import Composed, of_component, repeated
+from .feed import Feed, Mark
 
 __all__ = ["Mixture"]
 

@@ -15,7 +15,8 @@ from ..blocks import Block, Columns, Indices, Place, Provenance, Referred, Rows,
 from ..ops.op import Blocks, Lane
 from ..plan.counts import Deal
 from ..types import Position
-from .components import Composed, Feed, of_component
+from .components import Composed, of_component
+from .feed import Feed
 
 __all__ = ["Zipped"]
 
