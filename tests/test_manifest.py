@@ -231,7 +231,7 @@ def check_reading(
     start: int = 0,
 ) -> None:
     """Pass ``CONTENT`` from ``start`` on through a check of its bytes."""
-    chunks = ShardChunks(Shard("s.tar", total=total, digests=digests or {}), 1 << 20)
+    chunks = ShardChunks(Shard("s.tar", total=total, digests=digests or {}), 1 << 20, bool)
     for at in range(start, len(CONTENT), 7):
         chunks.send(memoryview(CONTENT)[at : at + 7], 7)
     chunks.finish()
@@ -277,7 +277,7 @@ def test_the_entry_is_verified_even_if_the_stores_digest_would_be_cheaper() -> N
 
 
 def test_a_manifest_and_a_store_that_disagree_are_told_before_the_first_byte() -> None:
-    chunks = ShardChunks(Shard("s.tar", total=len(CONTENT), digests={"sha256": OTHER}), 1)
+    chunks = ShardChunks(Shard("s.tar", total=len(CONTENT), digests={"sha256": OTHER}), 1, bool)
     chunks.send(CONTENT)
     with pytest.raises(al.StoreError, match=rf"manifest promises the sha256 .* the store {OTHER.hex()}"):
         next(ShardCheck("s.tar", SOUND, {}).watch(chunks))

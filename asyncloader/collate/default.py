@@ -5,13 +5,12 @@ torch's functions do the work, so what a user registered in ``default_collate_fn
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..tensors import may_stand_in
 from ._fault import explain
-from .plain import collate_plain
 
 __all__ = ["default_collate", "default_convert", "note_field"]
 
@@ -34,7 +33,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
             or lengths, TypeError for a type without a rule, KeyError for a field that a later sample
             lacks, IndexError for an empty batch. A note names the field and the entries.
     """
-    if may_stand_in() and (plain := collate_plain(batch)) is not NotImplemented:
+    if "torch" not in sys.modules and (plain := _without_torch(batch)) is not NotImplemented:
         return plain
     torch_collate = _torch_function("default_collate")
     try:
@@ -65,6 +64,14 @@ def default_convert(sample: Any) -> Any:
     except Exception as error:
         note_field(error, [sample], lambda values: torch_convert(values[0]))
         raise
+
+
+def _without_torch(batch: Sequence[Any]) -> Any:
+    """The batch with stand-ins for tensors, where they are allowed; else NotImplemented."""
+    from ..tensors import may_stand_in
+    from .plain import collate_plain
+
+    return collate_plain(batch) if may_stand_in() else NotImplemented
 
 
 def _torch_function(name: str) -> Callable[[Any], Any]:

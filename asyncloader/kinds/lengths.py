@@ -8,10 +8,10 @@ from functools import partial
 
 from ..dataset import Dataset
 from ..ops.batching import Batching
-from ..ops.op import Source
 from ..plan.counts import Deal, UnknownCount
 from ..plan.lanes import rank_lanes
 from ..plan.topology import World
+from ..sources.components import leaves_of
 from ..sources.shards import Shards
 
 __all__ = ["Lengths", "if_empty_of"]
@@ -67,12 +67,13 @@ class Lengths:
         return self.recipe.count_samples(Deal(lanes, self.lane_count, epoch, self.recipe.order_seed))
 
 
-def if_empty_of(source: Source) -> str | None:
+def if_empty_of(recipe: Dataset) -> str | None:
     """What to say of an epoch without a batch, if the user may be mistaken about it."""
-    filters = source.selection.filters if isinstance(source, Shards) else None
-    if filters is None:
+    shards = [source for source in leaves_of(recipe) if isinstance(source, Shards)]
+    filters = {str(source.selection.filters) for source in shards if source.selection.filters is not None}
+    if not filters:
         return None
     return (
-        f"an epoch had no batch: filters={filters} kept no row of the shards that this rank reads, or too "
-        "few for a batch; compare them with the values there are"
+        f"an epoch had no batch: filters={' and '.join(sorted(filters))} kept no row of the shards that this "
+        "rank reads, or too few for a batch; compare them with the values there are"
     )

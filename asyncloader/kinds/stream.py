@@ -145,7 +145,7 @@ class StreamKind:
                 on_demand=loader.ahead is not None,
             )
             stack.callback(source.close)
-            if_empty, recording = if_empty_of(self._recipe.source), self._recording(loader, cursor)
+            if_empty, recording = if_empty_of(self._recipe), self._recording(loader, cursor)
             timeout_s, everything = loader.timeout or None, stack.pop_all()
             run = Run(source, cursor, statistics, everything, timeout_s, lanes, if_empty, recording)
         self._passes.began(run)

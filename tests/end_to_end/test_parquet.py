@@ -294,6 +294,13 @@ def test_filters_that_nothing_meets_are_told_once_an_epoch(tmp_path: Path, worke
     assert list(resumed) == [], "the rest of an epoch may be nothing"
 
 
+def test_filters_of_a_component_that_nothing_meets_are_told_too(tmp_path: Path) -> None:
+    (tmp_path / "x.parquet").write_bytes(written(tokens(100)))
+    recipe = al.from_urls(tmp_path / "x.parquet", columns=["id"], filters=[("id", "<", 0)])
+    with pytest.warns(UserWarning, match=r"an epoch had no batch: filters=\(id < 0\) kept no row"):
+        assert list(al.DataLoader(al.concat([recipe, recipe]), 10)) == []
+
+
 def test_a_folder_does_not_pass_over_a_shard_that_is_compressed_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "a.parquet").write_bytes(written(tokens(10)))
     (tmp_path / "b.parquet.gz").write_bytes(b"")

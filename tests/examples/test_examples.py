@@ -195,20 +195,16 @@ def test_the_tests_of_a_pipeline_pass() -> None:
 @pytest.mark.timeout(250)
 def test_a_killed_run_goes_on_with_fewer_ranks_from_their_merged_states(tmp_path: Path) -> None:
     def torchrun(ranks: int, *arguments: str, fails: bool = False) -> str:
-        script, launcher = (
-            str(EXAMPLES / "resume_torchrun.py"),
-            ("torch.distributed.run", "--standalone"),
-        )
-        more = ("--nproc-per-node", str(ranks), script, "--folder", str(tmp_path), *arguments)
-        return run_module(*launcher, *more, fails=fails)
+        launcher = ("torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks))
+        script = str(EXAMPLES / "resume_torchrun.py")
+        return run_module(*launcher, script, "--folder", str(tmp_path), *arguments, fails=fails)
 
     assert "Signal 9 (SIGKILL)" in torchrun(2, "--die-at", "9", fails=True)
     # Of 64 batches, 16 were in the checkpoint of the eighth step.
     told = torchrun(1)
     assert "48 steps with a world size of 1; trained on 512 of 512 samples, 0 of them twice" in told
     assert "epoch 0: exact: 512 samples in 64 batches by ranks 0, 1, each of 512 once" in told
-    audit = ("-m", "asyncloader.audit", str(tmp_path / "audit"))
-    assert "each of 512 once" in run(*audit)
+    assert "each of 512 once" in run_module("asyncloader.audit", str(tmp_path / "audit"))
 
 
 @pytest.mark.timeout(250)
