@@ -21,6 +21,12 @@ from numpy.typing import NDArray
 
 __all__ = ["StandIn", "has_tensors", "may_stand_in", "standing_in", "tensor_of", "when_torch_is_here"]
 
+# Neither long doubles, nor the second of C's integers of a size, which torch refuses (ulonglong).
+_WITH_TENSORS = frozenset(
+    np.dtype(name).char
+    for name in ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
+)
+
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
@@ -57,8 +63,8 @@ def may_stand_in() -> bool:
 
 
 def has_tensors(dtype: np.dtype[Any]) -> bool:
-    """Whether there are tensors over arrays of numbers like these: no long doubles, no foreign byte order."""
-    return dtype.kind in "biufc" and dtype.char not in "gG" and dtype.isnative
+    """Whether there are tensors over arrays of numbers like these."""
+    return dtype.char in _WITH_TENSORS and dtype.isnative
 
 
 def tensor_of(array: NDArray[Any]) -> Any:

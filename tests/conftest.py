@@ -29,8 +29,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # How long an example takes says more of the machine than of the code.
-    settings.register_profile("asyncloader", deadline=None)
+    # How long an example takes says more of the machine than of the code. The default run draws the same
+    # examples each time, so that it says of a change whether it holds; new ones are for the slow tests.
+    settings.register_profile(
+        "asyncloader", deadline=None, derandomize="not slow" in (config.option.markexpr or "")
+    )
     settings.load_profile("asyncloader")
     config.pluginmanager.register(Watch(), "sentinel")
 

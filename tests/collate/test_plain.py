@@ -14,14 +14,14 @@ from asyncloader import tensors
 from asyncloader.collate.plain import collate_plain
 from asyncloader.tensors import StandIn
 
-DTYPES = "?bBhHiIqQefdFD"
+DTYPES = "?bBhHiIlLefdFD"
 
 numbers = st.one_of(
     st.booleans(), st.integers(-(1 << 70), 1 << 70), st.integers(-9, 9), st.floats(), st.none()
 )
 arrays = st.builds(
     lambda char, shape: np.arange(int(np.prod(shape))).reshape(shape).astype(char),
-    st.sampled_from([*DTYPES, ">i4", "g", "M8[s]", "U3"]),
+    st.sampled_from([*DTYPES, "q", "Q", ">i4", "g", "M8[s]", "U3"]),
     st.sampled_from([(), (0,), (2,), (2, 3)]),
 )
 leaves = st.one_of(numbers, st.text(max_size=2), st.binary(max_size=2), arrays)
@@ -90,6 +90,7 @@ def test_arrays_of_numbers_need_no_torch(char: str) -> None:
         [np.ones(2), np.ones(3)],
         [np.ones(2, ">f4")],
         [np.ones(2, "g")],
+        [np.ones(2, np.ulonglong)],
         [np.float32(1)],
         [torch.ones(2)],
     ],
