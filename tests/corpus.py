@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import sys
+import tarfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +91,17 @@ def deal_whole(folder: Path) -> None:
     for entry in document["shards"]:
         entry.pop("offsets", None)
     path.write_text(json.dumps(document))
+
+
+def tar_of(samples: int, sample_bytes: int) -> bytes:
+    """A tar of samples of zeros."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as tar:
+        for index in range(samples):
+            member = tarfile.TarInfo(f"{index:03d}.txt")
+            member.size = sample_bytes
+            tar.addfile(member, io.BytesIO(bytes(sample_bytes)))
+    return out.getvalue()
 
 
 def _sample(shard: int, index: int, suffix: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from .ragged import Ragged, offsets_of, read_only
 from .references import MOST_TABLES, References, Table, Tables, resolve
 from .regrouped import JoinedTrail, PickedTrail, runs_on
 from .rows import Rows
-from .trails import NestedTrail, OffsetTrail, Place, Referred, SourceTrail, Trail
+from .trails import NestedTrail, OffsetTrail, OuterTrail, Place, Referred, SourceTrail, Trail
 
 __all__ = [
     "MOST_TABLES",
@@ -34,6 +34,7 @@ __all__ = [
     "Objects",
     "OffsetTrail",
     "Origin",
+    "OuterTrail",
     "PickedTrail",
     "Place",
     "Provenance",

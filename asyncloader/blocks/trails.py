@@ -18,6 +18,7 @@ from .provenance import Indices, Origin, Provenance
 __all__ = [
     "NestedTrail",
     "OffsetTrail",
+    "OuterTrail",
     "Place",
     "Referred",
     "SourceTrail",
@@ -63,6 +64,8 @@ class Place(NamedTuple):
 class Trail(Protocol):
     """The positions and places of one block's samples, worked out only where somebody asks."""
 
+    __slots__ = ()
+
     def after(self, index: int) -> Position:
         """The position at which the stream goes on after sample ``index`` of the block."""
         ...
@@ -80,8 +83,11 @@ class Trail(Protocol):
         ...
 
     def bases(self, start: int, stop: int) -> list[Referred]:
-        """Samples ``start`` up to ``stop`` as runs on trails that others share too, in any order."""
-        ...
+        """Samples ``start`` up to ``stop`` as runs on trails that others share too, in any order.
+
+        On this one, unless it only says something else of samples that are on another.
+        """
+        return [(self, start, stop)]
 
     def table(self) -> tuple[Provenance, tuple[int, ...]]:
         """The provenance of all samples of a base; numbers that draw their order, none where it is this."""
@@ -89,7 +95,7 @@ class Trail(Protocol):
 
 
 @dataclass(slots=True)
-class OffsetTrail:
+class OffsetTrail(Trail):
     """Positions within one shard: sample index, and the byte offset to reopen it at.
 
     Args:
@@ -128,15 +134,12 @@ class OffsetTrail:
             samples = self.first + indices
         return Provenance(_NOWHERE, None, samples)
 
-    def bases(self, start: int, stop: int) -> list[Referred]:
-        return [(self, start, stop)]
-
     def table(self) -> tuple[Provenance, tuple[int, ...]]:
         return self.provenance(range(_ENDLESS)), ()
 
 
 @dataclass(slots=True)
-class SourceTrail:
+class SourceTrail(Trail):
     """A trail whose places name their source; its positions are those of ``trail``."""
 
     trail: Trail
@@ -161,34 +164,20 @@ class SourceTrail:
         origin = Origin((), self.number, self.repetition)
         return Provenance((origin,), None, self.trail.provenance(indices).samples)
 
-    def bases(self, start: int, stop: int) -> list[Referred]:
-        return [(self, start, stop)]
-
     def table(self) -> tuple[Provenance, tuple[int, ...]]:
         found, order = self.trail.table()
         return Provenance((Origin((), self.number, self.repetition),), None, found.samples), order
 
 
 @dataclass(slots=True)
-class NestedTrail:
-    """Positions of an upstream block, with entries of the stage around it.
+class OuterTrail(Trail):
+    """One that only has positions of its own: in all else it is as ``trail``.
 
     Args:
-        trail: The upstream block's.
-        entries: Entries of this stage that are the same for the whole block.
-        counter: Name of an entry that counts this stage's samples, and its value before the block.
+        trail: Of the same samples.
     """
 
     trail: Trail
-    entries: Mapping[str, Any]
-    counter: tuple[str, int] | None = None
-
-    def after(self, index: int) -> Position:
-        position = {**self.entries, "from": self.trail.after(index)}
-        if self.counter is not None:
-            name, before = self.counter
-            position[name] = before + index + 1
-        return position
 
     def place(self, index: int) -> Place:
         return self.trail.place(index)
@@ -204,3 +193,23 @@ class NestedTrail:
 
     def table(self) -> tuple[Provenance, tuple[int, ...]]:
         return self.trail.table()
+
+
+@dataclass(slots=True)
+class NestedTrail(OuterTrail):
+    """Positions of an upstream block, with entries of the stage around it.
+
+    Args:
+        entries: Entries of this stage that are the same for the whole block.
+        counter: Name of an entry that counts this stage's samples, and its value before the block.
+    """
+
+    entries: Mapping[str, Any]
+    counter: tuple[str, int] | None = None
+
+    def after(self, index: int) -> Position:
+        position = {**self.entries, "from": self.trail.after(index)}
+        if self.counter is not None:
+            name, before = self.counter
+            position[name] = before + index + 1
+        return position

@@ -36,4 +36,4 @@ def hand_on(chunk: Pool, made: Block) -> Blocks:
     """
     count = len(made)
     if chunk.emitted < count:
-        yield made.follow(SpanTrail(chunk.span, 0, count, made.trail)).part(chunk.emitted, count)
+        yield made.follow(SpanTrail(made.trail, chunk.span, 0, count)).part(chunk.emitted, count)

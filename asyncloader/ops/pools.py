@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Gather, Indices, Place, Provenance, Referred, Trail
+from ..blocks import Block, Gather, OuterTrail
 from ..plan.order import permutation
 from ..types import Position
 from .batching import Batch, Batches
@@ -56,38 +56,21 @@ class Span:
 
 
 @dataclass(slots=True)
-class SpanTrail:
+class SpanTrail(OuterTrail):
     """Positions of some of the samples that a pool makes.
 
     Args:
         span: Where the pool lies.
         first: How many of its samples came before these.
         count: How many it makes.
-        trail: Of the samples as they came from upstream.
     """
 
     span: Span
     first: int
     count: int
-    trail: Trail
 
     def after(self, index: int) -> Position:
         return self.span.after(self.first + index + 1, self.count)
-
-    def place(self, index: int) -> Place:
-        return self.trail.place(index)
-
-    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        return self.trail.components(indices)
-
-    def provenance(self, indices: Indices) -> Provenance:
-        return self.trail.provenance(indices)
-
-    def bases(self, start: int, stop: int) -> list[Referred]:
-        return self.trail.bases(start, stop)
-
-    def table(self) -> tuple[Provenance, tuple[int, ...]]:
-        return self.trail.table()
 
 
 @dataclass(slots=True)

@@ -70,7 +70,7 @@ class Shuffle:
         for first in range(window.emitted, len(order), piece):
             picked = samples.take(order[first : first + piece])
             trail = PickedTrail(drawn, range(first, first + len(picked)))
-            yield picked.follow(SpanTrail(span, first, len(order), trail))
+            yield picked.follow(SpanTrail(trail, span, first, len(order)))
 
 
 @dataclass(slots=True)

@@ -30,7 +30,7 @@ _WITHOUT_TORCH = sys.stdlib_module_names | {
 }  # fmt: skip
 
 # What a store's client is made with, and late.
-_CLIENTS = {None: "asyncloader.stores.local", "http": "aiohttp", "hub": "aiohttp", "objects": "obstore"}
+_CLIENTS = {None: f"{_PACKAGE}.stores.local", "http": "aiohttp", "hub": "aiohttp", "objects": "obstore"}
 
 _ALWAYS = (f"{_PACKAGE}.run.workers", f"{_PACKAGE}.ops.pack", f"{_PACKAGE}.formats", "uvloop")
 

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Indices, Place, Provenance, Referred, Trail
+from ..blocks import Indices, Place, Provenance, Trail
 from ..ops.op import START, Blocks, Lane
 from ..plan.counts import Deal
 from ..types import Position
@@ -47,7 +47,7 @@ def _wanted(lane: Lane) -> int:
 
 
 @dataclass(slots=True)
-class _ConcatTrail:
+class _ConcatTrail(Trail):
     """Positions inside a block of one component.
 
     Args:
@@ -69,9 +69,6 @@ class _ConcatTrail:
 
     def provenance(self, indices: Indices) -> Provenance:
         return of_component(self.number, self.trail.provenance(indices))
-
-    def bases(self, start: int, stop: int) -> list[Referred]:
-        return [(self, start, stop)]
 
     def table(self) -> tuple[Provenance, tuple[int, ...]]:
         found, order = self.trail.table()

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Block, Columns, Indices, Place, Provenance, Referred, Rows, Trail, join, joined
+from ..blocks import Block, Columns, Indices, Place, Provenance, Rows, Trail, join, joined
 from ..ops.op import Blocks, Lane
 from ..plan.counts import Deal
 from ..plan.mixing import Draws, Stop, goes_on_without, leg_of, mixed_count
@@ -188,7 +188,7 @@ def _in_turn(parts: Mapping[int, Block], made: NDArray[np.int64]) -> Block:
 
 
 @dataclass(slots=True)
-class _MixedTrail:
+class _MixedTrail(Trail):
     """Positions inside a block of samples of several components.
 
     Args:
@@ -240,9 +240,6 @@ class _MixedTrail:
             places[np.argsort(self.made, kind="stable")] = np.arange(len(self.made))
             self.known = joined(of_components).of(places)
         return self.known.of(indices)
-
-    def bases(self, start: int, stop: int) -> list[Referred]:
-        return [(self, start, stop)]
 
     def table(self) -> tuple[Provenance, tuple[int, ...]]:
         return self.provenance(range(len(self.made))), ()

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._flow.budget import Portion
-from ..blocks import Block, Columns, Indices, Place, Provenance, Referred, Rows, Trail
+from ..blocks import Block, Columns, Indices, Place, Provenance, Rows, Trail
 from ..ops.op import Blocks, Lane
 from ..plan.counts import Deal
 from ..types import Position
@@ -164,7 +164,7 @@ class Zipped(Composed):
 
 
 @dataclass(slots=True)
-class _ZippedTrail:
+class _ZippedTrail(Trail):
     """Positions of samples that are each made of several.
 
     Args:
@@ -184,9 +184,6 @@ class _ZippedTrail:
 
     def provenance(self, indices: Indices) -> Provenance:
         return of_component(0, self.trails[0].provenance(indices))
-
-    def bases(self, start: int, stop: int) -> list[Referred]:
-        return [(self, start, stop)]
 
     def table(self) -> tuple[Provenance, tuple[int, ...]]:
         found, order = self.trails[0].table()

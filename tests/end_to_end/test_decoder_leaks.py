@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from waiting import until
 import asyncloader as al
 from asyncloader import testing
 
-from .test_leaks import ASYNC, SYNC, within_a_second
+from .test_leaks import ASYNC, SYNC, cancel_within_a_second, within_a_second
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -142,13 +140,7 @@ async def test_cancelling_while_a_decoder_waits_for_bytes_takes_less_than_a_seco
     workers: int, stalled: testing.Server
 ) -> None:
     async with testing.check_leaks():
-        task = asyncio.create_task(anext(aiter(stalled_loader(stalled, workers))))
-        await asyncio.sleep(0.3)  # the loop turns while the loader comes to wait
-        with within_a_second():
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
-        del task
+        await cancel_within_a_second(stalled_loader(stalled, workers))
 
 
 def test_closed_at_any_moment_nothing_is_left(folder: Path) -> None:

@@ -311,13 +311,17 @@ async def test_cancelling_a_wait_for_a_stalled_server_takes_less_than_a_second(
     workers: int, stalled: testing.Server
 ) -> None:
     async with testing.check_leaks():
-        task = asyncio.create_task(anext(aiter(stalled_loader(stalled, workers))))
-        await asyncio.sleep(0.3)  # the loop turns while the loader comes to wait
-        with within_a_second():
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-        del task
+        await cancel_within_a_second(stalled_loader(stalled, workers))
+
+
+async def cancel_within_a_second(loader: al.DataLoader[Any]) -> None:
+    """Cancel a wait for the first batch."""
+    task = asyncio.create_task(anext(aiter(loader)))
+    await asyncio.sleep(0.3)  # the loop turns while the loader comes to wait
+    with within_a_second():
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
 
 @WORKERS

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import itertools
-import tarfile
 import time
 from collections.abc import Generator
 from typing import Any
 
 import pytest
+from corpus import tar_of
 
 import asyncloader as al
 from asyncloader import stream, testing
@@ -21,13 +20,7 @@ SHARDS, SAMPLES, SAMPLE_BYTES = 24, 160, 100_000
 
 @pytest.fixture(scope="module")
 def objects() -> dict[str, bytes]:
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        for number in range(SAMPLES):
-            member = tarfile.TarInfo(f"{number:04d}.bin")
-            member.size = SAMPLE_BYTES
-            tar.addfile(member, io.BytesIO(bytes(SAMPLE_BYTES)))
-    return {f"{shard:02d}.tar": packed.getvalue() for shard in range(SHARDS)}
+    return dict.fromkeys((f"{shard:02d}.tar" for shard in range(SHARDS)), tar_of(SAMPLES, SAMPLE_BYTES))
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus import tar_of
 from servers import run_nginx
 
 import asyncloader as al
@@ -71,16 +70,6 @@ def test_every_sample_is_delivered_exactly_once(
     data_set = data_sets[kind]
     with loader_of(place.urls(data_set), place.options, num_workers=workers) as loader:
         assert samples_of(loader) == data_set.samples
-
-
-def tar_of(samples: int, sample_bytes: int) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        for index in range(samples):
-            member = tarfile.TarInfo(f"{index:03d}.txt")
-            member.size = sample_bytes
-            tar.addfile(member, io.BytesIO(bytes(sample_bytes)))
-    return out.getvalue()
 
 
 @on_every_server
