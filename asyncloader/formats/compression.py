@@ -17,9 +17,8 @@ import bz2
 import lzma
 import zlib
 from collections.abc import Callable, Generator, Iterator
-from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from ..blocks import Block, OffsetTrail
 from ..errors import FormatError
@@ -32,8 +31,9 @@ __all__ = ["SIGNATURE_BYTES", "CompressedDecoder", "Decompressor", "compression_
 
 _PIECE_BYTES = 1 << 20
 # Of the stream, from its first byte on: where one is corrupt a library keeps back what the same call had
-# made before. zlib hands back what it did not consume as a new object, so a bomb copies its input once per
-# piece; with 64 KiB at a time that stays small.
+# made before, which a copy of zlib's object before each call would save, for a tenth of its time. zlib
+# hands back what it did not consume as a new object, so a bomb copies its input once per piece; with 64 KiB
+# at a time that stays small.
 _STEP_BYTES = 1 << 16
 # What `xz -9` asks for is 65 MiB; a header may claim a dictionary of 4 GiB.
 _XZ_MEMORY_BYTES = 256 << 20
@@ -56,7 +56,6 @@ class _GzipMember:
 
     def __init__(self) -> None:
         self._object = zlib.decompressobj(wbits=31)
-        self._fault: zlib.error | None = None
         self.needs_input = True
 
     @property
@@ -68,27 +67,10 @@ class _GzipMember:
         return self._object.unused_data
 
     def decompress(self, data: bytes, max_length: int) -> bytes:
-        if self._fault is not None:
-            raise self._fault
-        data = self._object.unconsumed_tail + data
-        before = self._object.copy()  # some us, a hundredth of what a step takes
-        try:
-            piece = self._object.decompress(data, max_length)
-        except zlib.error as fault:
-            self._fault, self.needs_input = fault, False
-            return _until_fault(before, data)
+        piece = self._object.decompress(self._object.unconsumed_tail + data, max_length)
         # A full piece may leave output inside zlib although all input is consumed.
         self.needs_input = not self._object.unconsumed_tail and len(piece) < max_length
         return piece
-
-
-def _until_fault(member: Any, data: bytes) -> bytes:
-    """What can be had before the byte that is corrupt: its call gives nothing of what it made itself."""
-    made = bytearray()
-    with suppress(zlib.error):
-        for at in range(len(data)):
-            made += member.decompress(data[at : at + 1])
-    return bytes(made)
 
 
 def _xz_member() -> _Member:

@@ -185,8 +185,8 @@ def test_blocks_come_before_the_whole_chunk_is_expanded() -> None:
 
 
 def test_samples_before_the_damage_are_delivered() -> None:
-    packed = bytearray(gzip.compress(os.urandom(100_000).hex(" ", 32).replace(" ", "\n").encode()))
-    packed[60_000] ^= 0xFF
+    packed = bytearray(gzip.compress(os.urandom(200_000).hex(" ", 32).replace(" ", "\n").encode()))
+    packed[130_000] ^= 0xFF
     samples, _, fault = outcome(CompressedDecoder(TextDecoder(), "gzip"), cut(bytes(packed), (1000,)))
     assert len(samples) > 500
     assert fault is not None
