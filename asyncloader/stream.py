@@ -19,6 +19,7 @@ from ._flow.readahead import ReadAhead
 from .blocks import References, Tables
 from .collate.block import collate_block, takes_columns
 from .dataset import Dataset
+from .lent_memory import borrowing
 from .ops.async_map import AsyncMap
 from .ops.batching import Batch, Batching, Single
 from .ops.heard import Heard
@@ -225,7 +226,8 @@ def _collate(job: Job, number: int, tables: Tables | None, batch: Batch) -> tupl
             if isinstance(job.batching, Single):
                 collated = job.collate_fn(block.rows()[0])
             else:
-                collated = collate_block(job.collate_fn, block, lambda index: str(trail.place(index)))
+                with borrowing():
+                    collated = collate_block(job.collate_fn, block, lambda index: str(trail.place(index)))
     except Exception as error:
         note_batch(error, "collate_fn", trail, len(block))
         raise
