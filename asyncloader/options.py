@@ -60,9 +60,11 @@ def check_batching(batching: object, batch_size: int | None, drop_last: bool) ->
         )
     # 1 is torch's default, None what such a loader has: Lightning makes it anew with that.
     if batch_size not in (1, None) or drop_last:
+        beside = [] if batch_size in (1, None) else [f"batch_size={batch_size!r}"]
+        beside += [f"drop_last={drop_last!r}"] if drop_last else []
         raise ValueError(
             "batching option is mutually exclusive with batch_size and drop_last: it says by itself which "
-            f"samples make a batch, but got batch_size={batch_size}, drop_last={drop_last}"
+            f"samples make a batch, but got {', '.join(beside)}"
         )
     return None
 
@@ -90,6 +92,11 @@ def check_streaming(
     for name, fn in (("collate_fn", collate_fn), ("worker_init_fn", worker_init_fn)):
         if fn is not None and not callable(fn):
             raise TypeError(f"{name} should be callable, but got {type(fn).__name__}")
+        if isinstance(fn, type) and hasattr(fn, "from_columns"):
+            raise TypeError(
+                f"{name} should be one of the class, such as {fn.__name__}(...), but got the class "
+                f"{fn.__name__} itself"
+            )
     memory_bytes(memory_limit)
 
 

@@ -69,7 +69,7 @@ class EpochVerdict:
         batches: Delivered, likewise.
         ranks: Who delivered them.
         findings: What is wrong.
-        left_out: Samples that did not come, for what may be one of ``reasons``.
+        left_out: Samples that did not come, for what may be one of ``reasons``; None if that is not known.
         reasons: What leaves samples out: operators of the recipe, ``drop_last``, ``uneven="stop"``.
         faults: What is wrong with the record.
         open_lanes: Those that are not known to have ended.
@@ -83,7 +83,7 @@ class EpochVerdict:
     batches: int
     ranks: tuple[int, ...]
     findings: tuple[Finding, ...]
-    left_out: int
+    left_out: int | None
     reasons: tuple[str, ...]
     faults: tuple[str, ...]
     open_lanes: tuple[int, ...]
@@ -98,8 +98,10 @@ class EpochVerdict:
             return f"WRONG: {came}"
         if self.verdict == "unfinished":
             return f"unfinished: {came}, none twice; lanes {_listed(self.open_lanes)} have not ended"
+        why = ", ".join(self.reasons)
+        if self.left_out is None:
+            return f"exact: {came}, none twice; how many {why} left out is not known without an index"
         if self.left_out:
-            why = ", ".join(self.reasons)
             return f"exact: {came}, none twice; {self.left_out} more were left out, by {why}"
         if self.expected is None:
             return f"exact: {came}, none twice and none lacking between them; how many there are is not known"
@@ -134,7 +136,7 @@ def judge_epoch(recipe: str, epoch: int, contents: Contents, passes: Sequence[Pa
     excess = [*_doubled(contents.parts, delivered)]
     missing = [*_missing(contents.parts, delivered)]
     expected = _expected(contents.parts)
-    lacking = sum((finding.stop or finding.first + 1) - finding.first for finding in missing)
+    lacking = None if expected is None else sum(each.stop - each.first for each in missing if each.stop)
     if excess or faults:
         verdict: Literal["exact", "wrong", "unfinished"] = "wrong"
     elif open_lanes and (missing or expected is None):

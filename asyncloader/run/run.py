@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import threading
 import time
 import warnings
 import weakref
@@ -73,6 +74,9 @@ class Run:
         self.exhausted = False
         self._closed = False
         self._owner = os.getpid()
+        # One batch after the other, though several threads or tasks may ask: each gets one of its own.
+        self._thread_turn = threading.Lock()
+        self._task_turn = asyncio.Lock()
 
     def next_batch(self) -> Any:
         """The next batch, blocking this thread.
@@ -82,39 +86,15 @@ class Run:
             TimeoutError: The batch did not come in time; a later call may get it, as in torch.
             RuntimeError: The pass was closed before its end.
         """
-        self._check_open()
-        began = self._begin_wait()
-        try:
-            batch, note = self._source.receive(self._timeout_s)
-        except BaseException as error:
-            self.statistics.waited(began)
-            self._check_open()
-            # A TimeoutError that comes before the time is up is the user's own, or a store's.
-            waited_s = time.perf_counter() - began
-            if isinstance(error, TimeoutError) and waited_s >= (self._timeout_s or math.inf):
-                raise self._timed_out(self._makers.describe_wait()) from None
-            self._end(error)
-            drop_frames(error)
-            raise
-        return self._deliver(batch, note, began)
+        self._check_owner()  # in a forked process others may have held the lock, for ever
+        with self._thread_turn:
+            return self._next_batch()
 
     async def next_batch_async(self) -> Any:
-        """Like ``next_batch``, from a coroutine. If cancelled, the pass is closed."""
-        self._check_open()
-        began = self._begin_wait()
-        deadline = asyncio.timeout(self._timeout_s)
-        try:
-            async with deadline:
-                batch, note = await self._source.receive_async()
-        except BaseException as error:
-            self.statistics.waited(began)
-            self._check_open()
-            if isinstance(error, TimeoutError) and deadline.expired():
-                raise self._timed_out(await self._makers.describe_wait_async()) from None
-            self._end(error)
-            drop_frames(error)
-            raise
-        return self._deliver(batch, note, began)
+        """Like ``next_batch``, from a coroutine. If cancelled while it waits for one, the pass is closed."""
+        self._check_owner()
+        async with self._task_turn:
+            return await self._next_batch_async()
 
     @property
     def is_over(self) -> bool:
@@ -140,6 +120,40 @@ class Run:
         if self._recording is not None:
             self._recording.flush()
 
+    def _next_batch(self) -> Any:
+        self._check_open()
+        began = self._begin_wait()
+        try:
+            batch, note = self._source.receive(self._timeout_s)
+        except BaseException as error:
+            self.statistics.waited(began)
+            self._check_open()
+            # A TimeoutError that comes before the time is up is the user's own, or a store's.
+            waited_s = time.perf_counter() - began
+            if isinstance(error, TimeoutError) and waited_s >= (self._timeout_s or math.inf):
+                raise self._timed_out(self._makers.describe_wait()) from None
+            self._end(error)
+            drop_frames(error)
+            raise
+        return self._deliver(batch, note, began)
+
+    async def _next_batch_async(self) -> Any:
+        self._check_open()
+        began = self._begin_wait()
+        deadline = asyncio.timeout(self._timeout_s)
+        try:
+            async with deadline:
+                batch, note = await self._source.receive_async()
+        except BaseException as error:
+            self.statistics.waited(began)
+            self._check_open()
+            if isinstance(error, TimeoutError) and deadline.expired():
+                raise self._timed_out(await self._makers.describe_wait_async()) from None
+            self._end(error)
+            drop_frames(error)
+            raise
+        return self._deliver(batch, note, began)
+
     def _begin_wait(self) -> float:
         """The time, and what is due before a batch is taken: an error then loses none."""
         now_s = time.perf_counter()
@@ -147,13 +161,16 @@ class Run:
             self._recording.flush_if_due(now_s)
         return now_s
 
-    def _check_open(self) -> None:
-        """Refuse a pass that is not ours to read; also one closed by somebody else while we waited."""
+    def _check_owner(self) -> None:
+        """Refuse a pass that is not ours to read."""
         if self._owner != os.getpid():
             raise RuntimeError(
                 f"this iterator belongs to process {self._owner}, and a process forked from it would take "
                 "its batches away; iterate the loader anew"
             )
+
+    def _check_open(self) -> None:
+        """Refuse one that is over; also one that was closed by somebody else while we waited."""
         if self.exhausted:
             raise EndOfChannel
         if self._closed:

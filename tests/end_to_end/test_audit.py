@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from waiting import until
 
 import asyncloader as al
 from asyncloader import testing
@@ -343,6 +344,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_any_shard_is_asked_f
             (written,) = (tmp_path / place).glob("*-rank00000.jsonl")
             written.unlink()
             written.mkdir()
+            until(lambda: not server.counters.open_connections)  # what it had asked for is counted late
         asked = len(server.requests)
         with testing.check_leaks():
             loader = make(tmp_path / place)
@@ -363,3 +365,12 @@ def test_other_datasets_and_places_are_refused(corpus: Path) -> None:
         al.DataLoader(_lines(corpus), audit="s3://b/x")
     with pytest.raises(TypeError, match=r"the path of a folder, but got bool"):
         al.DataLoader(_lines(corpus), audit=True)  # type: ignore[arg-type]
+
+
+def test_what_was_left_out_is_not_counted_where_nobody_knows_how_much_there_is(
+    corpus: Path, tmp_path: Path
+) -> None:
+    _read([_loader(_lines(corpus).take(8), tmp_path)])
+    verdict = _judged(tmp_path)
+    assert verdict.verdict == "exact" and verdict.left_out is None
+    assert "none twice; how many take(8) left out is not known without an index" in str(verdict)

@@ -128,6 +128,7 @@ def test_sources_that_are_none_or_run_out_are_refused_at_once(source: Any, messa
         ({"sampler": [1]}, ValueError, "expected unspecified sampler option"),
         ({"batch_sampler": [1]}, ValueError, "expected unspecified batch_sampler option"),
         ({"collate_fn": 3}, TypeError, "collate_fn should be callable, but got int"),
+        ({"collate_fn": al.Pad}, TypeError, r"such as Pad\(\.\.\.\), but got the class Pad itself"),
         ({"worker_init_fn": 3}, TypeError, "worker_init_fn should be callable, but got int"),
         ({"multiprocessing_context": "spawn"}, ValueError, "multiprocessing_context cannot be chosen"),
         ({"memory_limit": 1000}, ValueError, r"at least 16777216 bytes .* memory_limit=1000"),

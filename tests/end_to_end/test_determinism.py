@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, pairwise
 from typing import Any
 
@@ -14,7 +16,7 @@ from corpus import Corpus, deal_whole
 import asyncloader as al
 from asyncloader import testing
 
-from .harness import drained, drained_async, recipe_of
+from .harness import drained, drained_async, fingerprint, recipe_of
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -132,3 +134,30 @@ def test_samples_beside_which_others_have_no_key_do_not_depend_on_how_bytes_arri
             for server in (slow, fast)
         ]
     assert seen[0] == seen[1]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_tasks_and_threads_that_share_an_iterator_get_each_batch_once(
+    workers: int, recipe: al.Dataset
+) -> None:
+    expected = drained(al.DataLoader(recipe, 3, lanes=LANES))
+    loader = al.DataLoader(recipe, 3, num_workers=workers, lanes=LANES)
+
+    async def take_all() -> list[Any]:
+        batches = aiter(loader)
+        taken: list[Any] = []
+
+        async def take() -> None:
+            async for batch in batches:
+                taken.append(fingerprint(batch))
+
+        await asyncio.gather(*(take() for _ in range(4)))
+        return taken
+
+    assert asyncio.run(take_all()) == expected
+
+    loader.set_epoch(0)
+    batches = iter(loader)
+    with ThreadPoolExecutor(4) as threads:
+        taken = list(chain.from_iterable(threads.map(lambda _: [*map(fingerprint, batches)], range(4))))
+    assert sorted(taken, key=repr) == sorted(expected, key=repr)
