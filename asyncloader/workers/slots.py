@@ -150,7 +150,8 @@ class OutboundSlots:
         """
         if opened is not None and packed.stays and opened.close():
             self._lent[opened.slot] = opened.pages
-            packed.write(opened.pages.lend()[0])
+            if not packed.is_written:
+                packed.write(opened.pages.lend()[0])
             return Filled(opened.slot, None, self._drop_surplus(0))
         dropped = self._drop_surplus(packed.slot_bytes)
         slot, descriptor = 0, None
