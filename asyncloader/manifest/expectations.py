@@ -161,20 +161,24 @@ class Expectations(Sequence[Expected | None]):
         digest = hashlib.sha256()
         for first in range(0, len(self), _RUN):
             run = slice(first, first + _RUN)
-            known, sizes = self.known[run].tolist(), self.size_bytes[run].tolist()
-            sha256s, crc32cs = (
-                column[run].tobytes().hex("\n", column.shape[1]).split("\n")
-                for column in (self.sha256, self.crc32c)
-            )
-            lines = [
+            known, sizes = self.known[run], self.size_bytes[run].tolist()
+            contents = self._hex(self.sha256[run])
+            if not (known & Known.SHA256).all():
                 # One of the two: a manifest that gains the other one is of the same shards.
-                f"{size} {sha256 if bits & Known.SHA256 else crc32c if bits & Known.CRC32C else ''}\n"
-                if bits
-                else "\n"
-                for bits, size, sha256, crc32c in zip(known, sizes, sha256s, crc32cs, strict=True)
-            ]
+                told = zip(known.tolist(), contents, self._hex(self.crc32c[run]), strict=True)
+                contents = [
+                    sha256 if bits & Known.SHA256 else crc32c if bits & Known.CRC32C else ""
+                    for bits, sha256, crc32c in told
+                ]
+            lines: Iterable[str] = map("%d %s\n".__mod__, zip(sizes, contents, strict=True))
+            if not known.all():
+                lines = (line if bits else "\n" for bits, line in zip(known.tolist(), lines, strict=True))
             digest.update("".join(lines).encode())
         return digest.hexdigest()
+
+    @staticmethod
+    def _hex(digests: _Uint8) -> list[str]:
+        return digests.tobytes().hex("\n", digests.shape[1]).split("\n")
 
     def _at(self, shard: int) -> Expected | None:
         known = int(self.known[shard])

@@ -98,8 +98,7 @@ class _Lines:
         for key in keys:
             seen += _QUOTES[key]
             opening = before + b'"%s": %s' % (key.encode(), b'"' * (_QUOTES[key] == 4))
-            if (_windows(self.text, at, len(opening)) != opening).any():
-                raise _Otherwise
+            self._expect(at, opening)
             if _QUOTES[key] == 4:
                 stop = self.quotes[:, seen - 1]
                 places[key], at = (at + len(opening), stop), stop + 1
@@ -107,8 +106,9 @@ class _Lines:
                 stop = self.ends - 2 if key == keys[-1] else self.quotes[:, seen] - 2
                 places[key], at = (at + len(opening), stop), stop
             before = b", "
-        if (at != self.ends - 2).any() or (_windows(self.text, at, 3) != b"},\n").any():
+        if (at != self.ends - 2).any():
             raise _Otherwise
+        self._expect(at, b"},\n")
         return self._names(*places["name"]), self._expectations(places)
 
     def _expectations(self, places: dict[str, tuple[_Int64, _Int64]]) -> Expectations:
@@ -129,6 +129,11 @@ class _Lines:
         return Expectations(
             np.full(len(none), known, np.uint8), sizes, samples, **digests, offsets=offsets, begins=begins
         )
+
+    def _expect(self, at: _Int64, wanted: bytes) -> None:
+        """In each line, from ``at`` on."""
+        if _windows(self.text, at, len(wanted)).tobytes() != wanted * len(at):
+            raise _Otherwise
 
     def _names(self, firsts: _Int64, stops: _Int64) -> PackedTexts:
         names, begins = cut(self.text, firsts, stops)

@@ -20,7 +20,8 @@ from ..stores.names import ShardNames
 from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of, split_key
 from .entries import MOST_LOOKED_AT_BYTES, is_broken, is_manifest
 from .expectations import Expectations, Rows
-from .places import PlaceIndex, place_from, place_of, places_of
+from .packed import PackedTexts
+from .places import Folders, PlaceIndex, place_of, places_of
 from .reading import read_manifest
 
 __all__ = [
@@ -58,8 +59,12 @@ class Entries:
         try:
             file = io.BytesIO(manifest) if isinstance(manifest, bytes) else manifest
             self._names, self._expected = read_manifest(file)
-            self._has_urls = self._names.contain("://")
-            self._rows = PlaceIndex(self._places, len(self._names))
+            self._places = self._names
+            if self._names.contain("://"):
+                whole = Folders(self._folder)
+                places = (whole.place_of(name) if "://" in name else name for name in self._names)
+                self._places = PackedTexts.of(places)
+            self._rows = PlaceIndex(self._places.take, len(self._places))
             self._check_unique()
         except FormatError as error:
             error.shard = redact(manifest_url)
@@ -85,16 +90,9 @@ class Entries:
         is_there = np.zeros(len(self._names) + 1, bool)  # the last one stands for all without an entry
         is_there[self._rows.find(places_of(match.urls, self._folder))] = True
         is_meant = _meaning(match.pattern, is_shard)
-        listed = self._places(np.flatnonzero(~is_there[:-1]))
+        listed = self._places.take(np.flatnonzero(~is_there[:-1]))
         places = [place if "://" in place else os.path.join(self._folder, place) for place in listed]
         return [place for place in places if is_meant(place)]
-
-    def _places(self, rows: Rows) -> list[str]:
-        """The places of some entries."""
-        names = self._names.take(rows)
-        if not self._has_urls:
-            return names
-        return [place_from(self._folder, place_of(name)) if "://" in name else name for name in names]
 
     def _check_unique(self) -> None:
         twice = self._rows.repeated()

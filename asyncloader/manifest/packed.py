@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,9 @@ import numpy.typing as npt
 from ..texts import Texts
 
 __all__ = ["PackedTexts", "cut"]
+
+# Texts that are made at once: they stay in the processor's cache.
+_RUN = 4096
 
 
 class PackedTexts(Texts):
@@ -28,10 +31,8 @@ class PackedTexts(Texts):
     @classmethod
     def of(cls, texts: Iterable[str]) -> PackedTexts:
         """The same texts, packed."""
-        encoded = [text.encode(errors="surrogatepass") for text in texts]
-        begins = np.zeros(len(encoded) + 1, np.int64)
-        np.cumsum([len(text) for text in encoded], out=begins[1:])
-        return cls(np.frombuffer(b"".join(encoded), np.uint8), begins)
+        rest = iter(texts)
+        return cls.join([_packed(run) for run in iter(lambda: [*islice(rest, _RUN)], [])])
 
     @classmethod
     def join(cls, parts: Sequence[PackedTexts]) -> PackedTexts:
@@ -62,7 +63,15 @@ class PackedTexts(Texts):
         return [held[first:stop].decode(errors="surrogatepass") for first, stop in cuts]
 
     def __iter__(self) -> Iterator[str]:
-        return map(self.at, range(len(self)))
+        runs = (np.arange(first, min(first + _RUN, len(self))) for first in range(0, len(self), _RUN))
+        return chain.from_iterable(map(self.take, runs))
+
+
+def _packed(texts: Sequence[str]) -> PackedTexts:
+    encoded = [text.encode(errors="surrogatepass") for text in texts]
+    begins = np.zeros(len(encoded) + 1, np.int64)
+    np.cumsum([*map(len, encoded)], out=begins[1:])
+    return PackedTexts(np.frombuffer(b"".join(encoded), np.uint8), begins)
 
 
 def cut(

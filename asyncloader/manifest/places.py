@@ -6,6 +6,7 @@ What lies below a manifest's folder has its path from there for a place, others 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from itertools import chain, islice
@@ -19,14 +20,14 @@ from ..stores.names import ShardNames
 from ..stores.urls import local_path, scheme_of
 from .expectations import Rows
 
-__all__ = ["PlaceIndex", "place_from", "place_of", "places_of"]
+__all__ = ["Folders", "PlaceIndex", "place_of", "places_of"]
 
 # Places that are made at once: they stay in the processor's cache.
 _RUN = 4096
 
 # What is more than itself in some URL: in a name without any, what is behind the last slash is the same in
 # the place. Tabs and breaks are left out of web URLs.
-_SPECIAL = "%?#\t\r\n"
+_has_special = re.compile(r"[%?#\t\r\n]").search
 
 
 def place_of(url: str) -> str:
@@ -58,14 +59,14 @@ def _places_of_part(urls: Iterable[str], folder: str) -> Iterable[str]:
     if isinstance(urls, Braces):
         before, slash, pattern = urls.pattern.rpartition("/")
         # What has its braces behind all of its slashes has them in the same way in its place.
-        if "{" not in before and not _has_special(urls.pattern):
-            place = place_from(folder, _beginning(before + slash) + pattern)
+        if "{" not in before and _has_special(urls.pattern) is None:
+            place = _place_from(folder, _beginning(before + slash) + pattern)
             if place.endswith(pattern) and "{" not in place.removesuffix(pattern):
                 return Braces(place)
-    return map(_Folders(folder).place_of, urls)
+    return map(Folders(folder).place_of, urls)
 
 
-class _Folders:
+class Folders:
     """Places, of which what is the same for all shards of a folder is worked out once.
 
     Args:
@@ -79,21 +80,17 @@ class _Folders:
     def place_of(self, url: str) -> str:
         cut = url.rfind("/") + 1
         folder, name = url[:cut], url[cut:]
-        if not cut or name in ("", ".", "..") or _has_special(url):
-            return place_from(self._start, place_of(url))
+        if not cut or name in ("", ".", "..") or _has_special(url) is not None:
+            return _place_from(self._start, place_of(url))
         if (beginning := self._known.get(folder)) is None:
-            beginning = self._known[folder] = place_from(self._start, _beginning(folder))
+            beginning = self._known[folder] = _place_from(self._start, _beginning(folder))
         return beginning + name
 
 
-def place_from(folder: str, place: str) -> str:
+def _place_from(folder: str, place: str) -> str:
     """A place as it is told from a folder: what is below it by its path from there."""
     below = place.removeprefix(folder)
     return place if "://" in below else below
-
-
-def _has_special(url: str) -> bool:
-    return any(map(url.__contains__, _SPECIAL))
 
 
 def _beginning(folder: str) -> str:
