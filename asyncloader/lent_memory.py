@@ -62,12 +62,15 @@ def empty(shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
 
 def filled(shape: Sequence[int], fill: Any, dtype: DTypeLike) -> NDArray[Any]:
     """An array for a batch, of nothing but ``fill``."""
-    if fill or _lent.is_borrowing:
-        array = empty(shape, dtype)
+    if not fill and not _lent.is_borrowing:
+        # zeros() gets pages that are zero already from the system, which fill() would write once more.
+        return np.zeros(shape, dtype)
+    array = empty(shape, dtype)
+    if fill:
         array.fill(fill)
-        return array
-    # zeros() gets pages that are zero already from the system, which fill() would write once more.
-    return np.zeros(shape, dtype)
+    else:
+        array.reshape(-1).view(np.uint8).fill(0)  # in half the time
+    return array
 
 
 def stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:

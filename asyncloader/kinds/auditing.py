@@ -118,7 +118,7 @@ def _parts_of(recipe: Recipe, component: tuple[int, ...], name: str, outer: int 
             if isinstance(source, Zipped):
                 return  # each of the others goes with the sample of the first that it was put together with
     elif isinstance(source, Shards):
-        counts = [None if check is None else check.samples for check in source.checks]
+        counts = source.checks.counts()
         shards = [redact(url) for url in source.urls]
         yield Part(component, name, shards, counts or [None] * len(shards), repetitions)
     else:

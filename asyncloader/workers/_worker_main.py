@@ -33,6 +33,7 @@ from ._raised import Dumped, dump_error
 from ._wire import DONT_WAIT, FROM_WORKER, FromWorker, Setting, receive_grant, send_message, take_stored
 from .packing import Packed, pack
 from .pages import OpenSlot
+from .shared import load_shared
 from .slots import OutboundSlots
 from .standstill import show_stack_on_signal
 
@@ -49,7 +50,9 @@ class _LetGo(Exception):
     """The parent wants no more batches."""
 
 
-def work(connection: socket.socket, stored_job: int, stack: int, server: int) -> None:
+def work(
+    connection: socket.socket, server: int, stored_job: int, stack: int, shared: int | None = None
+) -> None:
     """Run the stored job to its end, in a process just forked by ``server``."""
     die_with_parent(signal.SIGKILL)
     if os.getppid() != server:
@@ -61,7 +64,7 @@ def work(connection: socket.socket, stored_job: int, stack: int, server: int) ->
     outlet = _Outlet(connection, setting)
     try:
         _settle(setting)
-        _produce(job, outlet, connection)
+        _produce(job, shared, outlet, connection)
         outlet.end()
     except _LetGo:
         pass
@@ -89,9 +92,9 @@ def _settle(setting: Setting) -> None:
     os.environ.update(setting.environment | threads)
 
 
-def _produce(pickled_job: bytes, outlet: _Outlet, connection: socket.socket) -> None:
-    job: Callable[[], Any] = pickle.loads(pickled_job)
-    batches = iter(job())
+def _produce(pickled_job: bytes, shared: int | None, outlet: _Outlet, connection: socket.socket) -> None:
+    job: Callable[..., Any] = pickle.loads(pickled_job)
+    batches = iter(job() if shared is None else job(load_shared(shared)))
     watch = _Watch(connection, batches)
     try:
         while True:

@@ -118,6 +118,11 @@ class Packed:
         self.slot_bytes = used
         self.size_bytes = len(self.message) + used
 
+    @property
+    def is_written(self) -> bool:
+        """Whether nothing is left to be copied."""
+        return not self._to_copy
+
     def write(self, target: Bytes) -> None:
         """Copy to ``target``, of at least ``slot_bytes``, what has to lie there, and let go of it."""
         while self._to_copy:

@@ -130,6 +130,7 @@ class OutboundSlots:
         self._lent: dict[int, Pages] = {}
         self._free: dict[int, Pages] = {}
         self._made = 0
+        self._are_kept = False
 
     def open(self, needed_bytes: int) -> OpenSlot | None:
         """A free slot to make a batch in; None if there is none that may be large enough.
@@ -137,7 +138,7 @@ class OutboundSlots:
         Args:
             needed_bytes: What the batch may take, such as the last one did; 0 for none.
         """
-        slot = self._fitting(needed_bytes) if needed_bytes else None
+        slot = self._fitting(needed_bytes) if needed_bytes and not self._are_kept else None
         return None if slot is None else OpenSlot(slot, self._free.pop(slot))
 
     def fill(self, packed: Packed, opened: OpenSlot | None = None) -> Filled:
@@ -149,7 +150,8 @@ class OutboundSlots:
         """
         if opened is not None and packed.stays and opened.close():
             self._lent[opened.slot] = opened.pages
-            packed.write(opened.pages.lend()[0])
+            if not packed.is_written:
+                packed.write(opened.pages.lend()[0])
             return Filled(opened.slot, None, self._drop_surplus(0))
         dropped = self._drop_surplus(packed.slot_bytes)
         slot, descriptor = 0, None
@@ -164,7 +166,9 @@ class OutboundSlots:
             if opened.close():
                 self._free[opened.slot] = opened.pages
             else:
-                dropped.append(opened.slot)  # it is whose who keeps something in it
+                # It belongs to whoever keeps something in it, and will do so again: a slot for each batch.
+                dropped.append(opened.slot)
+                self._are_kept = True
         return Filled(slot, descriptor, dropped)
 
     def _take(self, needed_bytes: int) -> tuple[int, Pages, int | None]:
