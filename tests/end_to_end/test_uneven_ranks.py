@@ -1,21 +1,17 @@
-"""Four ranks over shards of 1 to 50 samples, under torchrun: a collective at each step, and nobody hangs."""
+"""Four ranks over shards of 1 to 50 samples: a collective at each step, and nobody hangs."""
 
 from __future__ import annotations
 
 import json
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import Programs
 
 import asyncloader as al
-
-from .harness import subprocess_environment
 
 RANKS = 4
 
@@ -81,20 +77,6 @@ dist.destroy_process_group()
 """
 
 
-def torchrun(folder: Path, *arguments: int) -> Any:
-    program = folder / "train.py"
-    program.write_text(_PROGRAM)
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-    return subprocess.run(
-        [sys.executable, *launch, str(program), str(folder), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=subprocess_environment(),
-        timeout=300,
-        check=False,
-    )
-
-
 def check(policy: str, ranks: Sequence[Any]) -> None:
     """All took as many steps, nothing came twice, and what came is what the policy says."""
     assert len({rank["steps"] for rank in ranks}) == 1
@@ -112,9 +94,11 @@ def check(policy: str, ranks: Sequence[Any]) -> None:
     assert policy == "pad" or not any(rank["empty"] for rank in ranks)
 
 
-def check_runs(folder: Path, first: int, last: int, workers: int) -> None:
-    done = torchrun(folder, first, last, workers)
-    assert done.returncode == 0, done.stderr
+def check_runs(programs: Programs, folder: Path, first: int, last: int, workers: int) -> None:
+    script = folder / "train.py"
+    script.write_text(_PROGRAM)
+    for done in programs.run_ranks(RANKS, script, folder, first, last, workers, strict=False, timeout=300):
+        assert done.returncode == 0, done.stderr
     ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
     assert len(ranks[0]) == 3 * (last - first)
     for name in ranks[0]:
@@ -129,19 +113,19 @@ def check_runs(folder: Path, first: int, last: int, workers: int) -> None:
         assert ('uneven="stop"' in verdict.reasons) == any(rank["told"] for rank in of_ranks)
 
 
-def test_ranks_stay_in_step_whatever_they_have(tmp_path: Path) -> None:
-    check_runs(tmp_path, 0, 4, 0)
+def test_ranks_stay_in_step_whatever_they_have(tmp_path: Path, programs: Programs) -> None:
+    check_runs(programs, tmp_path, 0, 4, 0)
 
 
 @pytest.mark.slow
-def test_ranks_with_workers_stay_in_step(tmp_path: Path) -> None:
-    check_runs(tmp_path, 0, 2, 2)
+def test_ranks_with_workers_stay_in_step(tmp_path: Path, programs: Programs) -> None:
+    check_runs(programs, tmp_path, 0, 2, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(100, 300, 20))
-def test_ranks_stay_in_step_in_hundreds_of_runs(tmp_path: Path, first: int) -> None:
-    check_runs(tmp_path, first, first + 20, 0)
+def test_ranks_stay_in_step_in_hundreds_of_runs(tmp_path: Path, first: int, programs: Programs) -> None:
+    check_runs(programs, tmp_path, first, first + 20, 0)
 
 
 _SURVIVE = """
@@ -170,26 +154,11 @@ except al.RanksError as error:
 
 
 @pytest.mark.parametrize("step", [3, *(pytest.param(step, marks=pytest.mark.slow) for step in (0, 7, 14))])
-def test_the_others_raise_when_a_rank_is_killed(step: int) -> None:
+def test_the_others_raise_when_a_rank_is_killed(step: int, tmp_path: Path, programs: Programs) -> None:
     """Not in a collective of the training, but in the loader, and nobody ends them from outside."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": "3"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", _SURVIVE, str(step)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=subprocess_environment() | address | {"RANK": str(rank)},
-        )
-        for rank in range(3)
-    ]
-    try:
-        told = [rank.communicate(timeout=100)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
-    assert [rank.returncode for rank in ranks] == [7, -signal.SIGKILL, 7], told
-    assert "did not answer within 6 s" in told[0] and "did not answer within 6 s" in told[2]
+    script = tmp_path / "train.py"
+    script.write_text(_SURVIVE)
+    done = programs.run_ranks(3, script, step, strict=False, timeout=100)
+    assert [rank.returncode for rank in done] == [7, -signal.SIGKILL, 7], done
+    for rank in (0, 2):
+        assert "did not answer within 6 s" in done[rank].stdout
