@@ -10,6 +10,7 @@ import io
 import uuid
 from collections.abc import Callable
 from dis import get_instructions
+from pickle import PickleBuffer
 from types import CodeType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
@@ -17,6 +18,9 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import cloudpickle
 
 __all__ = ["Homeward", "Outward", "any_class_came", "dumps_outward", "dumps_with_modules"]
+
+# From here on pages that workers share are worth more than having all of it in one place.
+_LARGE_BYTES = 64 << 10
 
 # The classes that travel by value: here under the number that they carry, in every process that knows them.
 _numbers: WeakKeyDictionary[type, str] = WeakKeyDictionary()
@@ -38,11 +42,20 @@ class Outward(cloudpickle.Pickler):  # type: ignore[misc]  # untyped
 
 
 class _Noting(Outward):
-    """Notes the modules that it names, and those that functions sent by value import when they are called."""
+    """Keeps large buffers apart, and notes the modules that it names, and those that functions sent by value
+    import when they are called."""
 
     def __init__(self, file: io.BytesIO) -> None:
-        super().__init__(file, 5)
+        super().__init__(file, 5, self._keep_in)
         self.modules: set[str] = set()
+        self.buffers: list[PickleBuffer] = []
+
+    def _keep_in(self, buffer: PickleBuffer) -> bool:
+        """Whether a buffer goes with the rest; large ones are kept apart."""
+        if buffer.raw().nbytes < _LARGE_BYTES:
+            return True
+        self.buffers.append(buffer)
+        return False
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, ModuleType):
@@ -76,12 +89,17 @@ def dumps_outward(held: Any) -> bytes:
     return out.getvalue()
 
 
-def dumps_with_modules(held: Any) -> tuple[bytes, set[str]]:
-    """Pickle for a worker, and the names of the modules that it will import, as far as can be seen."""
+def dumps_with_modules(held: Any) -> tuple[bytes, list[PickleBuffer], set[str]]:
+    """Pickle for several workers.
+
+    Returns:
+        The pickle, those large buffers that are not in it, which still belong to ``held``, and the names of
+        the modules that the workers will import, as far as can be seen.
+    """
     out = io.BytesIO()
     pickler = _Noting(out)
     pickler.dump(held)
-    return out.getvalue(), pickler.modules
+    return out.getvalue(), pickler.buffers, pickler.modules
 
 
 def _settle(arrived: type, parts: tuple[str, Callable[[Any, Any], Any], Any]) -> None:

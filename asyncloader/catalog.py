@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from .formats import check_format
-from .manifest.entries import Expected
+from .manifest.expectations import Expectations
 from .manifest.lookup import (
     Entries,
     LocalManifests,
@@ -17,7 +21,7 @@ from .manifest.lookup import (
     expectations,
     find_local_manifests,
     is_found_manifest,
-    read_local_manifest,
+    open_local_manifest,
 )
 from .shard_names import formats_of, is_shard_name
 from .shard_search import Found, IsShard, find_shards
@@ -38,13 +42,13 @@ class Catalog:
     Attributes:
         urls: In order.
         formats: The format of each.
-        checks: What a manifest expects of each, None where none does; empty if none was found.
+        checks: What a manifest expects of each; empty if none was found.
         schemes: Of all URLs.
     """
 
     urls: ShardNames
     formats: Sequence[str]
-    checks: tuple[Expected | None, ...]
+    checks: Expectations
     schemes: frozenset[Scheme]
 
 
@@ -83,32 +87,39 @@ def make_catalog(
     if where is None:
         checks = _found_beside(found, is_shard)
     else:
-        content = found.fetched[0] if far else read_local_manifest(local_path(where))
-        if content is None:
-            raise ValueError(f"there is no manifest {where!r}; python -m asyncloader.manifest makes one")
-        entries = Entries(where, content)
+        with (
+            nullcontext(io.BytesIO(found.fetched[0]))
+            if far
+            else open_local_manifest(local_path(where)) as file
+        ):
+            if file is None:
+                raise ValueError(f"there is no manifest {where!r}; python -m asyncloader.manifest makes one")
+            entries = Entries(where, file)
         checks = expectations(found.names, entries)
         for match in found.matches:
             check_complete(entries, match, is_shard)
     return Catalog(found.names, formats, checks, found.schemes)
 
 
-def _found_beside(found: Found, is_shard: IsShard) -> tuple[Expected | None, ...]:
+def _found_beside(found: Found, is_shard: IsShard) -> Expectations:
     """What manifests expect that lie where shards were looked for: local folders, and folders listed."""
     local = LocalManifests()
     any_local = any(scheme.is_local for scheme in found.schemes)
-    expected = find_local_manifests(found.names, local) if any_local else ()
-    known = dict(zip(found.names, expected, strict=False))
+    expected = find_local_manifests(found.names, local) if any_local else Expectations.of()
     for match in found.matches:
         for path in match.manifests:
             if (entries := local.at(path)) is not None:
                 check_complete(entries, match, is_shard)
+    told = [(np.arange(len(expected)), expected)]
     for listing in found.listings:
         if listing.manifest is not None:
             root, key = split_key(listing.pattern)
             place = root + folder_before(key) + MANIFEST_NAME
-            if is_found_manifest(place, listing.manifest):
-                entries = Entries(place, listing.manifest)
-                known.update(zip(listing.urls, entries.of(listing.urls), strict=True))
+            manifest = io.BytesIO(listing.manifest)
+            if is_found_manifest(place, manifest):
+                entries = Entries(place, manifest)
                 check_complete(entries, Match(listing.pattern, listing.urls), is_shard)
-    return tuple(map(known.get, found.names)) if any(known.values()) else ()
+                listed = {*listing.urls}
+                numbers = [number for number, name in enumerate(found.names) if name in listed]
+                told.append((np.array(numbers), entries.of(found.names[number] for number in numbers)))
+    return Expectations.placed(len(found.names), told)

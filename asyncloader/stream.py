@@ -19,8 +19,10 @@ from ._flow.readahead import ReadAhead
 from .blocks import References, Tables
 from .collate.block import collate_block, takes_columns
 from .dataset import Dataset
+from .lent_memory import borrowing
 from .ops.async_map import AsyncMap
 from .ops.batching import Batch, Batching, Single
+from .ops.heard import Heard
 from .ops.map import Map
 from .ops.map_batches import MapBatches
 from .ops.op import Lane, Want, note_batch
@@ -220,10 +222,12 @@ def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
 def _collate(job: Job, number: int, tables: Tables | None, batch: Batch) -> tuple[Any, Note]:
     block, trail = batch.block, batch.block.trail
     try:
-        if isinstance(job.batching, Single):
-            collated = job.collate_fn(block.rows()[0])
-        else:
-            collated = collate_block(job.collate_fn, block, lambda index: str(trail.place(index)))
+        with Heard():
+            if isinstance(job.batching, Single):
+                collated = job.collate_fn(block.rows()[0])
+            else:
+                with borrowing():
+                    collated = collate_block(job.collate_fn, block, lambda index: str(trail.place(index)))
     except Exception as error:
         note_batch(error, "collate_fn", trail, len(block))
         raise

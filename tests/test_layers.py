@@ -23,7 +23,7 @@ ROOMS = [
     {"blocks"},  # runs of samples, as rows or columns
     # Small things that know nobody else: values, and what lies in memory and on disk.
     {"progress", "quantity", "sizes", "texts", "tracebacks"},
-    {"dense", "descriptors", "digest", "draft", "memory", "tensors", "torch_pass"},
+    {"dense", "descriptors", "digest", "draft", "lent_memory", "memory", "tensors", "torch_pass"},
     {"torch_private", "by_value"},
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ..manifest.lookup import Entries, read_local_manifest
+from ..manifest.lookup import Entries, open_local_manifest
 from .contents import Contents, Part
 from .reading import Pass, read_audits
 from .verdict import EpochVerdict, judge_epoch
@@ -62,10 +62,10 @@ def verify_audit(
 
 
 def _counted(contents: Contents, manifest: str) -> Contents:
-    content = read_local_manifest(manifest)
-    if content is None:
-        raise ValueError(f"there is no manifest {manifest!r}")
-    entries = Entries(manifest, content)
+    with open_local_manifest(manifest) as file:
+        if file is None:
+            raise ValueError(f"there is no manifest {manifest!r}")
+        entries = Entries(manifest, file)
     return replace(contents, parts=[_counted_part(part, entries) for part in contents.parts])
 
 
@@ -74,7 +74,7 @@ def _counted_part(part: Part, entries: Entries) -> Part:
         return part
     found = entries.of(part.shards)
     counts = [
-        count if count is not None or expected is None else expected.samples
-        for count, expected in zip(part.samples, found, strict=True)
+        counted if count is None else count
+        for count, counted in zip(part.samples, found.counts(), strict=True)
     ]
     return replace(part, samples=counts)

@@ -38,7 +38,6 @@ class CachedStores:
         setting: Of the cache.
         resources: The engine's; it closes the cache before the clients that it reads from.
         start: ``Engine.submit``.
-        sha256s: What a manifest promises of shards, by URL.
         shares: Whether lanes share shards, so that one is kept too if it is first opened in its middle.
     """
 
@@ -49,7 +48,6 @@ class CachedStores:
         setting: CacheSetting,
         resources: AsyncExitStack,
         start: Start,
-        sha256s: Mapping[str, bytes],
         shares: bool = False,
     ) -> None:
         self._remote = remote
@@ -57,10 +55,15 @@ class CachedStores:
         self._setting = setting
         self._resources = resources
         self._start = start
-        self._sha256s = sha256s
+        self._sha256s: dict[str, bytes] = {}
         self._shares = shares
         self._cache: Cache | None = None
         self._opening = asyncio.Lock()
+
+    def promise(self, url: str, sha256: bytes | None) -> None:
+        """Tell what a manifest promises of a shard, before it is read; of all that there are it were much."""
+        if sha256 is not None:
+            self._sha256s[url] = sha256
 
     def for_lane(self, lane: int) -> StoresByUrl:
         """These stores, as one lane reads from them."""

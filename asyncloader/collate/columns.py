@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Column, Ragged
+from ..lent_memory import copied
 from ..tensors import has_tensors, may_stand_in, tensor_of
 from .plain import collate_plain
 from .streaming import streaming_rules
@@ -38,7 +39,7 @@ def stack_columns(fields: Mapping[str, Column]) -> Any:
 def _stack(column: Column) -> Any:
     column = _even(column)
     if isinstance(column, np.ndarray) and has_tensors(column.dtype) and _has_usual_rules(column):
-        return tensor_of(np.array(column, order="C"))
+        return tensor_of(copied(column))
     rules = streaming_rules()
     from ..torch_private import collate
 
@@ -48,7 +49,7 @@ def _stack(column: Column) -> Any:
 def _stack_without_torch(column: Column) -> Any:
     column = _even(column)
     if isinstance(column, np.ndarray) and has_tensors(column.dtype):
-        return NotImplemented if _is_refused(column) else tensor_of(np.array(column, order="C"))
+        return NotImplemented if _is_refused(column) else tensor_of(copied(column))
     return collate_plain(list(column))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Column
+from ..lent_memory import stacked
 from ..tensors import tensor_of
 
 __all__ = ["PackedCollate"]
@@ -27,7 +28,7 @@ class PackedCollate:
     """
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        return self.from_columns({name: np.stack([row[name] for row in rows]) for name in rows[0]})
+        return self.from_columns({name: stacked([row[name] for row in rows]) for name in rows[0]})
 
     def from_columns(self, fields: Mapping[str, Column]) -> dict[str, Any]:
         """The same batch from columns ``(B, T, ...)``."""

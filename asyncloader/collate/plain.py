@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..lent_memory import stacked
 from ..tensors import has_tensors, tensor_of
 
 __all__ = ["are_alike", "collate_plain"]
@@ -42,7 +43,7 @@ def collate_plain(values: Sequence[Any]) -> Any:
         except OverflowError:
             return NotImplemented
     if kind is np.ndarray and are_alike(values) and has_tensors(values[0].dtype):
-        return tensor_of(np.stack(values))
+        return tensor_of(stacked(values))
     return NotImplemented
 
 

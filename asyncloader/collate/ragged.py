@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Ragged
+from ..lent_memory import filled
 from .advice import squeeze_advice
 
 __all__ = [
@@ -107,8 +108,7 @@ def _blank(lengths: NDArray[np.int64], like: Piece, value: float, multiple_of: i
     fill = exact_fill(value, dtype)
     width = -(-int(lengths.max()) // multiple_of) * multiple_of
     shape = (len(lengths), width, *like.shape[1:])
-    # zeros() gets pages that are zero already from the system, which full() would write once more.
-    return np.full(shape, fill, dtype) if fill else np.zeros(shape, dtype)
+    return filled(shape, fill, dtype)
 
 
 def _bytes(array: Piece) -> memoryview:

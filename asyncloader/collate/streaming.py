@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..lent_memory import stacked
 from ..tensors import has_tensors, may_stand_in
 from .default import note_field
 from .plain import are_alike, collate_plain
@@ -61,7 +62,7 @@ def _stack_tensors(tensors: Sequence[Tensor], *, collate_fn_map: Any = None) -> 
         return torch.stack(list(tensors))
     if not are_alike(arrays):
         return torch.stack(list(tensors))  # raises, or promotes
-    return torch.from_numpy(np.stack(arrays))
+    return torch.from_numpy(stacked(arrays))
 
 
 def _stack_arrays(arrays: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
@@ -75,4 +76,4 @@ def _stack_arrays(arrays: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
         or not has_tensors(arrays[0].dtype)  # stack() makes bytes native, torch refuses them
     ):
         return collate_numpy_array_fn(arrays, collate_fn_map=collate_fn_map)
-    return torch.from_numpy(np.stack(arrays))
+    return torch.from_numpy(stacked(arrays))

@@ -39,7 +39,6 @@ def open_recording(
     world: World,
     cursor: Cursor,
     workers: int,
-    *,
     skips: bool,
 ) -> Recording:
     """Begin to record a pass.
@@ -54,10 +53,29 @@ def open_recording(
         skips: Whether samples may be skipped.
 
     Raises:
-        OSError: The folder or a file in it cannot be written.
+        ValueError: The folder or a file in it cannot be made or written.
     """
-    place = expand_home(os.fspath(folder))
-    name = _digest_of(described)
+    place, name = expand_home(os.fspath(folder)), _digest_of(described)
+    try:
+        return _open(place, name, recipe, described, world, cursor, workers, skips)
+    except OSError as error:
+        raise ValueError(
+            "audit should be a folder where each rank can make files and append to them, but got "
+            f"audit={os.fspath(folder)!r}, and {error.filename or place} cannot be written: "
+            f"{error.strerror}; name another folder, or make this one writable"
+        ) from error
+
+
+def _open(
+    place: str,
+    name: str,
+    recipe: Dataset,
+    described: Mapping[str, Any],
+    world: World,
+    cursor: Cursor,
+    workers: int,
+    skips: bool,
+) -> Recording:
     os.makedirs(place, exist_ok=True)
     contents_path = os.path.join(place, f"{name}.json")
     # The same on all ranks, so one of them writes it, and not anew after a restart.
@@ -100,7 +118,7 @@ def _parts_of(recipe: Recipe, component: tuple[int, ...], name: str, outer: int 
             if isinstance(source, Zipped):
                 return  # each of the others goes with the sample of the first that it was put together with
     elif isinstance(source, Shards):
-        counts = [None if check is None else check.samples for check in source.checks]
+        counts = source.checks.counts()
         shards = [redact(url) for url in source.urls]
         yield Part(component, name, shards, counts or [None] * len(shards), repetitions)
     else:

@@ -116,15 +116,15 @@ class StreamKind:
 
     def open(self, loader: Loader[Any]) -> BatchIterator[Any]:
         self._check_world(loader)
-        cursor = self._passes.begin(self._lengths(loader).batches)
-        limit = memory_of(loader)
+        cursor, limit = self._passes.begin(self._lengths(loader).batches), memory_of(loader)
         job = self._job(loader, cursor, limit)
         statistics = Statistics(
             components=dict.fromkeys(counted_names(self._recipe.source), 0),
             bar=self._bar(loader, cursor) if loader.progress else None,
         )
-        with ExitStack() as stack:
+        with ExitStack() as stack, ExitStack() as undo:
             stack.callback(statistics.end)
+            recording = self._recording(loader, cursor, undo)  # before a byte of any shard is read
             lanes = self._open_lanes(loader, job, statistics, stack)
             source = keep_in_step(
                 lanes,
@@ -145,9 +145,9 @@ class StreamKind:
                 on_demand=loader.ahead is not None,
             )
             stack.callback(source.close)
-            if_empty, recording = if_empty_of(self._recipe), self._recording(loader, cursor)
-            timeout_s, everything = loader.timeout or None, stack.pop_all()
-            run = Run(source, cursor, statistics, everything, timeout_s, lanes, if_empty, recording)
+            if_empty, timeout_s = if_empty_of(self._recipe), loader.timeout or None
+            undo.pop_all()
+            run = Run(source, cursor, statistics, stack.pop_all(), timeout_s, lanes, if_empty, recording)
         self._passes.began(run)
         statistics.waited(statistics.started_s)  # for the workers, which a loop's first step has to start
         return BatchIterator(run)
@@ -266,14 +266,14 @@ class StreamKind:
         total = self._lengths(loader).known_batches(cursor.epoch)
         return ProgressBar(f"epoch {cursor.epoch}", total, cursor.batches)
 
-    def _recording(self, loader: Loader[Any], cursor: Cursor) -> Recording | None:
+    def _recording(self, loader: Loader[Any], cursor: Cursor, undo: ExitStack) -> Recording | None:
         if loader.audit is None:
             return None
-        described, skips = self._recipe_of(loader, self._lane_count), budget_of(loader) is not None
-        workers = loader.num_workers
-        return open_recording(
-            loader.audit, self._recipe, described, self._world, cursor, workers, skips=skips
-        )
+        options = self._world, cursor, loader.num_workers, budget_of(loader) is not None
+        described = self._recipe_of(loader, self._lane_count)
+        recording = open_recording(loader.audit, self._recipe, described, *options)
+        undo.callback(recording.close)
+        return recording
 
     def _check_world(self, loader: Loader[Any]) -> None:
         """Refuse to read for another rank than was known when the loader was made."""

@@ -6,9 +6,8 @@ user has named. Every value is held against its range all the same.
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
@@ -16,14 +15,17 @@ from ..errors import FormatError
 from .offsets import MOST_OFFSETS, Offsets, thin
 
 __all__ = [
+    "FIRST_LINE",
+    "LAST_LINE",
     "MAX_MANIFEST_BYTES",
+    "MOST_LOOKED_AT_BYTES",
     "Expected",
     "Manifest",
-    "contents_digest",
     "entry_of",
     "format_manifest",
     "is_broken",
     "is_manifest",
+    "load_json",
     "parse_entry",
     "parse_manifest",
 ]
@@ -32,9 +34,15 @@ __all__ = [
 _VERSION_KEY = "asyncloader_manifest"
 _VERSION = 1
 
+#: What stands before the entries as they are written, and behind them.
+FIRST_LINE = f'{{"{_VERSION_KEY}": {_VERSION}, "shards": [\n'.encode()
+LAST_LINE = b"\n]}\n"
+
 # An entry takes some 190 bytes, so that this is a million shards and all the offsets that there may be.
 MAX_MANIFEST_BYTES = 256 << 20
 _MAX_FOREIGN_BYTES = 1 << 20  # of a file of somebody else's, parsed to see whether it is anything at all
+#: The beginning by which it is told whose a file is.
+MOST_LOOKED_AT_BYTES = _MAX_FOREIGN_BYTES + 1
 _MAX_NAME_CHARACTERS = 4096  # keys of object stores have at most 1024 bytes, paths 4096
 _MAX_NUMBER = (1 << 63) - 1
 _DIGEST_BYTES = {"sha256": 32, "crc32c": 4}
@@ -82,12 +90,16 @@ class Manifest:
 
 
 def is_manifest(content: bytes) -> bool:
-    """Whether a file looks like a manifest of ours, sound or not; others have files of that name too."""
+    """Whether a file looks by its beginning like a manifest of ours; others have files of that name too."""
     return f'"{_VERSION_KEY}"'.encode() in content[:4096]
 
 
 def is_broken(content: bytes) -> bool:
-    """Whether a file that is no manifest of ours is nobody else's either: it is empty, or no JSON."""
+    """Whether a file that is no manifest of ours is nobody else's either: it is empty, or no JSON.
+
+    Args:
+        content: The file, or the first ``MOST_LOOKED_AT_BYTES`` of it.
+    """
     if not content[:4096].strip(b"\0 \t\r\n"):  # zeros are what a power cut may leave
         return True
     if len(content) > _MAX_FOREIGN_BYTES:
@@ -114,7 +126,7 @@ def parse_manifest(content: bytes) -> Manifest:
     if len(content) > MAX_MANIFEST_BYTES:
         raise FormatError(f"manifest: longer than {MAX_MANIFEST_BYTES} bytes")
     try:
-        document = json.loads(str(content, "utf-8"), object_pairs_hook=_object, parse_constant=_refuse)
+        document = load_json(content)
     except json.JSONDecodeError as error:
         raise FormatError(f"manifest: no JSON: {error}") from error
     except FormatError:
@@ -145,6 +157,17 @@ def parse_manifest(content: bytes) -> Manifest:
     return Manifest(entries)
 
 
+def load_json(content: bytes) -> Any:
+    """The value that ``content`` is, of which no two programs differ.
+
+    Raises:
+        ValueError: No JSON.
+        RecursionError: Too deep.
+        FormatError: A name twice in one object, or a number that JSON does not have.
+    """
+    return json.loads(str(content, "utf-8"), object_pairs_hook=_object, parse_constant=_refuse)
+
+
 def format_manifest(manifest: Manifest) -> bytes:
     """The file of a manifest: a line for each shard, sorted by name, so that two can be compared.
 
@@ -156,8 +179,7 @@ def format_manifest(manifest: Manifest) -> bytes:
         if expected.offsets is not None:
             expected = replace(expected, offsets=offsets[name])
         lines.append(json.dumps(entry_of(name, expected)))
-    body = ",\n  ".join(lines)
-    return f'{{"{_VERSION_KEY}": {_VERSION}, "shards": [\n  {body}\n]}}\n'.encode()
+    return FIRST_LINE + b"  " + ",\n  ".join(lines).encode() + LAST_LINE
 
 
 def entry_of(name: str, expected: Expected) -> dict[str, Any]:
@@ -193,18 +215,6 @@ def parse_entry(place: str, entry: Mapping[str, Any]) -> tuple[str, Expected]:
     if "offsets" in entry:
         offsets = _offsets(f"{place}offsets", entry["offsets"], samples or 0, size_bytes)
     return name, Expected(size_bytes, samples, digests.get("sha256"), digests.get("crc32c"), offsets)
-
-
-def contents_digest(checks: Sequence[Expected | None]) -> str:
-    """What tells these shards from others of the same names, in a saved state."""
-    digest = hashlib.sha256()
-    for expected in checks:
-        if expected is not None:
-            # One of the two: a manifest that gains the other one is of the same shards.
-            content = expected.sha256 or expected.crc32c or b""
-            digest.update(f"{expected.size_bytes} {content.hex()}".encode())
-        digest.update(b"\n")
-    return digest.hexdigest()
 
 
 def _offsets(place: str, found: object, samples: int, size_bytes: int) -> Offsets:
@@ -243,8 +253,8 @@ def _number(place: str, number: object) -> int:
 
 def _hex(place: str, text: object, length: int) -> bytes:
     try:
-        if isinstance(text, str) and len(text) == 2 * length:
-            return bytes.fromhex(text)
+        if isinstance(text, str) and len(text) == 2 * length and len(digest := bytes.fromhex(text)) == length:
+            return digest
     except ValueError:
         pass
     _fail(place, f"{2 * length} hexadecimal digits", text)

@@ -9,8 +9,15 @@ from contextlib import contextmanager, suppress
 from ..descriptors import occupy_standard_descriptors
 from ..draft import Draft
 from ..errors import FormatError
-from .entries import Expected, Manifest, format_manifest, is_manifest, parse_manifest
-from .lookup import read_local_manifest
+from .entries import (
+    MAX_MANIFEST_BYTES,
+    Expected,
+    Manifest,
+    format_manifest,
+    is_manifest,
+    parse_manifest,
+)
+from .lookup import open_local_manifest
 
 __all__ = ["check_manifest", "update_manifest"]
 
@@ -51,7 +58,8 @@ def update_manifest(path: str, entries: Mapping[str, Expected]) -> None:
 
 
 def _read(path: str) -> Manifest:
-    content = read_local_manifest(path)
+    with open_local_manifest(path) as file:
+        content = None if file is None else file.read(MAX_MANIFEST_BYTES + 1)
     if content is None and not os.path.lexists(path):
         return Manifest()
     if content is None or not is_manifest(content):

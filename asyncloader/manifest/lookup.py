@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import glob
+import io
 import os
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
-from urllib.parse import unquote, urlsplit
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
+
+import numpy as np
 
 from ..errors import FormatError, StoreError
 from ..stores.braces import Braces
@@ -15,7 +18,10 @@ from ..stores.expanding import Match
 from ..stores.globs import KeyGlob, matcher
 from ..stores.names import ShardNames
 from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of, split_key
-from .entries import MAX_MANIFEST_BYTES, Expected, is_broken, is_manifest, parse_manifest
+from .entries import MOST_LOOKED_AT_BYTES, is_broken, is_manifest
+from .expectations import Expectations, Rows
+from .places import PlaceIndex, place_from, place_of, places_of
+from .reading import read_manifest
 
 __all__ = [
     "Entries",
@@ -24,7 +30,7 @@ __all__ = [
     "expectations",
     "find_local_manifests",
     "is_found_manifest",
-    "read_local_manifest",
+    "open_local_manifest",
 ]
 
 # Shards that an error names; it says how many there are.
@@ -39,29 +45,29 @@ class Entries:
 
     Args:
         manifest_url: Where the manifest is; its relative names start from that folder.
-        manifest_bytes: The manifest.
+        manifest: The manifest, or a file of it.
 
     Raises:
         FormatError: Not a sound manifest, or two of its names mean one shard.
     """
 
-    def __init__(self, manifest_url: str, manifest_bytes: bytes) -> None:
+    def __init__(self, manifest_url: str, manifest: bytes | BinaryIO) -> None:
         self.url = manifest_url
-        self._by_place: dict[str, Expected] = {}
+        folder, slash, _ = place_of(manifest_url).rpartition("/")
+        self._folder = folder + slash
         try:
-            folder = _place(manifest_url).rpartition("/")[0]
-            for name, expected in parse_manifest(manifest_bytes).shards.items():
-                place = _place(name) if "://" in name else f"{folder}/{name}"
-                if place in self._by_place:
-                    raise FormatError(f"manifest: {name!r} is a second name of a shard that has one already")
-                self._by_place[place] = expected
+            file = io.BytesIO(manifest) if isinstance(manifest, bytes) else manifest
+            self._names, self._expected = read_manifest(file)
+            self._has_urls = self._names.contain("://")
+            self._rows = PlaceIndex(self._places, len(self._names))
+            self._check_unique()
         except FormatError as error:
             error.shard = redact(manifest_url)
             raise
 
-    def of(self, urls: Iterable[str]) -> list[Expected | None]:
+    def of(self, urls: Iterable[str]) -> Expectations:
         """The entry of each shard, None for those that have none."""
-        return [self._by_place.get(_place(url)) for url in urls]
+        return self._expected.take(self._rows.find(places_of(urls, self._folder)))
 
     def missing(self, match: Match, is_shard: Callable[[str], bool]) -> list[str]:
         """The shards that are listed here and meant by a pattern, but were not found for it.
@@ -76,9 +82,28 @@ class Entries:
         """
         if [*match.urls[:2]] == [match.pattern]:  # an object of that very name, and so a name
             return []
+        is_there = np.zeros(len(self._names) + 1, bool)  # the last one stands for all without an entry
+        is_there[self._rows.find(places_of(match.urls, self._folder))] = True
         is_meant = _meaning(match.pattern, is_shard)
-        there = set(map(_place, match.urls))
-        return [place for place in self._by_place if place not in there and is_meant(place)]
+        listed = self._places(np.flatnonzero(~is_there[:-1]))
+        places = [place if "://" in place else os.path.join(self._folder, place) for place in listed]
+        return [place for place in places if is_meant(place)]
+
+    def _places(self, rows: Rows) -> list[str]:
+        """The places of some entries."""
+        names = self._names.take(rows)
+        if not self._has_urls:
+            return names
+        return [place_from(self._folder, place_of(name)) if "://" in name else name for name in names]
+
+    def _check_unique(self) -> None:
+        twice = self._rows.repeated()
+        names = [(self._names[first], self._names[second]) for first, second in twice]
+        for (_, second), (first_name, name) in zip(twice, names, strict=True):
+            if first_name == name:
+                raise FormatError(f"manifest: shards[{second}].name: {name!r} is there twice")
+        if names:
+            raise FormatError(f"manifest: {names[0][1]!r} is a second name of a shard that has one already")
 
 
 class LocalManifests:
@@ -95,28 +120,27 @@ class LocalManifests:
             StoreError: It cannot be read.
         """
         if path not in self._known:
-            content = read_local_manifest(path)
-            ours = content is not None and is_found_manifest(path, content)
-            self._known[path] = Entries(path, content) if content is not None and ours else None
+            with open_local_manifest(path) as file:
+                ours = file is not None and is_found_manifest(path, file)
+                self._known[path] = Entries(path, file) if file is not None and ours else None
         return self._known[path]
 
 
-def expectations(urls: Sequence[str], entries: Entries) -> tuple[Expected, ...]:
+def expectations(urls: Sequence[str], entries: Entries) -> Expectations:
     """What a manifest that the user has named expects of each shard.
 
     Raises:
         ValueError: It does not know one of the shards, and so is of other shards, or older.
     """
     found = entries.of(urls)
-    known = tuple(expected for expected in found if expected is not None)
-    if len(known) < len(urls):
-        first = urls[found.index(None)]
+    if missing := len(urls) - found.count_of():
+        first = urls[int(np.flatnonzero(found.known == 0)[0])]
         raise ValueError(
-            f"the manifest {redact(entries.url)} has no entry for {len(urls) - len(known)} of {len(urls)} "
+            f"the manifest {redact(entries.url)} has no entry for {missing} of {len(urls)} "
             f"shards; the first is {redact(first)}. Add them with python -m asyncloader.manifest, or name "
             "the manifest that is theirs"
         )
-    return known
+    return found
 
 
 def check_complete(entries: Entries, match: Match, is_shard: Callable[[str], bool]) -> None:
@@ -137,9 +161,7 @@ def check_complete(entries: Entries, match: Match, is_shard: Callable[[str], boo
     )
 
 
-def find_local_manifests(
-    urls: Sequence[str], manifests: LocalManifests | None = None
-) -> tuple[Expected | None, ...]:
+def find_local_manifests(urls: Sequence[str], manifests: LocalManifests | None = None) -> Expectations:
     """What the manifests beside local shards expect of each; looks once into each folder.
 
     A manifest that was merely found need not know every file of its folder: None for the others, as for
@@ -157,35 +179,31 @@ def find_local_manifests(
         StoreError: A manifest cannot be read, or a shard of a range is neither listed beside it nor there.
     """
     manifests = LocalManifests() if manifests is None else manifests
-    found: dict[int, Expected] = {}
+    found: list[tuple[Rows, Expectations]] = []
     first = 0
     for part in urls.parts if isinstance(urls, ShardNames) else (urls,):
         for folder, numbers in _by_folder(part):
             entries = manifests.at(os.path.join(folder, MANIFEST_NAME))
             if entries is not None:
-                expected = entries.of(part[number] for number in numbers)
+                names = part if len(numbers) == len(part) else [part[number] for number in numbers]
+                expected = entries.of(names)
                 if isinstance(part, Braces):
-                    _check_there([part[number] for number in numbers], expected, entries)
-                found |= {
-                    first + number: entry
-                    for number, entry in zip(numbers, expected, strict=True)
-                    if entry is not None
-                }
+                    _check_there(names, expected, entries)
+                found.append((np.array(numbers, np.int64) + first, expected))
         first += len(part)
-    return tuple(map(found.get, range(len(urls)))) if found else ()
+    return Expectations.placed(len(urls), found)
 
 
-def _check_there(urls: Sequence[str], expected: Sequence[Expected | None], entries: Entries) -> None:
+def _check_there(urls: Sequence[str], expected: Expectations, entries: Entries) -> None:
     """Refuse names that their manifest does not list, and that no file has: a range that goes too far."""
-    if all(expected) or not any(expected):
+    if expected.count_of() in (0, len(urls)):
         return
-    unlisted = (url for url, entry in zip(urls, expected, strict=True) if entry is None)
-    for url in islice(unlisted, _MOST_LOOKED_FOR):
-        if not os.path.exists(local_path(url)):
+    for number in np.flatnonzero(expected.known == 0)[:_MOST_LOOKED_FOR].tolist():
+        if not os.path.exists(local_path(url := urls[number])):
             raise StoreError(
-                f"there is no such file, and the manifest {entries.url} lists "
-                f"{sum(entry is not None for entry in expected)} of the {len(urls)} shards that are named "
-                "beside it: name those that are there, or restore the others",
+                f"there is no such file, and the manifest {entries.url} lists {expected.count_of()} of the "
+                f"{len(urls)} shards that are named beside it: name those that are there, or restore the "
+                "others",
                 shard=url,
             )
 
@@ -209,18 +227,20 @@ def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:
     ]
 
 
-def is_found_manifest(place: str, content: bytes) -> bool:
+def is_found_manifest(place: str, file: BinaryIO) -> bool:
     """Whether a ``manifest.json`` that nobody has named is ours; warns of one that can be nobody's.
 
     Args:
         place: Its URL or path.
-        content: The file, or at least its beginning.
+        file: At its beginning, where it is left.
     """
-    if is_manifest(content):
+    beginning = file.read(MOST_LOOKED_AT_BYTES)
+    file.seek(0)
+    if is_manifest(beginning):
         return True
-    if is_broken(content):
+    if is_broken(beginning):
         warnings.warn(
-            f"{redact(place)} is {'no JSON' if content else 'empty'}, so the shards beside it are read "
+            f"{redact(place)} is {'no JSON' if beginning else 'empty'}, so the shards beside it are read "
             "unchecked; delete it, and python -m asyncloader.manifest makes it anew",
             RuntimeWarning,
             stacklevel=2,
@@ -228,21 +248,24 @@ def is_found_manifest(place: str, content: bytes) -> bool:
     return False
 
 
-def read_local_manifest(path: str) -> bytes | None:
-    """The file, no more of it than a manifest may have; None if there is no such file.
+@contextmanager
+def open_local_manifest(path: str) -> Iterator[BinaryIO | None]:
+    """The file, or None if there is no such file.
 
     Raises:
         StoreError: It is there and cannot be read.
     """
-    if not os.path.isfile(path):
-        return None
+    file = None
     try:
-        with open(path, "rb") as file:
-            return file.read(MAX_MANIFEST_BYTES + 1)
-    except FileNotFoundError:
-        return None
+        if os.path.isfile(path):
+            with suppress(FileNotFoundError):
+                file = open(path, "rb")  # noqa: SIM115 - closed below
+        yield file
     except OSError as error:
         raise StoreError(f"cannot read the manifest: {error.strerror}", shard=path) from error
+    finally:
+        if file is not None:
+            file.close()
 
 
 def _meaning(pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], bool]:
@@ -254,25 +277,9 @@ def _meaning(pattern: str, is_shard: Callable[[str], bool]) -> Callable[[str], b
             return KeyGlob(os.path.normpath(os.path.join(glob.escape(os.getcwd()), path))).matches
         start = os.path.join(os.path.abspath(path), "")
         return lambda place: place.startswith(start) and is_shard(place)
-    root, key = split_key(_place(pattern))
+    root, key = split_key(place_of(pattern))
     is_meant = matcher(key)
     prefix = not key or key.endswith("/")
     return lambda place: (
         place.startswith(root) and is_meant(place[len(root) :]) and (not prefix or is_shard(place))
     )
-
-
-def _place(url: str) -> str:
-    """``url`` in the one spelling that places are compared in: no query, user info or escapes."""
-    try:
-        scheme = scheme_of(url)
-    except ValueError:  # a name in a manifest, from a version that knows more schemes
-        return url
-    if scheme.is_local:
-        path = os.path.abspath(local_path(url))
-        return path.replace(os.sep, "/")
-    rest = url.partition("://")[2]
-    if scheme.is_web:
-        parts = urlsplit(url)
-        rest = parts.netloc.rpartition("@")[2].lower() + unquote(parts.path)
-    return f"{scheme.name}://{rest}"

@@ -12,6 +12,7 @@ from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING
 
 from ..blocks import Trail
+from .heard import Heard
 from .op import Lane
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ __all__ = ["Calls", "sample_rng", "sample_seed"]
 _WORD = 0xFFFF_FFFF_FFFF_FFFF
 
 
-class Calls:
+class Calls(Heard):
     """Calls of the user's function for the samples of a block, one after another; used with ``with``.
 
     Args:
@@ -42,12 +43,12 @@ class Calls:
         self._rng: np.random.Generator | None = None
         self._rng_index = 0
 
-    def __enter__(self) -> Calls:
+    def __enter__(self) -> None:
         self._token: Token[Calls | None] = _here.set(self)
-        return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         _here.reset(self._token)
+        super().__exit__(kind, error, traceback)
 
     def rng(self) -> np.random.Generator:
         """The generator of the sample in hand."""

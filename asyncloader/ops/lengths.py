@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ..blocks import Block, Ragged
 from ..collate.longest import PadLongest
 from ..plan.counts import UnknownCount
+from .heard import Heard
 from .op import name_of, note_sample
 
 __all__ = ["ByLength", "Length", "Lengths", "check_length", "describe_length"]
@@ -99,8 +100,9 @@ def _each(block: Block, values: Iterable[Any], length: Callable[[Any], Any], wha
     measured: list[float] = []
     failure: Exception | None = None
     try:
-        for value in values:
-            measured.append(_checked(length(value)))
+        with Heard():
+            for value in values:
+                measured.append(_checked(length(value)))
     except Exception as error:
         note_sample(error, what, block, len(measured))
         failure = error

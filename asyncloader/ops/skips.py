@@ -18,6 +18,7 @@ from ..blocks import Block, PickedTrail, Place
 from ..errors import SkipBudgetError
 from ..quantity import as_counts, as_whole
 from ..types import Position
+from .heard import Heard
 
 __all__ = ["Applied", "Attempts", "Skip", "Skips", "apply", "skipped_in"]
 
@@ -270,10 +271,12 @@ def apply(
     good: list[int] = []
     failed: list[tuple[int, Exception]] = []
     here = _Index()
+    heard = Heard()
     with calls(here):
         for here.value, sample in enumerate(block.rows()):
             try:
-                results.append(fn(sample))
+                with heard:
+                    results.append(fn(sample))
             except MemoryError:
                 raise  # no fault of the sample
             except Exception as error:

@@ -92,6 +92,9 @@ class Agreement:
         rank: This process among those that take part.
         size: How many take part.
         policy: What to do when some have run dry and others have not.
+
+    Raises:
+        RanksError: The store has gone.
     """
 
     def __init__(self, store: Any, name: str, rank: int, size: int, policy: Policy) -> None:
@@ -99,16 +102,19 @@ class Agreement:
         seat.passes[name, rank] += 1
         prefix = f"asyncloader/{name}/{seat.passes[name, rank]}"
         self._rank, self._size, self._policy = rank, size, policy
-        # A client is locked while it waits: whoever waits has one of its own, and so has whoever wakes it,
-        # since the group's may be waiting in a barrier.
-        self._waiting = PrefixStore(prefix, seat.lend(store, self))
-        self._telling = PrefixStore(prefix, seat.lend(store, self))
         self._patience: timedelta = store.timeout
         self._lock = threading.Lock()
         self._left = False
         self._has_lost_others = False
         #: Steps that all have agreed on.
         self.steps = 0
+        # A client is locked while it waits: whoever waits has one of its own, and so has whoever wakes it,
+        # since the group's may be waiting in a barrier.
+        try:
+            self._waiting = PrefixStore(prefix, seat.lend(store, self))
+            self._telling = PrefixStore(prefix, seat.lend(store, self))
+        except RuntimeError as error:
+            raise self._lost(_first_line(error)) from error
 
     def settle(self, has_batch: bool) -> Verdict:
         """Tell the others whether there is a batch for the next step; what all do. Blocks.

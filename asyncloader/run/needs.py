@@ -74,7 +74,7 @@ def expected_modules(recipe: Dataset, *functions: Any) -> list[str]:
         # By the first shard: the others are of the same store, or the workers import what they want.
         clients += [_CLIENTS[scheme_of(url).store] for url in source.urls[:1]]
     try:
-        _, sent = dumps_with_modules((*recipe.all_ops, *functions))
+        _, _, sent = dumps_with_modules((*recipe.all_ops, *functions))
     except Exception:  # to be told when workers are started, and not before
         sent = set()
     return [*clients, *modules_to_preload(sent, functions[0])]

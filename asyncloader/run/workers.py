@@ -64,10 +64,10 @@ def stream_in_workers(
     dealt = worker_lanes(sorted(lane for lane, _ in job.turns), setting.num_workers)
     # The order of turns is the rank's, cut down to the worker's own lanes.
     turns_of = [tuple(turn for turn in job.turns if turn[0] in mine) for mine in dealt]
-    common, modules = _pickled(job, setting, len(dealt))
+    pickled, buffers, modules = _pickled(job, setting, len(dealt))
     server = ForkServer.shared()
     server.preload(modules_to_preload(modules, job.collate_fn))
-    makers = [partial(_WorkerJob, common, worker) for worker in range(len(dealt))]
+    makers = [partial(_WorkerJob, worker) for worker in range(len(dealt))]
     prefetch = setting.prefetch if job.ahead is None else _batches_of_a_worker(job, dealt)
     pool = WorkerPool(
         [make(turns) for make, turns in zip(makers, turns_of, strict=True)],
@@ -77,6 +77,7 @@ def stream_in_workers(
         spare_bytes=(job.read_bytes + batch_bytes) // len(dealt),
         grace_s=_CONTEXT_GRACE_S if job.recipe.has_context else None,
         server=server,
+        shared=(pickled, buffers),
     )
     stack.enter_context(pool)
     restarts = Restarts(setting.restarts, statistics)
@@ -97,8 +98,10 @@ def stream_in_workers(
     )
 
 
-def _pickled(job: Job, setting: WorkerSetting, workers: int) -> tuple[bytes, set[str]]:
-    """All of the workers' jobs but their lanes, and the modules that they name.
+def _pickled(
+    job: Job, setting: WorkerSetting, workers: int
+) -> tuple[bytes, list[pickle.PickleBuffer], set[str]]:
+    """All of the workers' jobs but their lanes, its large buffers, and the modules that it names.
 
     Pickled once, and kept for workers that replace others: what the recipe refers to may change meanwhile.
     """
@@ -148,17 +151,15 @@ class _WorkerJob:
     """A worker's job, called in its own process.
 
     Attributes:
-        common: The pickled rest of the job, and the setting.
         worker: Its number.
         turns: Its lanes.
     """
 
-    common: bytes
     worker: int
     turns: Turns
 
-    def __call__(self) -> Iterator[tuple[Any, Note]]:
-        job, setting = pickle.loads(self.common)
+    def __call__(self, shared: tuple[Job, WorkerSetting]) -> Iterator[tuple[Any, Note]]:
+        job, setting = shared
         engine = Engine()
         batches = _worker_batches(replace(job, turns=self.turns), self.worker, setting, engine)
         return _Interruptible(batches, engine.stop) if job.recipe.has_context else batches

@@ -22,6 +22,7 @@ from typing import Any, TypeAlias
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine, Scope
 from ..blocks import Block, OffsetTrail, Place, Rows, SourceTrail
+from ..ops.heard import Heard
 from ..ops.op import Blocks, Lane, name_of
 from ..plan.counts import Deal, UnknownCount
 from ..plan.topology import AskedTopology, Topology, enter_topology
@@ -157,10 +158,11 @@ def _take(iterator: Iterator[Any], most: int) -> tuple[list[Any], Exception | No
     samples: list[Any] = []
     began = monotonic()
     try:
-        for sample in islice(iterator, most):
-            samples.append(sample)
-            if monotonic() - began > _BLOCK_S:
-                break
+        with Heard():
+            for sample in islice(iterator, most):
+                samples.append(sample)
+                if monotonic() - began > _BLOCK_S:
+                    break
     except Exception as error:
         return samples, error
     return samples, None

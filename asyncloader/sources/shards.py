@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-import numpy as np
-
 from .._flow.channel import Channel
 from ..blocks import NestedTrail, Place, SourceTrail
 from ..cache.store import CachedStores
@@ -19,7 +17,8 @@ from ..formats import formats, open_decoder, open_plan
 from ..formats.columnar.selection import EVERYTHING, Selection
 from ..formats.decoder import Decoder, PassOver
 from ..manifest.check import ShardCheck
-from ..manifest.entries import Expected, contents_digest
+from ..manifest.entries import Expected
+from ..manifest.expectations import Expectations, Known
 from ..ops.op import START, Blocks, Lane
 from ..ops.skips import Attempts
 from ..plan.counts import Deal, UnknownCount
@@ -28,7 +27,7 @@ from ..plan.pieces import Dealing, Piece, Pieces
 from ..stores.access import Access
 from ..stores.names import names_digest
 from ..stores.reading.lookahead import Wanted
-from ..stores.reading.reader import ShardChunks, StoresByUrl, read_shards
+from ..stores.reading.reader import ShardChunks, read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
 from ..types import Position, Span
@@ -47,7 +46,7 @@ class Shards:
         urls: Every shard of the dataset, in the given order.
         formats: The format of each.
         access: How they are reached.
-        checks: What a manifest expects of each, None for a shard that it does not know; empty without one.
+        checks: What a manifest expects of each; empty without one.
         selection: Which columns and rows are wanted, where the formats have columns.
         footers: Of shards that were read in an epoch before.
         cuts: Whether lanes may be cut inside of them, where an index is known.
@@ -56,7 +55,7 @@ class Shards:
     urls: Sequence[str]
     formats: Sequence[str]
     access: Access = field(default_factory=Access)
-    checks: tuple[Expected | None, ...] = ()
+    checks: Expectations = field(default_factory=Expectations.of)
     selection: Selection = EVERYTHING
     footers: FooterCache = field(default_factory=FooterCache, compare=False)
     cuts: bool = True
@@ -64,7 +63,7 @@ class Shards:
     def __repr__(self) -> str:
         shown = [" + ".join(f"{count} {name}" for name, count in Counter(self.formats).most_common())]
         shown += [f"first={redact(url)!r}" for url in self.urls[:1]]
-        if known := sum(check is not None for check in self.checks):
+        if known := self.checks.count_of():
             shown.append(f"in_manifest={known}")
         shown += [f"{name}={value!r}" for name, value in self.selection.describe().items()]
         return f"Shards({', '.join(shown)})"
@@ -115,10 +114,11 @@ class Shards:
         if first >= len(mine):
             return
         out = Channel[ShardChunks](1)  # one shard is decoded while the next one's bytes gather
+        stores = self._stores(lane)
         work = partial(
             read_shards,
-            self._stores(lane),
-            (self._wanted(shard, cut) for _, shard, cut in cuts()),
+            stores.for_lane(lane.topology.lane) if isinstance(stores, CachedStores) else stores,
+            (self._wanted(shard, cut, stores) for _, shard, cut in cuts()),
             lane.budget.claim(lane.topology.lane),
             out,
         )
@@ -150,19 +150,17 @@ class Shards:
         """The samples of each lane, by the manifest."""
         if self.selection.filters is not None:
             raise UnknownCount("how many rows filters= keeps is not known before they are read")
-        counts = [check.samples for check in self.checks if check is not None and check.samples is not None]
-        if missing := len(self.urls) - len(counts):
+        if missing := len(self.urls) - self.checks.count_of(Known.SAMPLES):
             raise UnknownCount(
                 f"no manifest says how many samples are in {missing} of the {len(self.urls)} shards; "
                 "ShardWriter writes one, and python -m asyncloader.manifest makes it of shards that exist"
             )
-        return self._dealing.count_lanes(deal, np.array(counts, np.int64))
+        return self._dealing.count_lanes(deal, self.checks.samples)
 
     @cached_property
     def is_indexed(self) -> bool:
         """Whether the manifest tells of every shard what it takes to cut lanes inside of it."""
-        known = bool(self.checks) and all(check is not None and check.is_indexed for check in self.checks)
-        return self.cuts and known
+        return self.cuts and self.checks.is_indexed
 
     def places_at(self, position: Position, deal: Deal) -> list[Place]:
         mine = self._dealing.of_lane(deal.lanes[0], deal.lane_count, deal.order_key)
@@ -181,7 +179,7 @@ class Shards:
         """Made once, for the first state: a million names take a second."""
         described = {"source": "shards", "shards": len(self.urls), "urls_sha256": names_digest(self.urls)}
         if self.checks:
-            described["contents_sha256"] = contents_digest(self.checks)
+            described["contents_sha256"] = self.checks.digest()
         if self.is_indexed:
             described["dealt"] = "samples"
         return {**described, **self.selection.describe()}
@@ -193,46 +191,39 @@ class Shards:
 
     @cached_property
     def _dealing(self) -> Dealing:
-        counts = [check.samples for check in self.checks if check is not None] if self.is_indexed else None
-        return Dealing(len(self.urls), None if counts is None else np.array(counts, np.int64))
+        return Dealing(len(self.urls), self.checks.samples if self.is_indexed else None)
+
+    def _check(self, shard: int) -> Expected | None:
+        return self.checks[shard] if self.checks else None
 
     def _cut(self, piece: Piece, start: Position) -> Cut | None:
         """What to read of a shard for a piece of it, from a position on; None if there is no more of it."""
-        check = self.checks[piece.shard] if self.is_indexed else None
+        check = self._check(piece.shard) if self.is_indexed else None
         if check is None:
             return cut_piece(piece, start)
         return cut_piece(piece, start, check.offsets or (), check.samples)
 
-    def _stores(self, lane: Lane) -> StoresByUrl:
+    def _stores(self, lane: Lane) -> Stores | CachedStores:
         """One set of clients for all lanes of an engine."""
         stores: Stores | CachedStores | None = lane.shared.get(id(self.access))
         if stores is None:
             stores = lane.shared[id(self.access)] = self._open_stores(lane)
-        return stores.for_lane(lane.topology.lane) if isinstance(stores, CachedStores) else stores
+        return stores
 
     def _open_stores(self, lane: Lane) -> Stores | CachedStores:
         engine = lane.engine
         stores = Stores(engine.resources, self.access, lane.network)
         if self.access.cache is None:
             return stores
-        sha256s = {
-            url: check.sha256
-            for url, check in zip(self.urls, self.checks, strict=False)
-            if check is not None and check.sha256 is not None
-        }
         return CachedStores(
-            stores,
-            self.access,
-            self.access.cache,
-            engine.resources,
-            engine.submit,
-            sha256s,
-            shares=self.is_indexed,
+            stores, self.access, self.access.cache, engine.resources, engine.submit, shares=self.is_indexed
         )
 
-    def _wanted(self, shard: int, cut: Cut) -> Wanted:
+    def _wanted(self, shard: int, cut: Cut, stores: Stores | CachedStores) -> Wanted:
         """What to read of a shard."""
         url = self.urls[shard]
+        if isinstance(stores, CachedStores) and (check := self._check(shard)) is not None:
+            stores.promise(url, check.sha256)
         plan = open_plan(
             self.formats[shard],
             start_sample=cut.first,
@@ -265,8 +256,9 @@ class Shards:
     ) -> Blocks:
         """The samples of one piece; closes the shard's channel, which stops its requests."""
         url = redact(self.urls[shard])
-        expected = self.checks[shard] if self.checks else None
-        check = ShardCheck(url, expected, cut.start, stop=cut.stop, counts=self.selection.filters is None)
+        check = ShardCheck(
+            url, self._check(shard), cut.start, stop=cut.stop, counts=self.selection.filters is None
+        )
 
         def pass_over(error: FormatError) -> None:
             assert attempts is not None and error.sample is not None

@@ -103,21 +103,21 @@ class _Server:
             for descriptor in descriptors[2:]:
                 os.close(descriptor)
 
-    def _fork(self, connection: socket.socket, lifeline: socket.socket, stored_job: int, stack: int) -> None:
+    def _fork(self, connection: socket.socket, lifeline: socket.socket, *stored: int) -> None:
         threads = len(os.listdir("/proc/self/task"))
         if threads != 1:
             raise RuntimeError(f"it has {threads} threads, started by a library that it imports")
         server = os.getpid()
         pid = os.fork()
         if pid == 0:
-            self._become_worker(connection, lifeline, stored_job, stack, server)
+            self._become_worker(connection, lifeline, server, stored)
         self._lifelines[pid] = lifeline
         # The parent says nothing on a lifeline: that it becomes readable means that it was let go.
         self._when_readable(lifeline, lambda: self._cut(pid, lifeline))
         _tell(lifeline, FromServer.PID, b"%d" % pid)
 
     def _become_worker(
-        self, connection: socket.socket, lifeline: socket.socket, stored_job: int, stack: int, server: int
+        self, connection: socket.socket, lifeline: socket.socket, server: int, stored: Sequence[int]
     ) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
@@ -130,7 +130,7 @@ class _Server:
             self._selector.close()
             from ._worker_main import work
 
-            work(connection, stored_job, stack, server)
+            work(connection, server, *stored)
         except BaseException:
             traceback.print_exc()
             os._exit(1)

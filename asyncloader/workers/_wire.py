@@ -40,12 +40,14 @@ READY = b"ready"  # the fork server's first message; any other is a traceback
 # Room for the tail of a traceback, the longest message.
 LARGEST_MESSAGE_BYTES = 16 << 10
 
-_MOST_DESCRIPTORS = 4  # a fork request's: the worker's connection, its lifeline, its job, its stack's pipe
+# A fork request's: the worker's connection, its lifeline, its job, its stack's pipe, what all are given.
+_MOST_DESCRIPTORS = 5
 
 # Freed slots in one grant; when more came free at once, the next grant takes the rest.
 MOST_FREED = 1000
 
-FROM_WORKER = struct.Struct("<BI")  # FromWorker, slot; behind it a batch that fits there
+# FromWorker, slot, and where in it the message about a batch lies; or that follows, if it is short.
+FROM_WORKER = struct.Struct("<BIQ")
 
 # Plain numbers: Python's flags of sockets are enumerations, and to join two takes as long as a system call.
 DONT_WAIT = int(socket.MSG_DONTWAIT)

@@ -25,12 +25,15 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NoReturn
 
+from ..lent_memory import lend
 from ..tensors import when_torch_is_here
 from ..tracebacks import drop_frames
 from ._libc import die_with_parent, keep_freed_memory, name_process
 from ._raised import Dumped, dump_error
 from ._wire import DONT_WAIT, FROM_WORKER, FromWorker, Setting, receive_grant, send_message, take_stored
 from .packing import Packed, pack
+from .pages import OpenSlot
+from .shared import load_shared
 from .slots import OutboundSlots
 from .standstill import show_stack_on_signal
 
@@ -47,7 +50,9 @@ class _LetGo(Exception):
     """The parent wants no more batches."""
 
 
-def work(connection: socket.socket, stored_job: int, stack: int, server: int) -> None:
+def work(
+    connection: socket.socket, server: int, stored_job: int, stack: int, shared: int | None = None
+) -> None:
     """Run the stored job to its end, in a process just forked by ``server``."""
     die_with_parent(signal.SIGKILL)
     if os.getppid() != server:
@@ -59,7 +64,7 @@ def work(connection: socket.socket, stored_job: int, stack: int, server: int) ->
     outlet = _Outlet(connection, setting)
     try:
         _settle(setting)
-        _produce(job, outlet, connection)
+        _produce(job, shared, outlet, connection)
         outlet.end()
     except _LetGo:
         pass
@@ -87,14 +92,16 @@ def _settle(setting: Setting) -> None:
     os.environ.update(setting.environment | threads)
 
 
-def _produce(pickled_job: bytes, outlet: _Outlet, connection: socket.socket) -> None:
-    job: Callable[[], Any] = pickle.loads(pickled_job)
-    batches = iter(job())
+def _produce(pickled_job: bytes, shared: int | None, outlet: _Outlet, connection: socket.socket) -> None:
+    job: Callable[..., Any] = pickle.loads(pickled_job)
+    batches = iter(job() if shared is None else job(load_shared(shared)))
     watch = _Watch(connection, batches)
     try:
         while True:
             # The credit comes first: at most ``prefetch`` batches are made ahead of the consumer.
             outlet.wait_credit()
+            opened = outlet.open_slot()
+            lend(opened)
             try:
                 made = list(islice(batches, 1))
             except Exception:
@@ -103,7 +110,7 @@ def _produce(pickled_job: bytes, outlet: _Outlet, connection: socket.socket) -> 
                 raise
             if not made:
                 return
-            outlet.send(made.pop())  # nothing here holds it, so that it goes while it is packed
+            outlet.send(made.pop(), opened)  # nothing here holds it, so that it goes while it is packed
     finally:
         _close(batches)
 
@@ -146,7 +153,7 @@ class _Outlet:
         self._most_bytes = setting.prefetch_bytes
         # Sizes of the batches sent and not yet received, oldest first.
         self._unreceived: deque[int] = deque()
-        self._last_bytes = 0
+        self._last_bytes = self._last_slot_bytes = 0
         # At rest the parent has taken all that was sent, and each of these slots may be free at once; one
         # more is the one being filled.
         self._slots = OutboundSlots(min(setting.prefetch, _MOST_SPARE) + 1, setting.spare_bytes)
@@ -177,33 +184,38 @@ class _Outlet:
             return True
         return bool(self._unreceived) and sum(self._unreceived) + self._last_bytes > self._most_bytes
 
-    def send(self, pair: tuple[Any, Any]) -> None:
+    def open_slot(self) -> OpenSlot | None:
+        """Where to make the next batch, which is taken to be as large as the last one."""
+        return self._slots.open(self._last_slot_bytes)
+
+    def send(self, pair: tuple[Any, Any], made_in: OpenSlot | None) -> None:
         kind = type(pair[0])
         try:
-            packed = pack(pair)
+            packed = pack(pair, made_in)
         except Exception as error:
             error.add_note(f"while pickling a batch of type {kind.__module__}.{kind.__qualname__} to send it")
             raise
         del pair  # what is large in it goes piece by piece, as it is written
-        self._last_bytes = packed.size_bytes
+        self._last_bytes, self._last_slot_bytes = packed.size_bytes, packed.slot_bytes
         self._unreceived.append(packed.size_bytes)
-        self._send_packed(FromWorker.BATCH, packed)
+        self._send_packed(FromWorker.BATCH, packed, made_in)
 
     def send_error(self, dumped: Dumped) -> None:
         self._send_packed(FromWorker.ERROR, pack(dumped))
 
     def end(self) -> None:
-        self._tell(FROM_WORKER.pack(FromWorker.END, 0))
+        self._tell(FROM_WORKER.pack(FromWorker.END, 0, 0))
 
-    def _send_packed(self, kind: FromWorker, packed: Packed) -> None:
-        for slot in self._slots.drop_surplus(packed.slot_bytes):
-            self._tell(FROM_WORKER.pack(FromWorker.DROP, slot))
-        slot, descriptor = self._slots.fill(packed)
+    def _send_packed(self, kind: FromWorker, packed: Packed, made_in: OpenSlot | None = None) -> None:
+        slot, descriptor, dropped = self._slots.fill(packed, made_in)
+        for each in dropped:
+            self._tell(FROM_WORKER.pack(FromWorker.DROP, each, 0))
+        start = FROM_WORKER.pack(kind, slot, packed.at)
         if descriptor is None:
-            self._tell(FROM_WORKER.pack(kind, slot), packed.message)
+            self._tell(start, packed.message)
             return
         try:
-            self._tell(FROM_WORKER.pack(kind, slot), packed.message, descriptors=[descriptor])
+            self._tell(start, packed.message, descriptors=[descriptor])
         finally:
             os.close(descriptor)
 

@@ -159,12 +159,13 @@ class ForkServer:
             with suppress(OSError):  # it has ended, as whoever asks for a worker will hear
                 send_message(self._control, " ".join(["import", *missing]).encode())
 
-    def fork(self, connection: socket.socket, stored_job: int) -> Lifeline:
+    def fork(self, connection: socket.socket, stored_job: int, shared: int | None = None) -> Lifeline:
         """Ask for a worker that runs the stored job; ``Lifeline.wait_started`` waits for it.
 
         Args:
             connection: The worker's end of its connection. The caller closes it afterwards.
             stored_job: A memfd with the setting and the job. The caller closes it afterwards.
+            shared: One with what the job is called with, if that is anything; the same.
 
         Raises:
             RuntimeError: The server could not start, has ended, or belongs to another process.
@@ -177,7 +178,8 @@ class ForkServer:
         stack, theirs_of_stack = open_pipe()
         with theirs, theirs_of_stack:
             try:
-                descriptors = (connection.fileno(), theirs.fileno(), stored_job, theirs_of_stack.fileno())
+                descriptors = [connection.fileno(), theirs.fileno(), stored_job, theirs_of_stack.fileno()]
+                descriptors += [] if shared is None else [shared]
                 send_message(self._control, b"fork", descriptors=descriptors)
             except OSError as error:
                 ours.close()

@@ -5,9 +5,9 @@ Laws:
 * Pickle's protocol 5 does the walking. What is not a plain CPU tensor or an array goes the way pickle
   sends it; a type that plain pickle does not know (a class or a lambda of ``__main__``) is sent by value,
   by cloudpickle.
-* A tensor or an array of ``OVER_PAGES_BYTES`` or more is laid out on its own, aligned, and read back
-  without a copy. Smaller ones are copied on the way out: keeping a batch's labels must not keep the pages
-  of its images.
+* A tensor or an array of ``LEAST_BYTES`` or more is laid out on its own, aligned, and read back without a
+  copy; where the batch was made in its slot, it stays where it is. Smaller ones are copied on the way out:
+  keeping a batch's labels must not keep the pages of its images.
 * The rest is one pickle stream. Up to ``_MOST_INLINE_BYTES`` of it go with the message itself, so that a
   small batch needs no shared memory at all.
 * Values are kept; sharing is kept where the same object occurs twice, but two views of one storage come
@@ -23,31 +23,46 @@ import struct
 import sys
 from collections import ChainMap, deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..by_value import Homeward
 from ..dense import align, as_bytes, dense, over
+from ..lent_memory import LEAST_BYTES
 from ..tensors import StandIn
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["OVER_PAGES_BYTES", "Bytes", "Packed", "pack", "unpack"]
+__all__ = ["Bytes", "Made", "Packed", "pack", "unpack"]
 
 Bytes: TypeAlias = NDArray[np.uint8]
-
-# Copying 16 KiB takes about a microsecond, as long as setting up a view; labels, lengths and ids of a
-# batch are below it, what makes a batch large is above.
-OVER_PAGES_BYTES = 16 << 10
 
 # A slot costs a lease and its return, some ten microseconds. Messages up to this take a page each of what
 # the kernel lets a socket hold, so that some fifty fit; what is longer takes four.
 _MOST_INLINE_BYTES = 3 << 10
 
-_HEAD = struct.Struct("<QQ")  # number of buffers laid out on their own, length of the pickle stream
+# How many buffers are laid out on their own, and the length of the pickle stream. Start and length of each
+# buffer follow.
+_HEAD = struct.Struct("<QQ")
+
+
+class Made(Protocol):
+    """The slot that a batch was made in.
+
+    Attributes:
+        size_bytes: How large it is.
+        used_bytes: How much of it was taken, from its beginning.
+    """
+
+    size_bytes: int
+    used_bytes: int
+
+    def place_of(self, buffer: memoryview) -> int | None:
+        """Where in it a buffer lies; None if it does not."""
+        ...
 
 
 class Packed:
@@ -59,85 +74,97 @@ class Packed:
     Args:
         stream: The pickle stream, in pieces; large ``bytes`` are pieces of their own, not yet copied.
         buffers: The memory of the tensors and arrays that stay out of the stream.
+        made: The slot in which some of them may lie.
 
     Attributes:
         message: What goes with the message; empty if that is not enough to be worth it, or too much.
+        at: Where in shared memory that lies which would be the message.
         slot_bytes: What has to lie in shared memory; 0 if nothing has to.
-        size_bytes: Both together.
+        size_bytes: Message and shared memory together.
+        stays: Whether some of it lies in ``made``, and there is room for all.
     """
 
-    def __init__(self, stream: Sequence[Any], buffers: Sequence[memoryview]) -> None:
+    def __init__(self, stream: Sequence[Any], buffers: Sequence[memoryview], made: Made | None) -> None:
+        places = [None if made is None else made.place_of(buffer) for buffer in buffers]
+        self.stays = made is not None and any(place is not None for place in places)
+        if made is not None and self.stays:
+            self._lay_out(stream, buffers, places, made.used_bytes)
+            self.stays = self.slot_bytes <= made.size_bytes
+        if not self.stays:
+            self._lay_out(stream, buffers, [None] * len(buffers), 0)
+
+    def _lay_out(
+        self, stream: Sequence[Any], buffers: Sequence[memoryview], places: Sequence[int | None], used: int
+    ) -> None:
+        """Find a place for all that has none, behind the ``used`` bytes."""
+        #: Pieces to be copied, each with where it goes.
+        self._to_copy = deque[tuple[int, Any]]()
+        spans = []
+        for place, buffer in zip(places, buffers, strict=True):
+            start = align(used) if place is None else place
+            spans += [start, len(buffer)]
+            if place is None:
+                self._to_copy.append((start, buffer))
+                used = start + len(buffer)
         length = sum(map(len, stream))
-        sizes = [len(buffer) for buffer in buffers]
-        head = struct.pack(f"<QQ{len(sizes)}Q", len(sizes), length, *sizes)
-        self.message = b""
-        self._stream = deque[Any]()
+        head = struct.pack(f"<{2 + len(spans)}Q", len(buffers), length, *spans)
+        self.message, self.at = b"", used
         if len(head) + length <= _MOST_INLINE_BYTES:
             self.message = b"".join((head, *stream))
         else:
-            self._stream.append(head)
-            self._stream.extend(stream)
-        self._buffers = deque(buffers)
-        self._starts, self.slot_bytes = _layout(0 if self.message else len(head) + length, sizes)
-        self.size_bytes = len(self.message) + self.slot_bytes
+            for piece in (head, *stream):
+                self._to_copy.append((used, piece))
+                used += len(piece)
+        self.slot_bytes = used
+        self.size_bytes = len(self.message) + used
+
+    @property
+    def is_written(self) -> bool:
+        """Whether nothing is left to be copied."""
+        return not self._to_copy
 
     def write(self, target: Bytes) -> None:
         """Copy to ``target``, of at least ``slot_bytes``, what has to lie there, and let go of it."""
-        end = 0
-        while self._stream:
-            end = _append(target, end, self._stream.popleft())
-        for start in self._starts:
-            _append(target, start, self._buffers.popleft())
+        while self._to_copy:
+            start, piece = self._to_copy.popleft()
+            _copy(target[start : start + len(piece)], piece)
 
 
-def pack(batch: object) -> Packed:
+def pack(batch: object, made: Made | None = None) -> Packed:
     """Take ``batch`` apart.
+
+    Args:
+        batch: Anything.
+        made: The slot that some of its memory may lie in.
 
     Raises:
         Exception: What pickle raises for something that cannot be sent.
     """
     try:
-        return _pack_with(pickle.Pickler, batch)
+        return _pack_with(pickle.Pickler, batch, made)
     except Exception:
         # The slower pickler also knows what lives in __main__, and names what it cannot send.
-        return _pack_with(Homeward, batch)
+        return _pack_with(Homeward, batch, made)
 
 
-def unpack(message: memoryview | bytes, source: Bytes) -> Any:
+def unpack(message: memoryview | bytes, source: Bytes, at: int = 0) -> Any:
     """Rebuild what was packed.
 
     Args:
         message: What came with the message.
         source: The slot that it came with, of 0 bytes if there is none. Large tensors and arrays lie over
             it and keep it alive.
+        at: Where in it the message lies, if none came.
     """
-    view = memoryview(message or source.data)
+    view = memoryview(message or source.data[at:])
     count, length = _HEAD.unpack_from(view)
-    start = _HEAD.size + 8 * count
+    start = _HEAD.size + 16 * count
     stream = view[start : start + length]
     if not count:
         return pickle.loads(stream)
-    sizes = struct.unpack_from(f"<{count}Q", view, _HEAD.size)
-    starts, _ = _layout(0 if message else start + length, sizes)
-    buffers = [source[at : at + size] for at, size in zip(starts, sizes, strict=True)]
+    spans = struct.unpack_from(f"<{2 * count}Q", view, _HEAD.size)
+    buffers = [source[at : at + size] for at, size in zip(spans[::2], spans[1::2], strict=True)]
     return pickle.loads(stream, buffers=buffers)
-
-
-def _layout(used: int, sizes: Sequence[int]) -> tuple[list[int], int]:
-    """Where each buffer starts when ``used`` bytes come before them, and the size of it all."""
-    starts = []
-    for size in sizes:
-        start = align(used)
-        starts.append(start)
-        used = start + size
-    return starts, used
-
-
-def _append(target: Bytes, start: int, piece: Any) -> int:
-    """Copy ``piece``, which the caller has given away, to ``start``; where it ends."""
-    end = start + len(piece)
-    _copy(target[start:end], piece)
-    return end
 
 
 def _copy(target: Bytes, source: Any) -> None:
@@ -145,13 +172,13 @@ def _copy(target: Bytes, source: Any) -> None:
     target[:] = np.frombuffer(source, np.uint8)
 
 
-def _pack_with(pickler_type: Callable[..., Any], batch: object) -> Packed:
+def _pack_with(pickler_type: Callable[..., Any], batch: object, made: Made | None) -> Packed:
     sink = _Sink()
     buffers: list[memoryview] = []
 
     def stays_in_stream(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if len(raw) < OVER_PAGES_BYTES:
+        if len(raw) < LEAST_BYTES:
             return True
         buffers.append(raw)
         return False
@@ -166,7 +193,7 @@ def _pack_with(pickler_type: Callable[..., Any], batch: object) -> Packed:
     else:
         pickler.dispatch_table = ChainMap(reducers, pickler.dispatch_table)
     pickler.dump(batch)
-    return Packed(sink.pieces, buffers)
+    return Packed(sink.pieces, buffers, made)
 
 
 class _Sink:

@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pickle import PickleBuffer
 from typing import Any, TypeAlias
 
 from .._flow.channel import ChannelClosed
@@ -24,21 +25,22 @@ from ..by_value import dumps_outward
 from ._wire import Setting, socketpair, store
 from .forkserver import ForkServer
 from .several import close_workers
+from .shared import SharedStore
 from .slots import InboundSlots
 from .worker import GRACE_S, Worker
 
 __all__ = ["Job", "WorkerPool"]
 
-Job: TypeAlias = Callable[[], Iterator[tuple[Any, Any]]]
+Job: TypeAlias = Callable[..., Iterator[tuple[Any, Any]]]
 
 
 class WorkerPool:
     """Workers, one a job, started and closed together. Constructing starts nothing; ``with`` does.
 
     Args:
-        jobs: Called without arguments in a process of its own, each returns an iterator of
-            ``(batch, note)``. Sent by cloudpickle: lambdas and what is defined in ``__main__`` work.
-            A job seeds its own random number generators: all workers inherit the same state.
+        jobs: Called without arguments, or with ``shared``, in a process of its own, each returns an
+            iterator of ``(batch, note)``. Sent by cloudpickle: lambdas and what is defined in ``__main__``
+            work. A job seeds its own random number generators: all workers inherit the same state.
         prefetch: How many batches each worker makes ahead of those received. 0: it makes each only when
             somebody waits for it.
         prefetch_bytes: Bound on what those batches of one worker take in shared memory; one is always
@@ -48,6 +50,8 @@ class WorkerPool:
         grace_s: How long a worker may take to close its job before it is killed; with a job whose iterator
             has a ``let_go``, which is then called on another thread to end a wait inside of ``next``.
         server: Where the workers come from; the process's shared one by default.
+        shared: What every job is called with, pickled by protocol 5, and the buffers that are not in the
+            pickle. Stored once for all workers, when they are started.
 
     Raises:
         ValueError: ``prefetch`` is negative.
@@ -62,6 +66,7 @@ class WorkerPool:
         spare_bytes: int = sys.maxsize,
         grace_s: float | None = None,
         server: ForkServer | None = None,
+        shared: tuple[bytes, Sequence[PickleBuffer]] | None = None,
     ) -> None:
         if prefetch < 0:
             raise ValueError(f"prefetch must not be negative, but is {prefetch}")
@@ -71,6 +76,7 @@ class WorkerPool:
         self._spare_bytes = spare_bytes
         self._grace_s = GRACE_S if grace_s is None else grace_s
         self._server = server
+        self._shared = shared
         self._setting: Setting | None = None
         self._crew = _Crew()
         # The crew, not the pool: what a finalizer refers to is never collected.
@@ -98,6 +104,9 @@ class WorkerPool:
             environment=dict(os.environ),
         )
         try:
+            if self._shared is not None:
+                self._crew.shared = SharedStore(*self._shared)
+                self._shared = None
             for number, job in enumerate(pickled):
                 self._crew.enlist(self._ask_for(server, number, job))
             for worker in self.workers:
@@ -150,25 +159,29 @@ class WorkerPool:
 
     def _ask_for(self, server: ForkServer, number: int, pickled_job: bytes) -> Worker:
         assert self._setting is not None
-        stored = store(replace(self._setting, number=number), pickled_job)
+        stored = [store(replace(self._setting, number=number), pickled_job)]
         ours, theirs = socketpair()
         try:
-            lifeline = server.fork(theirs, stored)
+            if self._crew.shared is not None:
+                stored.append(self._crew.shared.duplicate())
+            lifeline = server.fork(theirs, *stored)
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
-            os.close(stored)
+            for descriptor in stored:
+                os.close(descriptor)
         slots = InboundSlots(self._spare_bytes)
         return Worker(number, ours, lifeline, slots, self._grace_s, on_demand=self._prefetch == 0)
 
 
 class _Crew:
-    """The workers of a pool, and whether it was closed."""
+    """The workers of a pool, what they share, and whether it was closed."""
 
     def __init__(self) -> None:
         self.workers: list[Worker] = []
+        self.shared: SharedStore | None = None
         self._closed = False
         # Re-entrant: a garbage collection while it is held may run the finalizer that closes the pool.
         self._lock = threading.RLock()
@@ -191,6 +204,8 @@ class _Crew:
         with self._lock:
             self._closed = True
             workers = list(self.workers)
+        if self.shared is not None:
+            self.shared.close()
         close_workers(workers)
 
 

@@ -8,6 +8,8 @@ Laws:
   *lease*; when that is collected the slot is free again, and not before.
 * A lease may die in any thread and in the middle of a garbage collection: its death takes no lock, it
   appends to a deque. The freed slots are told to the worker with the next credit.
+* A batch may be made in a free slot, and is sent only if nothing of it is held in the worker any more: what
+  user code keeps of it, and may write to, is not what the parent reads.
 * The worker never waits for a slot. It takes a free one or makes one, so a user who keeps every batch
   costs memory, not a deadlock; what is free beyond the need is given back to the kernel.
 * Free slots are bounded in number and in bytes. One that is larger than all of them may be is emptied as
@@ -16,51 +18,20 @@ Laws:
 
 from __future__ import annotations
 
-import ctypes
 import os
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-
-from ._libc import empty, map_shared, unmap
 from .packing import Bytes, Packed
+from .pages import NOTHING, OpenSlot, Pages
 
-__all__ = ["InboundSlots", "OutboundSlots"]
+__all__ = ["Filled", "InboundSlots", "OutboundSlots"]
 
 # Far below this a batch's cost is its messages, not its pages; pages never touched are never allocated.
 _SMALLEST_BYTES = 64 << 10
-
-_NOTHING: Bytes = np.empty(0, np.uint8)
-
-
-class _Pages:
-    """A memfd's pages, mapped for as long as anybody refers to them."""
-
-    def __init__(self, descriptor: int, size_bytes: int) -> None:
-        address = map_shared(descriptor, size_bytes)
-        self.size_bytes = size_bytes
-        self._address = address
-        self._lease_type = ctypes.c_ubyte * size_bytes  # to make the type takes longer than to make one
-        # Not at exit: the process's end unmaps, and daemon threads may still read.
-        weakref.finalize(self, unmap, address, size_bytes).atexit = False
-
-    def empty(self) -> None:
-        """Give the memory back to the kernel, until something is written again. Nothing lies over it."""
-        empty(self._address, self.size_bytes)
-
-    def lend(self) -> tuple[Bytes, Any]:
-        """The pages as an array, and the lease that lives as long as something is built over them.
-
-        The lease, a ctypes object made for this loan alone, is the array's base. It, not the array, is
-        to be watched: numpy lets a view skip the arrays it was cut from, but never the owner of the memory.
-        """
-        lease = self._lease_type.from_address(self._address)
-        lease.pages = self  # type: ignore[attr-defined]  # the loan keeps its pages mapped
-        return np.frombuffer(memoryview(lease), np.uint8), lease
 
 
 class _Watched(weakref.ref[Any]):
@@ -68,7 +39,7 @@ class _Watched(weakref.ref[Any]):
 
     __slots__ = ("pages", "slot")
     slot: int
-    pages: _Pages
+    pages: Pages
 
 
 class InboundSlots:
@@ -80,7 +51,7 @@ class InboundSlots:
 
     def __init__(self, spare_bytes: int) -> None:
         self._spare_bytes = spare_bytes
-        self._pages: dict[int, _Pages] = {}
+        self._pages: dict[int, Pages] = {}
         self._lent: dict[int, _Watched] = {}
         self._freed: deque[int] = deque()
         self._on_return = partial(_take_return, self._freed, spare_bytes, os.getpid())
@@ -91,7 +62,7 @@ class InboundSlots:
     def add(self, slot: int, descriptor: int) -> None:
         """Map a slot the worker made, and close the descriptor."""
         try:
-            self._pages[slot] = _Pages(descriptor, os.fstat(descriptor).st_size)
+            self._pages[slot] = Pages(descriptor, os.fstat(descriptor).st_size)
         finally:
             os.close(descriptor)
 
@@ -101,7 +72,7 @@ class InboundSlots:
         Nothing is lent of slot 0, which stands for none.
         """
         if not slot:
-            return _NOTHING
+            return NOTHING
         pages = self._pages[slot]
         array, lease = pages.lend()
         self._lent[slot] = watched = _Watched(lease, self._on_return)
@@ -130,6 +101,20 @@ def _take_return(freed: deque[int], spare_bytes: int, owner: int, lease: _Watche
     freed.append(lease.slot)
 
 
+class Filled(NamedTuple):
+    """Where a batch is.
+
+    Attributes:
+        slot: The slot, 0 if none is needed.
+        descriptor: The slot's, if it is a new one: the caller sends and closes it.
+        dropped: Slots that the parent is to forget before.
+    """
+
+    slot: int
+    descriptor: int | None
+    dropped: list[int]
+
+
 class OutboundSlots:
     """The worker's end: makes slots, fills them, and takes them back.
 
@@ -142,36 +127,65 @@ class OutboundSlots:
     def __init__(self, spare: int, spare_bytes: int) -> None:
         self._spare = spare
         self._spare_bytes = spare_bytes
-        self._lent: dict[int, _Pages] = {}
-        self._free: dict[int, _Pages] = {}
+        self._lent: dict[int, Pages] = {}
+        self._free: dict[int, Pages] = {}
         self._made = 0
+        self._are_kept = False
 
-    def fill(self, packed: Packed) -> tuple[int, int | None]:
+    def open(self, needed_bytes: int) -> OpenSlot | None:
+        """A free slot to make a batch in; None if there is none that may be large enough.
+
+        Args:
+            needed_bytes: What the batch may take, such as the last one did; 0 for none.
+        """
+        slot = self._fitting(needed_bytes) if needed_bytes and not self._are_kept else None
+        return None if slot is None else OpenSlot(slot, self._free.pop(slot))
+
+    def fill(self, packed: Packed, opened: OpenSlot | None = None) -> Filled:
         """Write to a slot what of ``packed`` has to lie in one.
 
-        Returns:
-            The slot, 0 if nothing has to; and its descriptor if it is a new one: the caller sends and
-            closes it.
+        Args:
+            packed: Nothing else of the batch is held here, but for what user code keeps of it.
+            opened: The slot that it was made in.
         """
-        needed_bytes = packed.slot_bytes
-        if not needed_bytes:
-            return 0, None
+        if opened is not None and packed.stays and opened.close():
+            self._lent[opened.slot] = opened.pages
+            if not packed.is_written:
+                packed.write(opened.pages.lend()[0])
+            return Filled(opened.slot, None, self._drop_surplus(0))
+        dropped = self._drop_surplus(packed.slot_bytes)
+        slot, descriptor = 0, None
+        if packed.slot_bytes:
+            slot, pages, descriptor = self._take(packed.slot_bytes)
+            self._lent[slot] = pages
+            target = pages.lend()[0]
+            if opened is not None and packed.stays:
+                target[: opened.used_bytes] = opened.pages.lend()[0][: opened.used_bytes]
+            packed.write(target)
+        if opened is not None:
+            if opened.close():
+                self._free[opened.slot] = opened.pages
+            else:
+                # It belongs to whoever keeps something in it, and will do so again: a slot for each batch.
+                dropped.append(opened.slot)
+                self._are_kept = True
+        return Filled(slot, descriptor, dropped)
+
+    def _take(self, needed_bytes: int) -> tuple[int, Pages, int | None]:
+        """A free slot, or a new one with its descriptor."""
+        slot = self._fitting(needed_bytes)
+        return self._make(needed_bytes) if slot is None else (slot, self._free.pop(slot), None)
+
+    def _fitting(self, needed_bytes: int) -> int | None:
+        """The smallest free slot that is large enough."""
         fitting = [(p.size_bytes, slot) for slot, p in self._free.items() if p.size_bytes >= needed_bytes]
-        descriptor = None
-        if fitting:
-            _, slot = min(fitting)
-            pages = self._free.pop(slot)
-        else:
-            slot, pages, descriptor = self._make(needed_bytes)
-        self._lent[slot] = pages
-        packed.write(pages.lend()[0])
-        return slot, descriptor
+        return min(fitting)[1] if fitting else None
 
     def take_back(self, slots: Iterable[int]) -> None:
         for slot in slots:
             self._free[slot] = self._lent.pop(slot)
 
-    def drop_surplus(self, needed_bytes: int) -> Sequence[int]:
+    def _drop_surplus(self, needed_bytes: int) -> list[int]:
         """Unmap the free slots that are not worth keeping, and return them.
 
         A batch that fits no free slot replaces the smallest one, so that the slots grow to the size of
@@ -179,7 +193,7 @@ class OutboundSlots:
         """
         sizes = {slot: pages.size_bytes for slot, pages in self._free.items()}
         if self._are_worth_keeping(sizes.values(), needed_bytes):
-            return ()
+            return []
         by_size = sorted(sizes, key=lambda slot: sizes[slot])
         surplus = max(len(by_size) - self._spare, 0)
         if by_size and sizes[by_size[-1]] < needed_bytes:
@@ -201,12 +215,12 @@ class OutboundSlots:
             return True
         return len(sizes) <= self._spare and sum(sizes) <= self._spare_bytes and max(sizes) >= needed_bytes
 
-    def _make(self, needed_bytes: int) -> tuple[int, _Pages, int]:
+    def _make(self, needed_bytes: int) -> tuple[int, Pages, int]:
         size_bytes = _rounded(needed_bytes)
         descriptor = os.memfd_create("asyncloader-slot", os.MFD_CLOEXEC)
         try:
             os.truncate(descriptor, size_bytes)
-            pages = _Pages(descriptor, size_bytes)
+            pages = Pages(descriptor, size_bytes)
         except BaseException:
             os.close(descriptor)
             raise

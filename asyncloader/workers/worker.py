@@ -37,8 +37,8 @@ __all__ = ["GRACE_S", "Worker"]
 GRACE_S = 0.3
 
 
-_Announced: TypeAlias = tuple[int, bytes]
-"""A batch that has come: its slot, or 0, and the message about it."""
+_Announced: TypeAlias = tuple[int, int, bytes]
+"""A batch that has come: its slot, or 0, and the message about it: where in the slot it lies, or itself."""
 
 
 class Worker:
@@ -203,27 +203,27 @@ class Worker:
         return (self._lifeline.ended or self._lifeline.fileno() in ready) and self._lifeline.advance()
 
     def _understand(self, message: bytes, descriptors: Sequence[int]) -> _Announced | None:
-        kind, slot = FROM_WORKER.unpack_from(message)
+        kind, slot, at = FROM_WORKER.unpack_from(message)
         for descriptor in descriptors:
             self._slots.add(slot, descriptor)
         if kind == FromWorker.BATCH:
-            return slot, message
+            return slot, at, message
         if kind == FromWorker.DROP:
             self._slots.drop(slot)
         elif kind == FromWorker.END:
             self._verdict = EndOfChannel
         else:
-            dumped = unpack(memoryview(message)[FROM_WORKER.size :], self._slots.lend(slot))
+            dumped = unpack(memoryview(message)[FROM_WORKER.size :], self._slots.lend(slot), at)
             self._verdict = lambda: load_error(dumped)
         return None
 
-    def _take(self, slot: int, message: bytes) -> tuple[Any, Any]:
+    def _take(self, slot: int, at: int, message: bytes) -> tuple[Any, Any]:
         pages = self._slots.lend(slot)
         self._demanded = False
         if not self._on_demand:
             self._grant()  # first: the worker makes the next batch while this one is unpickled
         try:
-            batch, note = unpack(memoryview(message)[FROM_WORKER.size :], pages)
+            batch, note = unpack(memoryview(message)[FROM_WORKER.size :], pages, at)
         except Exception as error:
             error.add_note(f"while rebuilding a batch from worker {self.number} (pid {self.pid})")
             raise

@@ -19,6 +19,7 @@ from _measure import machine
 import asyncloader as al
 from asyncloader.digest import ALGORITHMS, open_digest
 from asyncloader.manifest.entries import Expected
+from asyncloader.manifest.expectations import Expectations
 from asyncloader.manifest.lookup import find_local_manifests
 from asyncloader.sources.shards import Shards
 
@@ -40,7 +41,7 @@ def gigabytes_per_s(algorithm: str) -> float | None:
     return 32 * len(CHUNK) / min(times) / 1e9
 
 
-def seconds_of_pass(paths: tuple[str, ...], checks: tuple[Expected | None, ...]) -> tuple[float, float]:
+def seconds_of_pass(paths: tuple[str, ...], checks: Expectations) -> tuple[float, float]:
     began, cpu_began = time.perf_counter(), time.process_time()
     recipe = al.Dataset(Shards(paths, ("tar",) * len(paths), checks=checks))
     assert sum(1 for _ in al.DataLoader(recipe, None)) == SAMPLES
@@ -59,10 +60,12 @@ def main() -> None:
                 writer.write({"__key__": str(number), "bin": os.urandom(100_000)})
         paths = tuple(shard.path for shard in writer.shards)
         found = find_local_manifests(paths)
-        ways: dict[str, tuple[Expected | None, ...]] = {
-            "no manifest": (),
+        ways = {
+            "no manifest": Expectations.of(),
             "cheapest": found,
-            "sha256": tuple(each and Expected(each.size_bytes, each.samples, each.sha256) for each in found),
+            "sha256": Expectations.of(
+                each and Expected(each.size_bytes, each.samples, each.sha256) for each in found
+            ),
         }
         times: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
         for _ in range(ROUNDS):

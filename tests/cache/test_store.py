@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from asyncloader import testing
 from asyncloader._flow.channel import EndOfChannel
@@ -115,8 +116,7 @@ def test_at_most_four_shards_are_downloaded_at_once(serve: Serve, new_run: Any, 
     objects = {str(n): bytes(MiB) for n in range(12)}
     server = serve(objects, latency_s=0.2)
     with Epoch(new_run(), urls_of(server, objects)) as epoch:
-        time.sleep(0.1)
-        assert server.counters.max_concurrent == len(kept("filling")) == 4
+        until(lambda: server.counters.max_concurrent == len(kept("filling")) == 4)
         assert len(epoch.all_shards()) == 12
     assert server.counters.max_concurrent == 4
 

@@ -16,6 +16,7 @@ import pytest
 from programs import Programs
 
 import asyncloader as al
+from asyncloader import testing
 from asyncloader.audit.__main__ import main
 
 pytestmark = pytest.mark.usefixtures("fork_server")
@@ -325,6 +326,43 @@ def test_a_receipt_knows_the_epoch_by_an_index(corpus: Path, tmp_path: Path) -> 
     receipt = loader.receipt()
     assert (receipt.expected_samples, receipt.expected_batches, receipt.batches) == (11, 3, 1)
     loader.close()
+
+
+@pytest.mark.parametrize(
+    ("place", "found"),
+    [
+        ("file", "file cannot be written: File exists"),
+        ("file/below", "file/below cannot be written: Not a directory"),
+        ("taken", "jsonl cannot be written: Is a directory"),
+        ("/proc/audit", "/proc/audit cannot be written: No such file or directory"),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_folder_that_cannot_be_written_is_an_error_before_any_shard_is_asked_for(
+    place: str, found: str, workers: int, corpus: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    with testing.serve(corpus) as server:
+
+        def make(audit: str | Path) -> al.DataLoader[Any]:
+            recipe = al.from_urls([server.url_of(f"{shard}.jsonl") for shard in range(6)])
+            return al.DataLoader(recipe, 4, num_workers=workers, collate_fn=len, audit=audit)
+
+        if place == "taken":
+            with make(tmp_path / place) as loader:
+                next(iter(loader))
+            (written,) = (tmp_path / place).glob("*-rank00000.jsonl")
+            written.unlink()
+            written.mkdir()
+        asked = len(server.requests)
+        with testing.check_leaks():
+            loader = make(tmp_path / place)
+            with pytest.raises(ValueError) as caught:
+                iter(loader)
+            assert len(server.requests) == asked
+            del loader
+    assert f"but got audit={str(tmp_path / place)!r}, and" in str(caught.value)
+    assert found in str(caught.value) and "name another folder" in str(caught.value)
 
 
 def test_other_datasets_and_places_are_refused(corpus: Path) -> None:

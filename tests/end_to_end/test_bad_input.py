@@ -353,10 +353,9 @@ def test_an_exit_in_the_users_function_is_an_error_and_not_the_end_of_the_epoch(
         raise SystemExit(3)
 
     recipe = al.from_iterable(lambda topology: topology.split(range(9))).map(leave)
-    with pytest.raises(SystemExit):
-        list(al.DataLoader(recipe))
-    with pytest.raises(RuntimeError, match="SystemExit"):
-        list(al.DataLoader(recipe, num_workers=1))
+    for workers in (0, 1):
+        with pytest.raises(RuntimeError, match="the function raised SystemExit: 3"):
+            list(al.DataLoader(recipe, num_workers=workers))
 
 
 @WORKERS

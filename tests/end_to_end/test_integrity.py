@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import asyncloader as al
 from asyncloader import testing
 from asyncloader.formats import format_of
 from asyncloader.manifest.entries import Expected
+from asyncloader.manifest.expectations import Expectations
 from asyncloader.manifest.lookup import Entries, expectations, find_local_manifests
 from asyncloader.sources.shards import Shards
 
@@ -35,8 +36,9 @@ def write(folder: Path, suffix: str, salt: int = 0) -> list[str]:
     return [shard.path for shard in writer.shards]
 
 
-def recipe_of(urls: Sequence[str], checks: tuple[Expected | None, ...]) -> al.Dataset:
-    return al.Dataset(Shards(tuple(urls), tuple(map(format_of, urls)), checks=checks))
+def recipe_of(urls: Sequence[str], checks: Iterable[Expected | None]) -> al.Dataset:
+    columns = Expectations.of(checks)
+    return al.Dataset(Shards(tuple(urls), tuple(map(format_of, urls)), checks=columns))
 
 
 def error_of(recipe: al.Dataset, kind: type[Exception], workers: int = 0, before: int | None = None) -> Any:

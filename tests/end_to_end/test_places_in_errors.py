@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +195,80 @@ def test_samples_of_an_iterable_are_told_by_their_number() -> None:
     assert notes_of(al.DataLoader(recipe, 2, lanes=2), ZeroDivisionError)[0].endswith(
         "of sample 4, of type int"
     )
+
+
+def _end(ending: type[BaseException], sample: Any) -> Any:
+    if sample["number"] == BAD:
+        raise ending("no more")
+    return sample
+
+
+async def _end_async(ending: type[BaseException], sample: Any) -> Any:
+    return _end(ending, sample)
+
+
+def _end_many(ending: type[BaseException], columns: Any) -> Any:
+    for number in columns["number"]:
+        _end(ending, {"number": number})
+    return columns
+
+
+CALLS: dict[str, Callable[[al.Dataset, type[BaseException]], tuple[al.Dataset, dict[str, Any]]]] = {
+    "map": lambda recipe, ending: (recipe.map(partial(_end, ending)), {}),
+    "threads": lambda recipe, ending: (recipe.map(partial(_end, ending), concurrency=3), {}),
+    "async": lambda recipe, ending: (recipe.map(partial(_end_async, ending), concurrency=3), {}),
+    "filter": lambda recipe, ending: (recipe.filter(partial(_end, ending)), {}),
+    "map_batches": lambda recipe, ending: (recipe.map_batches(partial(_end_many, ending), batch_size=1), {}),
+    "filter_batches": lambda recipe, ending: (
+        recipe.filter_batches(lambda columns: _end_many(ending, columns) and [True], batch_size=1),
+        {},
+    ),
+    "collate_fn": lambda recipe, ending: (
+        recipe,
+        {"batch_size": 1, "collate_fn": lambda samples: [_end(ending, sample) for sample in samples]},
+    ),
+    "length": lambda recipe, ending: (
+        recipe.select("number"),
+        {"batching": al.TokenBatches(length=lambda sample: len(_end(ending, sample)), max_tokens=3)},
+    ),
+}
+
+
+@pytest.mark.parametrize("ending", [StopIteration, StopAsyncIteration, SystemExit])
+@pytest.mark.parametrize("call", CALLS)
+def test_an_ending_that_a_function_raises_is_an_error_that_names_the_sample(
+    call: str, ending: type[BaseException], tmp_path: Path
+) -> None:
+    paths = _shards(tmp_path)
+    recipe, options = CALLS[call](al.from_urls(paths), ending)
+    workers = 1 if ending is StopIteration else 0
+    if "batching" not in options:
+        options = {"collate_fn": list, "batch_size": 2, **options}
+    loader = al.DataLoader(recipe, num_workers=workers, **options)
+    with pytest.raises(RuntimeError, match=rf"raised {ending.__name__}") as caught:
+        _drain_async(loader) if ending is StopAsyncIteration else list(loader)
+    assert f"sample 3 of {paths[1]}" in caught.value.__notes__[0]
+    assert isinstance(caught.value.__cause__, ending)
+    if call in ("map", "filter"):
+        skipping = al.DataLoader(recipe, 2, collate_fn=len, on_error=al.Skip(max=1))
+        assert (sum(skipping), skipping.receipt().skipped) == (19, 1)
+
+
+def _drain_async(loader: al.DataLoader[Any]) -> None:
+    async def drain() -> None:
+        async for _ in loader:
+            pass
+
+    asyncio.run(drain())
+
+
+def test_an_iterable_that_raises_the_end_of_another_loop_does_not_end_that_one() -> None:
+    class Failing:
+        def __iter__(self) -> Failing:
+            return self
+
+        def __next__(self) -> int:
+            raise StopAsyncIteration
+
+    with pytest.raises(RuntimeError, match="raised StopAsyncIteration"):
+        _drain_async(al.DataLoader(al.from_iterable(lambda topology: Failing())))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from asyncloader.blocks import Block
@@ -24,9 +24,15 @@ def cut(body: bytes, sizes: Sequence[int]) -> list[bytes]:
     return pieces
 
 
+def decoded(decoder: Decoder, chunks: Iterable[bytes]) -> Iterator[Block]:
+    """The blocks, as they come."""
+    for chunk in chunks:
+        yield from decoder.feed(chunk)
+    yield from decoder.finish()
+
+
 def blocks_of(decoder: Decoder, chunks: Iterable[bytes]) -> list[Block]:
-    blocks = [block for chunk in chunks for block in decoder.feed(chunk)]
-    return blocks + list(decoder.finish())
+    return list(decoded(decoder, chunks))
 
 
 def samples_of(decoder: Decoder, *chunks: bytes) -> list[Any]:

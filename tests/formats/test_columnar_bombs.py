@@ -111,13 +111,13 @@ def test_a_long_value_named_again_and_again_comes_a_few_rows_at_a_time(
     assert pool.max_memory() < 16 * MiB
 
 
-def test_a_chunk_knows_whether_its_values_are_bytes() -> None:
+def test_a_chunk_knows_what_its_values_take() -> None:
     from asyncloader.formats.columnar.parquet_footer import parse_footer
 
     content = written(pa.table({"a": [1], "b": ["x"]}))
     footer = content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
     chunks: list[Chunk] = parse_footer(footer).groups[0].chunks
-    assert [(chunk.is_bytes, chunk.values) for chunk in chunks] == [(False, 1), (True, 1)]
+    assert [(chunk.value_bytes, chunk.values) for chunk in chunks] == [(8, 1), (None, 1)]
 
 
 # --- Arrow ---

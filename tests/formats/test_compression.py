@@ -10,10 +10,11 @@ import struct
 import tracemalloc
 import zlib
 from collections.abc import Callable
+from itertools import chain
 
 import pytest
 import zstandard
-from feeding import assert_any_chunking_equal, blocks_of, cut, outcome, samples_of
+from feeding import assert_any_chunking_equal, blocks_of, cut, decoded, outcome, samples_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,8 +34,7 @@ MIB = 1 << 20
 
 def decompress(name: str, *chunks: bytes) -> bytes:
     decompressor = Decompressor(name)
-    pieces = [piece for chunk in chunks for piece in decompressor.feed(chunk)]
-    decompressor.finish()
+    pieces = [piece for chunk in chunks for piece in decompressor.feed(chunk)] + [*decompressor.finish()]
     assert all(0 < len(piece) <= MIB for piece in pieces)
     return b"".join(pieces)
 
@@ -138,10 +138,9 @@ def test_a_bomb_never_makes_a_large_piece(name: str) -> None:
     decompressor = Decompressor(name.partition("-")[0])
     total = 0
     tracemalloc.start()
-    for piece in decompressor.feed(packed):
+    for piece in chain(decompressor.feed(packed), decompressor.finish()):
         assert len(piece) <= MIB
         total += len(piece)
-    decompressor.finish()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert total == size
@@ -180,17 +179,31 @@ def test_positions_in_a_compressed_shard_are_sample_numbers(name: str) -> None:
 
 def test_blocks_come_before_the_whole_chunk_is_expanded() -> None:
     packed = gzip.compress(b"line\n" * 2_000_000)
-    first = next(CompressedDecoder(TextDecoder(), "gzip").feed(packed))
+    first = next(decoded(CompressedDecoder(TextDecoder(), "gzip"), [packed]))
     assert first.rows()[0] == {"__key__": "0", "text": "line"}
     assert len(blocks_of(CompressedDecoder(TextDecoder(), "gzip"), [gzip.compress(b"line\n" * 5000)])) > 1
 
 
 def test_samples_before_the_damage_are_delivered() -> None:
-    packed = bytearray(gzip.compress(os.urandom(100_000).hex(" ", 32).replace(" ", "\n").encode()))
-    packed[60_000] ^= 0xFF
+    packed = bytearray(gzip.compress(os.urandom(200_000).hex(" ", 32).replace(" ", "\n").encode()))
+    packed[130_000] ^= 0xFF
     samples, _, fault = outcome(CompressedDecoder(TextDecoder(), "gzip"), cut(bytes(packed), (1000,)))
     assert len(samples) > 500
     assert fault is not None
+
+
+@pytest.mark.parametrize("name", COMPRESS)
+def test_what_comes_before_the_damage_is_the_same_in_any_chunking(name: str) -> None:
+    text = "\n".join(f"{number} {number * number:x}" for number in range(60_000)).encode()
+    packed = bytearray(COMPRESS[name](text))
+    packed[len(packed) // 2 : len(packed) // 2 + 30] = bytes(30)
+    found = [
+        outcome(CompressedDecoder(TextDecoder(), name), cut(bytes(packed), (size,)))
+        for size in (len(packed), 1 << 16, 9_999, 1_000, 1)
+    ]
+    assert found[0][2] is not None
+    assert all(each == found[0] for each in found)
+    assert name == "bzip2" or len(found[0][0]) > 10_000, "its blocks are of 900 KB"
 
 
 @pytest.mark.parametrize("name", COMPRESS)

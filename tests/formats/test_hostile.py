@@ -11,11 +11,12 @@ import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 import pytest
 import zstandard
-from feeding import END, cut, pax_header, raw_header, samples_of
+from feeding import END, blocks_of, cut, decoded, pax_header, raw_header, samples_of
 
 import asyncloader.formats
 from asyncloader.errors import FormatError
@@ -63,7 +64,8 @@ def zstd_frame(content_size: int, *, single_segment: bool, blocks: int = 64) -> 
 def test_a_zstd_frame_that_lies_about_its_size_costs_no_memory(stated: int, single_segment: bool) -> None:
     frame = zstd_frame(stated, single_segment=single_segment)
     with peak_below(4 * MIB), pytest.raises(FormatError, match="zstd: corrupt"):
-        for piece in Decompressor("zstd").feed(frame):
+        decompressor = Decompressor("zstd")
+        for piece in chain(decompressor.feed(frame), decompressor.finish()):
             assert len(piece) <= MIB
 
 
@@ -72,8 +74,7 @@ def test_a_bomb_of_one_endless_line_ends_at_the_longest_line(codec: str) -> None
     bomb = COMPRESS[codec](b'{"a": "' + bytes(96 * MIB))
     decoder = CompressedDecoder(JsonlDecoder(max_line_bytes=4 * MIB), codec)
     with peak_below(24 * MIB), pytest.raises(FormatError, match="max_line_bytes"):  # xz has 8 of its own
-        for chunk in cut(bomb, (1 << 16,)):
-            list(decoder.feed(chunk))
+        blocks_of(decoder, cut(bomb, (1 << 16,)))
 
 
 @CODECS
@@ -82,7 +83,7 @@ def test_a_bomb_of_short_lines_comes_in_small_blocks(codec: str) -> None:
     assert len(bomb) < 200_000
     count = 0
     with peak_below(40 * MIB):  # the lines of one piece of 1 MiB, as objects, are half of it
-        for block in open_decoder("jsonl").feed(bomb):
+        for block in decoded(open_decoder("jsonl"), [bomb]):
             count += len(block)
             if count > 20_000:
                 break
@@ -93,7 +94,7 @@ def test_a_bomb_in_a_member_of_a_tar_is_refused_at_its_header(codec: str) -> Non
     bomb = COMPRESS[codec](raw_header(b"a.txt", 96 * MIB) + bytes(96 * MIB) + END)
     decoder = CompressedDecoder(TarDecoder(max_member_bytes=4 * MIB), codec)
     with peak_below(24 * MIB), pytest.raises(FormatError, match="max_member_bytes=4194304"):
-        list(decoder.feed(bomb))
+        blocks_of(decoder, [bomb])
 
 
 @CODECS

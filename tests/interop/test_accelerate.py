@@ -78,6 +78,35 @@ def test_a_saved_state_has_the_position_of_a_loader_that_is_handed_on(
     assert [batch["number"].tolist() for batch in resumed] == rest != []
 
 
+# Of a map-style dataset it makes a loader of torchdata's anew, which does not get a shuffled order back, out
+# of torch's own loader neither (accelerate 1.15.0, torchdata 0.11.0).
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"map style"}))
+def test_asked_for_stateful_loaders_it_saves_the_position_of_each_that_it_hands_on(
+    kind: str, workers: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("torchdata", reason="torchdata is in the dependency group 'interop'")
+    (tmp_path / "shards").mkdir()
+    options = accelerate.utils.DataLoaderConfiguration(use_stateful_dataloader=True)
+
+    def prepared() -> tuple[Any, Any]:
+        accelerator = accelerate.Accelerator(cpu=True, dataloader_config=options)
+        torch.manual_seed(0)
+        return accelerator, accelerator.prepare(KINDS[kind](tmp_path / "shards", workers))
+
+    accelerator, loader = prepared()
+    whole = []
+    for number, batch in enumerate(loader, 1):
+        whole.append(batch["number"].tolist())
+        if number == 3:
+            accelerator.save_state(str(tmp_path / "state"))
+    accelerator.free_memory()
+    accelerator, resumed = prepared()
+    accelerator.load_state(str(tmp_path / "state"))
+    assert [batch["number"].tolist() for batch in resumed] == whole[3:] != []
+    accelerator.free_memory()
+
+
 def test_several_ranks_need_a_sampler_of_their_own_for_a_dataset_that_torch_cannot_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -146,6 +146,26 @@ def test_a_checkpoint_of_the_trainer_holds_the_stream_s_position(
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
+def test_a_checkpoint_in_the_middle_of_an_epoch_goes_on_with_every_kind(
+    kind: str, workers: int, tmp_path: Path
+) -> None:
+    (tmp_path / "shards").mkdir()
+
+    def fit(**options: Any) -> list[list[int]]:
+        torch.manual_seed(0)
+        model = Line()
+        trainer = make_trainer(callbacks=[SavesOnce(tmp_path / "state.ckpt")], max_epochs=2)
+        trainer.fit(model, KINDS[kind](tmp_path / "shards", workers), **options)
+        return model.batches
+
+    whole = fit()
+    # One with a length is not read ahead.
+    done = 3 + (0 if "map style" in kind else 1)
+    assert fit(ckpt_path=tmp_path / "state.ckpt", weights_only=False) == whole[done:]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
 def test_fabric_trains_on_each_sample_once_per_epoch(kind: str, workers: int, tmp_path: Path) -> None:
     torch.manual_seed(0)
     fabric = lightning.Fabric(accelerator="cpu", devices=1)

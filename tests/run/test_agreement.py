@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -169,3 +171,23 @@ def test_what_one_gives_the_others_take(join: Any) -> None:
     ranks[1].give("empty", "first")
     ranks[2].give("empty", "second")
     assert ranks[0].take("empty") == "first"
+
+
+def test_a_store_that_has_gone_before_the_pass_is_an_error_of_ranks() -> None:
+    program = """
+from datetime import timedelta
+from torch.distributed import TCPStore
+store = TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=20))
+print(store.port, flush=True)
+input()
+"""
+    options: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", program], **options) as first_rank:
+        assert first_rank.stdout is not None
+        port = int(first_rank.stdout.readline())
+        store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=2))
+        first_rank.kill()
+        first_rank.wait()
+        with pytest.raises(RanksError, match="or its store has gone") as caught:
+            Agreement(store, "pass", 1, RANKS, "stop")
+    assert (caught.value.rank, caught.value.step) == (1, 0)

@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import asyncloader as al
-from asyncloader.workers.packing import OVER_PAGES_BYTES, Bytes, pack, unpack
+from asyncloader.lent_memory import LEAST_BYTES
+from asyncloader.workers.packing import Bytes, pack, unpack
 
-LARGE = OVER_PAGES_BYTES  # elements; in any dtype at least the limit in bytes
+LARGE = LEAST_BYTES  # elements; in any dtype at least the limit in bytes
 
 DTYPES = [
     *(torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64),
@@ -30,7 +31,7 @@ def through_memory(batch: Any) -> tuple[Any, Bytes]:
     packed = pack(batch)
     memory = np.empty(packed.slot_bytes, np.uint8)
     packed.write(memory)
-    return unpack(packed.message, memory), memory
+    return unpack(packed.message, memory, packed.at), memory
 
 
 def roundtrip(batch: Any) -> Any:
@@ -76,7 +77,7 @@ def arrays(draw: st.DrawFn) -> np.ndarray[Any, Any]:
     return draw(st.sampled_from([array, array[::2], array.reshape(-1, 1).T]))
 
 
-sizes = st.sampled_from([0, 1, 100, OVER_PAGES_BYTES, 70_000, 300_000])
+sizes = st.sampled_from([0, 1, 100, LEAST_BYTES, 70_000, 300_000])
 leaves = st.one_of(
     tensors(),
     arrays(),

@@ -16,8 +16,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asyncloader.lent_memory import borrowing, empty, filled, lend, stacked
 from asyncloader.testing import check_leaks
 from asyncloader.workers.packing import pack, unpack
+from asyncloader.workers.pages import OpenSlot
 from asyncloader.workers.slots import InboundSlots, OutboundSlots
 
 KB = 1 << 10
@@ -29,19 +31,33 @@ class Pair:
     def __init__(self, spare: int = 3, spare_bytes: int = sys.maxsize) -> None:
         self.worker = OutboundSlots(spare, spare_bytes)
         self.parent = InboundSlots(spare_bytes)
+        self.last_bytes = 0
 
-    def send(self, batch: Any) -> int:
-        packed = pack(batch)
-        self.message = packed.message
-        for slot in self.worker.drop_surplus(packed.slot_bytes):
-            self.parent.drop(slot)
-        slot, descriptor = self.worker.fill(packed)
+    def send(self, batch: Any, made_in: OpenSlot | None = None) -> int:
+        packed = pack(batch, made_in)
+        del batch
+        self.message, self.at = packed.message, packed.at
+        self.last_bytes = packed.slot_bytes
+        slot, descriptor, dropped = self.worker.fill(packed, made_in)
+        for each in dropped:
+            self.parent.drop(each)
         if descriptor is not None:
             self.parent.add(slot, descriptor)
         return slot
 
     def receive(self, slot: int) -> Any:
-        return unpack(self.message, self.parent.lend(slot))
+        return unpack(self.message, self.parent.lend(slot), self.at)
+
+    def make(self, make: Callable[[], Any]) -> Any:
+        """Pass on a batch that is made in a slot as large as the last one, if there is one."""
+        opened = self.worker.open(self.last_bytes)
+        lend(opened)
+        with borrowing():
+            made = [make()]
+        lend(None)
+        slot = self.send(made.pop(), opened)
+        self.was_in_place = opened is not None and slot == opened.slot
+        return self.receive(slot)
 
     def pass_on(self, batch: Any) -> Any:
         return self.receive(self.send(batch))
@@ -203,3 +219,103 @@ def test_a_batch_is_never_overwritten_while_it_lives(steps: list[tuple[int, int]
         pair.return_freed()
         assert all((tensor == value).all() for tensor, value in kept)
         assert len(pair.parent) <= 7 + 1 + 2
+
+
+# --- made in place ---
+
+
+def images(value: int, count: int = 8) -> dict[str, Any]:
+    return {"x": filled((count, 50, 1000), value, np.uint8), "y": np.arange(count)}
+
+
+def test_a_batch_that_is_made_in_a_slot_stays_there() -> None:
+    pair = Pair()
+    for value in range(5):
+        got = pair.make(lambda value=value: images(value))  # type: ignore[misc]
+        assert pair.was_in_place is (value > 0)
+        assert (
+            (got["x"] == value).all() and got["x"].shape == (8, 50, 1000) and got["y"].tolist() == [*range(8)]
+        )
+        del got
+        assert pair.return_freed() == [1]
+
+
+def test_what_is_kept_of_a_batch_may_be_written_to() -> None:
+    """A function that uses one array for all batches changes those that the parent has neither way."""
+    pair, kept = Pair(), []
+
+    def make(value: int) -> Any:
+        kept.append(images(value))
+        return kept[-1]
+
+    got = []
+    for value in range(4):
+        got.append(pair.make(lambda value=value: make(value)))  # type: ignore[misc]
+        assert not pair.was_in_place
+        kept[-1]["x"][:] = 99
+        pair.return_freed()
+    assert [int(batch["x"].max()) for batch in got] == [0, 1, 2, 3]
+    assert all((batch["x"] == 99).all() for batch in kept)
+
+
+def test_a_slot_that_was_kept_and_let_go_is_not_lost_nor_leaked() -> None:
+    with check_leaks():
+        pair = Pair()
+        for value in range(6):
+            kept = images(0)
+            got = pair.make(lambda kept=kept: kept)  # type: ignore[misc]
+            del kept
+            assert int(got["x"][0, 0, 0]) == 0
+            del got, value
+            pair.return_freed()
+        pair.parent.clear()
+        del pair
+        gc.collect()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.lists(st.sampled_from([1, 20, 70, 200]), max_size=4),  # KB that are made in place
+            st.lists(st.sampled_from([1, 30, 100]), max_size=3),  # KB that are not
+            st.integers(0, 6000),  # bytes in the pickle stream
+            st.booleans(),  # whether the worker keeps some of it
+        ),
+        max_size=12,
+    )
+)
+def test_batches_made_in_slots_come_as_they_went(
+    batches: list[tuple[list[int], list[int], int, bool]],
+) -> None:
+    pair, kept = Pair(), []
+    for number, (lent, own, extra, keep) in enumerate(batches):
+
+        def make(lent: Any = lent, own: Any = own, extra: int = extra, keep: bool = keep) -> Any:
+            arrays = [empty((size * KB,), np.uint8) for size in lent]
+            for array in arrays:
+                array.fill(number)  # noqa: B023
+            kept[:] = arrays[:1] if keep else []
+            return arrays, [np.full(size * KB, number, np.uint8) for size in own], "s" * extra  # noqa: B023
+
+        arrays, others, text = pair.make(make)
+        for array in kept:
+            array.fill(255)
+        assert [len(array) // KB for array in arrays] == lent and [
+            len(array) // KB for array in others
+        ] == own
+        assert all((array == number).all() for array in [*arrays, *others]) and len(text) == extra
+        del arrays, others
+        if number % 3:
+            pair.return_freed()
+
+
+def test_arrays_of_a_batch_are_stacked_where_they_are_read() -> None:
+    pair = Pair()
+    rows = [np.full((100, 100), value, np.int32) for value in range(8)]
+    for _ in range(3):
+        got = pair.make(lambda: stacked(rows))
+        assert np.array_equal(got, np.stack(rows))
+        del got
+        pair.return_freed()
+    assert pair.was_in_place

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import gc
+import mmap
 import os
 import resource
 import signal
@@ -15,11 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from asyncloader._flow.channel import ChannelClosed, EndOfChannel
 from asyncloader.errors import FormatError, WorkerDiedError
+from asyncloader.lent_memory import borrowing, stacked
 from asyncloader.testing import check_leaks
 from asyncloader.workers import Worker, WorkerPool
 from asyncloader.workers.lifeline import wait_ended
@@ -522,3 +525,36 @@ def test_an_error_leaves_no_cycle_behind() -> None:
         assert not finalizer.alive
     finally:
         gc.enable()
+
+
+def test_batches_take_no_new_memory_after_the_first_ones() -> None:
+    """No shared memory, no descriptor, and no page: of a worker and of its parent."""
+
+    def job() -> Iterator[tuple[Any, tuple[int, int]]]:
+        images = [np.full((100, 1000), value, np.uint8) for value in range(8)]
+
+        def collate() -> dict[str, Any]:
+            with borrowing():
+                return {"x": stacked(images), "y": np.arange(8)}
+
+        for _ in range(60):
+            faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+            yield collate(), (faults, len(os.listdir("/proc/self/fd")))
+
+    with one_worker(job) as pool:
+        (worker,) = pool.workers
+        told, faults, slots = [], [], set()
+        for number in range(60):
+            batch, note = worker.receive()
+            assert int(batch["x"].sum()) == 28 * 100_000
+            told.append(note)
+            faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+            if number >= 20:
+                slots.add(batch["x"].__array_interface__["data"][0])
+            del batch
+    pages_a_batch = 800_000 // mmap.PAGESIZE
+    (first_made, first_descriptors), (last_made, last_descriptors) = told[20], told[-1]
+    assert last_made - first_made < pages_a_batch  # of 40 batches together
+    assert faults[-1] - faults[20] < pages_a_batch
+    assert first_descriptors == last_descriptors
+    assert len(slots) <= 3

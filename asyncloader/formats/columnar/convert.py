@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...blocks import Column, Ragged, WithNulls, read_only
+from .buffers import bits, integers, is_null, lengths
 from .importing import arrow
 
 __all__ = ["column_of", "field_of"]
@@ -45,7 +46,7 @@ def _column_of(array: Any) -> Column:
     if (dtype := _dtype_of(kind)) is not None:
         return _numbers(array, dtype)
     if pa.types.is_boolean(kind):
-        return _with_nulls(array, array.fill_null(False).to_numpy(zero_copy_only=False))
+        return _with_nulls(array, bits(array))
     for is_kind, convert in _CONVERTED:
         if getattr(pa.types, is_kind, _is_none)(kind):
             return convert(array)
@@ -109,7 +110,7 @@ def _with_nulls(array: Any, values: Column) -> Column:
     if not array.null_count:
         return values
     entries = list(values)
-    for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
+    for index in np.flatnonzero(is_null(array)).tolist():
         entries[index] = None
     return entries
 
@@ -131,7 +132,7 @@ def _of_tensors(array: Any) -> Column:
 def _of_list(array: Any) -> Column:
     if array.null_count:
         return _of_view(array)
-    offsets = np.asarray(array.offsets.to_numpy(), np.int64)
+    offsets = integers(array.offsets).astype(np.int64)
     start, stop = int(offsets[0]), int(offsets[-1])
     return _sequences(array, array.values.slice(start, stop - start), offsets - start)
 
@@ -149,8 +150,7 @@ def _of_fixed_size_list(array: Any) -> Column:
 
 def _of_view(array: Any) -> Column:
     """Of lists whose values may lie in any order, or are not to be looked at where a list is null."""
-    lengths = np.asarray(array.value_lengths().fill_null(0).to_numpy(), np.int64)
-    return _sequences(array, array.flatten(), np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]))
+    return _sequences(array, array.flatten(), np.append(0, np.cumsum(lengths(array))))
 
 
 def _sequences(array: Any, inside: Any, offsets: NDArray[np.int64]) -> Column:
@@ -183,7 +183,7 @@ def _of_struct(array: Any) -> Column:
 
 
 def _of_map(array: Any) -> Column:
-    offsets = np.asarray(array.offsets.to_numpy(), np.int64)
+    offsets = integers(array.offsets).astype(np.int64)
     start, stop = int(offsets[0]), int(offsets[-1])
     keys, items = (column_of(each.slice(start, stop - start)) for each in (array.keys, array.items))
     pairs = list(zip(keys, items, strict=True))

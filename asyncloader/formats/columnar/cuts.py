@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._push import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES
+from .buffers import integers, is_null, lengths
 from .importing import arrow
 
 __all__ = ["cut"]
@@ -66,11 +67,11 @@ def _row_bytes(array: Any) -> NDArray[np.int64]:
     if types.is_dictionary(kind):
         # One more for nulls.
         of_values = np.append(_row_bytes(array.dictionary), 0)
-        places: NDArray[Any] = array.indices.cast(pa.int64()).fill_null(len(of_values) - 1).to_numpy()
+        places = np.where(is_null(array.indices), len(of_values) - 1, integers(array.indices))
         taken: NDArray[np.int64] = of_values[places]
         return taken
     if isinstance(array, pa.RunEndEncodedArray):
-        edges = np.clip(array.run_ends.to_numpy().astype(np.int64) - array.offset, 0, len(array))
+        edges = np.clip(integers(array.run_ends).astype(np.int64) - array.offset, 0, len(array))
         return np.repeat(_row_bytes(array.values), np.diff(edges, prepend=0))
     if types.is_struct(kind):
         return sum(map(_row_bytes, array.flatten()), np.zeros(len(array), np.int64))
@@ -78,10 +79,10 @@ def _row_bytes(array: Any) -> NDArray[np.int64]:
         sizes = np.frombuffer(array.buffers()[1], np.int32)[array.offset * 4 :: 4][: len(array)]
         return sizes.astype(np.int64) + _ENTRY_BYTES
     if hasattr(array, "value_lengths"):
-        lengths = array.value_lengths().fill_null(0).to_numpy().astype(np.int64)
+        of_lists = lengths(array)
         ends = np.append(0, np.cumsum(_row_bytes(array.flatten())))
-        stops = np.cumsum(lengths)
-        within: NDArray[np.int64] = ends[stops] - ends[stops - lengths]
+        stops = np.cumsum(of_lists)
+        within: NDArray[np.int64] = ends[stops] - ends[stops - of_lists]
         return within + _ENTRY_BYTES
     if (
         types.is_string(kind)
@@ -89,8 +90,5 @@ def _row_bytes(array: Any) -> NDArray[np.int64]:
         or types.is_large_string(kind)
         or types.is_large_binary(kind)
     ):
-        import pyarrow.compute
-
-        lengths = np.asarray(pyarrow.compute.binary_length(array).fill_null(0).to_numpy(), np.int64)
-        return lengths + _ENTRY_BYTES
+        return lengths(array) + _ENTRY_BYTES
     return np.full(len(array), array.nbytes // max(len(array), 1) + 1, np.int64)

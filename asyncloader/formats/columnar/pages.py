@@ -14,7 +14,7 @@ from ...errors import FormatError
 from .parquet_footer import Chunk
 from .thrift import Compact, DamagedError
 
-__all__ = ["check_pages"]
+__all__ = ["Decoded", "check_pages"]
 
 # As of a line of JSON. Writers make pages of 1 MiB; of large values, such as images, some put a thousand into
 # one, which compress little.
@@ -50,7 +50,29 @@ class _Page:
     values: int
 
 
-def check_pages(file: io.RawIOBase, chunks: Sequence[Chunk], group: int) -> int:
+@dataclass(slots=True)
+class Decoded:
+    """What the wanted columns of a row group become, as far as the headers of their pages tell.
+
+    Attributes:
+        size_bytes: All of them together, but for what is named in dictionaries of strings and bytes.
+        dictionary_bytes: Of these dictionaries: a row has, in each column that is no list, no more.
+    """
+
+    size_bytes: int = 0
+    dictionary_bytes: int = 0
+
+    def add(self, page: _Page, value_bytes: int | None) -> None:
+        """Count one more page of values of so many bytes each; None for strings and bytes."""
+        if value_bytes is not None:
+            self.size_bytes += 0 if page.is_dictionary else page.values * value_bytes
+        elif page.is_dictionary:
+            self.dictionary_bytes += page.page_bytes
+        else:
+            self.size_bytes += page.page_bytes
+
+
+def check_pages(file: io.RawIOBase, chunks: Sequence[Chunk], group: int) -> Decoded:
     """Look at all pages of a row group that are to be read.
 
     Args:
@@ -58,20 +80,16 @@ def check_pages(file: io.RawIOBase, chunks: Sequence[Chunk], group: int) -> int:
         chunks: Of the wanted columns.
         group: Number of the row group, for messages.
 
-    Returns:
-        The bytes of dictionaries of strings and bytes: a row has, in each column that is no list, no more.
-
     Raises:
         FormatError: A page would take too much memory, or its header is damaged.
     """
-    dictionary_bytes = 0
+    decoded = Decoded()
     for chunk in chunks:
         what = f"parquet: column {chunk.path!r} of row group {group}"
         for number, page in enumerate(_pages(file, chunk, what)):
             _check(page, f"{what}, page {number}")
-            if page.is_dictionary and chunk.is_bytes:
-                dictionary_bytes += page.page_bytes
-    return dictionary_bytes
+            decoded.add(page, chunk.value_bytes)
+    return decoded
 
 
 def _check(page: _Page, what: str) -> None:

@@ -17,8 +17,9 @@ __all__ = ["Chunk", "Group", "ParquetFooter", "parse_footer"]
 # By the numbers in ``CompressionCodec``.
 _CODECS = ("UNCOMPRESSED", "SNAPPY", "GZIP", "LZO", "BROTLI", "LZ4", "ZSTD", "LZ4_RAW")
 
-# Types of values that are as long as they are, of one length or not, in ``Type``.
-_BYTE_ARRAYS = (6, 7)
+# What a value takes in Arrow's memory, by ``Type``: bool, int32, int64, int96, float, double. Then come those
+# that are as long as they are, of one length or not.
+_VALUE_BYTES = (1, 4, 8, 8, 4, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Chunk:
         stop: Behind its last one.
         decoded_bytes: Of its pages when they are decompressed.
         values: How many there are, nulls and the marks of empty lists among them.
-        is_bytes: Whether values are strings or bytes.
+        value_bytes: What a value takes when it is decoded, at most; None for strings and bytes.
         file_path: Of the file it is in, if it is another one.
         is_encrypted: It cannot be read without a key.
     """
@@ -43,7 +44,7 @@ class Chunk:
     stop: int
     decoded_bytes: int
     values: int
-    is_bytes: bool
+    value_bytes: int | None
     file_path: str
     is_encrypted: bool
 
@@ -96,14 +97,14 @@ def _chunk_of(found: dict[int, Any]) -> Chunk:
     if meta is None:
         if not is_encrypted:
             raise KeyError(3)
-        return Chunk(None, _CODECS[0], 0, 0, 0, 0, False, file_path, True)
+        return Chunk(None, _CODECS[0], 0, 0, 0, 0, None, file_path, True)
     # A dictionary comes before the data, and some writers say 0 where there is none.
     start, dictionary = meta[9], meta.get(11, 0)
     if 0 < dictionary < start:
         start = dictionary
     codec = _CODECS[meta[4]] if 0 <= meta[4] < len(_CODECS) else f"codec {meta[4]}"
     path = ".".join(meta[3])
-    is_bytes = meta[1] in _BYTE_ARRAYS
+    value_bytes = _VALUE_BYTES[meta[1]] if 0 <= meta[1] < len(_VALUE_BYTES) else None
     return Chunk(
-        path, codec, start, start + meta[7], max(meta[6], 0), meta[5], is_bytes, file_path, is_encrypted
+        path, codec, start, start + meta[7], max(meta[6], 0), meta[5], value_bytes, file_path, is_encrypted
     )

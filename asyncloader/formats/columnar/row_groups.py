@@ -23,10 +23,11 @@ __all__ = ["ParquetDecoder", "RowGroup"]
 _MOST_ROWS = 4096
 
 # Those of a shard that are decoded first, and how many times more, at most, it is the next time: 64 rows of
-# 200 KB take 12 MiB, and two steps lead to the most.
+# 200 KB take 12 MiB, and two steps lead to the most. A group that takes no more than so much as a whole needs
+# no such care, if its pages tell.
 _FIRST_ROWS = 64
 _STEP = 8
-
+_SMALL_GROUP_BYTES = 32 << 20
 
 # Of the rows that are decoded at a time, if each had all that its columns' dictionaries have. These are of
 # 1 MiB mostly; but a short page may name a long value again and again.
@@ -115,12 +116,14 @@ class ParquetDecoder(PushDecoder):
         What the footer tells of sizes is before values are taken out of dictionaries. pyarrow has no way to
         change the number of rows but to begin again: those that were had are decoded once more.
         """
-        dictionary_bytes = check_pages(self._file, group.chunks, group.index)
+        decoded = check_pages(self._file, group.chunks, group.index)
         fit = min(
-            MAX_BLOCK_BYTES * group.rows // max(group.decoded_bytes, 1),
-            _MOST_EXPANDED_BYTES // max(dictionary_bytes, 1),
+            MAX_BLOCK_BYTES * group.rows // max(group.decoded_bytes, decoded.size_bytes, 1),
+            _MOST_EXPANDED_BYTES // max(decoded.dictionary_bytes, 1),
             _MOST_ROWS,
         )
+        if not decoded.dictionary_bytes and decoded.size_bytes <= _SMALL_GROUP_BYTES:
+            self._rows = fit
         self._rows = max(1, min(self._rows, fit))
         had = 0
         while had < group.rows:

@@ -26,8 +26,8 @@ from .asking import Listed, Listing, Look, Order
 
 __all__ = ["answer_order", "choose_shards"]
 
-# A manifest of a million shards, or three times that.
-_MOST_FETCHED_BYTES = 64 << 20
+# A manifest of a million shards.
+_MOST_FETCHED_BYTES = 256 << 20
 
 
 async def answer_order(order: Order) -> Look:

@@ -105,7 +105,7 @@ def look(
         is_shard: Which of the objects below a prefix count, by their URLs. Runs in the child.
         network: Time-outs and attempts.
         manifests: Fetch the ``manifest.json`` of each pattern that has one, too.
-        fetch: URLs of any scheme whose contents are wanted, of up to 64 MiB each.
+        fetch: URLs of any scheme whose contents are wanted, of up to 256 MiB each.
         deadline_s: Seconds for all of it. 600, since a bucket may have millions of keys.
 
     Raises:

@@ -1,0 +1,93 @@
+"""A program that was written for torchdata's StatefulDataLoader runs with ours and gets the same batches."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import IterableDataset, RandomSampler
+
+import asyncloader as al
+
+stateful: Any = pytest.importorskip(
+    "torchdata.stateful_dataloader", reason="torchdata is in the dependency group 'interop'"
+)
+
+# It calls what torch deprecates.
+pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+
+COUNT = 30
+
+
+class Numbers(IterableDataset[int]):
+    """Knows where it is."""
+
+    def __init__(self) -> None:
+        self.at = 0
+
+    def __iter__(self) -> Iterator[int]:
+        info = torch.utils.data.get_worker_info()
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
+        mine = range(worker, COUNT, workers)
+        at, self.at = self.at, 0
+        for place in range(at, len(mine)):
+            self.at = place + 1
+            yield mine[place]
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+KINDS: dict[str, Callable[[], dict[str, Any]]] = {
+    "in order": lambda: {"dataset": range(COUNT), "batch_size": 4},
+    "shuffled": lambda: {"dataset": range(COUNT), "batch_size": 4, "shuffle": True},
+    "sampler": lambda: {
+        "dataset": range(COUNT),
+        "batch_size": 4,
+        "sampler": RandomSampler(range(COUNT), generator=torch.Generator().manual_seed(3)),
+    },
+    "iterable": lambda: {"dataset": Numbers(), "batch_size": 4},
+    "now and then": lambda: {"dataset": Numbers(), "batch_size": 3, "snapshot_every_n_steps": 2},
+}
+
+
+def test_all_of_its_arguments_are_taken_with_its_defaults() -> None:
+    theirs = inspect.signature(stateful.StatefulDataLoader).parameters
+    ours = inspect.signature(al.DataLoader).parameters
+    assert {name: ours[name].default for name in theirs} == {
+        name: parameter.default for name, parameter in theirs.items()
+    }
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_in_the_middle_it_goes_on_with_the_same_batches(kind: str, workers: int) -> None:
+    def whole(loaders: Any) -> list[list[int]]:
+        torch.manual_seed(5)
+        return [batch.tolist() for batch in loaders(**KINDS[kind](), num_workers=workers)]
+
+    def train(loaders: Any) -> list[list[int]]:
+        torch.manual_seed(5)
+        loader, seen = loaders(**KINDS[kind](), num_workers=workers), []
+        for step, batch in enumerate(loader, 1):
+            seen.append(batch.tolist())
+            if step == 3:
+                break
+        state = loader.state_dict()
+        resumed = loaders(**KINDS[kind](), num_workers=workers)
+        resumed.load_state_dict(state)
+        seen += [batch.tolist() for batch in resumed]
+        assert sorted(number for batch in resumed for number in batch.tolist()) == list(range(COUNT))
+        return seen
+
+    assert train(al.DataLoader) == whole(al.DataLoader)
+    theirs = train(stateful.StatefulDataLoader)
+    if kind != "shuffled":  # whose seed it draws at another moment than torch's loader, and than ours
+        assert train(al.DataLoader) == theirs

@@ -1,0 +1,78 @@
+"""What all workers are given is stored once: large arrays are the same pages, until somebody writes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asyncloader._flow.channel import ChannelClosed
+from asyncloader.by_value import dumps_with_modules
+from asyncloader.errors import WorkerDiedError
+from asyncloader.testing import check_leaks
+from asyncloader.workers import WorkerPool
+from asyncloader.workers.shared import SharedStore, load_shared
+
+pytestmark = pytest.mark.usefixtures("server")
+
+
+def test_what_was_stored_is_loaded_with_its_buffers() -> None:
+    fixed = np.arange(100_000)
+    fixed.flags.writeable = False
+    held = {
+        "columns": [np.arange(50_000) + number for number in range(3)],
+        "transposed": np.arange(100_000.0).reshape(100, 1000).T,
+        "small": np.arange(3),
+        "fixed": fixed,
+        "text": "x",
+    }
+    pickled, buffers, _ = dumps_with_modules(held)
+    assert len(pickled) < 5000 and len(buffers) == 5
+    with check_leaks():
+        store = SharedStore(pickled, buffers)
+        first, second = load_shared(store.duplicate()), load_shared(store.duplicate())
+        store.close()
+        store.close()
+        with pytest.raises(ChannelClosed):
+            store.duplicate()
+        for found in (first, second):
+            assert found.keys() == held.keys()
+            assert all(np.array_equal(found[name], held[name]) for name in ("transposed", "small", "fixed"))
+            assert not found["fixed"].flags.writeable
+        first["columns"][0][:] = 0  # a function may write to what it refers to
+        assert np.array_equal(second["columns"], held["columns"])
+        assert not first["columns"][0].any()
+        del first, second, found
+
+
+def test_nothing_large_is_stored_without_buffers() -> None:
+    store = SharedStore(pickle.dumps([1, 2], protocol=5), [])
+    assert load_shared(store.duplicate()) == [1, 2]
+    store.close()
+
+
+def test_every_worker_and_who_replaces_one_is_called_with_the_same() -> None:
+    array = np.arange(1 << 20)
+
+    def job(shared: Any) -> Iterator[tuple[Any, Any]]:
+        shared[0] += 1  # in its own pages
+        yield int(shared[0]), os.getpid()
+        yield int(shared.sum()), None
+
+    pickled, buffers, _ = dumps_with_modules(array)
+    total = int(array.sum()) + 1
+    with check_leaks(), WorkerPool([job, job], prefetch=1, shared=(pickled, buffers)) as pool:
+        array[:] = 0  # they have it as it was when they were started
+        assert [worker.receive()[0] for worker in pool.workers] == [1, 1]
+        assert pool.workers[0].receive()[0] == total
+        os.kill(pool.workers[1].pid or 0, signal.SIGKILL)
+        with pytest.raises(WorkerDiedError):
+            while True:
+                pool.workers[1].receive()
+        replaced = pool.replace(1, job)
+        assert [replaced.receive()[0], replaced.receive()[0]] == [1, total]
