@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
@@ -63,6 +64,8 @@ def served(
 @pytest.fixture(scope="session")
 def _fork_servers() -> Iterator[list[ForkServer]]:
     """Those of the whole run; it imports what a loader with workers does, and a server that much less."""
+    # pyarrow's allocator starts a thread as it is imported, which a process that forks must not have.
+    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     for name in ("kinds.stream", "run.workers", "stores.http.client", "formats", "ops.pack"):
         import_module(f"asyncloader.{name}")
     servers: list[ForkServer] = []
@@ -72,7 +75,7 @@ def _fork_servers() -> Iterator[list[ForkServer]]:
 
 
 @pytest.fixture
-def fork_server(_fork_servers: list[ForkServer]) -> ForkServer:
+def fork_server(_fork_servers: list[ForkServer], request: pytest.FixtureRequest) -> ForkServer:
     """Keep the process that workers come from, so that a loader with workers starts in milliseconds.
 
     It imports of the package what this process has imported, and each worker the rest: a third of a second.
@@ -81,8 +84,8 @@ def fork_server(_fork_servers: list[ForkServer]) -> ForkServer:
     server = ForkServer.shared()
     if server not in _fork_servers:
         _fork_servers.append(server)
-    # What workers import with a function of a test's module: a fifth of a second in each.
-    server.preload(["pytest", "hypothesis", "corpus"])
+    # What workers import with a function of a test's module: a fifth of a second and more in each.
+    server.preload(["pytest", "hypothesis", "corpus", request.module.__name__])
     return server
 
 

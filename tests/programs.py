@@ -1,9 +1,10 @@
 """Python programs that begin with torch imported: scripts of tests need not wait two seconds for it.
 
-They are forked from a process that has imported torch and nothing of ours, and then run as ``python
-script.py`` does: with a main module of their own, arguments, environment, folder and outputs as they are
-asked for, and down to the end of the interpreter. What is about how processes are started (``-c``, ``-``,
-``-m``, closed descriptors, the methods of multiprocessing) is for ``subprocess``.
+They are forked from a process that has imported torch, other libraries and nothing of ours, and then run as
+``python script.py`` does: with a main module of their own, arguments, environment, folder and outputs as they
+are asked for, and down to the end of the interpreter. What is about how processes are started (``-c``, ``-``,
+``-m``, closed descriptors, the methods of multiprocessing) is for ``subprocess``; that ``torchrun`` itself is
+understood is for the tests that start it, and what ranks do with each other for those that start ranks here.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ import time
 import types
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +173,53 @@ class Programs:
         assert program.returncode is not None
         return subprocess.CompletedProcess([str(script), *map(str, arguments)], program.returncode, out, err)
 
+    def run_ranks(
+        self, ranks: int, script: Path, *arguments: object, timeout: float = 120, **options: Any
+    ) -> list[subprocess.CompletedProcess[str]]:
+        """Run a script on so many ranks to their ends, with the environment that ``torchrun`` gives them.
+
+        As its agent does, this process keeps the store by which they find each other. Nobody is ended
+        because another one was.
+        """
+        from torch.distributed import TCPStore
+
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        options["more"] = _torchruns_own(ranks, store.port) | dict(options.get("more") or {})
+        arguments_of = [str(script), *map(str, arguments)]
+        with ExitStack() as stack:
+            programs = []
+            for rank in range(ranks):
+                own = {name: str(rank) for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")}
+                more = options["more"] | own
+                started = self.started(script, *arguments, **{**options, "more": more})
+                programs.append(stack.enter_context(started))
+            # All at once: one that nobody reads could wait for that, and the others for it.
+            with ThreadPoolExecutor(ranks) as readers:
+                printed = list(readers.map(lambda program: program.communicate(timeout), programs))
+        return [
+            subprocess.CompletedProcess(arguments_of, program.returncode or 0, *texts)
+            for program, texts in zip(programs, printed, strict=True)
+        ]
+
+
+def _torchruns_own(ranks: int, port: int) -> dict[str, str]:
+    """What ``torchrun --nproc-per-node`` sets to the same for all ranks."""
+    return {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "ROLE_WORLD_SIZE": str(ranks),
+        "GROUP_WORLD_SIZE": "1",
+        "GROUP_RANK": "0",
+        "ROLE_NAME": "default",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "OMP_NUM_THREADS": "1",
+    }
+
 
 # --- the process that they are forked from ---
 
@@ -237,7 +286,13 @@ def _without_these_frames(
 
 
 if __name__ == "__main__":
-    import torch  # noqa: F401 - so that no program has to
+    # So that no program has to.
+    import aiohttp  # noqa: F401
+    import cloudpickle  # noqa: F401
+    import torch
+
+    # The first optimizer imports torch's compiler, which takes as long as torch itself.
+    torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
 
     assert len(os.listdir("/proc/self/task")) == 1, "what is forked must have no threads"
     gc.collect()

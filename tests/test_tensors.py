@@ -34,7 +34,15 @@ with standing_in():
     assert run(text).split() == ["StandIn", "False", "16", "Tensor", "Tensor"]
 
 
-@pytest.mark.parametrize("how", ["import torch", "from torch.utils import data", "__import__('torch')"])
+# Importing torch takes seconds: by way of a module in it, and in the slow tests straight.
+@pytest.mark.parametrize(
+    "how",
+    [
+        "from torch.utils import data",
+        pytest.param("import torch", marks=pytest.mark.slow),
+        pytest.param("__import__('torch')", marks=pytest.mark.slow),
+    ],
+)
 def test_what_waits_for_torch_is_done_once_right_after_it_was_imported(how: str) -> None:
     text = f"""
 import sys

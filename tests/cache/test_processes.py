@@ -157,7 +157,7 @@ def test_a_stopped_process_makes_the_others_wait_once(serve: Serve, new_run: Any
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("kills", [30, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.slow)])
 def test_processes_killed_at_random_moments_leave_nothing_to_clean(
     kills: int, serve: Serve, new_run: Any, kept: Any, tmp_path: Path
 ) -> None:

@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from programs import Programs
 from waiting import until
 
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.audit.__main__ import main
-
-from .harness import subprocess_environment
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -110,8 +108,21 @@ def _judged(audit: Path, **options: Any) -> Any:
     return verdict
 
 
-@pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (1, 2), (2, 0), (2, 2)])
+def _worlds() -> list[Any]:
+    """Each recipe on one rank and on two without workers, and with workers on one of them in turn."""
+    return [
+        pytest.param(
+            name,
+            ranks,
+            workers,
+            marks=pytest.mark.slow if workers and (nth + ranks) % 2 else [],
+            id=f"{name}-{ranks}-{workers}",
+        )
+        for (nth, name), ranks, workers in product(enumerate(RECIPES), (1, 2), (0, 2))
+    ]
+
+
+@pytest.mark.parametrize(("name", "ranks", "workers"), _worlds())
 def test_each_sample_of_an_epoch_is_proved_once(
     name: str, ranks: int, workers: int, corpus: Path, tmp_path: Path
 ) -> None:
@@ -180,13 +191,13 @@ for step, batch in enumerate(loader, 1):
 
 @pytest.mark.timeout(250)
 @pytest.mark.parametrize("workers", [0, 2])
-def test_killed_again_and_again_an_epoch_is_proved(workers: int, corpus: Path, tmp_path: Path) -> None:
-    audit, state = tmp_path / "audit", tmp_path / "state.json"
+def test_killed_again_and_again_an_epoch_is_proved(
+    workers: int, corpus: Path, tmp_path: Path, programs: Programs
+) -> None:
+    audit, state, script = tmp_path / "audit", tmp_path / "state.json", tmp_path / "train.py"
+    script.write_text(_KILLED)
     for die_at in (3, 5, 0):
-        arguments = [str(corpus), str(audit), str(state), str(workers), str(die_at)]
-        run = subprocess.run(
-            [sys.executable, "-c", _KILLED, *arguments], env=subprocess_environment(), timeout=60, check=False
-        )
+        run = programs.run(script, corpus, audit, state, workers, die_at, timeout=60)
         assert run.returncode == (-signal.SIGKILL if die_at else 0)
     verdict = _judged(audit)
     assert (verdict.verdict, verdict.samples) == ("exact", SAMPLES), str(verdict)

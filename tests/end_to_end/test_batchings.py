@@ -71,13 +71,29 @@ RECIPES: dict[str, Callable[[al.Dataset], al.Dataset]] = {
 }
 
 
-@EVERY
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES.keys())
+def _pairs() -> list[Any]:
+    """Every recipe with every batching; with workers too every other pair, and the rest in the slow tests."""
+    found = []
+    for turn, (recipe, make) in enumerate(RECIPES.items()):
+        for nth, (name, batching) in enumerate(BATCHINGS.items(), turn):
+            usual, slow = ((0, 3), ()) if nth % 2 else ((0,), (0, 3))
+            found.append(pytest.param(make, batching, usual, id=f"{recipe}-{name}"))
+            if slow:
+                case = pytest.param(make, batching, slow, id=f"{recipe}-{name}-3", marks=pytest.mark.slow)
+                found.append(case)
+    return found
+
+
+@pytest.mark.parametrize(("recipe", "batching", "workers"), _pairs())
 def test_every_batch_can_be_resumed_from(
-    recipe: Any, batching: Any, few_texts: list[str], assert_resumes: Callable[..., None]
+    recipe: Any,
+    batching: Any,
+    workers: tuple[int, ...],
+    few_texts: list[str],
+    assert_resumes: Callable[..., None],
 ) -> None:
     ds = recipe(al.from_urls(few_texts))
-    assert_resumes(lambda workers: loader_of(ds, batching, num_workers=workers, lanes=3), workers=(0, 3))
+    assert_resumes(lambda count: loader_of(ds, batching, num_workers=count, lanes=3), workers=workers)
 
 
 @EVERY

@@ -18,6 +18,8 @@ import asyncloader as al
 from asyncloader import testing
 from asyncloader.formats.encode import encode_jsonl_sample, encode_tar_sample, tar_end
 
+pytestmark = pytest.mark.usefixtures("fork_server")
+
 SHARDS, SAMPLES, SAMPLE_BYTES = 3, 60, 40_000
 
 # Behind header and checksums, in a stretch that is not the shard's first one.

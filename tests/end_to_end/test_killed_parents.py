@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from workers.processes import Watch, finish, read_pids, start_script
+from programs import Programs
+from workers.processes import Watch
 
 # Each round several at once: most of the time goes into importing torch, in each one's fork server.
 _AT_ONCE = 3
@@ -37,19 +38,21 @@ for _ in batches:
 """
 
 
-def _kill_some(rounds: int, draw: random.Random) -> None:
+def _kill_some(programs: Programs, folder: Path, rounds: int, draw: random.Random) -> None:
+    script = folder / "train.py"
+    script.write_text(_SCRIPT)
     for _ in range(rounds):
-        script = start_script(_SCRIPT)
-        groups = [read_pids(script) for _ in range(_AT_ONCE)]
-        time.sleep(draw.uniform(0, 0.1))
-        others = [pid for _, *children in groups for pid in children]
-        assert len(others) == 3 * _AT_ONCE
-        memory = _shared_memory()
-        with Watch(others) as watch:
-            for parent, *_ in sorted(groups, key=lambda group: group[0] == script.pid):
-                os.kill(parent, 9)
-            left = watch.left_after(_AT_ONCE)  # a second each: they end at once, on few cores
-        finish(script)
+        with programs.started(script, strict=False) as program:
+            groups = [[int(pid) for pid in program.read_line().split()] for _ in range(_AT_ONCE)]
+            time.sleep(draw.uniform(0, 0.1))
+            others = [pid for _, *children in groups for pid in children]
+            assert len(others) == 3 * _AT_ONCE
+            memory = _shared_memory()
+            with Watch(others) as watch:
+                for parent, *_ in sorted(groups, key=lambda group: group[0] == program.pid):
+                    os.kill(parent, 9)
+                left = watch.left_after(_AT_ONCE)  # a second each: they end at once, on few cores
+            program.communicate()
         assert left == set()
         assert _shared_memory() <= memory
 
@@ -59,12 +62,12 @@ def _shared_memory() -> set[str]:
 
 
 @pytest.mark.timeout(180)
-def test_killed_parents_leave_nothing_behind() -> None:
-    _kill_some(1, random.Random(0))
+def test_killed_parents_leave_nothing_behind(programs: Programs, tmp_path: Path) -> None:
+    _kill_some(programs, tmp_path, 1, random.Random(0))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", range(4))
-def test_a_hundred_killed_parents_leave_nothing_behind(part: int) -> None:
-    _kill_some(-(-25 // _AT_ONCE), random.Random(part))
+def test_a_hundred_killed_parents_leave_nothing_behind(part: int, programs: Programs, tmp_path: Path) -> None:
+    _kill_some(programs, tmp_path, -(-25 // _AT_ONCE), random.Random(part))

@@ -17,22 +17,28 @@ import asyncloader as al
 COUNTS = (7, 3, 12, 1, 5, 9)
 
 
-@pytest.fixture
-def shards(tmp_path: Path) -> list[str]:
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """Shards of different lengths, with the manifest that their writer makes."""
-    paths = [str(tmp_path / f"part-{shard}.jsonl") for shard in range(len(COUNTS))]
+    return _written(tmp_path_factory.mktemp("shards"))
+
+
+@pytest.fixture(scope="module")
+def whole_shards(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The same, dealt whole: lanes differ in length, and in each epoch otherwise."""
+    folder = tmp_path_factory.mktemp("whole_shards")
+    paths = _written(folder)
+    deal_whole(folder)
+    return paths
+
+
+def _written(folder: Path) -> list[str]:
+    paths = [str(folder / f"part-{shard}.jsonl") for shard in range(len(COUNTS))]
     for shard, path in enumerate(paths):
         with al.ShardWriter(path) as writer:
             for number in range(COUNTS[shard]):
                 writer.write({"shard": shard, "number": number})
     return paths
-
-
-@pytest.fixture
-def whole_shards(shards: list[str], tmp_path: Path) -> list[str]:
-    """The same, dealt whole: lanes differ in length, and in each epoch otherwise."""
-    deal_whole(tmp_path)
-    return shards
 
 
 def keep(sample: Any) -> Any:
@@ -81,11 +87,9 @@ def test_the_length_is_the_number_of_batches_delivered(
     options: dict[str, Any],
     dealt: str,
     shards: list[str],
-    tmp_path: Path,
+    whole_shards: list[str],
 ) -> None:
-    if dealt == "whole":
-        deal_whole(tmp_path)
-    recipe = RECIPES[name](al.from_urls(shards))
+    recipe = RECIPES[name](al.from_urls(whole_shards if dealt == "whole" else shards))
     for rank in range(ranks):
         loader = al.DataLoader(recipe, collate_fn=list, lanes=lanes, rank=rank, world_size=ranks, **options)
         for _ in range(3):
@@ -163,7 +167,7 @@ UNKNOWN: list[tuple[Callable[[list[str]], al.Dataset], str]] = [
 
 
 def unlisted(paths: list[str]) -> str:
-    """A shard of which no manifest knows."""
+    """A shard beside them of which no manifest knows."""
     path = Path(paths[0]).with_name("unlisted.jsonl")
     path.write_text('{"number": 1}\n')
     return str(path)

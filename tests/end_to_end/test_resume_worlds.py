@@ -12,11 +12,12 @@ import pytest
 from corpus import Corpus, keys_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from programs import Programs
 
 import asyncloader as al
 
 from .drawn_recipes import Batches, Forms, Op, applied, batches, changing, drawn, permuting
-from .harness import drained, python, recipe_of
+from .harness import drained, recipe_of
 from .test_resume import RECIPES, Recipe
 from .worlds import Make, assert_every_world_goes_on, assert_goes_on, counted, epoch_of, rest_of, steps_of
 
@@ -120,7 +121,9 @@ def _numbered(folder: Path, sizes: list[int]) -> al.Dataset:
     return al.from_urls(str(folder / f"{{00..{len(sizes) - 1:02d}}}.jsonl"))
 
 
-def test_a_fresh_process_goes_on_in_another_world(make_corpus: Callable[..., Corpus], tmp_path: Path) -> None:
+def test_a_fresh_process_goes_on_in_another_world(
+    make_corpus: Callable[..., Corpus], tmp_path: Path, programs: Programs
+) -> None:
     corpus = make_corpus("jsonl", SIZES)
     make = maker(recipe_of(corpus).shuffle(4))
     *_, step = (step for _, step in zip(range(2), steps_of(make, 4), strict=False))
@@ -135,7 +138,9 @@ for rank in range(2):
     loader.load_state_dict(json.load(open(folder + "/state.json")))
     print(json.dumps([key for batch in loader for key in batch["key"]]))
 """
-    run = python("-", str(tmp_path), *corpus.paths, program=program)
+    script = tmp_path / "resume.py"
+    script.write_text(program)
+    run = programs.run(script, tmp_path, *corpus.paths)
     assert run.returncode == 0, run.stderr
     first, second = map(json.loads, run.stdout.splitlines())
     whole = keys_of(make())

@@ -1,4 +1,4 @@
-"""Two real processes under torchrun: each reads its part, and they stay in step while they train."""
+"""Two ranks, under torchrun and as it starts them: each reads its part, and they stay in step in training."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from corpus import Corpus
+from programs import Programs
 
 from asyncloader import testing
 
@@ -95,45 +96,65 @@ os._exit(0)
 """
 
 
-def torchrun(program: str, tmp_path: Path, *arguments: str) -> list[list[str]]:
-    """The keys that each of two ranks wrote down."""
-    script = tmp_path / "train.py"
-    script.write_text(program + _END + (_LEAVE if program is _TRAIN else ""))
+def torchrun(script: Path, *arguments: object) -> None:
     meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1")
     # torchrun itself warns; the ranks are other processes, which take every warning for an error.
     launcher = ("-W", "default", "-m", "torch.distributed.run", "--nproc-per-node", "2", *meeting)
-    run = python(*launcher, script, tmp_path, *arguments)
+    run = python(*launcher, script, *map(str, arguments))
     assert run.returncode == 0, run.stderr
-    return [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
 
 
-@pytest.mark.parametrize(
-    ("program", "workers"),
-    # Without workers a group's ranks read below, and train.
-    [
-        pytest.param(_BY_ENVIRONMENT, 0, marks=pytest.mark.slow),
-        (_BY_ENVIRONMENT, 2),
-        (_BY_PROCESS_GROUP, 2),
-    ],
-    ids=["environment", "environment, 2 workers", "process group, 2 workers"],
-)
-def test_two_ranks_read_the_dataset_exactly_once(
-    program: str,
-    workers: int,
+@pytest.fixture
+def ranks(programs: Programs) -> Callable[..., None]:
+    """Starts two ranks as torchrun does."""
+
+    def ranks(script: Path, *arguments: object) -> None:
+        for run in programs.run_ranks(2, script, *arguments):
+            assert run.returncode == 0, run.stderr
+
+    return ranks
+
+
+def keys_by_rank(
+    start: Callable[..., None], program: str, folder: Path, *arguments: object
+) -> list[list[str]]:
+    """The keys that each of two ranks wrote down."""
+    script = folder / "train.py"
+    script.write_text(program + _END + (_LEAVE if program is _TRAIN else ""))
+    start(script, folder, *arguments)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.slow), 2])
+def test_under_torchrun_two_ranks_read_the_dataset_exactly_once(
+    workers: int, tmp_path: Path, make_corpus: Callable[..., Corpus], served: testing.Server
+) -> None:
+    corpus = make_corpus("jsonl")
+    parts = keys_by_rank(torchrun, _BY_ENVIRONMENT, tmp_path, workers, *corpus.urls(served))
+    assert all(parts)
+    assert sorted(parts[0] + parts[1]) == corpus.keys
+
+
+# Without workers a group's ranks train below.
+def test_the_ranks_of_a_process_group_read_the_dataset_exactly_once(
     tmp_path: Path,
     make_corpus: Callable[..., Corpus],
     served: testing.Server,
+    ranks: Callable[..., None],
 ) -> None:
     corpus = make_corpus("jsonl")
-    parts = torchrun(program, tmp_path, str(workers), *corpus.urls(served))
+    parts = keys_by_rank(ranks, _BY_PROCESS_GROUP, tmp_path, 2, *corpus.urls(served))
     assert all(parts)
     assert sorted(parts[0] + parts[1]) == corpus.keys
 
 
 def test_a_model_trains_under_ddp_over_four_epochs(
-    tmp_path: Path, make_corpus: Callable[..., Corpus], served: testing.Server
+    tmp_path: Path,
+    make_corpus: Callable[..., Corpus],
+    served: testing.Server,
+    ranks: Callable[..., None],
 ) -> None:
     # Shards of one length, since gradients are averaged in each step, and all samples are to be seen.
     corpus = make_corpus("jsonl", (5, 5, 5, 5))
-    parts = torchrun(_TRAIN, tmp_path, "0", *corpus.urls(served))
+    parts = keys_by_rank(ranks, _TRAIN, tmp_path, 0, *corpus.urls(served))
     assert sorted(parts[0] + parts[1]) == corpus.keys

@@ -1,4 +1,4 @@
-"""Four ranks over shards of 1 to 50 samples, under torchrun: a collective at each step, and nobody hangs."""
+"""Four ranks over shards of 1 to 50 samples: a collective at each step, and nobody hangs."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ import json
 import random
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import Programs
 
 import asyncloader as al
-
-from .harness import subprocess_environment
 
 RANKS = 4
 
@@ -82,20 +80,6 @@ dist.destroy_process_group()
 """
 
 
-def torchrun(folder: Path, *arguments: int) -> Any:
-    program = folder / "train.py"
-    program.write_text(_PROGRAM)
-    launch = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={RANKS}"]
-    return subprocess.run(
-        [sys.executable, *launch, str(program), str(folder), *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=subprocess_environment(),
-        timeout=300,
-        check=False,
-    )
-
-
 def check(policy: str, ranks: Sequence[Any]) -> None:
     """All took as many steps, nothing came twice, and what came is what the policy says."""
     assert len({rank["steps"] for rank in ranks}) == 1
@@ -113,9 +97,11 @@ def check(policy: str, ranks: Sequence[Any]) -> None:
     assert policy == "pad" or not any(rank["empty"] for rank in ranks)
 
 
-def check_runs(folder: Path, first: int, last: int, workers: int) -> None:
-    done = torchrun(folder, first, last, workers)
-    assert done.returncode == 0, done.stderr
+def check_runs(programs: Programs, folder: Path, first: int, last: int, workers: int) -> None:
+    script = folder / "train.py"
+    script.write_text(_PROGRAM)
+    for done in programs.run_ranks(RANKS, script, folder, first, last, workers, strict=False, timeout=300):
+        assert done.returncode == 0, done.stderr
     ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(RANKS)]
     assert len(ranks[0]) == 3 * (last - first)
     for name in ranks[0]:
@@ -130,19 +116,19 @@ def check_runs(folder: Path, first: int, last: int, workers: int) -> None:
         assert ('uneven="stop"' in verdict.reasons) == any(rank["told"] for rank in of_ranks)
 
 
-def test_ranks_stay_in_step_whatever_they_have(tmp_path: Path) -> None:
-    check_runs(tmp_path, 0, 4, 0)
+def test_ranks_stay_in_step_whatever_they_have(tmp_path: Path, programs: Programs) -> None:
+    check_runs(programs, tmp_path, 0, 4, 0)
 
 
 @pytest.mark.slow
-def test_ranks_with_workers_stay_in_step(tmp_path: Path) -> None:
-    check_runs(tmp_path, 0, 2, 2)
+def test_ranks_with_workers_stay_in_step(tmp_path: Path, programs: Programs) -> None:
+    check_runs(programs, tmp_path, 0, 2, 2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(100, 300, 20))
-def test_ranks_stay_in_step_in_hundreds_of_runs(tmp_path: Path, first: int) -> None:
-    check_runs(tmp_path, first, first + 20, 0)
+def test_ranks_stay_in_step_in_hundreds_of_runs(tmp_path: Path, first: int, programs: Programs) -> None:
+    check_runs(programs, tmp_path, first, first + 20, 0)
 
 
 _SURVIVE = """
@@ -172,7 +158,7 @@ except al.RanksError as error:
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 11))])
-def test_the_others_raise_when_a_rank_is_killed(seed: int) -> None:
+def test_the_others_raise_when_a_rank_is_killed(seed: int, tmp_path: Path, programs: Programs) -> None:
     """Not in a collective of the training, but in the loader, and nobody ends them from outside."""
     drawn = random.Random(seed)
     # The store is in rank 0's process. Of the 15 steps the last ones are agreed on before they are taken.
@@ -181,21 +167,15 @@ def test_the_others_raise_when_a_rank_is_killed(seed: int) -> None:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": str(RANKS)}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", _SURVIVE, str(victim), str(step)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env=subprocess_environment() | address | {"RANK": str(rank)},
-        )
-        for rank in range(RANKS)
-    ]
-    try:
+    script = tmp_path / "train.py"
+    script.write_text(_SURVIVE)
+    with ExitStack() as stack:
+        ranks = []
+        for rank in range(RANKS):
+            more = {**address, "RANK": str(rank)}
+            started = programs.started(script, victim, step, more=more, strict=False)
+            ranks.append(stack.enter_context(started))
         told = [rank.communicate(timeout=140)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
     ended = [7 if rank != victim else -signal.SIGKILL for rank in range(RANKS)]
     assert [rank.returncode for rank in ranks] == ended, (victim, step, told)
     assert all("did not answer within 10 s" in told[rank] for rank in range(RANKS) if rank != victim)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from programs import Programs
 
 import asyncloader as al
 
-from .harness import python
+Run = Callable[..., list[Any]]
 
 SCRIPT = """
 import json, sys
@@ -69,15 +71,29 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(folder: Path, functions: str, batches: str) -> list[Any]:
-    said: list[Any] = json.loads(said_by(SCRIPT.format(functions=functions, batches=batches), folder))
-    return said
+@pytest.fixture
+def said_by(folder: Path, programs: Programs, tmp_path: Path) -> Callable[[str], str]:
+    """What a script prints that is given the shards' folder."""
+
+    def said_by(text: str) -> str:
+        script = tmp_path / "train.py"
+        script.write_text(text)
+        done = programs.run(script, folder)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return said_by
 
 
-def said_by(script: str, folder: Path) -> str:
-    done = python("-", folder, program=script)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture
+def run(said_by: Callable[[str], str]) -> Run:
+    """How many batches there are, whether they are the same with workers, and which of these had torch."""
+
+    def run(functions: str, batches: str) -> list[Any]:
+        said: list[Any] = json.loads(said_by(SCRIPT.format(functions=functions, batches=batches)))
+        return said
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -89,29 +105,29 @@ def said_by(script: str, folder: Path) -> str:
         "collate_fn=al.Pad({'tokens': 0})",
     ],
 )
-def test_the_batches_are_those_of_no_workers(folder: Path, batches: str) -> None:
-    count, same, had_torch = run(folder, TELLS, batches)
+def test_the_batches_are_those_of_no_workers(run: Run, batches: str) -> None:
+    count, same, had_torch = run(TELLS, batches)
     assert count >= 12 and same
     assert had_torch == [False]
 
 
-def test_what_ours_cannot_do_without_torch_imports_it(folder: Path) -> None:
+def test_what_ours_cannot_do_without_torch_imports_it(run: Run) -> None:
     """A number of NumPy's own is for torch's rules: the first batch brings it."""
     functions = (
         TELLS + "recipe = recipe.select('n', 'had_torch').map(lambda s: {**s, 'n': np.float32(s['n'])})"
     )
-    count, same, had_torch = run(folder, functions, "8")
+    count, same, had_torch = run(functions, "8")
     assert (count, same) == (16, True)
     assert had_torch == [False, True]
 
 
-def test_packed_batches_need_no_torch(folder: Path) -> None:
+def test_packed_batches_need_no_torch(run: Run) -> None:
     functions = TELLS + "recipe = recipe.map(lambda s: {'tokens': np.asarray(s['tokens'])})"
-    count, same, _ = run(folder, functions, "batching=al.Pack('tokens', length=16, pool=10)")
+    count, same, _ = run(functions, "batching=al.Pack('tokens', length=16, pool=10)")
     assert count and same
 
 
-def test_torch_that_comes_late_is_seeded_and_knows_the_worker(folder: Path) -> None:
+def test_torch_that_comes_late_is_seeded_and_knows_the_worker(said_by: Callable[[str], str]) -> None:
     """By a name that nobody could have seen."""
     text = """
 import importlib, sys
@@ -138,12 +154,12 @@ assert {row["worker"] for row in first} == {0, 1}
 assert len({row["draw"] for row in first}) == len(first) == 120
 print("good")
 """
-    assert said_by(text, folder) == "good\n"
+    assert said_by(text) == "good\n"
 
 
-def test_a_collate_fn_of_the_users_sees_tensors(folder: Path) -> None:
+def test_a_collate_fn_of_the_users_sees_tensors(run: Run) -> None:
     functions = "collate = lambda rows: {'n': al.default_collate([row['n'] for row in rows]) + torch.ones(1)}"
-    assert run(folder, functions, "8, collate_fn=collate")[:2] == [16, True]
+    assert run(functions, "8, collate_fn=collate")[:2] == [16, True]
 
 
 def test_here_nothing_stands_for_a_tensor() -> None:

@@ -19,7 +19,10 @@ with warnings.catch_warnings():
         "accelerate", reason="accelerate is in the dependency group 'interop'"
     )
 
-pytestmark = pytest.mark.filterwarnings("ignore::Warning:accelerate")
+pytestmark = [
+    pytest.mark.usefixtures("fork_server"),
+    pytest.mark.filterwarnings("ignore::Warning:accelerate"),
+]
 
 EPOCHS = 3
 

@@ -1,4 +1,4 @@
-"""Two processes train under torchrun on the CPU: by hand, with Fabric, and with accelerate."""
+"""Two ranks train on the CPU: by hand, with Fabric, and with accelerate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from end_to_end.harness import python
+from programs import Programs
 
 from .points import COUNT
 
@@ -99,15 +99,15 @@ for kind in kinds:
 """
 
 
-def assert_ranks_train(program: str, kinds: list[str], names: list[str], folder: Path) -> None:
+def assert_ranks_train(
+    programs: Programs, program: str, kinds: list[str], names: list[str], folder: Path
+) -> None:
     """Run ``program`` on two ranks: together they see every sample once per epoch, and the loss falls."""
     script = folder / "train.py"
     script.write_text(_BEGIN + program + _END)
-    meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1")
-    # torchrun and the libraries warn of what is no business of ours.
-    launcher = ("-W", "default", "-m", "torch.distributed.run", "--nproc-per-node", "2", *meeting)
-    run = python(*launcher, script, Path(__file__).parents[1], folder, *kinds)
-    assert run.returncode == 0, run.stderr
+    # The libraries warn of what is no business of ours.
+    for run in programs.run_ranks(2, script, Path(__file__).parents[1], folder, *kinds, strict=False):
+        assert run.returncode == 0, run.stderr
     ranks = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
     assert list(ranks[0]) == names
     for name in names:
@@ -121,23 +121,27 @@ def assert_ranks_train(program: str, kinds: list[str], names: list[str], folder:
         assert sum(parts[0][1][-steps:]) < sum(parts[0][1][:steps]) / 2, name
 
 
-def test_a_plain_loop_trains_under_ddp(tmp_path: Path) -> None:
+def test_a_plain_loop_trains_under_ddp(tmp_path: Path, programs: Programs) -> None:
     kinds = ["map style", "from_urls", "from_iterable"]
     names = [f"{kind}, {workers} workers" for kind in kinds for workers in (0, 2)]
-    assert_ranks_train(_BY_HAND, kinds, names, tmp_path)
+    assert_ranks_train(programs, _BY_HAND, kinds, names, tmp_path)
 
 
 @pytest.mark.skipif(
     not importlib.util.find_spec("lightning"), reason="lightning is in the dependency group 'interop'"
 )
-def test_fabric_deals_map_style_datasets_and_leaves_streams_to_themselves(tmp_path: Path) -> None:
+def test_fabric_deals_map_style_datasets_and_leaves_streams_to_themselves(
+    tmp_path: Path, programs: Programs
+) -> None:
     kinds = ["map style", "async map style", "from_urls"]
-    assert_ranks_train(_FABRIC, kinds, kinds, tmp_path)
+    assert_ranks_train(programs, _FABRIC, kinds, kinds, tmp_path)
 
 
 @pytest.mark.skipif(
     not importlib.util.find_spec("accelerate"), reason="accelerate is in the dependency group 'interop'"
 )
-def test_accelerate_deals_map_style_datasets_and_leaves_streams_to_themselves(tmp_path: Path) -> None:
+def test_accelerate_deals_map_style_datasets_and_leaves_streams_to_themselves(
+    tmp_path: Path, programs: Programs
+) -> None:
     kinds = ["map style", "from_urls", "from_iterable"]
-    assert_ranks_train(_ACCELERATE, kinds, kinds, tmp_path)
+    assert_ranks_train(programs, _ACCELERATE, kinds, kinds, tmp_path)

@@ -15,7 +15,10 @@ with warnings.catch_warnings():
     datasets: Any = pytest.importorskip("datasets", reason="datasets is in the dependency group 'interop'")
     distributed: Any = pytest.importorskip("datasets.distributed")
 
-pytestmark = pytest.mark.filterwarnings("ignore::Warning:datasets")
+pytestmark = [
+    pytest.mark.usefixtures("fork_server"),
+    pytest.mark.filterwarnings("ignore::Warning:datasets"),
+]
 
 COUNT = 100
 

@@ -20,6 +20,7 @@ with warnings.catch_warnings():
     lightning: Any = pytest.importorskip("lightning", reason="lightning is in the dependency group 'interop'")
 
 pytestmark = [
+    pytest.mark.usefixtures("fork_server"),
     # Advice on the number of workers and logging intervals, and its own use of what torch deprecates.
     pytest.mark.filterwarnings("ignore::Warning:lightning"),
     pytest.mark.filterwarnings("ignore:.*:lightning.fabric.utilities.warnings.PossibleUserWarning"),

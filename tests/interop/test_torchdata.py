@@ -17,7 +17,10 @@ stateful: Any = pytest.importorskip(
 )
 
 # It calls what torch deprecates.
-pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+pytestmark = [
+    pytest.mark.usefixtures("fork_server"),
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),
+]
 
 COUNT = 30
 

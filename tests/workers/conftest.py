@@ -1,4 +1,4 @@
-"""One fork server for the room's tests: each would otherwise pay a second for importing torch."""
+"""One fork server for the room's tests."""
 
 from __future__ import annotations
 
@@ -11,11 +11,18 @@ from asyncloader.workers import ForkServer
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[ForkServer]:
+def _server() -> Iterator[ForkServer]:
     server = ForkServer.shared()
-    server.wait_ready()
     yield server
     server.close()
+
+
+@pytest.fixture
+def server(_server: ForkServer, request: pytest.FixtureRequest) -> ForkServer:
+    """It imports torch and the test's module: a worker that did would take two seconds."""
+    _server.preload(["torch", request.module.__name__])
+    _server.wait_ready()
+    return _server
 
 
 @pytest.fixture(autouse=True)

@@ -68,14 +68,6 @@ def start_script(text: str, *, by_name: Path | None = None) -> subprocess.Popen[
     return process
 
 
-def read_pids(process: subprocess.Popen[str]) -> list[int]:
-    """The next line of the script's output, which is to hold process ids."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line, process.communicate()[1]
-    return [int(word) for word in line.split()]
-
-
 def finish(process: subprocess.Popen[str]) -> tuple[int, str, str]:
     """Wait for the script's end: its exit status, output and error output."""
     try:

@@ -8,17 +8,19 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import Program, Programs
 
 from asyncloader.errors import WorkerDiedError
 from asyncloader.testing import check_leaks
 from asyncloader.workers import ForkServer, WorkerPool
 
-from .processes import Watch, finish, read_pids, start_script
+from .processes import Watch, finish, start_script
 
 
 def answers() -> Iterator[tuple[int, int]]:
@@ -27,14 +29,14 @@ def answers() -> Iterator[tuple[int, int]]:
 
 SCRIPT = """
 import itertools, os, time
-import torch
+import numpy as np
 from asyncloader.workers import ForkServer, WorkerPool
 
 print("main runs", flush=True)
 
 class Sample:
     def __init__(self, number):
-        self.pixels = torch.full((20_000,), number)
+        self.pixels = np.full(20_000, number)
 
 def count(first):
     for number in itertools.count(first):
@@ -61,7 +63,26 @@ print([int(sample.pixels[-1]) for sample in second])
     assert output.splitlines()[-1] == "[1, 101]"
 
 
-def test_a_killed_parent_takes_all_with_it_though_its_child_lives() -> None:
+Start = Callable[[str], AbstractContextManager[Program]]
+
+
+@pytest.fixture
+def start(programs: Programs, tmp_path: Path) -> Start:
+    """Start a script in a session of its own."""
+
+    def start(text: str) -> AbstractContextManager[Program]:
+        script = tmp_path / "train.py"
+        script.write_text(text)
+        return programs.started(script, new_session=True, strict=False)
+
+    return start
+
+
+def pids_of(line: str) -> list[int]:
+    return [int(word) for word in line.split()]
+
+
+def test_a_killed_parent_takes_all_with_it_though_its_child_lives(start: Start) -> None:
     ending = """
 child = os.fork()
 if child == 0:
@@ -69,17 +90,16 @@ if child == 0:
 print(child, flush=True)
 time.sleep(60)
 """
-    script = start_script(SCRIPT + ending)
-    assert script.stdout is not None and script.stdout.readline() == "main runs\n"
-    with Watch(read_pids(script)) as watch:
-        (child,) = read_pids(script)
-        script.kill()
-        assert watch.left_after(1) == set()
-        os.kill(child, signal.SIGKILL)
-    finish(script)
+    with start(SCRIPT + ending) as script:
+        assert script.read_line() == "main runs\n"
+        with Watch(pids_of(script.read_line())) as watch:
+            (child,) = pids_of(script.read_line())
+            script.kill()
+            assert watch.left_after(1) == set()
+            os.kill(child, signal.SIGKILL)
 
 
-def test_ctrl_c_reaches_the_parent_alone() -> None:
+def test_ctrl_c_reaches_the_parent_alone(start: Start) -> None:
     ending = """
 try:
     print("waiting", flush=True)
@@ -88,13 +108,13 @@ except KeyboardInterrupt:
     print([int(worker.receive()[0].pixels[0]) for worker in pool.workers for _ in range(5)][-1], flush=True)
     raise SystemExit(3)
 """
-    script = start_script(SCRIPT + ending)
-    assert script.stdout is not None and script.stdout.readline() == "main runs\n"
-    with Watch(read_pids(script)) as watch:
-        assert script.stdout.readline() == "waiting\n"
-        os.killpg(script.pid, signal.SIGINT)
-        assert finish(script) == (3, "105\n", "")
-        assert watch.left_after(1) == set()
+    with start(SCRIPT + ending) as script:
+        assert script.read_line() == "main runs\n"
+        with Watch(pids_of(script.read_line())) as watch:
+            assert script.read_line() == "waiting\n"
+            os.killpg(script.pid, signal.SIGINT)
+            assert (*script.communicate(), script.returncode) == ("105\n", "", 3)
+            assert watch.left_after(1) == set()
 
 
 def test_ctrl_c_while_the_server_starts_does_not_stop_it() -> None:
@@ -113,13 +133,15 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("ending", ["1 / 0", "os._exit(6)"])
-def test_a_script_may_end_as_it_likes(ending: str) -> None:
-    script = start_script(SCRIPT + ending)
-    assert script.stdout is not None and script.stdout.readline() == "main runs\n"
-    with Watch(read_pids(script)) as watch:
-        status, _, errors = finish(script)
-        assert watch.left_after(1) == set()
-    assert (status, errors.count("\n")) == {"1 / 0": (1, 3), "os._exit(6)": (6, 0)}[ending]
+def test_a_script_may_end_as_it_likes(ending: str, start: Start) -> None:
+    with start(SCRIPT + ending) as script:
+        assert script.read_line() == "main runs\n"
+        with Watch(pids_of(script.read_line())) as watch:
+            _, errors = script.communicate()
+            assert watch.left_after(1) == set()
+    told = {"1 / 0": (1, ["ZeroDivisionError: division by zero"]), "os._exit(6)": (6, [])}
+    assert (script.returncode, errors.splitlines()[-1:]) == told[ending]
+    assert errors.count("Traceback") == len(told[ending][1])
 
 
 def test_the_server_is_shared_while_somebody_holds_it(server: ForkServer) -> None:
@@ -219,7 +241,7 @@ def test_a_killed_server_takes_its_workers_and_is_replaced(server: ForkServer) -
         own.close()
 
 
-def test_a_forked_process_has_a_server_of_its_own() -> None:
+def test_a_forked_process_has_a_server_of_its_own(start: Start) -> None:
     text = """
 import os, sys
 from asyncloader.workers import ForkServer, WorkerPool
@@ -245,8 +267,9 @@ if child == 0:
 assert os.waitpid(child, 0)[1] == 0
 print(pool.workers[0].receive()[0], pool.workers[0].receive()[0])
 """
-    status, output, errors = finish(start_script(text))
-    assert (status, errors) == (0, "")
+    with start(text) as script:
+        output, errors = script.communicate()
+    assert (script.returncode, errors) == (0, "")
     assert output.splitlines()[1:] == ["0 True True", "1 2"]
     assert "belongs to another process" in output.splitlines()[0]
 
