@@ -88,13 +88,41 @@ class Run:
         """
         self._check_owner()  # in a forked process others may have held the lock, for ever
         with self._thread_turn:
-            return self._next_batch()
+            self._check_open()
+            began = self._begin_wait()
+            try:
+                batch, note = self._source.receive(self._timeout_s)
+            except BaseException as error:
+                self.statistics.waited(began)
+                self._check_open()
+                # A TimeoutError that comes before the time is up is the user's own, or a store's.
+                waited_s = time.perf_counter() - began
+                if isinstance(error, TimeoutError) and waited_s >= (self._timeout_s or math.inf):
+                    raise self._timed_out(self._makers.describe_wait()) from None
+                self._end(error)
+                drop_frames(error)
+                raise
+            return self._deliver(batch, note, began)
 
     async def next_batch_async(self) -> Any:
         """Like ``next_batch``, from a coroutine. If cancelled while it waits for one, the pass is closed."""
         self._check_owner()
         async with self._task_turn:
-            return await self._next_batch_async()
+            self._check_open()
+            began = self._begin_wait()
+            deadline = asyncio.timeout(self._timeout_s)
+            try:
+                async with deadline:
+                    batch, note = await self._source.receive_async()
+            except BaseException as error:
+                self.statistics.waited(began)
+                self._check_open()
+                if isinstance(error, TimeoutError) and deadline.expired():
+                    raise self._timed_out(await self._makers.describe_wait_async()) from None
+                self._end(error)
+                drop_frames(error)
+                raise
+            return self._deliver(batch, note, began)
 
     @property
     def is_over(self) -> bool:
@@ -119,40 +147,6 @@ class Run:
         """
         if self._recording is not None:
             self._recording.flush()
-
-    def _next_batch(self) -> Any:
-        self._check_open()
-        began = self._begin_wait()
-        try:
-            batch, note = self._source.receive(self._timeout_s)
-        except BaseException as error:
-            self.statistics.waited(began)
-            self._check_open()
-            # A TimeoutError that comes before the time is up is the user's own, or a store's.
-            waited_s = time.perf_counter() - began
-            if isinstance(error, TimeoutError) and waited_s >= (self._timeout_s or math.inf):
-                raise self._timed_out(self._makers.describe_wait()) from None
-            self._end(error)
-            drop_frames(error)
-            raise
-        return self._deliver(batch, note, began)
-
-    async def _next_batch_async(self) -> Any:
-        self._check_open()
-        began = self._begin_wait()
-        deadline = asyncio.timeout(self._timeout_s)
-        try:
-            async with deadline:
-                batch, note = await self._source.receive_async()
-        except BaseException as error:
-            self.statistics.waited(began)
-            self._check_open()
-            if isinstance(error, TimeoutError) and deadline.expired():
-                raise self._timed_out(await self._makers.describe_wait_async()) from None
-            self._end(error)
-            drop_frames(error)
-            raise
-        return self._deliver(batch, note, began)
 
     def _begin_wait(self) -> float:
         """The time, and what is due before a batch is taken: an error then loses none."""

@@ -69,6 +69,7 @@ class Worker:
         self._lock = threading.Lock()
         self._receiving = False
         self._closed = False
+        self._buried = False
         # A credit is granted for each batch received; on demand, before each is received.
         self._on_demand = on_demand
         self._demanded = False
@@ -158,7 +159,7 @@ class Worker:
     def end_receiving(self) -> None:
         with self._lock:
             self._receiving = False
-            if self._closed:
+            if self._buried:  # before, whoever closes it waits on them
                 self._close_sockets()
 
     def sources(self) -> list[socket.socket | Lifeline]:
@@ -280,6 +281,7 @@ class Worker:
         """Give everything back; if the process still lives, it is killed."""
         with self._lock:
             self._slots.clear()
+            self._buried = True
             if not self._receiving:
                 self._close_sockets()
 
