@@ -64,12 +64,14 @@ class SharedStore:
 
 def load_shared(descriptor: int) -> Any:
     """What was stored, over the pages of the memfd; closes the descriptor."""
-    with open(descriptor, "rb") as file:
-        file.seek(0)
-        pickled, sizes = pickle.load(file)
-        first = align(file.tell())
-        # Private: a user's function may write to an array that it refers to.
-        pages = memoryview(mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY))
+    try:
+        # Private: a user's function may write to an array that it refers to. And nothing is read by the
+        # descriptor: its duplicates have one place in the file, which other workers would move.
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+    finally:
+        os.close(descriptor)
+    pickled, sizes = pickle.load(mapped)
+    first, pages = align(mapped.tell()), memoryview(mapped)
     begins = accumulate(sizes, lambda begin, size: align(begin + size), initial=first)
     views = [pages[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
     return pickle.loads(pickled, buffers=views)

@@ -74,7 +74,7 @@ def test_every_batching(batching: str, form: str, forms: Forms) -> None:
 ALL_MIXTURES: dict[str, Callable[[Folder], al.Dataset]] = {
     **MIXTURES,
     "zip": lambda folder: al.zip(
-        {"one": folder.recipe("jsonl").repeat(2), "other": folder.recipe("jsonl").repeat(2)}
+        {"one": folder.recipe("tar").repeat(2), "other": folder.recipe("tar").repeat(2)}
     ).map(lambda both: both["one"]),
 }
 

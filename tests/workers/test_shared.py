@@ -50,6 +50,17 @@ def test_what_was_stored_is_loaded_with_its_buffers() -> None:
         del first, second, found
 
 
+def test_whoever_loads_it_neither_moves_nor_minds_the_others_place_in_the_file() -> None:
+    """All workers begin at once, with duplicates of one descriptor."""
+    store = SharedStore(pickle.dumps("x" * 100_000, protocol=5), [])
+    other = store.duplicate()
+    os.lseek(other, 7, os.SEEK_SET)
+    assert load_shared(store.duplicate()) == "x" * 100_000
+    assert os.lseek(other, 0, os.SEEK_CUR) == 7
+    os.close(other)
+    store.close()
+
+
 def test_nothing_large_is_stored_without_buffers() -> None:
     store = SharedStore(pickle.dumps([1, 2], protocol=5), [])
     assert load_shared(store.duplicate()) == [1, 2]
