@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,8 @@ from waiting import until
 from asyncloader import testing
 from asyncloader._flow.channel import EndOfChannel
 from asyncloader._flow.engine import EngineStopped
+from asyncloader.cache.flow import intake
+from asyncloader.cache.folder.locks import claim
 from asyncloader.digest import open_digest
 from asyncloader.errors import StoreError
 
@@ -119,6 +122,27 @@ def test_at_most_four_shards_are_downloaded_at_once(serve: Serve, new_run: Any, 
         until(lambda: server.counters.max_concurrent == len(kept("filling")) == 4)
         assert len(epoch.all_shards()) == 12
     assert server.counters.max_concurrent == 4
+
+
+def test_a_file_that_is_claimed_while_the_engine_stops_is_removed(
+    serve: Serve, new_run: Any, kept: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claimed = threading.Event()
+
+    def claim_slowly(*of: Any) -> Any:
+        found = claim(*of)
+        claimed.set()
+        time.sleep(0.3)
+        return found
+
+    monkeypatch.setattr(intake, "claim", claim_slowly)
+    objects = {"x": bytes(MiB)}
+    server = serve(objects)
+    with testing.check_leaks(), Epoch(new_run(), urls_of(server, objects)) as epoch:
+        assert claimed.wait(10)
+        assert len(kept("filling")) == 1
+        epoch.engine.stop()
+    assert not kept("filling")
 
 
 def test_a_missing_shard_is_the_servers_error(serve: Serve, new_run: Any, kept: Any) -> None:

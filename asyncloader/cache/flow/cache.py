@@ -104,7 +104,7 @@ class Cache:
         """The copy of a complete file, if this run has verified it before."""
         bad: list[str] = []
         try:
-            kept = await self._root.acquire(self._open_trusted, wanted, bad)
+            kept = await self._root.acquire(partial(self._open_trusted, wanted, bad))
         except OSError as error:
             self._complaints.disk_failed(error)
             return None

@@ -23,6 +23,11 @@ class _Closable(Protocol):
 C = TypeVar("C", bound="_Closable | None")
 
 
+def _close(found: _Closable | None) -> None:
+    if found is not None:
+        found.close()
+
+
 class Descriptor:
     """An open file. It is closed when its last holder has let go and no thread works on it any more.
 
@@ -57,10 +62,21 @@ class Descriptor:
         """``work(...)`` in a thread, this file being open. If cancelled, the thread goes on to its end."""
         return await asyncio.shield(self._begin(partial(work, *args, **kwargs)))
 
-    async def acquire(self, work: Callable[P, C], *args: P.args, **kwargs: P.kwargs) -> C:
-        """Like ``run``. If cancelled meanwhile, what ``work`` opens is closed as soon as it is there."""
-        opening = self._begin(partial(work, *args, **kwargs))
-        return await opened(opening, lambda found: None if found is None else found.close())
+    async def acquire(self, work: Callable[[], C], give_up: Callable[[C], object] = _close) -> C:
+        """What ``work()`` opens, in a thread, this file being open.
+
+        Args:
+            work: Cannot be stopped.
+            give_up: If cancelled meanwhile, called with what ``work`` has opened as soon as it is there, this
+                file still being open; closes it, by default.
+        """
+        self.share()
+        opening = self._begin(work)
+        try:
+            return await opened(opening, give_up)
+        finally:
+            # Behind what gives it up, which is called as one of these too.
+            opening.add_done_callback(lambda _: self.close())
 
     def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
         self.share()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
+from functools import partial
 
 from ...stores.access import CacheSetting
 from ...stores.policy import NetworkPolicy
@@ -14,7 +15,7 @@ from ..folder.eviction import make_room
 from ..folder.header import ABANDONED, Header, State
 from ..folder.identity import Identity
 from ..folder.layout import Folder, Found, read_header
-from ..folder.locks import claim
+from ..folder.locks import claim, give_up
 from .complaints import Complaints
 from .copy import Arrival, Copy
 from .descriptor import Descriptor
@@ -112,7 +113,9 @@ class Intake:
             # Its readers may have gone while it stood in line.
             if not arrival.is_wanted or await self._bring_kept(wanted, arrival) or not wanted.loads:
                 return
-            found = await self._root.acquire(claim, self._folder, wanted.identity)
+            found = await self._root.acquire(
+                partial(claim, self._folder, wanted.identity), partial(give_up, self._folder)
+            )
             if found is None:
                 return
             file = Descriptor(found.number, self._root)
@@ -133,7 +136,7 @@ class Intake:
     async def _bring_kept(self, wanted: Wanted, arrival: Arrival) -> bool:
         """Serve a complete file, once it is known to be right."""
         bad: list[str] = []
-        found = await self._root.acquire(self._folder.find, wanted.identity, bad, wanted.sha256)
+        found = await self._root.acquire(partial(self._folder.find, wanted.identity, bad, wanted.sha256))
         for name in bad:
             self._complaints.bad_file(wanted.url, name)
         if found is None or found.header is None:

@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from .header import Header, State
+from .header import ABANDONED, Header, State
 from .identity import Identity
 from .layout import FILE_FLAGS, FILLING, Folder, Found, read_header
 
-__all__ = ["Progress", "being_filled", "claim", "look", "publish", "withdraw"]
+__all__ = ["Progress", "being_filled", "claim", "give_up", "look", "publish", "withdraw"]
 
 # Each attempt to lock a name fails only if another process removed the file in that very moment.
 _CLAIM_ATTEMPTS = 10
@@ -99,6 +99,17 @@ def withdraw(folder: Folder, found: Found, last_word: Header) -> None:
             folder.remove(found.path)
     finally:
         fcntl.flock(found.number, fcntl.LOCK_UN)
+
+
+def give_up(folder: Folder, claimed: Found | None) -> None:
+    """Close what was claimed for somebody who has gone; a new file goes with it."""
+    if claimed is None:
+        return
+    try:
+        if claimed.locked:
+            withdraw(folder, claimed, ABANDONED)
+    finally:
+        claimed.close()
 
 
 def being_filled(folder: Folder) -> Iterator[tuple[Header | None, int]]:
