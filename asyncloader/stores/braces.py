@@ -53,7 +53,7 @@ class Braces(Texts):
         return self._meaning.at(index)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._meaning)
+        return self._meaning.within("", "")
 
     def __reduce__(self) -> tuple[type[Braces], tuple[str]]:
         return Braces, (self.pattern,)
@@ -79,7 +79,9 @@ class _Meaning(Protocol):
 
     def at(self, index: int) -> str: ...
 
-    def __iter__(self) -> Iterator[str]: ...
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        """All texts in order, with these around each: the innermost part makes them, in one step each."""
+        ...
 
 
 class _Literal:
@@ -90,8 +92,8 @@ class _Literal:
     def at(self, index: int) -> str:
         return self._text
 
-    def __iter__(self) -> Iterator[str]:
-        yield self._text
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        yield before + self._text + behind
 
 
 class _Numbers:
@@ -110,8 +112,9 @@ class _Numbers:
     def at(self, index: int) -> str:
         return self._template % self._numbers[index]
 
-    def __iter__(self) -> Iterator[str]:
-        return map(self._template.__mod__, self._numbers)
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        literal_before, literal_behind = (text.replace("%", "%%") for text in (before, behind))
+        return map((literal_before + self._template + literal_behind).__mod__, self._numbers)
 
 
 class _Around:
@@ -124,9 +127,8 @@ class _Around:
     def at(self, index: int) -> str:
         return self._before + self._inner.at(index) + self._behind
 
-    def __iter__(self) -> Iterator[str]:
-        before, behind = self._before, self._behind
-        return (before + text + behind for text in self._inner)
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        return self._inner.within(before + self._before, self._behind + behind)
 
 
 class _Either:
@@ -141,8 +143,8 @@ class _Either:
         option = bisect_right(self._firsts, index) - 1
         return self._options[option].at(index - self._firsts[option])
 
-    def __iter__(self) -> Iterator[str]:
-        return chain.from_iterable(self._options)
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        return chain.from_iterable(option.within(before, behind) for option in self._options)
 
 
 class _Each:
@@ -156,8 +158,9 @@ class _Each:
         slow, fast = divmod(index, self._second.count)
         return self._first.at(slow) + self._second.at(fast)
 
-    def __iter__(self) -> Iterator[str]:
-        return (slow + fast for slow in self._first for fast in self._second)
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        slow = self._first.within(before, "")
+        return chain.from_iterable(self._second.within(text, behind) for text in slow)
 
 
 def _parse(pattern: str) -> _Meaning:
