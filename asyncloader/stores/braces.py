@@ -105,16 +105,24 @@ class _Numbers:
                 f"{{{first}..{last}}}"
             )
         padded = any(bound.startswith("0") and len(bound) > 1 for bound in (first, last))
-        self._template = f"%0{max(len(first), len(last)) if padded else 0}d"
+        self._width = max(len(first), len(last)) if padded else 0
         self._numbers = range(low, high + 1)
         self.count = len(self._numbers)
 
     def at(self, index: int) -> str:
-        return self._template % self._numbers[index]
+        return f"{self._numbers[index]:0{self._width}}"
 
     def within(self, before: str, behind: str) -> Iterator[str]:
-        literal_before, literal_behind = (text.replace("%", "%%") for text in (before, behind))
-        return map((literal_before + self._template + literal_behind).__mod__, self._numbers)
+        # Thousand by thousand: to put two texts together takes a quarter of the time of formatting a number.
+        low, stop = self._numbers.start, self._numbers.stop
+        tails = [f"{number:03}{behind}" for number in range(1000)] if stop > 1000 else []
+        below = (f"{before}{number:0{self._width}}{behind}" for number in range(low, min(stop, 1000)))
+        return chain(below, chain.from_iterable(self._thousands(before, tails, max(low, 1000), stop)))
+
+    def _thousands(self, before: str, tails: Sequence[str], low: int, stop: int) -> Iterator[list[str]]:
+        for begin in range(low // 1000 * 1000, stop, 1000):
+            head = f"{before}{begin // 1000:0{max(self._width - 3, 0)}}"
+            yield [head + tail for tail in tails[max(low - begin, 0) : stop - begin]]
 
 
 class _Around:
