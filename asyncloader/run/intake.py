@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 
+from ..audit.rows import LeftSamples
 from ..errors import SkipBudgetError
 from ..ops.shortfalls import Shortfall, describe_shortfalls
 from ..progress import Statistics
@@ -24,6 +26,8 @@ class Intake:
     def __init__(self, job: Job, statistics: Statistics) -> None:
         self._statistics = statistics
         self._shortfalls: list[Shortfall] = []
+        #: What operators have left out behind the last batch of each lane that has ended.
+        self.left_at_ends: dict[int, Sequence[LeftSamples]] = {}
         self._most = None if job.budget is None else job.budget.max
         self._where = {"epoch": job.epoch, "rank": job.world.rank}
         #: By lane.
@@ -41,6 +45,8 @@ class Intake:
         if note.skipped is not None:
             self._count(note.lane, *note.skipped)
         self._shortfalls += note.shortfalls
+        if note.position is None and note.left_out:
+            self.left_at_ends[note.lane] = note.left_out
         return note.position is not None
 
     def _count(self, lane: int, count: int, last: str) -> None:
