@@ -34,10 +34,16 @@ class Runs(NamedTuple):
         """How far each run and those before it go."""
         return np.maximum.accumulate(self.stops)
 
+    def merged(self) -> NDArray[np.int64]:
+        """Runs that hold each sample once, with others between them: ``(n, 2) int64``."""
+        reached = self.reached
+        first_ones = np.flatnonzero(np.concatenate([[True], self.starts[1:] > reached[:-1]]))
+        last_ones = np.append(first_ones[1:] - 1, len(reached) - 1)
+        return np.column_stack([self.starts[first_ones], reached[last_ones]])
+
     def count_once(self) -> int:
         """How many samples there are, each counted once."""
-        before = np.concatenate([self.starts[:1], self.reached[:-1]])
-        return int(np.maximum(self.stops - np.maximum(self.starts, before), 0).sum())
+        return int(np.diff(self.merged()).sum())
 
 
 def delivered_runs(logs: Mapping[int, LaneLog]) -> dict[Origin, Runs]:

@@ -9,7 +9,7 @@ only the number is known.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +27,8 @@ class Finding:
     """Samples that were not delivered once.
 
     Attributes:
-        what: ``"twice"``, ``"never"``, or ``"beyond"`` the samples that the shard has.
+        what: ``"twice"``, ``"never"``, or ``"beyond"`` the samples that the shard has; or ``"left out"`` by
+            an operator, which is no fault.
         component: The name of the mixture's component; empty outside of any.
         shard: Its URL or path; of a source without shards, its lane.
         repetition: Of the data within the epoch.
@@ -35,9 +36,10 @@ class Finding:
         stop: Behind the last; None if it is not known how many there are.
         ranks: Who delivered them.
         lanes: In which lanes.
+        by: Who has left them out.
     """
 
-    what: Literal["twice", "never", "beyond"]
+    what: Literal["twice", "never", "beyond", "left out"]
     component: str
     shard: str
     repetition: int
@@ -45,6 +47,7 @@ class Finding:
     stop: int | None
     ranks: tuple[int, ...] = ()
     lanes: tuple[int, ...] = ()
+    by: str = ""
 
     def __str__(self) -> str:
         last = "the last" if self.stop is None else self.stop - 1
@@ -54,7 +57,7 @@ class Finding:
         whom = ""
         if self.ranks:
             whom = f" (ranks {_listed(self.ranks)}, lanes {_listed(self.lanes)})"
-        return f"{self.what}: {where}{again}{whom}"
+        return f"{self.what}{f' by {self.by}' * bool(self.by)}: {where}{again}{whom}"
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,7 @@ class EpochVerdict:
         left_out: How many samples did not come for one of ``reasons``; None if that is not known.
         left_out_by: How many of these each operator has named, one by one: ``.filter``, ``.filter_batches``
             and ``drop_last`` do. The others were left out by what cannot say which ones.
+        left_out_samples: Those that were named, if that was asked for.
         reasons: What leaves samples out: operators of the recipe, ``drop_last``, ``uneven="stop"``.
         faults: What is wrong with the record.
         open_lanes: Those that are not known to have ended.
@@ -89,13 +93,14 @@ class EpochVerdict:
     findings: tuple[Finding, ...]
     left_out: int | None
     left_out_by: Mapping[str, int]
+    left_out_samples: tuple[Finding, ...] = field(repr=False)
     reasons: tuple[str, ...]
     faults: tuple[str, ...]
     open_lanes: tuple[int, ...]
 
     def __str__(self) -> str:
-        lines = [f"epoch {self.epoch}: {self._summary()}", *map(str, self.faults), *map(str, self.findings)]
-        return "\n  ".join(lines)
+        details = map(str, (*self.faults, *self.findings, *self.left_out_samples))
+        return "\n  ".join([f"epoch {self.epoch}: {self._summary()}", *details])
 
     def _summary(self) -> str:
         came = f"{self.samples} samples in {self.batches} batches by ranks {_listed(self.ranks)}"
@@ -118,7 +123,9 @@ class EpochVerdict:
         return f"exact: {came}, none twice and none lacking between them; {f'{more}; ' * bool(more)}{known}"
 
 
-def judge_epoch(recipe: str, epoch: int, contents: Contents, passes: Sequence[Pass]) -> EpochVerdict:
+def judge_epoch(
+    recipe: str, epoch: int, contents: Contents, passes: Sequence[Pass], *, left_out: bool = False
+) -> EpochVerdict:
     """The verdict on an epoch.
 
     Args:
@@ -126,13 +133,15 @@ def judge_epoch(recipe: str, epoch: int, contents: Contents, passes: Sequence[Pa
         epoch: Its number.
         contents: What the recipe is of.
         passes: Those of all ranks over it.
+        left_out: Whether to name each run of samples that operators have left out.
     """
     logs = logs_of(passes)
     delivered = delivered_runs(logs)
     lanes = range(contents.recipe["lanes"])
     open_lanes = tuple(lane for lane in lanes if lane not in logs or not logs[lane].ended)
     reasons, unnamed = _reasons(passes, logs)
-    named, accounted = _accounted(contents.parts, logs, delivered)
+    told = left_out_runs(logs, {part.component for part in contents.parts})
+    named, accounted = _accounted(told, delivered)
     left_out_by = {by: named.get(by, 0) for by in reasons if by in named or by not in unnamed}
     faults = tuple(f"lane {lane}: {fault}" for lane, log in sorted(logs.items()) for fault in log.faults)
     excess = [*_doubled(contents.parts, delivered)]
@@ -145,9 +154,9 @@ def judge_epoch(recipe: str, epoch: int, contents: Contents, passes: Sequence[Pa
         verdict, missing, lacking = "unfinished", [], 0
     else:
         verdict = "wrong" if missing and not unnamed else "exact"
-    left_out: int | None = sum(left_out_by.values())
-    if left_out is not None and unnamed:
-        left_out = None if lacking is None else left_out + lacking
+    total: int | None = sum(left_out_by.values())
+    if total is not None and unnamed:
+        total = None if lacking is None else total + lacking
     rows = [(rank, row) for log in logs.values() for rank, row in log.rows]
     return EpochVerdict(
         recipe=recipe,
@@ -158,8 +167,9 @@ def judge_epoch(recipe: str, epoch: int, contents: Contents, passes: Sequence[Pa
         batches=sum(row.stop - row.first for _, row in rows),
         ranks=tuple(sorted({rank for rank, _ in rows})),
         findings=tuple(excess + ([] if unnamed else missing)),
-        left_out=left_out,
+        left_out=total,
         left_out_by=left_out_by,
+        left_out_samples=tuple(_left_out(contents.parts, told)) if left_out else (),
         reasons=tuple(reasons),
         faults=faults,
         open_lanes=open_lanes,
@@ -178,17 +188,26 @@ def _reasons(passes: Sequence[Pass], logs: Mapping[int, LaneLog]) -> tuple[list[
 
 
 def _accounted(
-    parts: Sequence[Part], logs: Mapping[int, LaneLog], delivered: Mapping[Origin, Runs]
+    told: Mapping[str, Mapping[Origin, Runs]], delivered: Mapping[Origin, Runs]
 ) -> tuple[dict[str, int], Mapping[Origin, Runs]]:
     """How many samples that did not come each operator has named, and what came together with those."""
     named, accounted = {}, delivered
-    for by, runs in left_out_runs(logs, {part.component for part in parts}).items():
+    for by, runs in told.items():
         before, accounted = accounted, with_runs(accounted, runs)
         named[by] = sum(
             accounted[origin].count_once() - (before[origin].count_once() if origin in before else 0)
             for origin in runs
         )
     return named, accounted
+
+
+def _left_out(parts: Sequence[Part], told: Mapping[str, Mapping[Origin, Runs]]) -> Iterator[Finding]:
+    """The samples that operators have named."""
+    known = {part.component: part for part in parts}
+    for by, of_shards in told.items():
+        for origin, runs in sorted(of_shards.items()):
+            for first, stop in runs.merged().tolist():
+                yield replace(_finding("left out", known[origin.component], origin, first, stop), by=by)
 
 
 def _doubled(parts: Sequence[Part], delivered: Mapping[Origin, Runs]) -> Iterator[Finding]:
@@ -254,7 +273,7 @@ def _count_of(part: Part | None, origin: Origin) -> int | None:
 
 
 def _finding(
-    what: Literal["twice", "never", "beyond"],
+    what: Literal["twice", "never", "beyond", "left out"],
     part: Part | None,
     origin: Origin,
     first: int,

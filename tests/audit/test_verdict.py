@@ -88,13 +88,15 @@ def _left_out(runs: list[int], *, component: tuple[int, ...] = (), tells: bool =
     left = LeftOut("filter(f)", Origin(component), runs)
     rows = [LaneRow("0", 0, 0, 1, [(SHARD, [0, 4])], [left]), LaneRow("0", 0, 1, 1, [], [left])]
     part = Part((), "", ["a.tar"], [10], 1)
-    return judge_epoch("r", 0, Contents({"lanes": 1}, [part]), [Pass(begin, rows, End("0", False))])
+    passes = [Pass(begin, rows, End("0", False))]
+    return judge_epoch("r", 0, Contents({"lanes": 1}, [part]), passes, left_out=True)
 
 
 def test_what_an_operator_names_as_left_out_is_not_lacking() -> None:
     verdict = _left_out([4, 10])
     assert (verdict.verdict, verdict.left_out, verdict.left_out_by) == ("exact", 6, {"filter(f)": 6})
     assert "6 more were left out: 6 by filter(f)" in str(verdict)
+    assert str(verdict).splitlines()[1:] == ["  left out by filter(f): samples 4 to 9 of a.tar"]
 
 
 def test_what_an_operator_that_names_does_not_name_is_lacking() -> None:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import asyncloader as al
+from asyncloader.audit.__main__ import main
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -193,3 +194,18 @@ def test_what_cannot_be_named_is_counted_beside_what_is(corpus: Path, tmp_path: 
     assert verdict.left_out == SAMPLES - 8
     assert 0 < verdict.left_out_by["filter(is_even)"] < SAMPLES - 8
     assert "by take(8), of which nobody says which ones" in str(verdict)
+
+
+def test_what_was_left_out_is_named_by_shard_and_samples(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read(loader_of(CASES["behind a window"], corpus, tmp_path, num_workers=2))
+    assert judged(tmp_path).left_out_samples == ()
+    named = judged(tmp_path, left_out=True).left_out_samples
+    assert {(each.shard, each.first, each.stop) for each in named} == {
+        (str(corpus / f"{shard}.jsonl"), at, at + 1)
+        for shard, count in enumerate(COUNTS)
+        for at in range(1, count, 2)
+    }
+    assert main([str(tmp_path), "--left-out"]) == 0
+    assert f"left out by filter(is_even): sample 1 of {corpus / '0.jsonl'}" in capsys.readouterr().out
