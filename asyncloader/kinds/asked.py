@@ -12,7 +12,7 @@ from .kind import Loader
 __all__ = ["batching_of", "budget_of", "memory_of", "restarts_of"]
 
 # A cap: three quarters of it in flight are, at 200 ms and 40 MB/s a connection, what one process can decode
-# (tests/benchmarks/far_away.py). Where less is of use, less is taken.
+# (the workload "distance" of tests/benchmarks/against_peers.py). Where less is of use, less is taken.
 _MEMORY_LIMIT = 1 << 30
 
 # As many as accidents explain. Workers that die again and again have a reason, such as too little memory.
