@@ -6,13 +6,11 @@ import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
-from map_style import Items
 
-__all__ = ["BATCH", "TINY_BATCH", "Source", "decode", "items_of", "keep"]
+__all__ = ["BATCH", "TINY_BATCH", "Source", "decode", "keep"]
 
 BATCH, TINY_BATCH = 64, 256
 
@@ -47,23 +45,6 @@ class Source:
     @property
     def urls(self) -> list[str]:
         return [f"{self.base}/{name}" for name in self.names]
-
-
-class Some(Items):
-    """The first items of ``Items``, in memory."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__()
-        self._count = count
-
-    def __len__(self) -> int:
-        return self._count
-
-
-@cache
-def items_of(source: Source) -> Some:
-    """What a map-style dataset has, made once, and before the clock starts."""
-    return Some(source.samples)
 
 
 def keep(samples: list[Any]) -> list[Any]:

@@ -25,7 +25,7 @@ import numpy as np
 from _measure import descendants
 
 from .corpora import BODY_BYTES
-from .given import Source, items_of
+from .given import Source
 
 __all__ = ["COUNTED", "wrong_about"]
 
@@ -154,7 +154,7 @@ def main() -> None:
     import_module("torch.utils.data")  # as every training has
     open_loader = getattr(import_module(options.module), options.function)
     if options.counted == "items":
-        items_of(source)
+        import_module("peers.items").items_of(source)
     clock = Clock()
     loader = open_loader(source)
     if options.counted == "bytes":

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-# Which asyncloader imports with its first request and its first loop: the others' clients are there before too.
+# Which asyncloader imports with its first loop and request; the others have their clients before too.
 import aiohttp  # noqa: F401
 import uvloop  # noqa: F401
 
 import asyncloader as al
 from asyncloader import DataLoader
 
-from .given import BATCH, TINY_BATCH, Source, decode, items_of
+from .given import BATCH, TINY_BATCH, Source, decode
+from .items import items_of
 
 __all__ = ["images", "lines", "map_style", "parquet", "tar", "tiny_lines", "tiny_tar"]
 

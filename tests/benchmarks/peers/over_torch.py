@@ -15,7 +15,8 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from .given import BATCH, TINY_BATCH, Source, decode, items_of, keep
+from .given import BATCH, TINY_BATCH, Source, decode, keep
+from .items import items_of
 
 __all__ = ["images", "lines", "map_style", "open_shard", "parquet", "tar", "tiny_lines", "tiny_tar"]
 
