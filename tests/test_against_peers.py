@@ -15,6 +15,8 @@ import pytest
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 
+CONDITIONS = {"command": "a command", "machine": "a machine", "commit": "abc", "scale": 1.0}
+
 
 @pytest.fixture(autouse=True)
 def benchmarks_path(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +38,7 @@ def row(label: str, module: str, *runs: dict[str, Any]) -> dict[str, Any]:
 
 
 def results(*rows: dict[str, Any], workload: str = "tiny-lines") -> dict[str, Any]:
-    return {workload: {"command": "a command", "machine": "a machine", "commit": "abc", "rows": list(rows)}}
+    return {workload: {**CONDITIONS, "rows": list(rows)}}
 
 
 def test_command_writes_tables_figures_and_plot_and_keeps_other_workloads(tmp_path: Path) -> None:

@@ -37,7 +37,11 @@ def main() -> int:
     if peers_python is None and not options.without_peers:
         peers_python = make_environment(ROOT / ".peers")
     runner = Runner(peers_python, options.rounds, options.scale)
-    conditions = {"machine": f"{machine()}, torch {version('torch')}", "commit": commit()}
+    conditions = {
+        "machine": f"{machine()}, torch {version('torch')}",
+        "commit": commit(),
+        "scale": options.scale,
+    }
     wrong = False
     for name in options.workloads or WORKLOADS:
         print(f"\n{name}", file=sys.stderr)

@@ -28,23 +28,23 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328; }
   .theirs { fill: #656c76; }
 }
 """
+_UNITS = {
+    "samples_s": "samples/s",
+    "first_s": "seconds to the first batch: less is better",
+    "peak_mb": "MB at most: less is better",
+}
 _KINDS = {"over_asyncloader": "ours", "limits": "limit"}
 
 
 def draw(results: dict[str, Any]) -> str:
-    """Samples per second of whole passes; of resumes, seconds to the first batch. A scale for each panel."""
+    """A panel for each workload that has results, with a scale of its own."""
     parts: list[str] = []
     top = 0
     for name, workload in WORKLOADS.items():
         rows = results.get(name, {}).get("rows", [])
-        figure, unit = (
-            ("first_s", "seconds to the first batch: less is better")
-            if workload.resumes
-            else ("samples_s", "samples/s")
-        )
-        values = [(row, value) for row in rows if (value := median_of(row, figure)) is not None]
+        values = [(row, value) for row in rows if (value := median_of(row, workload.figure)) is not None]
         if values:
-            parts += _panel(f"{workload.title}", unit, values, top)
+            parts += _panel(workload.title, _UNITS[workload.figure], values, top)
             top += _TITLE + _STEP * len(values) + 10
     width = _NAMES + _BARS + _FIGURES
     size = f'width="{width}" height="{top}" viewBox="0 0 {width} {top}"'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .rounds import is_reached, median_of, ratio_to, reference_of
+from .rounds import FIGURES, is_reached, median_of, ratio_to, reference_of
 from .rows import Goal, Workload
 from .workloads import WORKLOADS
 
@@ -53,20 +53,26 @@ def replace_section(document: str, section: str) -> str:
 
 def _workload(workload: Workload, found: dict[str, Any]) -> str:
     rows = found["rows"]
-    columns, by = (_RESUMED, "first_s") if workload.resumes else (_COLUMNS, "samples_s")
+    columns = _RESUMED if workload.resumes else _COLUMNS
     heads = ["", "", *(head for _, head, _ in columns), "asyncloader to it"]
     goals = [_goal(goal, rows) for goal in workload.goals if _has(goal, rows)]
     if goals:
         goals = ["", "| what is wanted | bound | found | |", "|---|---|---|---|", *goals]
     rounds = len(rows[0]["runs"])
+    conditions = [
+        f"`{found['command']}`",
+        f"commit {found['commit']}",
+        found["machine"],
+        f"medians of {rounds} rounds" if rounds > 1 else "one round",
+        *([] if found["scale"] == 1 else [f"only {found['scale']:g} of the samples"]),
+    ]
     return "\n".join(
         [
             f"### {workload.title}\n\n{workload.about}\n",
             f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}",
-            *(_row(row, rows, columns, by) for row in rows),
+            *(_row(row, rows, columns, workload.figure) for row in rows),
             *goals,
-            f"\n`{found['command']}`, at commit {found['commit']}, {found['machine']}; "
-            + (f"medians of {rounds} rounds." if rounds > 1 else "one round."),
+            f"\n{'; '.join(conditions)}.",
         ]
     )
 
@@ -86,8 +92,8 @@ def _row(
         ]
         reference = reference_of(row, rows)
         ratio = None if reference in (None, row) else ratio_to(reference, [row], by)
-        # How many times as fast: of times the smaller is better.
-        cells.append("" if ratio is None else f"{1 / ratio if by == 'first_s' else ratio:.2f}x")
+        # How many times as good.
+        cells.append("" if ratio is None else f"{ratio if FIGURES[by] else 1 / ratio:.2f}x")
     return f"| {row['name']} | {row['setting']} | {' | '.join(cells)} |"
 
 

@@ -87,6 +87,7 @@ class Workload:
         corpus: Of ``corpora.KINDS``; or how many items are in memory.
         rows: Who takes part, asyncloader first.
         goals: What is wanted.
+        figure: Of ``rounds.FIGURES``: what the plot shows, and by what rows are compared.
         resumes: Whether a pass is stopped after half of the samples, and the rest read in another process.
     """
 
@@ -95,6 +96,7 @@ class Workload:
     corpus: str | int
     rows: tuple[Row, ...]
     goals: tuple[Goal, ...] = ()
+    figure: str = "samples_s"
     resumes: bool = False
 
     @property

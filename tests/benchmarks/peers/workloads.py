@@ -180,6 +180,7 @@ WORKLOADS = {
             Goal(OURS_0, "first_s", 1.0, peers_among(_RESUME, 0)),
             Goal(OURS_2, "first_s", 1.0, peers_among(_RESUME, 2)),
         ),
+        figure="first_s",
         resumes=True,
     ),
     "much": Workload(
@@ -191,5 +192,6 @@ WORKLOADS = {
             Goal(ten.label, "peak_mb", 1.1, (one.label,))
             for one, ten in zip(_MUCH[:2], _MUCH[2:], strict=True)
         ),
+        figure="peak_mb",
     ),
 }
