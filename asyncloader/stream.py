@@ -36,6 +36,7 @@ from .plan.topology import Topology, World
 from .progress import NetworkCounts
 from .sizes import bytes_of
 from .sources.components import counted_names
+from .stopwatch import BATCHING, COLLATE, RESTING, Spent, Stopwatch
 from .types import Position
 
 __all__ = ["Collated", "Job", "Note", "Turns", "read_lanes"]
@@ -63,6 +64,7 @@ class Note(NamedTuple):
         shortfalls: Every ``take`` that fell short since then.
         skipped: How many samples and shards of the epoch the lane has skipped, and the last error.
         left_out: What operators have left out since the lane's note before, in a pass that is audited.
+        spent: Where the process's time has gone since it was told before; now and then.
     """
 
     lane: int
@@ -76,6 +78,7 @@ class Note(NamedTuple):
     shortfalls: tuple[Shortfall, ...] = ()
     skipped: tuple[int, str] | None = None
     left_out: tuple[LeftSamples, ...] = ()
+    spent: Spent | None = None
 
 
 Collated: TypeAlias = Generator[tuple[Any, Note], None, None]
@@ -153,11 +156,17 @@ class Job:
         return Topology(number, self.lane_count, self.world.rank, self.world.size, self.epoch)
 
 
-def read_lanes(job: Job, engine: Engine) -> Collated:
-    """The batches of the lanes, one of each in turn, and a bare note where a lane ends."""
+def read_lanes(job: Job, engine: Engine, stopwatch: Stopwatch) -> Collated:
+    """The batches of the lanes, one of each in turn, and a bare note where a lane ends.
+
+    Args:
+        job: What to read.
+        engine: Where I/O and the user's coroutines run.
+        stopwatch: Of the thread that this runs on.
+    """
     if not job.turns:  # all of them were done when the state was saved
         return
-    budget, lanes = _lanes_of(job, engine)
+    budget, lanes = _lanes_of(job, engine, stopwatch)
     network, shortfalls = lanes[0].network, lanes[0].shortfalls  # of all of them
     skips = {lane.topology.lane: lane.skips for lane in lanes}
     leaves_out = {lane.topology.lane: lane.leaves_out for lane in lanes}
@@ -169,6 +178,7 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             for lane, (number, row) in zip(lanes, job.turns, strict=True)
         }
         for lane in rotation:
+            stopwatch.enter(BATCHING)
             budget.pass_turn(lane)
             made = [next(streams[lane], (None, Note(lane, None)))]
             note = made[0][1]
@@ -187,10 +197,13 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
                 shortfalls.clear()
             else:
                 rotation.advance()
+            stopwatch.enter(RESTING)
+            if (spent := stopwatch.news(at_once=note.position is None)) is not None:
+                note = note._replace(spent=spent._replace(wants_memory=budget.is_exhausted))
             yield made.pop()[0], note  # nothing here holds it meanwhile
 
 
-def _lanes_of(job: Job, engine: Engine) -> tuple[Budget, list[Lane]]:
+def _lanes_of(job: Job, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, list[Lane]]:
     """The lanes of a job, in its order, and the budget that they share."""
     order = [lane for lane, _ in job.turns]
     # A third for the operators that make samples, if there are any.
@@ -208,6 +221,7 @@ def _lanes_of(job: Job, engine: Engine) -> tuple[Budget, list[Lane]]:
         shared={},
         shortfalls=[],
         columns=takes_columns(job.collate_fn),
+        stopwatch=stopwatch,
     )
     return budget, [
         open_lane(
@@ -225,14 +239,15 @@ def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
     try:
         with closing(job.batching.open(job.recipe.open, start, lane)) as batches:
             # No name for a batch here: its samples go while what was made of them is handed on.
-            yield from map(partial(_collate, job, number, tables), batches)
+            yield from map(partial(_collate, job, lane, tables), batches)
     except Exception as error:
         error.add_note(f"in lane {number} of {job.lane_count}, rank {job.world.rank}, epoch {job.epoch}")
         raise
 
 
-def _collate(job: Job, number: int, tables: Tables | None, batch: Batch) -> tuple[Any, Note]:
+def _collate(job: Job, lane: Lane, tables: Tables | None, batch: Batch) -> tuple[Any, Note]:
     block, trail = batch.block, batch.block.trail
+    lane.stopwatch.enter(COLLATE)  # what comes next is of another stage
     try:
         with Heard():
             if isinstance(job.batching, Single):
@@ -247,4 +262,5 @@ def _collate(job: Job, number: int, tables: Tables | None, batch: Batch) -> tupl
     counts = batch.count_components(components) if components else ()
     references = None if tables is None else tables.refer(batch.bases())
     size_bytes = bytes_of(collated)
+    number = lane.topology.lane
     return collated, Note(number, batch.position, batch.samples, size_bytes, batch.tokens, counts, references)

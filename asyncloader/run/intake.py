@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from ..audit.rows import LeftSamples
 from ..errors import SkipBudgetError
@@ -20,11 +20,13 @@ class Intake:
 
     Args:
         job: Of all lanes of the rank.
-        statistics: Told of all that was asked of the network, and of what was skipped.
+        statistics: Told of all that was asked of the network, of what was skipped, and where time went.
+        makers: The lanes of each worker.
     """
 
-    def __init__(self, job: Job, statistics: Statistics) -> None:
+    def __init__(self, job: Job, statistics: Statistics, makers: Sequence[Collection[int]] = ()) -> None:
         self._statistics = statistics
+        self._makers = {lane: number for number, lanes in enumerate(makers) for lane in lanes}
         self._shortfalls: list[Shortfall] = []
         #: What operators have left out behind the last batch of each lane that has ended.
         self.left_at_ends: dict[int, Sequence[LeftSamples]] = {}
@@ -44,6 +46,8 @@ class Intake:
             self._statistics.network.add(note.network)
         if note.skipped is not None:
             self._count(note.lane, *note.skipped)
+        if note.spent is not None:
+            self._statistics.spend(self._makers.get(note.lane, 0), note.spent)
         self._shortfalls += note.shortfalls
         if note.position is None and note.left_out:
             self.left_at_ends[note.lane] = note.left_out
