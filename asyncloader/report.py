@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from .progress import Statistics
-from .stopwatch import BATCHING, COLLATE, DECODE, RESTING, SENDING, STORE
+from .stopwatch import BATCHING, COLLATE, DECODE, RESTING, SENDING, STARTING, STORE
 
 __all__ = ["Report", "Setup", "judge"]
 
@@ -17,7 +17,7 @@ _WAITS_SHARE = 0.1
 _RESTS_SHARE = 0.5
 
 # A worker that rests so much more than the one that is waited for has too little to do.
-_UNBALANCED_SHARE = 0.35
+_UNBALANCED_SHARE = 0.5
 
 # Of all requests.
 _THROTTLED_SHARE = 0.02
@@ -28,6 +28,9 @@ _LOCKED_CPUS, _LOCKED_TIMES = 0.45, 1.4
 
 # Calls that use a processor for less than this part of their time wait for something.
 _WAITING_CPUS = 0.5
+
+# A batch of more is large: to copy it takes longer than all else about sending it.
+_LARGE_BYTES = 1 << 20
 
 # Stages that a line names.
 _MOST_NAMED = 4
@@ -44,6 +47,9 @@ class Setup:
         coroutines: The stages of those that await the user's functions.
         processors: That this process may use.
         caches: Whether shards are kept on disk.
+        is_local: Whether all shards are there anyway.
+        is_indexed: Whether lanes are equal, by an index.
+        has_ranks: Whether there are other ranks to be in step with.
     """
 
     num_workers: int
@@ -52,6 +58,9 @@ class Setup:
     coroutines: Collection[str]
     processors: int
     caches: bool
+    is_local: bool
+    is_indexed: bool
+    has_ranks: bool
 
 
 @dataclass(frozen=True)
@@ -62,8 +71,9 @@ class Report:
         limit: ``"consumer"``; ``"store"``, ``"server"`` (it refuses), ``"memory_limit"`` or ``"cache"`` (it
             is filled), where bytes are waited for; ``"decode"``; an operator as it is called, such as
             ``"map(augment)"``; ``"collate"``; ``"transport"``; ``"lanes"``, of which one has more to do than
-            the others; ``"start"``, before there is enough to tell.
-        wait_share: The part of the time from 0 to 1 that the consumer has waited since the first batch.
+            the others; ``"ranks"``, another of which is slower; ``"start"``, before the first batch.
+        wait_share: The part of the time from 0 to 1 that the consumer has waited since the first batch; of a
+            pass of one batch at most, since its beginning.
         shares: What those who make batches did, by stage: parts of their time that add up to 1.
         lines: What happened, what limits, and what to change.
     """
@@ -79,25 +89,20 @@ class Report:
 
 def judge(statistics: Statistics, setup: Setup) -> Report:
     """The verdict on a pass, which may be going on."""
-    first_s = statistics.first_batch_s
-    start_s = 0.0 if first_s is None else first_s - statistics.started_s
-    elapsed_s = statistics.elapsed_s - start_s
     shares = _shares(statistics)
-    if statistics.batches < 2 or elapsed_s <= 0 or not shares:
-        lines = (
-            f"{statistics.batches} batches so far",
-            "the pass has just begun",
-            "ask again after some batches",
-        )
-        return Report("start", 0.0, shares, lines)
-    wait_share = min(max(statistics.wait_s - start_s, 0.0) / elapsed_s, 1.0)
+    many = f"{statistics.batches:,} batch{'es' * (statistics.batches != 1)}"
+    if not shares:
+        return Report("start", 0.0, shares, (f"{many} so far", "nothing is known yet", "ask later"))
+    start_s = (statistics.first_batch_s or statistics.started_s) - statistics.started_s
+    left_out_s = start_s if statistics.batches > 1 else 0.0  # alone, the first batch is all there is to judge
+    elapsed_s = max(statistics.elapsed_s - left_out_s, 1e-9)
+    wait_share = min(max(statistics.wait_s - left_out_s, 0.0) / elapsed_s, 1.0)
     limit = _limit(statistics, setup, wait_share, shares)
-    rate = statistics.samples / statistics.elapsed_s
     lines = (
-        f"{statistics.batches:,} batches, {rate:,.0f} samples/s; the consumer waits {wait_share:.0%} of the "
-        f"time, after {start_s:.2f} s for the first batch",
-        f"{_TOLD.get(limit, f'{limit} limits')}; making batches is {_listed(shares)}",
-        _ADVICE.get(limit) or _advice(limit, statistics, setup),
+        f"{many}, {statistics.samples / max(statistics.elapsed_s, 1e-9):,.0f} samples/s; the consumer waits "
+        f"{wait_share:.0%} of the time, after {start_s:.2f} s for the first batch",
+        f"{_told(limit, setup)}; making batches is {_listed(shares)}",
+        _advice(limit, statistics, setup),
     )
     return Report(limit, wait_share, shares, lines)
 
@@ -112,17 +117,25 @@ _TOLD = {
     COLLATE: "collate_fn limits",
     "transport": "handing batches over limits",
     "lanes": "one worker limits, whose turn the others wait for",
+    "ranks": "another rank limits, with which this one is in step",
 }
 
 _ADVICE = {
     "consumer": "nothing to change here: a faster loader would not help",
-    STORE: "raise num_workers if the link has more to give, keep shards nearer, or on disk with cache=",
+    STORE: "raise num_workers if the link has more to give, keep shards nearer, or on disk with cache_dir=",
     "server": "ask for more capacity, spread shards over prefixes, or run fewer ranks at a time",
     "memory_limit": "raise memory_limit",
     "cache": "nothing to change: the next epoch reads from disk",
-    "transport": "make batches smaller: leave out fields that nobody uses, take smaller dtypes",
     "lanes": "make an index (python -m asyncloader.manifest): lanes are equal then; or pass in_order=False",
+    "ranks": "print the reports of the other ranks: the slowest tells why",
 }
+
+
+def _told(limit: str, setup: Setup) -> str:
+    if limit == STORE and setup.is_local:
+        return "the disk limits"
+    return _TOLD.get(limit, f"{limit} limits")
+
 
 _STAGES = {
     STORE: "waiting for bytes",
@@ -143,7 +156,8 @@ def _shares(statistics: Statistics) -> dict[str, float]:
     seconds: dict[str, float] = {}
     for spent in statistics.spent.values():
         for stage, spent_s in spent.seconds.items():
-            seconds[stage] = seconds.get(stage, 0.0) + spent_s
+            if stage != STARTING:
+                seconds[stage] = seconds.get(stage, 0.0) + spent_s
     total_s = sum(seconds.values())
     by_time = sorted(seconds, key=seconds.__getitem__, reverse=True)
     return {stage: seconds[stage] / total_s for stage in by_time} if total_s else {}
@@ -157,7 +171,9 @@ def _limit(statistics: Statistics, setup: Setup, wait_share: float, shares: Mapp
         return why
     if setup.in_order and _is_unbalanced(statistics):
         return "lanes"
-    return "transport" if stage == SENDING or shares.get(RESTING, 0.0) > _RESTS_SHARE else stage
+    if shares.get(RESTING, 0.0) > _RESTS_SHARE:
+        return "ranks" if setup.has_ranks else "transport"
+    return "transport" if stage == SENDING else stage
 
 
 def _limit_of_store(statistics: Statistics, setup: Setup) -> str:
@@ -178,7 +194,19 @@ def _is_unbalanced(statistics: Statistics) -> bool:
     return max(resting) - min(resting) > _UNBALANCED_SHARE
 
 
-def _advice(stage: str, statistics: Statistics, setup: Setup) -> str:
+def _advice(limit: str, statistics: Statistics, setup: Setup) -> str:
+    if limit == STORE and setup.is_local:
+        return "read from a faster disk, or store the shards compressed"
+    if limit == "lanes" and setup.is_indexed:
+        return "shuffle, so that every lane has its part of the slow samples, or pass in_order=False"
+    if limit == "transport":
+        if statistics.size_bytes < _LARGE_BYTES * statistics.batches:
+            return "make batches larger: each costs some tenths of a millisecond, however small it is"
+        return "make batches smaller: leave out fields that nobody uses, take smaller dtypes"
+    return _ADVICE.get(limit) or _advice_on_work(limit, statistics, setup)
+
+
+def _advice_on_work(stage: str, statistics: Statistics, setup: Setup) -> str:
     """What to do about a stage that keeps processors busy, or threads waiting."""
     concurrency = setup.concurrency.get(stage, 1)
     if stage in setup.coroutines:
@@ -190,15 +218,14 @@ def _advice(stage: str, statistics: Statistics, setup: Setup) -> str:
         if cpu_s > _LOCKED_CPUS * made_s and took_s > _LOCKED_TIMES * cpu_s:
             return f"its {concurrency} threads take turns with the interpreter's lock: {_more_workers(setup)}"
         if cpu_s < _WAITING_CPUS * took_s:
-            return f"its calls mostly wait: raise concurrency from {concurrency}"
-    if stage in setup.concurrency and concurrency == 1 and not setup.num_workers:
-        threads = f"concurrency={setup.processors} if it waits, or releases the interpreter's lock"
-        return f"{_more_workers(setup)}, or {threads}"
-    return _more_workers(setup)
+            return f"its calls mostly wait: raise concurrency from {concurrency}, if processors are idle"
+    advice = _more_workers(setup)
+    if stage in setup.concurrency and concurrency == 1:
+        advice += "; or raise concurrency, if it waits or releases the interpreter's lock"
+    return advice
 
 
 def _more_workers(setup: Setup) -> str:
-    workers, processors = setup.num_workers, setup.processors
-    if workers < processors:
-        return f"num_workers={processors} (of {processors} processors)"
-    return f"all {processors} processors have a worker: make it faster, or store what it gives beforehand"
+    if setup.num_workers < setup.processors > 1:
+        return f"try num_workers={setup.processors}, as there are {setup.processors} processors"
+    return "every processor has its process: take less work, or store what comes of it beforehand"

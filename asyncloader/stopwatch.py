@@ -6,15 +6,19 @@ for a sample.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import closing
 from time import perf_counter, thread_time
 from typing import NamedTuple, TypeVar
 
-__all__ = ["BATCHING", "COLLATE", "DECODE", "RESTING", "SENDING", "STORE", "Spent", "Stopwatch"]
+__all__ = ["BATCHING", "COLLATE", "DECODE", "RESTING", "SENDING", "STARTING", "STORE", "Spent", "Stopwatch"]
 
 T = TypeVar("T")
+
+STARTING = "starting"
+"""Nothing was asked for yet: a worker is set up."""
 
 STORE = "store"
 """Bytes are waited for."""
@@ -66,8 +70,9 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
-        self._stage = RESTING
-        self._since_s = self._told_s = perf_counter()
+        self._stage = STARTING
+        self._since_s = perf_counter()
+        self._told_s = -math.inf  # with the first batch, and from then on now and then
         self._helpers: list[Stopwatch] = []
         self._calls: deque[tuple[str, tuple[float, float]]] = deque()
 

@@ -10,7 +10,7 @@ from collections.abc import Generator
 
 import pytest
 
-from asyncloader.stopwatch import COLLATE, DECODE, RESTING, STORE, Spent, Stopwatch
+from asyncloader.stopwatch import COLLATE, DECODE, RESTING, STARTING, STORE, Spent, Stopwatch
 
 SOON_S = 0.02
 
@@ -31,6 +31,7 @@ def blocks(stopwatch: Stopwatch, count: int) -> Generator[Block, None, None]:
 def test_a_stage_is_told_without_those_further_up() -> None:
     stopwatch = Stopwatch()
     began_s = time.perf_counter()
+    stopwatch.enter(RESTING)
     outer = stopwatch.timed("map(f)", stopwatch.timed(DECODE, blocks(stopwatch, 3)))
     for _ in outer:
         time.sleep(SOON_S)
@@ -45,8 +46,8 @@ def test_a_stage_is_told_without_those_further_up() -> None:
 def test_news_are_told_now_and_then_and_each_once() -> None:
     stopwatch = Stopwatch()
     stopwatch.enter(COLLATE)
+    first = stopwatch.news()
     assert stopwatch.news() is None
-    first = stopwatch.news(at_once=True)
     time.sleep(0.15)
     stopwatch.enter(RESTING)
     second = stopwatch.news()
@@ -83,7 +84,7 @@ def test_an_error_leaves_its_stage() -> None:
     next(timed)
     with pytest.raises(ValueError):
         next(timed)
-    assert stopwatch.enter(COLLATE) == RESTING
+    assert stopwatch.enter(COLLATE) == STARTING
 
 
 def test_waiting_for_a_helper_is_told_as_what_it_does() -> None:

@@ -11,9 +11,11 @@ from ..ops.batching import Batching, FixedSize, Single
 from ..ops.op import stage_of
 from ..ops.skips import Skip
 from ..options import memory_bytes
+from ..plan.topology import World
 from ..report import Setup
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
+from ..stores.urls import scheme_of
 from .kind import Loader
 
 __all__ = ["batching_of", "budget_of", "memory_of", "restarts_of", "setup_of"]
@@ -57,14 +59,17 @@ def budget_of(loader: Loader[Any]) -> Skip | None:
     return None
 
 
-def setup_of(loader: Loader[Any], recipe: Dataset) -> Setup:
+def setup_of(loader: Loader[Any], recipe: Dataset, world: World) -> Setup:
     """What advice on its passes has to go by."""
-    sources = leaves_of(recipe)
+    shards = [source for source in leaves_of(recipe) if isinstance(source, Shards)]
     return Setup(
         num_workers=loader.num_workers,
         in_order=loader.in_order,
         concurrency={stage_of(op): op.concurrency for op in recipe.all_ops if hasattr(op, "concurrency")},
         coroutines=[stage_of(op) for op in recipe.all_ops if isinstance(op, AsyncMap)],
         processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
-        caches=any(isinstance(source, Shards) and source.access.cache is not None for source in sources),
+        caches=any(source.access.cache is not None for source in shards),
+        is_local=all(scheme_of(url).is_local for source in shards for url in source.urls[:1]),
+        is_indexed=bool(shards) and all(source.is_indexed for source in shards),
+        has_ranks=world.size > 1,
     )

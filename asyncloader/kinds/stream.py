@@ -173,7 +173,7 @@ class StreamKind:
         return receipt_of(run, self._lengths(loader))
 
     def report(self, loader: Loader[Any]) -> Report:
-        return judge(self.statistics(), setup_of(loader, self._recipe))
+        return judge(self.statistics(), setup_of(loader, self._recipe, self._world))
 
     # --- state ---
 

@@ -107,7 +107,7 @@ CASES = {
     "slow consumer": Case("consumer", lambda folder: numbers(), step_s=0.02),
     "slow store": Case("store", tars, server=serve(rate=4e6), advice="num_workers"),
     "slow decoding": Case("decode", lambda folder: al.from_urls(f"{folder}/*.jsonl"), {"collate_fn": len}),
-    "slow function": Case("map(works)", lambda folder: numbers().map(works), advice="num_workers=|make it"),
+    "slow function": Case("map(works)", lambda folder: numbers().map(works), advice="num_workers=|process"),
     "function with the lock": Case(
         "map(works)", lambda folder: numbers().map(works, concurrency=4), advice="lock|raise"
     ),
