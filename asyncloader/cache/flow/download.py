@@ -15,8 +15,8 @@ from ..._flow.channel import Channel, EndOfChannel
 from ..._flow.engine import Scope
 from ...digest import Verifier
 from ...errors import StoreError
+from ...stores.buffers import BUFFER_BYTES
 from ...stores.failures import changed
-from ...stores.local import PIECE_BYTES
 from ...stores.reading.reader import ShardChunks, read_shards
 from ...stores.store import Body, Store
 from ...stores.urls import redact
@@ -149,7 +149,7 @@ class Download:
         while not ended:
             piece: list[Buffer] = []
             length = 0
-            while length < PIECE_BYTES and (not piece or len(chunks)):
+            while length < BUFFER_BYTES and (not piece or len(chunks)):
                 try:
                     piece.append(await chunks.receive_async())
                 except EndOfChannel:

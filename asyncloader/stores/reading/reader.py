@@ -20,6 +20,7 @@ from ..._flow.clock import Alarm
 from ..._flow.engine import EngineStopped, Scope
 from ...errors import StoreError
 from ...types import Answer, Buffer, Layout, Planning, Span
+from ..buffers import BUFFER_BYTES
 from ..network.hedging import Hedges
 from ..store import Body, Store
 from ..urls import origin_of, redact
@@ -28,9 +29,9 @@ from .lookahead import PART_BYTES, Lookahead, Part, Shard, Wanted
 
 __all__ = ["ShardChunks", "StoresByUrl", "read_shards"]
 
-# Between loop and decoder: enough to decode from while the loop receives more, small enough to stay in
-# the processor's cache.
-_HANDOVER_BYTES = 2 << 20
+# Between loop and decoder: a buffer to decode from, and one that the loop hands over meanwhile. With room for
+# one alone the two would wake each other for each.
+_HANDOVER_BYTES = 2 * BUFFER_BYTES
 
 
 class StoresByUrl(Protocol):
