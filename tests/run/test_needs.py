@@ -73,6 +73,7 @@ class Padded(al.Pad):
         (SHARDS, (Padded({"x": 0}), None), True),
         (SHARDS.map(by_value(plain)), (streaming_collate, None), False),
         (SHARDS.map(of_a_module), (streaming_collate, None), True),
+        (SHARDS.map(lambda sample: {**sample}), (streaming_collate, None), False),  # goes by value
         (SHARDS.map(by_value(uses_torch)), (streaming_collate, None), True),
         (SHARDS.map(by_value(imports_torch)), (streaming_collate, None), True),
         (SHARDS.map(by_value(imports_other)), (streaming_collate, None), True),
@@ -89,11 +90,17 @@ def test_torch_is_left_out_where_nothing_can_want_it(recipe: Any, functions: Any
 
 @pytest.mark.parametrize(
     ("url", "client"),
-    [("http://h/x.tar", "aiohttp"), ("hf://datasets/o/n/x.parquet", "aiohttp"), ("s3://b/x.tar", "obstore")],
+    [
+        ("http://h/x.tar", "http.client"),
+        ("hf://datasets/o/n/x.parquet", "hub.client"),
+        ("s3://b/x.tar", "objects.store"),
+        ("x.tar", "local"),
+    ],
 )
 def test_the_client_of_the_store_is_imported_once_for_all_workers(url: str, client: str) -> None:
-    assert client in expected_modules(al.from_urls(url), streaming_collate)
-    assert client not in expected_modules(SHARDS, streaming_collate)
+    module = f"asyncloader.stores.{client}"
+    assert module in expected_modules(al.from_urls(url), streaming_collate)
+    assert (module in expected_modules(SHARDS, streaming_collate)) is (client == "local")
 
 
 def test_what_cannot_be_sent_is_not_said_before_workers_start() -> None:
