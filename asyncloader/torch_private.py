@@ -45,7 +45,7 @@ from torch.utils.data._utils.collate import (
 )
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
-from .torch_pass import Pass
+from .torch_pass import Pass, Transport
 
 __all__ = [
     "ExceptionWrapper",
@@ -179,14 +179,18 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
     Args:
         view: The loader, as torch is to see it.
         told: Of its passes.
+        transport: The ``multiprocessing_context`` of ``view``.
     """
 
     # Until torch has something to shut down; else its __del__ fails on an iterator that it refused to make.
     _shutdown = True
     _left = False
+    #: Whether a worker has ended that was not told to, and torch is still to find out which.
+    _has_ended = False
 
-    def __init__(self, view: DataLoader[Any], told: Pass) -> None:
+    def __init__(self, view: DataLoader[Any], told: Pass, transport: Transport) -> None:
         self._told = told
+        self._transport = transport
         self._owner = os.getpid()
         super().__init__(view)
 
@@ -194,8 +198,7 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
         """Have a ``next`` in another thread stop waiting. From any thread; ``end`` comes after it."""
         self._left = True
         if not self._shutdown:
-            # Wakes it in torch's get; with pinning the thread in between hands it on.
-            self._worker_result_queue.put((None, None))
+            self._transport.wake()  # with pinning the thread in between hands it on
 
     def end(self) -> None:
         """End the workers, unless they are to persist and nobody has left them waiting."""
@@ -208,7 +211,9 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
             # persistent workers and hands on what it then has, gets new ones.
             loader._iterator = loader._get_iterator()
             return
-        if not first_iter:
+        if first_iter:
+            self._transport.began(self._workers)
+        else:
             self._told.begin()
         super()._reset(loader, first_iter)
         self._num_yielded = self._told.batches
@@ -242,6 +247,21 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
             raise RuntimeError("this iterator was closed while it waited for a batch")
         return got
 
+    def _try_get_data(self, *patience: float) -> tuple[bool, Any]:
+        while not self._has_ended:
+            got: tuple[bool, Any] = super()._try_get_data(*patience)  # type: ignore[no-untyped-call]
+            if self._left or not got[0] or got[1][0] is not None:
+                return got
+            self._has_ended = True
+        try:
+            # What there is comes first. Then torch looks which one it was, as it does every five seconds.
+            got = super()._try_get_data(0)  # type: ignore[no-untyped-call]
+        except RuntimeError:
+            self._has_ended = False
+            raise
+        self._has_ended = got[0]
+        return got
+
     def _who_is_late(self) -> str:
         worker = self._task_info.get(self._rcvd_idx, (None,))[0]
         process = self._workers[worker] if worker is not None else None
@@ -266,25 +286,18 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
         deadline = monotonic() + _GRACE_S
         pinning = getattr(self, "_pin_memory_thread", None)
         if pinning is not None:
-            # First: what it reads from may be damaged by a worker that is killed.
             self._pin_memory_thread_done_event.set()
-            self._worker_result_queue.put((None, None))
+            self._transport.wake()
             pinning.join(_GRACE_S)
-        # One that was killed may hold a lock of the event, which set() would then wait for.
-        if not any(worker.exitcode for worker in self._workers):
-            self._workers_done_event.set()
-            for queue in self._index_queues:
-                queue.put(None)
-            _wait_ended(self._workers, deadline)
+        self._transport.let_go()
+        _wait_ended(self._workers, deadline)
         for worker in self._workers:
             if worker.is_alive():
                 # Not SIGTERM: a handler for it that the script has installed is inherited by a fork, and
                 # saving a checkpoint is no business of a worker's.
                 worker.kill()
         _wait_ended(self._workers, monotonic() + _KILLED_S)
-        for queue in (*self._index_queues, self._worker_result_queue):
-            queue.cancel_join_thread()
-            queue.close()
+        self._transport.close()
 
 
 def _wait_ended(processes: Any, deadline: float) -> None:

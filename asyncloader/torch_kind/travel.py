@@ -8,11 +8,14 @@ Laws:
 * A class that went by value comes back as the very class that it was (``by_value``).
 * Nothing gets lost: what does not pickle raises where the consumer sees it. torch's queue would drop it in a
   thread of the worker's, and the consumer wait for ever.
+* Tensors and arrays go by the transport (``workers.packing``), but for those that torch shares between
+  processes, such as a user's in shared memory or on a GPU: these stay shared.
 """
 
 from __future__ import annotations
 
 import ast
+import copyreg
 import functools
 import io
 import os
@@ -20,8 +23,10 @@ import pickle
 import sys
 import types
 from collections import ChainMap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from multiprocessing.context import BaseContext
-from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.resource_sharer import DupFd
 from operator import attrgetter
@@ -33,16 +38,19 @@ from torch.utils.data import get_worker_info as torch_worker_info
 
 from ..by_value import Homeward, Outward, any_class_came
 from ..torch_private import ExceptionWrapper
+from ..workers.packing import Keep, Made, Packed, pack_by
+from ..workers.reducing import Reducers, array_reducers, reduce_tensor
 
-__all__ = ["ByValue", "Roads", "travels_by_pickle"]
+__all__ = ["ByValue", "actual_context", "pack_result", "pack_task", "travels_by_pickle"]
 
 
 def travels_by_pickle(context: BaseContext | None) -> bool:
     """Whether workers of this start method get what they need by pickle."""
-    return _actual(context).get_start_method() != "fork"
+    return actual_context(context).get_start_method() != "fork"
 
 
-def _actual(context: BaseContext | None) -> BaseContext:
+def actual_context(context: BaseContext | None) -> BaseContext:
+    """The loader's, or the platform's."""
     # torch.multiprocessing has taught multiprocessing's pickler what tensors are, by being imported.
     return context if context is not None else torch.multiprocessing.get_context()
 
@@ -69,80 +77,35 @@ class ByValue:
 
     def __reduce__(self) -> Any:
         try:
-            return pickle.loads, (_dump(_Outward, self._held),)
+            return pickle.loads, (_dump(self._held),)
         except Exception as error:
             error.add_note(f"while pickling {_culprit(self._given, self._name)} for a worker")
             raise
 
 
-class Roads(BaseContext):
-    """A multiprocessing context whose queues keep the laws above; all else is the context that it is made of.
+def pack_task(task: Any, by_value: bool) -> Packed:
+    """A task, for a worker.
 
     Args:
-        context: The loader's ``multiprocessing_context``.
+        task: As torch's loop makes it.
+        by_value: Whether the worker was not forked, and so has not what it cannot find by name.
     """
-
-    def __init__(self, context: BaseContext | None) -> None:
-        self._context = _actual(context)
-        self._pickler = _Outward if travels_by_pickle(context) else _Plain
-        self.Process: Any = self._context.Process  # type: ignore[attr-defined]  # each context has its own
-
-    def get_context(self, method: str | None = None) -> Any:
-        return self._context
-
-    def get_start_method(self, allow_none: bool = False) -> str:
-        return self._context.get_start_method()
-
-    def Queue(self, maxsize: int = 0) -> Any:
-        return _Road(self._pickler, maxsize, ctx=self._context)
+    return _pack(_Outward if by_value else _plain, task)
 
 
-class _Road(Queue):  # type: ignore[type-arg]  # generic for type checkers only
-    """Towards workers it pickles at once, so that ``put`` raises; back, while the next batch is made."""
+def pack_result(result: tuple[Any, Any], made_in: Made | None) -> Packed:
+    """The result of a task, for the consumer; or else the error that it could not travel.
 
-    # What a spawned worker has of it: there it is nobody's own.
-    _maker = 0
-
-    def __init__(self, pickler: Any, maxsize: int, *, ctx: BaseContext) -> None:
-        super().__init__(maxsize, ctx=ctx)
-        self._maker = os.getpid()
-        self._pickler = pickler
-
-    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
-        if self._maker != os.getpid():
-            number, result = obj
-            return super().put((number, _Result(result)), block, timeout)
-        try:
-            pickled = _Pickled(_dump(self._pickler, obj))
-        except Exception as error:
-            error.add_note("while pickling what the sampler gave, to send it to a worker")
-            raise
-        super().put(pickled, block, timeout)
-
-
-class _Pickled:
-    """Arrives as what was pickled."""
-
-    def __init__(self, pickled: bytes) -> None:
-        self._pickled = pickled
-
-    def __reduce__(self) -> Any:
-        return pickle.loads, (self._pickled,)
-
-
-class _Result:
-    """Arrives as the batch or the error, or else as the error that it could not travel."""
-
-    def __init__(self, result: Any) -> None:
-        self._result = result
-
-    def __reduce__(self) -> Any:
-        # In the thread that writes to the pipe. Only where a class came by value does the slower pickler pay.
-        pickler = _Homeward if any_class_came() else _Plain
-        try:
-            return pickle.loads, (_dump(pickler, self._result),)
-        except Exception as error:
-            return pickle.loads, (_dump(_Plain, _untold(self._result, error)),)
+    Args:
+        result: The task's number, and the batch or an error.
+        made_in: The slot that the batch may lie in.
+    """
+    try:
+        # Only where a class came by value does the slower pickler pay.
+        return _pack(_Homeward if any_class_came() else _plain, result, made_in)
+    except Exception as error:
+        number, batch = result
+        return _pack(_plain, (number, _untold(batch, error)))
 
 
 def _untold(result: Any, error: Exception) -> Any:
@@ -164,41 +127,52 @@ def _untold(result: Any, error: Exception) -> Any:
     return told
 
 
-def _dump(pickler: Any, held: Any) -> bytes:
-    """``held`` as ``pickler`` sends it; a part that does not pickle leaves nothing open for the others.
-
-    What has become of a tensor is a descriptor in this process, which waits for whoever unpickles the rest.
-    """
+def _dump(held: Any) -> bytes:
+    """``held`` for a worker that is being started."""
     out = io.BytesIO()
+    with _closing() as waiting:
+        _Outward(out, None, waiting).dump(held)
+    return out.getvalue()
+
+
+def _pack(make_pickler: Callable[..., Any], held: Any, made_in: Made | None = None) -> Packed:
+    with _closing() as waiting:
+        return pack_by(partial(make_pickler, waiting=waiting), held, made_in)
+
+
+@contextmanager
+def _closing() -> Iterator[list[DupFd]]:
+    """Lets a part that does not pickle leave nothing open for the others.
+
+    What has become of a tensor that is shared is a descriptor in this process, which waits for whoever
+    unpickles the rest.
+    """
     waiting: list[DupFd] = []
     try:
-        pickler(out, waiting).dump(held)
+        yield waiting
     except BaseException:
         for descriptor in waiting:
             os.close(descriptor.detach())
         raise
-    return out.getvalue()
 
 
 def _culprit(given: Any, name: str) -> str:
     """Which part of ``given`` does not pickle: one of its attributes, or it as a whole."""
     for attribute, value in getattr(given, "__dict__", {}).items():
         try:
-            _dump(_Outward, value)
+            _dump(value)
         except Exception:
             return f"{name}.{attribute}, of type {type(value).__name__},"
     return f"{name}, of type {type(given).__name__},"
 
 
-# Live views of cloudpickle's table and of what multiprocessing and torch know of queues, locks and shared
-# tensors; multiprocessing has no public name for its own.
-_REDUCERS: ChainMap[Any, Any] = ChainMap(
-    ForkingPickler._extra_reducers,  # type: ignore[attr-defined]  # not in typeshed
-    cloudpickle.Pickler.dispatch_table,
-)
+# Live views of what multiprocessing and torch know of queues, locks and shared tensors, and of cloudpickle's
+# table; multiprocessing has no public name for its own.
+_SHARING: Reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]  # not in typeshed
+_REDUCERS: ChainMap[Any, Any] = ChainMap(_SHARING, cloudpickle.Pickler.dispatch_table)
 
 
-def _noting(waiting: list[DupFd]) -> dict[Any, Any]:
+def _noting(waiting: list[DupFd]) -> Reducers:
     """The reducer of descriptors, which also adds each to ``waiting``."""
 
     def reduce(descriptor: DupFd) -> Any:
@@ -208,19 +182,31 @@ def _noting(waiting: list[DupFd]) -> dict[Any, Any]:
     return {DupFd: reduce}
 
 
-class _Plain(ForkingPickler):
-    """The fast one: all by name."""
+def _by_transport() -> Reducers:
+    return {**array_reducers(), torch.Tensor: _reduce_tensor}
 
-    def __init__(self, file: io.BytesIO, waiting: list[DupFd]) -> None:
-        super().__init__(file, 5)
-        self.dispatch_table = ChainMap(_noting(waiting), self.dispatch_table)  # type: ignore[assignment]  # any mapping will do
+
+def _reduce_tensor(tensor: torch.Tensor) -> Any:
+    sharing = _SHARING[torch.Tensor]
+    # torch keeps what is shared shared, and refuses what has a graph.
+    if tensor.requires_grad or tensor.is_shared():  # type: ignore[no-untyped-call]
+        return sharing(tensor)
+    return reduce_tensor(tensor, otherwise=sharing)
+
+
+def _plain(file: Any, keep: Keep, waiting: list[DupFd]) -> pickle.Pickler:
+    """The fast one: all by name."""
+    pickler = pickle.Pickler(file, protocol=5, buffer_callback=keep)
+    pickler.dispatch_table = {**copyreg.dispatch_table, **_SHARING, **_by_transport(), **_noting(waiting)}
+    return pickler
 
 
 class _Noting(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
-    def __init__(self, file: io.BytesIO, waiting: list[DupFd]) -> None:
+    def __init__(self, file: Any, keep: Keep | None, waiting: list[DupFd]) -> None:
+        own = {**(_by_transport() if keep is not None else {}), **_noting(waiting)}
         # Before the pickler is made, which looks it up once.
-        self.dispatch_table = ChainMap(_noting(waiting), _REDUCERS)
-        super().__init__(file, 5)
+        self.dispatch_table = ChainMap(own, _REDUCERS)
+        super().__init__(file, 5, keep)
 
 
 class _Outward(Outward, _Noting):

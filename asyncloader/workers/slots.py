@@ -59,6 +59,10 @@ class InboundSlots:
     def __len__(self) -> int:
         return len(self._pages)
 
+    def __contains__(self, slot: int) -> bool:
+        """Whether something can be lent of it, if only nothing."""
+        return not slot or slot in self._pages
+
     def add(self, slot: int, descriptor: int) -> None:
         """Map a slot the worker made, and close the descriptor."""
         try:
