@@ -27,7 +27,7 @@ def keep_freed_pages() -> None:
     M_MMAP_THRESHOLD): so we map one and free it, untouched. Unlike mallopt, this leaves alone whatever the
     user has set. Elsewhere than on glibc it does nothing.
     """
-    bytearray(_LESSON_BYTES)
+    bytes(_LESSON_BYTES)
 
 
 def share_arenas() -> None:

@@ -48,7 +48,7 @@ async def stream(corpus: str, service: str) -> tuple[list[int], list[str]]:
 with tempfile.TemporaryDirectory() as folder:
     write_corpus(Path(folder))
     answers = {f"word-{number}": f"answer {number}".encode() for number in range(SAMPLES)}
-    with testing.serve(Path(folder)) as corpus, testing.serve(answers, latency_s=ANSWER_S) as service:
+    with testing.serve(folder) as corpus, testing.serve(answers, latency_s=ANSWER_S) as service:
         began_s = time.perf_counter()
         numbers, found = asyncio.run(stream(corpus.url, service.url))
         elapsed_s = time.perf_counter() - began_s

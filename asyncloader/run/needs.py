@@ -30,9 +30,10 @@ _WITHOUT_TORCH = sys.stdlib_module_names | {
 }  # fmt: skip
 
 # What a store's client is made with, and late.
-_CLIENTS = {None: f"{_PACKAGE}.stores.local", "http": "aiohttp", "hub": "aiohttp", "objects": "obstore"}
+_CLIENTS = {None: "local", "http": "http.client", "hub": "hub.client", "objects": "objects.store"}
 
-_ALWAYS = (f"{_PACKAGE}.run.workers", f"{_PACKAGE}.ops.pack", f"{_PACKAGE}.formats", "uvloop")
+# Each worker seeds NumPy's generators, whose modules are imported with the first use.
+_ALWAYS = (f"{_PACKAGE}.run.workers", f"{_PACKAGE}.ops.pack", f"{_PACKAGE}.formats", "numpy.random", "uvloop")
 
 _WITH_TORCH = ("torch", f"{_PACKAGE}.torch_kind.worker_info", f"{_PACKAGE}.collate.columns")
 
@@ -72,7 +73,7 @@ def expected_modules(recipe: Dataset, *functions: Any) -> list[str]:
         if not isinstance(source, Shards):
             return [*_WITH_TORCH, *_ALWAYS]
         # By the first shard: the others are of the same store, or the workers import what they want.
-        clients += [_CLIENTS[scheme_of(url).store] for url in source.urls[:1]]
+        clients += [f"{_PACKAGE}.stores.{_CLIENTS[scheme_of(url).store]}" for url in source.urls[:1]]
     try:
         _, _, sent = dumps_with_modules((*recipe.all_ops, *functions))
     except Exception:  # to be told when workers are started, and not before

@@ -7,6 +7,7 @@ must not rest on what it checks.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import threading
 import time
@@ -62,7 +63,7 @@ class Server:
 
 @contextmanager
 def serve(
-    objects: Mapping[str, Content] | Path,
+    objects: Mapping[str, Content] | str | os.PathLike[str],
     faults: Sequence[Fault] = (),
     *,
     latency_s: LatencyLike = 0.0,
@@ -101,8 +102,10 @@ def serve(
         raise ValueError(f"latency_s must be at least 0, not {latency_s}")
     if opens_after_s < 0:
         raise ValueError(f"opens_after_s must be at least 0, not {opens_after_s}")
-    if isinstance(objects, Path) and not objects.is_dir():
-        raise ValueError(f"objects must be a mapping or a directory, not the path {objects}")
+    if isinstance(objects, str | os.PathLike):
+        objects = Path(objects)
+        if not objects.is_dir():
+            raise ValueError(f"objects must be a mapping or a directory, not the path {objects}")
     shelf = Objects(objects)
     shelf.warm()
     log = Log()

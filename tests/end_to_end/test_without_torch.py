@@ -164,3 +164,37 @@ def test_a_collate_fn_of_the_users_sees_tensors(run: Run) -> None:
 
 def test_here_nothing_stands_for_a_tensor() -> None:
     assert type(al.Pad({"x": 0})([{"x": np.ones(2)}])["x"]).__name__ == "Tensor"
+
+
+@pytest.mark.parametrize("where", ["sys.argv[1]", "server.url"])
+def test_a_worker_has_nothing_left_to_import(where: str, said_by: Callable[[str], str]) -> None:
+    """Each worker would take the time anew, while the consumer waits for its first batch."""
+    text = """
+import sys
+import torch
+import asyncloader as al
+from asyncloader import testing
+
+imported = []
+
+def listen():
+    sys.addaudithook(lambda event, args: imported.append(args[0]) if event == "import" else None)
+    return tells
+
+def tells(sample):
+    ours = [name for name in imported if name.partition(".")[0] not in sys.stdlib_module_names]
+    return {**sample, "imported": " ".join(ours)}
+
+class Listens:
+    def __call__(self, sample):
+        return tells(sample)
+
+    def __reduce__(self):  # unpickled before all else of the worker's job
+        return listen, ()
+
+with testing.serve(sys.argv[1]) as server:
+    recipe = al.from_urls([WHERE + f"/shard-{n}.jsonl" for n in range(4)]).select("n").map(Listens())
+    with al.DataLoader(recipe, 8, num_workers=2) as loader:
+        print({each for batch in loader for each in batch["imported"]})
+"""
+    assert eval(said_by(text.replace("WHERE", where))) == {""}

@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import aiohttp
@@ -98,12 +99,13 @@ def test_what_is_not_a_request_is_refused() -> None:
         assert get(server, "a").body == b"x"
 
 
-def test_a_directory_is_served_as_it_is_now(tmp_path: Path) -> None:
+@pytest.mark.parametrize("named", [Path, str])
+def test_a_directory_is_served_as_it_is_now(named: Callable[[Path], Path | str], tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a.tar").write_bytes(CONTENT)
     (tmp_path / "empty").write_bytes(b"")
     (tmp_path.parent / "secret").write_bytes(b"secret")
-    with serve(tmp_path) as server:
+    with serve(named(tmp_path)) as server:
         first = get(server, "sub/a.tar", Range="bytes=3-5")
         assert (first.status, first.body) == (206, CONTENT[3:6])
         assert get(server, "empty").body == b""
