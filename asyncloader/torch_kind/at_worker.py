@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import queue
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from .._flow.channel import EndOfChannel
-from ..lent_memory import empty, lend
-from ..torch_private import ExceptionWrapper, collate_tensor_fn, default_collate_fn_map
+from ..lent_memory import lend
+from ..torch_private import ExceptionWrapper
 from ..workers.link import Link
 from ..workers.packing import Packed
 from ..workers.pages import OpenSlot
-from .travel import pack_result
+from .collating import use_own_rules
+from .parcels import pack_result
 from .worker_info import worker_number
 
 __all__ = ["AtWorker", "run_worker"]
@@ -50,9 +49,7 @@ class AtWorker:
             self._abandon(self.connection)
             self._abandon = None
         self._link = Link(self.connection, self._spare)
-        # torch's own would stack into memory of torch's transport.
-        if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:
-            default_collate_fn_map[torch.Tensor] = _stack
+        use_own_rules()
 
     def leave(self) -> None:
         """End, with all that was given to ``put`` sent."""
@@ -131,27 +128,3 @@ def run_worker(end: AtWorker, work: Callable[..., object], *arguments: Any) -> N
         work(*arguments)
     finally:
         end.leave()
-
-
-def _stack(tensors: Sequence[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Tensor:
-    """torch's rule for tensors, but for whose memory the batch is made in."""
-    first = tensors[0]
-    if not all(_is_plain(tensor, first) for tensor in tensors):
-        whole: torch.Tensor = collate_tensor_fn(tensors, collate_fn_map=collate_fn_map)
-        return whole
-    size_bytes = len(tensors) * first.numel() * first.itemsize
-    memory = torch.from_numpy(empty((size_bytes,), "u1"))
-    return torch.stack(list(tensors), out=memory.view(first.dtype).view(len(tensors), *first.shape))
-
-
-def _is_plain(tensor: torch.Tensor, first: torch.Tensor) -> bool:
-    return (
-        type(tensor) is torch.Tensor
-        and tensor.dtype == first.dtype
-        and tensor.shape == first.shape
-        and tensor.layout == torch.strided
-        and tensor.device.type == "cpu"
-        and not tensor.requires_grad
-        and not tensor.is_quantized
-        and not tensor.is_nested
-    )

@@ -15,7 +15,7 @@ from typing import Any
 from .._flow.channel import EndOfChannel
 from ..workers.link import Link
 from .at_worker import AtWorker
-from .travel import pack_task
+from .parcels import pack_task
 
 __all__ = ["Results", "Tasks"]
 

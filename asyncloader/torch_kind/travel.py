@@ -1,4 +1,4 @@
-"""What goes to a worker by pickle, and what comes back, on one and the same road.
+"""What goes to a worker by pickle, and what comes back, by name or by value.
 
 Laws:
 
@@ -6,16 +6,11 @@ Laws:
   name goes by name, also what the main module defines, since such a worker has run that; what has no name
   there (lambdas, local classes, all of a notebook) goes by value, by cloudpickle.
 * A class that went by value comes back as the very class that it was (``by_value``).
-* Nothing gets lost: what does not pickle raises where the consumer sees it. torch's queue would drop it in a
-  thread of the worker's, and the consumer wait for ever.
-* Tensors and arrays go by the transport (``workers.packing``), but for those that torch shares between
-  processes, such as a user's in shared memory or on a GPU: these stay shared.
 """
 
 from __future__ import annotations
 
 import ast
-import copyreg
 import functools
 import io
 import os
@@ -23,25 +18,18 @@ import pickle
 import sys
 import types
 from collections import ChainMap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from multiprocessing.context import BaseContext
-from multiprocessing.reduction import ForkingPickler
-from multiprocessing.resource_sharer import DupFd
 from operator import attrgetter
 from typing import Any
 
 import cloudpickle
 import torch.multiprocessing
-from torch.utils.data import get_worker_info as torch_worker_info
 
-from ..by_value import Homeward, Outward, any_class_came
-from ..torch_private import ExceptionWrapper
-from ..workers.packing import Keep, Made, Packed, pack_by
-from ..workers.reducing import Reducers, array_reducers, reduce_tensor
+from ..by_value import Homeward, Outward
+from ..workers.packing import Keep
+from .sharing import DESCRIPTORS, SHARING, by_transport, closing_descriptors
 
-__all__ = ["ByValue", "actual_context", "pack_result", "pack_task", "travels_by_pickle"]
+__all__ = ["ByValue", "HomewardPickler", "OutwardPickler", "actual_context", "travels_by_pickle"]
 
 
 def travels_by_pickle(context: BaseContext | None) -> bool:
@@ -83,77 +71,12 @@ class ByValue:
             raise
 
 
-def pack_task(task: Any, by_value: bool) -> Packed:
-    """A task, for a worker.
-
-    Args:
-        task: As torch's loop makes it.
-        by_value: Whether the worker was not forked, and so has not what it cannot find by name.
-    """
-    return _pack(_Outward if by_value else _plain, task)
-
-
-def pack_result(result: tuple[Any, Any], made_in: Made | None) -> Packed:
-    """The result of a task, for the consumer; or else the error that it could not travel.
-
-    Args:
-        result: The task's number, and the batch or an error.
-        made_in: The slot that the batch may lie in.
-    """
-    try:
-        # Only where a class came by value does the slower pickler pay.
-        return _pack(_Homeward if any_class_came() else _plain, result, made_in)
-    except Exception as error:
-        number, batch = result
-        return _pack(_plain, (number, _untold(batch, error)))
-
-
-def _untold(result: Any, error: Exception) -> Any:
-    """What the consumer is told instead of a result that does not pickle."""
-    if isinstance(result, ExceptionWrapper):
-        # Only its type has no way home: the text names it, and has its traceback.
-        result.exc_type = RuntimeError
-        return result
-    info = torch_worker_info()
-    assert info is not None, "called outside a worker"
-    kind = type(result)
-    error.add_note(
-        f"while pickling a batch of type {kind.__module__}.{kind.__qualname__} to send it to the loop. "
-        "Classes and functions in it must be found at the top level of a module"
-    )
-    where = f"in DataLoader worker process {object.__getattribute__(info, 'id')}"
-    told = ExceptionWrapper((type(error), error, error.__traceback__), where)  # type: ignore[no-untyped-call]
-    told.exc_type = pickle.PicklingError
-    return told
-
-
 def _dump(held: Any) -> bytes:
     """``held`` for a worker that is being started."""
     out = io.BytesIO()
-    with _closing() as waiting:
-        _Outward(out, None, waiting).dump(held)
+    with closing_descriptors():
+        OutwardPickler(out).dump(held)
     return out.getvalue()
-
-
-def _pack(make_pickler: Callable[..., Any], held: Any, made_in: Made | None = None) -> Packed:
-    with _closing() as waiting:
-        return pack_by(partial(make_pickler, waiting=waiting), held, made_in)
-
-
-@contextmanager
-def _closing() -> Iterator[list[DupFd]]:
-    """Lets a part that does not pickle leave nothing open for the others.
-
-    What has become of a tensor that is shared is a descriptor in this process, which waits for whoever
-    unpickles the rest.
-    """
-    waiting: list[DupFd] = []
-    try:
-        yield waiting
-    except BaseException:
-        for descriptor in waiting:
-            os.close(descriptor.detach())
-        raise
 
 
 def _culprit(given: Any, name: str) -> str:
@@ -166,57 +89,29 @@ def _culprit(given: Any, name: str) -> str:
     return f"{name}, of type {type(given).__name__},"
 
 
-# Live views of what multiprocessing and torch know of queues, locks and shared tensors, and of cloudpickle's
-# table; multiprocessing has no public name for its own.
-_SHARING: Reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]  # not in typeshed
-_REDUCERS: ChainMap[Any, Any] = ChainMap(_SHARING, cloudpickle.Pickler.dispatch_table)
+class _Sharing(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
+    """Knows what is shared.
 
+    Args:
+        file: Where the pickle goes.
+        keep: Says of a buffer whether it stays in there. Without it, tensors go as torch shares them.
+    """
 
-def _noting(waiting: list[DupFd]) -> Reducers:
-    """The reducer of descriptors, which also adds each to ``waiting``."""
-
-    def reduce(descriptor: DupFd) -> Any:
-        waiting.append(descriptor)
-        return descriptor.__reduce_ex__(5)
-
-    return {DupFd: reduce}
-
-
-def _by_transport() -> Reducers:
-    return {**array_reducers(), torch.Tensor: _reduce_tensor}
-
-
-def _reduce_tensor(tensor: torch.Tensor) -> Any:
-    sharing = _SHARING[torch.Tensor]
-    # torch keeps what is shared shared, and refuses what has a graph.
-    if tensor.requires_grad or tensor.is_shared():  # type: ignore[no-untyped-call]
-        return sharing(tensor)
-    return reduce_tensor(tensor, otherwise=sharing)
-
-
-def _plain(file: Any, keep: Keep, waiting: list[DupFd]) -> pickle.Pickler:
-    """The fast one: all by name."""
-    pickler = pickle.Pickler(file, protocol=5, buffer_callback=keep)
-    pickler.dispatch_table = {**copyreg.dispatch_table, **_SHARING, **_by_transport(), **_noting(waiting)}
-    return pickler
-
-
-class _Noting(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle ships no types
-    def __init__(self, file: Any, keep: Keep | None, waiting: list[DupFd]) -> None:
-        own = {**(_by_transport() if keep is not None else {}), **_noting(waiting)}
-        # Before the pickler is made, which looks it up once.
-        self.dispatch_table = ChainMap(own, _REDUCERS)
+    def __init__(self, file: Any, keep: Keep | None = None) -> None:
+        own = [DESCRIPTORS] if keep is None else [DESCRIPTORS, by_transport()]
+        # Before the pickler is made, which looks it up once. Live views of what is registered.
+        self.dispatch_table = ChainMap(*own, SHARING, cloudpickle.Pickler.dispatch_table)
         super().__init__(file, 5, keep)
 
 
-class _Outward(Outward, _Noting):
+class OutwardPickler(Outward, _Sharing):
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, type | types.FunctionType) and _worker_finds(obj):
             return NotImplemented  # by name, as plain pickle does it
         return super().reducer_override(obj)
 
 
-class _Homeward(Homeward, _Noting):
+class HomewardPickler(Homeward, _Sharing):
     """By value, under a number, what came so."""
 
 

@@ -27,19 +27,25 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 
 from .._flow.channel import EndOfChannel
-from ._wire import DONT_WAIT, MOST_FREED, receive_message, send_message, socketpair
+from ._wire import DONT_WAIT, receive_message, send_message, socketpair
 from .packing import Packed, unpack
 from .pages import OpenSlot
 from .slots import InboundSlots, OutboundSlots
 
-__all__ = ["Announced", "Link", "socketpair"]
+__all__ = ["MOST_INLINE_BYTES", "Announced", "Link", "socketpair"]
 
 Announced: TypeAlias = tuple[int, int, memoryview]
 """An object that has come: its slot, or 0, where in that its message lies, and the message if it does not."""
 
-# Where in its slot the object's message lies, the slot, and how many slots of the receiver's came free and of
-# the sender's are to be forgotten. Their ids follow, and the message, if it does not lie in the slot.
-_HEAD = struct.Struct("<QIHH")
+# Nobody waits for room in the socket, so that longer messages than those of streams may go without a slot.
+# With the ids of slots they have to fit into ``LARGEST_MESSAGE_BYTES``.
+MOST_INLINE_BYTES = 12 << 10
+_MOST_FREED = 250
+
+# Where in its slot the object's message lies, and the slot; how many of the receiver's slots came free, how
+# many of them it is to forget, and how many of the sender's. The ids of these follow, and the message, if it
+# does not lie in the slot.
+_HEAD = struct.Struct("<QIHHH")
 
 
 class _Unsent(NamedTuple):
@@ -62,6 +68,7 @@ class Link:
         self._inbound = InboundSlots(sys.maxsize)
         self._unsent = deque[_Unsent]()
         self._last_slot_bytes = 0
+        self._is_closed = False
 
     def fileno(self) -> int:
         """Readable when there is something to ``read``."""
@@ -75,18 +82,21 @@ class Link:
             return self._outbound.open(self._last_slot_bytes)
 
     def send(self, packed: Packed, made_in: OpenSlot | None = None) -> None:
-        """Send an object. To somebody who has gone it sends nothing, which ``read`` tells of.
+        """Send an object; nothing, if either end has gone, which ``read`` tells of.
 
         Args:
             packed: Nothing else of the object is held here, but for what user code keeps of it.
             made_in: The slot that it was made in, or was to be.
         """
         with self._lock:
+            if self._is_closed:
+                return
             slot, descriptor, dropped = self._outbound.fill(packed, made_in)
             self._last_slot_bytes = packed.slot_bytes or self._last_slot_bytes
-            freed = self._inbound.take_freed(MOST_FREED)
-            ids = (*freed, *dropped)
-            head = _HEAD.pack(packed.at, slot, len(freed), len(dropped)) + struct.pack(f"<{len(ids)}I", *ids)
+            freed, retired = self._inbound.take_freed(_MOST_FREED), self._inbound.take_retired(_MOST_FREED)
+            ids = (*freed, *retired, *dropped)
+            head = _HEAD.pack(packed.at, slot, len(freed), len(retired), len(dropped))
+            head += struct.pack(f"<{len(ids)}I", *ids)
             self._unsent.append(_Unsent((head, packed.message), descriptor))
             self._send_unsent()
 
@@ -138,19 +148,21 @@ class Link:
             message, descriptors = receive_message(self._connection, DONT_WAIT)
         if not message:
             raise EndOfChannel
-        at, slot, freed, dropped = _HEAD.unpack_from(message)
-        if freed or dropped:
-            ids = struct.unpack_from(f"<{freed + dropped}I", message, _HEAD.size)
+        at, slot, freed, retired, dropped = _HEAD.unpack_from(message)
+        count = freed + retired + dropped
+        if count:
+            ids = struct.unpack_from(f"<{count}I", message, _HEAD.size)
             with self._lock:
                 self._outbound.take_back(ids[:freed])
-            for each in ids[freed:]:
+                self._outbound.retire(ids[freed : freed + retired])
+            for each in ids[freed + retired :]:
                 self._inbound.drop(each)
         for descriptor in descriptors:
             self._inbound.add(slot, descriptor)
         if slot not in self._inbound:
             # The kernel leaves out descriptors that the process has no room for, and says no more.
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return slot, at, memoryview(message)[_HEAD.size + 4 * (freed + dropped) :]
+        return slot, at, memoryview(message)[_HEAD.size + 4 * count :]
 
     def rebuild(self, announced: Announced) -> Any:
         """The object; what is large in it lies in shared memory, which is used again once all of it is gone.
@@ -200,6 +212,8 @@ class Link:
     def close(self) -> None:
         """Give everything back but what lies under received objects. Nobody waits on it any more."""
         with self._lock:
+            self._is_closed = True
             self._forget_unsent()
+            self._outbound.clear()
         self._inbound.clear()
         self._connection.close()

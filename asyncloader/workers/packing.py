@@ -8,8 +8,8 @@ Laws:
 * A tensor or an array of ``LEAST_BYTES`` or more is laid out on its own, aligned, and read back without a
   copy; where the batch was made in its slot, it stays where it is. Smaller ones are copied on the way out:
   keeping a batch's labels must not keep the pages of its images.
-* The rest is one pickle stream. Up to ``_MOST_INLINE_BYTES`` of it go with the message itself, so that a
-  small batch needs no shared memory at all.
+* The rest is one pickle stream. Up to a limit it goes with the message itself, so that a small batch needs no
+  shared memory at all.
 * Values are kept; sharing is kept where the same object occurs twice, but two views of one storage come
   back as two tensors.
 * Loading trusts the sender: it is a process that this library started.
@@ -74,6 +74,7 @@ class Packed:
         stream: The pickle stream, in pieces; large ``bytes`` are pieces of their own, not yet copied.
         buffers: The memory of the tensors and arrays that stay out of the stream.
         made: The slot in which some of them may lie.
+        most_inline_bytes: How long a message may be that goes without shared memory.
 
     Attributes:
         message: What goes with the message; empty if that is not enough to be worth it, or too much.
@@ -83,7 +84,14 @@ class Packed:
         stays: Whether some of it lies in ``made``, and there is room for all.
     """
 
-    def __init__(self, stream: Sequence[Any], buffers: Sequence[memoryview], made: Made | None) -> None:
+    def __init__(
+        self,
+        stream: Sequence[Any],
+        buffers: Sequence[memoryview],
+        made: Made | None,
+        most_inline_bytes: int = _MOST_INLINE_BYTES,
+    ) -> None:
+        self._most_inline_bytes = most_inline_bytes
         places = [None if made is None else made.place_of(buffer) for buffer in buffers]
         self.stays = made is not None and any(place is not None for place in places)
         if made is not None and self.stays:
@@ -108,7 +116,7 @@ class Packed:
         length = sum(map(len, stream))
         head = struct.pack(f"<{2 + len(spans)}Q", len(buffers), length, *spans)
         self.message, self.at = b"", used
-        if len(head) + length <= _MOST_INLINE_BYTES:
+        if len(head) + length <= self._most_inline_bytes:
             self.message = b"".join((head, *stream))
         else:
             for piece in (head, *stream):
@@ -146,7 +154,12 @@ def pack(batch: object, made: Made | None = None) -> Packed:
         return pack_by(_homeward, batch, made)
 
 
-def pack_by(make_pickler: Callable[[Any, Keep], pickle.Pickler], batch: object, made: Made | None) -> Packed:
+def pack_by(
+    make_pickler: Callable[[Any, Keep], pickle.Pickler],
+    batch: object,
+    made: Made | None,
+    most_inline_bytes: int = _MOST_INLINE_BYTES,
+) -> Packed:
     """Take ``batch`` apart by a pickler of the caller's.
 
     Args:
@@ -154,6 +167,7 @@ def pack_by(make_pickler: Callable[[Any, Keep], pickle.Pickler], batch: object, 
             has to go by ``array_reducers``, it must know of.
         batch: Anything.
         made: The slot that some of its memory may lie in.
+        most_inline_bytes: See ``Packed``.
     """
     sink = _Sink()
     buffers: list[memoryview] = []
@@ -166,7 +180,7 @@ def pack_by(make_pickler: Callable[[Any, Keep], pickle.Pickler], batch: object, 
         return False
 
     make_pickler(sink, stays_in_stream).dump(batch)
-    return Packed(sink.pieces, buffers, made)
+    return Packed(sink.pieces, buffers, made, most_inline_bytes)
 
 
 def unpack(message: memoryview | bytes, source: Bytes, at: int = 0) -> Any:
