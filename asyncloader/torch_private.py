@@ -8,10 +8,7 @@ name                                                 what for
 ===================================================  ============================================
 ``utils.data._utils.collate.collate``                collation by rules of our own for tensors
 ``utils.data._utils.collate.default_collate_fn_map`` torch's rules, with what users registered
-``utils.data._utils.collate.collate_tensor_fn``      torch's rules as they are, to know them by
-``utils.data._utils.collate.collate_numpy_*_fn``     torch's rules as they are, to know them by
-``utils.data._utils.collate.collate_float_fn``       torch's rules as they are, to know them by
-``utils.data._utils.collate.collate_int_fn``         torch's rules as they are, to know them by
+``utils.data._utils.collate.collate_*_fn``           torch's rules as they are, to know them by
 ``utils.data._utils.pin_memory.pin_memory``          pinning a batch inside a wrapper of ours
 ``utils.data._utils.worker._worker_info``            what ``get_worker_info()`` gives, with ranks
 ``utils.data._utils.worker.WorkerInfo``              its class; a frozen dataclass in newer ones
@@ -74,9 +71,6 @@ __all__ = [
 # Law 6 says a second. An idle worker ends in milliseconds; one that does not is inside the user's code, where
 # torch waits for 5 s, for one worker after the other.
 _GRACE_S = 1.0
-
-# After a kill; longer only where the kernel cannot let go of the process.
-_KILLED_S = 1.0
 
 
 def pin_memory(batch: Any) -> Any:
@@ -254,19 +248,14 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
         return got
 
     def _try_get_data(self, *patience: float) -> tuple[bool, Any]:
-        while not self._has_ended:
-            got: tuple[bool, Any] = super()._try_get_data(*patience)  # type: ignore[no-untyped-call]
-            if self._left or not got[0] or got[1][0] is not None:
+        while True:
+            # What there is comes first. Then torch looks which worker has ended, as every five seconds.
+            is_hasty, self._has_ended = self._has_ended, False
+            got: tuple[bool, Any] = super()._try_get_data(*((0,) if is_hasty else patience))  # type: ignore[no-untyped-call]
+            is_told = got[0] and got[1][0] is None and not self._left
+            self._has_ended = is_told or (is_hasty and got[0])
+            if not is_told:
                 return got
-            self._has_ended = True
-        try:
-            # What there is comes first. Then torch looks which one it was, as it does every five seconds.
-            got = super()._try_get_data(0)  # type: ignore[no-untyped-call]
-        except RuntimeError:
-            self._has_ended = False
-            raise
-        self._has_ended = got[0]
-        return got
 
     def _who_is_late(self) -> str:
         worker = self._task_info.get(self._rcvd_idx, (None,))[0]
@@ -280,9 +269,8 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
     def _shutdown_workers(self) -> None:
         # At the interpreter's end, where modules may have become None, multiprocessing ends its children. A
         # process that was forked off with this iterator in it must let the workers be.
-        if self._shutdown or _utils is None or _utils.python_exit_status is not False:
-            return
-        if self._owner != os.getpid():
+        is_ending = _utils is None or _utils.python_exit_status is not False
+        if self._shutdown or is_ending or self._owner != os.getpid():
             return
         self._shutdown = True
         if self._worker_pids_set:
@@ -302,7 +290,7 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
                 # Not SIGTERM: a handler for it that the script has installed is inherited by a fork, and
                 # saving a checkpoint is no business of a worker's.
                 worker.kill()
-        _wait_ended(self._workers, monotonic() + _KILLED_S)
+        _wait_ended(self._workers, monotonic() + _GRACE_S)
         self._transport.close()
 
 
