@@ -89,11 +89,17 @@ def test_torch_is_left_out_where_nothing_can_want_it(recipe: Any, functions: Any
 
 @pytest.mark.parametrize(
     ("url", "client"),
-    [("http://h/x.tar", "aiohttp"), ("hf://datasets/o/n/x.parquet", "aiohttp"), ("s3://b/x.tar", "obstore")],
+    [
+        ("http://h/x.tar", "http.client"),
+        ("hf://datasets/o/n/x.parquet", "hub.client"),
+        ("s3://b/x.tar", "objects.store"),
+        ("x.tar", "local"),
+    ],
 )
 def test_the_client_of_the_store_is_imported_once_for_all_workers(url: str, client: str) -> None:
-    assert client in expected_modules(al.from_urls(url), streaming_collate)
-    assert client not in expected_modules(SHARDS, streaming_collate)
+    module = f"asyncloader.stores.{client}"
+    assert module in expected_modules(al.from_urls(url), streaming_collate)
+    assert (module in expected_modules(SHARDS, streaming_collate)) is (client == "local")
 
 
 def test_what_cannot_be_sent_is_not_said_before_workers_start() -> None:
