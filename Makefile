@@ -34,15 +34,15 @@ lint: $(TOOLS)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# Needs nginx, and prints the table that docs/benchmarks.md keeps.
+# Needs nginx, and takes half an hour on a machine with nothing else to do; writes what docs/benchmarks.md keeps.
 bench: $(TOOLS)
-	$(BIN)/python tests/benchmarks/stream_tar.py
+	$(BIN)/python tests/benchmarks/against_peers.py --write docs
 
 # The one server of the tests that is no package of Debian or of Python.
 servers: $(AZURITE)
 
 clean:
-	rm -rf $(VENV) .servers .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .servers .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # The pinned pip first: a new environment's own may be too old to know dependency groups. What builds the
 # package is installed and pinned too, instead of being fetched at whatever version is newest.

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .plan.topology import Topology, get_topology
     from .progress import Receipt
     from .recipes import AsyncIterableDataset, from_iterable, from_urls
+    from .report import Report
     from .stores.policy import NetworkPolicy
     from .torch_kind.split import split
     from .torch_kind.worker_info import WorkerInfo, get_worker_info
@@ -52,6 +53,7 @@ __all__ = [
     "Ragged",
     "RanksError",
     "Receipt",
+    "Report",
     "ShardWriter",
     "Skip",
     "SkipBudgetError",
@@ -95,6 +97,7 @@ _HOME = {
     "Ragged": "blocks",
     "RanksError": "errors",
     "Receipt": "progress",
+    "Report": "report",
     "ShardWriter": "writer",
     "Skip": "ops.skips",
     "SkipBudgetError": "errors",

@@ -63,9 +63,11 @@ class _Noting(Outward):
         elif isinstance(obj, CodeType):
             steps = get_instructions(obj)
             self.modules.update(step.argval for step in steps if step.opname == "IMPORT_NAME")
-        elif isinstance(name := getattr(obj, "__module__", None), str):
+        reduced = super().reducer_override(obj)
+        # What goes by value, such as a lambda, brings nothing of the module that it was defined in.
+        if reduced is NotImplemented and isinstance(name := getattr(obj, "__module__", None), str):
             self.modules.add(name)
-        return super().reducer_override(obj)
+        return reduced
 
 
 class Homeward(cloudpickle.Pickler):  # type: ignore[misc]  # untyped

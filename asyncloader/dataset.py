@@ -24,7 +24,7 @@ from .ops.filter import Filter
 from .ops.filter_batches import FilterBatches
 from .ops.map import Map
 from .ops.map_batches import MapBatches
-from .ops.op import START, Blocks, Lane, Op, Opener, Source
+from .ops.op import START, Blocks, Lane, Op, Opener, Source, stage_of
 from .ops.repeat import Repeat
 from .ops.shuffle import Shuffle
 from .ops.take import Take
@@ -237,7 +237,7 @@ class Dataset:
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         """Run the recipe for one lane from a position on; the loader's side of the recipe."""
-        opener: Opener = self.source.open
+        opener: Opener = partial(_open_source, self.source)
         for number, op in enumerate(self.ops):
             opener = partial(_open_op, op, number, opener)
         return opener(start, lane)
@@ -283,8 +283,12 @@ class Dataset:
         return replace(self, ops=(*self.ops, op))
 
 
+def _open_source(source: Source, start: Position, lane: Lane) -> Blocks:
+    return lane.stopwatch.timed(source.stage, source.open(start, lane))
+
+
 def _open_op(op: Op, number: int, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-    return op.open(upstream, start, replace(lane, operator=number))
+    return lane.stopwatch.timed(stage_of(op), op.open(upstream, start, replace(lane, operator=number)))
 
 
 def _shown(op: Op) -> str:

@@ -26,6 +26,7 @@ from .ops.skips import Skip
 from .options import check_batching
 from .progress import Receipt, Statistics
 from .quantity import as_count
+from .report import Report
 from .torch_kind.iterate import AsyncDoor
 from .torch_private import attributes_at_rest
 
@@ -227,13 +228,12 @@ class DataLoader(Loader[T]):
         return self._kind.statistics()
 
     def receipt(self) -> Receipt:
-        """What the latest iteration of a stream delivered, and what it was to; see ``Receipt``.
-
-        Raises:
-            AttributeError: The dataset is of torch's kinds.
-            RuntimeError: There was no iteration yet.
-        """
+        """What a stream's latest iteration delivered, and what it was to; RuntimeError before the first."""
         return self._kind.receipt(self)
+
+    def report(self) -> Report:
+        """What limits a stream's latest iteration, which may be going on: ``print(loader.report())``."""
+        return self._kind.report(self)
 
     # --- state ---
 

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from .stopwatch import Spent
+
 __all__ = ["NetworkCounts", "ProgressBar", "Receipt", "Statistics", "open_bar"]
 
 
@@ -61,6 +63,8 @@ class Statistics:
         skipped: Samples and shards that ``on_error=Skip(...)`` has passed over in the epoch, also before a
             resume; some may be of batches that are ready and not yet delivered.
         stopped: Whether the pass was ended with batches left, in step with ranks that had no more.
+        spent: Where the time of those went who make the batches, by the number of the worker; 0 without any.
+        first_batch_s: When the first batch came, by ``time.perf_counter()``; None before.
         started_s: When the pass began, by ``time.perf_counter()``.
         ended_s: When it was over, likewise; None before.
     """
@@ -75,12 +79,16 @@ class Statistics:
     worker_restarts: int = 0
     skipped: int = 0
     stopped: bool = False
+    spent: dict[int, Spent] = field(default_factory=dict)
+    first_batch_s: float | None = None
     started_s: float = field(default_factory=time.perf_counter)
     ended_s: float | None = None
     bar: ProgressBar | None = None
 
     def count(self, samples: int, tokens: int, size_bytes: int, since_s: float) -> None:
         """A batch was delivered, which the consumer has waited for since then."""
+        if self.first_batch_s is None:
+            self.first_batch_s = self._now_s()
         self.batches += 1
         self.samples += samples
         self.tokens += tokens
@@ -93,6 +101,11 @@ class Statistics:
         """How many samples of each component are in a batch that was delivered."""
         for name, count in zip(self.components, samples, strict=False):
             self.components[name] += count
+
+    def spend(self, worker: int, spent: Spent) -> None:
+        """What a worker has told of its time."""
+        before = self.spent.get(worker)
+        self.spent[worker] = spent if before is None else before.plus(spent)
 
     def waited(self, since_s: float) -> None:
         """The consumer has waited since then, to this moment or to the end of the pass."""

@@ -34,6 +34,7 @@ from .plan.topology import Topology, World
 from .progress import NetworkCounts
 from .sizes import bytes_of
 from .sources.components import counted_names
+from .stopwatch import BATCHING, COLLATE, RESTING, Spent, Stopwatch
 from .types import Position
 
 __all__ = ["Collated", "Job", "Note", "Turns", "read_lanes"]
@@ -60,6 +61,7 @@ class Note(NamedTuple):
         network: What the process has asked of the network since its note before; None for nothing.
         shortfalls: Every ``take`` that fell short since then.
         skipped: How many samples and shards of the epoch the lane has skipped, and the last error.
+        spent: Where the process's time has gone since it was told before; now and then.
     """
 
     lane: int
@@ -72,6 +74,7 @@ class Note(NamedTuple):
     network: NetworkCounts | None = None
     shortfalls: tuple[Shortfall, ...] = ()
     skipped: tuple[int, str] | None = None
+    spent: Spent | None = None
 
 
 Collated: TypeAlias = Generator[tuple[Any, Note], None, None]
@@ -149,11 +152,17 @@ class Job:
         return Topology(number, self.lane_count, self.world.rank, self.world.size, self.epoch)
 
 
-def read_lanes(job: Job, engine: Engine) -> Collated:
-    """The batches of the lanes, one of each in turn, and a bare note where a lane ends."""
+def read_lanes(job: Job, engine: Engine, stopwatch: Stopwatch) -> Collated:
+    """The batches of the lanes, one of each in turn, and a bare note where a lane ends.
+
+    Args:
+        job: What to read.
+        engine: Where I/O and the user's coroutines run.
+        stopwatch: Of the thread that this runs on.
+    """
     if not job.turns:  # all of them were done when the state was saved
         return
-    budget, lanes = _lanes_of(job, engine)
+    budget, lanes = _lanes_of(job, engine, stopwatch)
     network, shortfalls = lanes[0].network, lanes[0].shortfalls  # of all of them
     skips = {lane.topology.lane: lane.skips for lane in lanes}
     told = NetworkCounts()
@@ -164,6 +173,7 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
             for lane, (number, row) in zip(lanes, job.turns, strict=True)
         }
         for lane in rotation:
+            stopwatch.enter(BATCHING)
             budget.pass_turn(lane)
             made = [next(streams[lane], (None, Note(lane, None)))]
             note = made[0][1]
@@ -180,10 +190,13 @@ def read_lanes(job: Job, engine: Engine) -> Collated:
                 shortfalls.clear()
             else:
                 rotation.advance()
+            stopwatch.enter(RESTING)
+            if (spent := stopwatch.news(at_once=note.position is None)) is not None:
+                note = note._replace(spent=spent._replace(wants_memory=budget.is_exhausted))
             yield made.pop()[0], note  # nothing here holds it meanwhile
 
 
-def _lanes_of(job: Job, engine: Engine) -> tuple[Budget, list[Lane]]:
+def _lanes_of(job: Job, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, list[Lane]]:
     """The lanes of a job, in its order, and the budget that they share."""
     order = [lane for lane, _ in job.turns]
     # A third for the operators that make samples, if there are any.
@@ -201,6 +214,7 @@ def _lanes_of(job: Job, engine: Engine) -> tuple[Budget, list[Lane]]:
         shared={},
         shortfalls=[],
         columns=takes_columns(job.collate_fn),
+        stopwatch=stopwatch,
     )
     return budget, [
         open_lane(job.place(lane), want=job.open_want(), skips=job.open_skips(lane, row.position))
@@ -213,14 +227,15 @@ def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
     try:
         with closing(job.batching.open(job.recipe.open, start, lane)) as batches:
             # No name for a batch here: its samples go while what was made of them is handed on.
-            yield from map(partial(_collate, job, number, tables), batches)
+            yield from map(partial(_collate, job, lane, tables), batches)
     except Exception as error:
         error.add_note(f"in lane {number} of {job.lane_count}, rank {job.world.rank}, epoch {job.epoch}")
         raise
 
 
-def _collate(job: Job, number: int, tables: Tables | None, batch: Batch) -> tuple[Any, Note]:
+def _collate(job: Job, lane: Lane, tables: Tables | None, batch: Batch) -> tuple[Any, Note]:
     block, trail = batch.block, batch.block.trail
+    former = lane.stopwatch.enter(COLLATE)
     try:
         with Heard():
             if isinstance(job.batching, Single):
@@ -231,8 +246,11 @@ def _collate(job: Job, number: int, tables: Tables | None, batch: Batch) -> tupl
     except Exception as error:
         note_batch(error, "collate_fn", trail, len(block))
         raise
+    finally:
+        lane.stopwatch.enter(former)
     components = len(counted_names(job.recipe.source))
     counts = batch.count_components(components) if components else ()
     references = None if tables is None else tables.refer(batch.bases())
     size_bytes = bytes_of(collated)
+    number = lane.topology.lane
     return collated, Note(number, batch.position, batch.samples, size_bytes, batch.tokens, counts, references)

@@ -20,9 +20,10 @@ PACKAGE = Path(asyncloader.__file__).parent
 #: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
-    {"blocks"},  # runs of samples, as rows or columns
+    {"blocks", "stopwatch"},  # runs of samples, as rows or columns; where the time goes
     # Small things that know nobody else: values, and what lies in memory and on disk.
     {"progress", "quantity", "sizes", "texts", "tracebacks"},
+    {"report"},  # the verdict on a pass
     {"dense", "descriptors", "digest", "draft", "lent_memory", "memory", "tensors", "torch_pass"},
     {"torch_private", "by_value"},
     {"plan"},  # pure: who reads what; positions and their saved form

@@ -59,6 +59,11 @@ class Budget:
         left_bytes = self._total_bytes - self._aside_bytes
         return left_bytes if self._read_ahead is None else min(self._read_ahead.size_bytes, left_bytes)
 
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether more would be of use than there is."""
+        return self._read_ahead is not None and self._read_ahead.wants_more
+
     def share_bytes(self, share: float) -> int:
         """What a reader may count on now that has such a share of a lane's."""
         return int(self.allowed_bytes // len(self._places) * share)

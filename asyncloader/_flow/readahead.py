@@ -123,6 +123,11 @@ class ReadAhead:
         self._handed_on_bytes = 0
         self._waited_s = 0.0
 
+    @property
+    def wants_more(self) -> bool:
+        """Whether the cap is all that keeps it from trying more."""
+        return self.size_bytes >= self._most_bytes and not self._calm_rounds
+
     def open(self, now_s: float) -> None:
         """There was an answer. Idempotent."""
         if not self.is_open:

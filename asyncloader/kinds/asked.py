@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+from ..dataset import Dataset
+from ..ops.async_map import AsyncMap
 from ..ops.batching import Batching, FixedSize, Single
+from ..ops.op import stage_of
 from ..ops.skips import Skip
 from ..options import memory_bytes
+from ..report import Setup
+from ..sources.components import leaves_of
+from ..sources.shards import Shards
 from .kind import Loader
 
-__all__ = ["batching_of", "budget_of", "memory_of", "restarts_of"]
+__all__ = ["batching_of", "budget_of", "memory_of", "restarts_of", "setup_of"]
 
 # A cap: three quarters of it in flight are, at 200 ms and 40 MB/s a connection, what one process can decode
-# (tests/benchmarks/far_away.py). Where less is of use, less is taken.
+# (the workload "distance" of tests/benchmarks/against_peers.py). Where less is of use, less is taken.
 _MEMORY_LIMIT = 1 << 30
 
 # As many as accidents explain. Workers that die again and again have a reason, such as too little memory.
@@ -48,3 +55,16 @@ def budget_of(loader: Loader[Any]) -> Skip | None:
     if asked != "raise":
         raise ValueError(f'on_error should be "raise" or al.Skip(...), but got on_error={asked!r}')
     return None
+
+
+def setup_of(loader: Loader[Any], recipe: Dataset) -> Setup:
+    """What advice on its passes has to go by."""
+    sources = leaves_of(recipe)
+    return Setup(
+        num_workers=loader.num_workers,
+        in_order=loader.in_order,
+        concurrency={stage_of(op): op.concurrency for op in recipe.all_ops if hasattr(op, "concurrency")},
+        coroutines=[stage_of(op) for op in recipe.all_ops if isinstance(op, AsyncMap)],
+        processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        caches=any(isinstance(source, Shards) and source.access.cache is not None for source in sources),
+    )

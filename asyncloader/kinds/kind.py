@@ -13,6 +13,7 @@ from ..ops.batching import Batching
 from ..ops.skips import Skip
 from ..plan.topology import process_group, resolve_world
 from ..progress import Receipt, Statistics
+from ..report import Report
 
 __all__ = ["Kind", "Loader"]
 
@@ -101,6 +102,10 @@ class Kind(Protocol):
 
     def receipt(self, loader: Loader[Any]) -> Receipt:
         """What the latest pass delivered; AttributeError if the kind counts nothing."""
+        ...
+
+    def report(self, loader: Loader[Any]) -> Report:
+        """What limits the latest pass; AttributeError if the kind counts nothing."""
         ...
 
     def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:

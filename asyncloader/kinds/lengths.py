@@ -11,10 +11,12 @@ from ..ops.batching import Batching
 from ..plan.counts import Deal, UnknownCount
 from ..plan.lanes import rank_lanes
 from ..plan.topology import World
+from ..progress import Receipt
+from ..run.run import Run
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
 
-__all__ = ["Lengths", "if_empty_of"]
+__all__ = ["Lengths", "if_empty_of", "receipt_of"]
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,23 @@ class Lengths:
     def _of_lanes(self, epoch: int) -> list[float]:
         lanes = tuple(rank_lanes(self.lane_count, self.world))
         return self.recipe.count_samples(Deal(lanes, self.lane_count, epoch, self.recipe.order_seed))
+
+
+def receipt_of(run: Run, lengths: Lengths) -> Receipt:
+    """What a pass delivered, and what it was to."""
+    epoch, statistics = run.cursor.epoch, run.statistics
+    return Receipt(
+        epoch=epoch,
+        batches=run.cursor.batches - run.batches_before,
+        batches_before=run.batches_before,
+        expected_batches=lengths.known_batches(epoch),
+        samples=statistics.samples,
+        expected_samples=lengths.known_samples(epoch),
+        skipped=statistics.skipped,
+        components=dict(statistics.components),
+        is_over=run.exhausted,
+        stopped=statistics.stopped,
+    )
 
 
 def if_empty_of(recipe: Dataset) -> str | None:

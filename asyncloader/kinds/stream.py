@@ -27,6 +27,7 @@ from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar, Receipt, Statistics
 from ..quantity import as_whole
 from ..recipes import AsyncIterableDataset, from_iterable
+from ..report import Report, judge
 from ..run.fleet import Fleet
 from ..run.in_step import keep_in_step
 from ..run.needs import start_server
@@ -38,10 +39,10 @@ from ..sources.components import counted_names
 from ..sources.shards import Shards
 from ..stream import Job
 from ..workers import ForkServer
-from .asked import batching_of, budget_of, memory_of, restarts_of
+from .asked import batching_of, budget_of, memory_of, restarts_of, setup_of
 from .auditing import open_recording
 from .kind import Loader
-from .lengths import Lengths, if_empty_of
+from .lengths import Lengths, if_empty_of, receipt_of
 from .passes import Passes
 
 __all__ = ["StreamKind", "Streamed"]
@@ -169,19 +170,10 @@ class StreamKind:
         run = self._passes.latest
         if run is None:
             raise RuntimeError("there is no receipt before the first iteration, which delivers something")
-        lengths, epoch, statistics = self._lengths(loader), run.cursor.epoch, run.statistics
-        return Receipt(
-            epoch=epoch,
-            batches=run.cursor.batches - run.batches_before,
-            batches_before=run.batches_before,
-            expected_batches=lengths.known_batches(epoch),
-            samples=statistics.samples,
-            expected_samples=lengths.known_samples(epoch),
-            skipped=statistics.skipped,
-            components=dict(statistics.components),
-            is_over=run.exhausted,
-            stopped=statistics.stopped,
-        )
+        return receipt_of(run, self._lengths(loader))
+
+    def report(self, loader: Loader[Any]) -> Report:
+        return judge(self.statistics(), setup_of(loader, self._recipe))
 
     # --- state ---
 

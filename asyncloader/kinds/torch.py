@@ -14,6 +14,7 @@ import torch.utils.data
 
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import Receipt, Statistics
+from ..report import Report
 from ..torch_kind.adapt import for_torch
 from ..torch_kind.iterate import close_torch_iterator
 from ..torch_kind.resuming import Standing
@@ -86,6 +87,9 @@ class TorchKind:
 
     def receipt(self, loader: Loader[Any]) -> Receipt:
         raise self._uncounted("a receipt is given")
+
+    def report(self, loader: Loader[Any]) -> Report:
+        raise self._uncounted("a report is given")
 
     def _uncounted(self, what: str) -> AttributeError:
         return AttributeError(

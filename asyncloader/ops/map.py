@@ -17,7 +17,7 @@ from ..types import Position
 from .checks import check_map
 from .context import MakeContext, given
 from .draws import Calls
-from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
+from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, stage_of
 from .pieces import Pieces
 from .skips import Applied, Attempts, apply
 
@@ -86,7 +86,8 @@ class Map:
         try:
             for block in lane.want.pull(blocks, wanted):
                 for piece in lane.want.pieces(block, most, wanted):
-                    running.append((len(piece), pool.submit(self._apply, fn, piece, lane)))
+                    apply = partial(self._apply, fn, piece, lane)
+                    running.append((len(piece), pool.submit(lane.stopwatch.call, stage_of(self), apply)))
                     outstanding += len(piece)
                     # Twice as many as run, so that none idles while this thread is elsewhere; but of large
                     # samples no more than run, and never more than are wanted.

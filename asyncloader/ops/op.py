@@ -14,6 +14,7 @@ from ..blocks import Block, Place, Trail
 from ..plan.counts import Counter, Deal
 from ..plan.topology import Topology
 from ..progress import NetworkCounts
+from ..stopwatch import Stopwatch
 from ..types import Position
 from .shortfalls import Shortfall
 from .skips import Attempts, Skips
@@ -30,6 +31,7 @@ __all__ = [
     "name_of",
     "note_batch",
     "note_sample",
+    "stage_of",
 ]
 
 START: Position = {}
@@ -129,6 +131,7 @@ class Lane:
         component: Which component of a mixture this is the lane of, behind those of the mixtures around it;
             empty outside of any. Keeps apart what components of one seed draw.
         skips: Counts what is skipped; None where every error is raised.
+        stopwatch: Divides the time of the thread that pulls the stream.
     """
 
     topology: Topology
@@ -145,6 +148,7 @@ class Lane:
     columns: bool = False
     component: tuple[int, ...] = ()
     skips: Skips | None = field(default=None, compare=False)
+    stopwatch: Stopwatch = field(default_factory=Stopwatch, compare=False)
 
     def attempts(self, start: Position, step: object = None) -> Attempts | None:
         """Those of the operator that is opened at ``start``, if errors are skipped."""
@@ -172,6 +176,11 @@ Opener: TypeAlias = Callable[[Position, Lane], Blocks]
 
 class Source(Protocol):
     """Where a recipe's samples come from."""
+
+    @property
+    def stage(self) -> str:
+        """What it is called where time is told: what it does itself, when nothing is waited for."""
+        ...
 
     @property
     def most_lanes(self) -> int | None:
@@ -210,6 +219,13 @@ class Op(Protocol):
     def describe(self) -> Mapping[str, Any]:
         """What makes two operators the same to a saved state, as JSON values."""
         ...
+
+
+def stage_of(op: Op) -> str:
+    """What an operator is called where time is told."""
+    described = op.describe()
+    name = described["op"]
+    return f"{name}({described['fn']})" if "fn" in described else f"{name}()"
 
 
 def name_of(fn: Callable[..., Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Collection, Sequence
 
 from ..errors import SkipBudgetError
 from ..ops.shortfalls import Shortfall, describe_shortfalls
@@ -18,11 +19,13 @@ class Intake:
 
     Args:
         job: Of all lanes of the rank.
-        statistics: Told of all that was asked of the network, and of what was skipped.
+        statistics: Told of all that was asked of the network, of what was skipped, and where time went.
+        makers: The lanes of each worker.
     """
 
-    def __init__(self, job: Job, statistics: Statistics) -> None:
+    def __init__(self, job: Job, statistics: Statistics, makers: Sequence[Collection[int]] = ()) -> None:
         self._statistics = statistics
+        self._makers = {lane: number for number, lanes in enumerate(makers) for lane in lanes}
         self._shortfalls: list[Shortfall] = []
         self._most = None if job.budget is None else job.budget.max
         self._where = {"epoch": job.epoch, "rank": job.world.rank}
@@ -40,6 +43,8 @@ class Intake:
             self._statistics.network.add(note.network)
         if note.skipped is not None:
             self._count(note.lane, *note.skipped)
+        if note.spent is not None:
+            self._statistics.spend(self._makers.get(note.lane, 0), note.spent)
         self._shortfalls += note.shortfalls
         return note.position is not None
 

@@ -13,6 +13,7 @@ from .._flow.engine import Engine
 from .._flow.producer import Producer
 from ..memory import keep_freed_pages, share_arenas
 from ..progress import Statistics
+from ..stopwatch import Stopwatch
 from ..stream import Job, Note, read_lanes
 from .intake import Intake
 
@@ -40,7 +41,7 @@ def stream_in_thread(job: Job, batch_bytes: int, statistics: Statistics, stack: 
     def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
         # At most so many batches, at most so many bytes, whichever comes first.
         least = batch_bytes // _BATCHES_AHEAD
-        with closing(read_lanes(job, engine)) as items:
+        with closing(read_lanes(job, engine, Stopwatch())) as items:
             while _is_asked(asks) and (made := list(islice(items, 1))):
                 size_bytes = max(made[0][1].size_bytes, least)
                 yield made.pop(), size_bytes  # nothing here holds it while it waits

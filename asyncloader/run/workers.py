@@ -20,6 +20,7 @@ from ..progress import Statistics
 from ..seeding import seed_worker
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
+from ..stopwatch import Stopwatch
 from ..stream import Collated, Job, Note, Turns, read_lanes
 from ..tensors import when_torch_is_here
 from ..workers import ForkServer, WorkerPool
@@ -85,7 +86,7 @@ def stream_in_workers(
         Post(worker, pool, replace(job, turns=turns), make, restarts)
         for worker, (turns, make) in enumerate(zip(turns_of, makers, strict=True))
     ]
-    intake = Intake(job, statistics)
+    intake = Intake(job, statistics, dealt)
     stack.callback(intake.warn_of_shortfalls)
     # Batches that are made only when asked for come in turn: asking every worker would make more of them.
     in_turn = setting.in_order or prefetch == 0
@@ -160,12 +161,16 @@ class _WorkerJob:
 
     def __call__(self, shared: tuple[Job, WorkerSetting]) -> Iterator[tuple[Any, Note]]:
         job, setting = shared
-        engine = Engine()
-        batches = _worker_batches(replace(job, turns=self.turns), self.worker, setting, engine)
-        return _Interruptible(batches, engine.stop) if job.recipe.has_context else batches
+        engine, stopwatch = Engine(), Stopwatch()
+        batches = _worker_batches(replace(job, turns=self.turns), self.worker, setting, engine, stopwatch)
+        if job.recipe.has_context:
+            return _Interruptible(batches, stopwatch, engine.stop)
+        return _Timed(batches, stopwatch)
 
 
-def _worker_batches(job: Job, worker: int, setting: WorkerSetting, engine: Engine) -> Collated:
+def _worker_batches(
+    job: Job, worker: int, setting: WorkerSetting, engine: Engine, stopwatch: Stopwatch
+) -> Collated:
     if job.recipe.runs_on_threads:
         share_arenas()
     seed = seed_worker(worker, setting.base_seed)
@@ -179,21 +184,21 @@ def _worker_batches(job: Job, worker: int, setting: WorkerSetting, engine: Engin
     when_torch_is_here(enter)
     if setting.init_fn is not None:
         setting.init_fn(worker)
-    with engine, closing(read_lanes(job, engine)) as items:
+    with engine, closing(read_lanes(job, engine, stopwatch)) as items:
         yield from items
 
 
 @dataclass(frozen=True)
-class _Interruptible:
-    """Collated which the worker need not wait for when the parent lets go: contexts want to be left in time.
+class _Timed:
+    """Collated with the stopwatch of the thread that makes it, for who sends it.
 
     Attributes:
         batches: Made by a worker.
-        let_go: Ends a wait for the next one, from another thread.
+        stopwatch: Told of what else the thread does.
     """
 
     batches: Collated
-    let_go: Callable[[], None]
+    stopwatch: Stopwatch
 
     def __iter__(self) -> Iterator[tuple[Any, Note]]:
         return self
@@ -203,3 +208,14 @@ class _Interruptible:
 
     def close(self) -> None:
         self.batches.close()
+
+
+@dataclass(frozen=True)
+class _Interruptible(_Timed):
+    """Likewise, which the worker need not wait for when the parent lets go: contexts want to be left in time.
+
+    Attributes:
+        let_go: Ends a wait for the next one, from another thread.
+    """
+
+    let_go: Callable[[], None]

@@ -51,6 +51,10 @@ class Composed:
     is_counted: ClassVar[bool] = True
     """Whether a sample is of one component."""
 
+    @property
+    def stage(self) -> str:
+        return self.kind
+
     def lane_of(self, number: int, lane: Lane, share: float) -> tuple[Lane, Portion]:
         """The lane of a component, and its part of the budget.
 

@@ -59,6 +59,10 @@ class Iterables:
 
     most_lanes = None
 
+    @property
+    def stage(self) -> str:
+        return f"from_iterable({self.describe()['iterable']})"
+
     def __repr__(self) -> str:
         return f"Iterables({self.describe()['iterable']})"  # not the samples, which may be in there
 

@@ -24,6 +24,7 @@ from ..ops.skips import Attempts
 from ..plan.counts import Deal, UnknownCount
 from ..plan.cuts import Cut, cut_piece
 from ..plan.pieces import Dealing, Piece, Pieces
+from ..stopwatch import DECODE, STORE
 from ..stores.access import Access
 from ..stores.names import names_digest
 from ..stores.reading.lookahead import Wanted
@@ -123,11 +124,14 @@ class Shards:
             out,
         )
         lane.engine.submit(work, out)
-        blocks = self._blocks_of(cuts(), out, lane, reading)
         # Rows are made with the lock held, so that who wants those would only take turns with the decoder.
         # What is skipped is counted as it comes, on one thread.
         if lane.columns and self._decodes_without_lock and reading.attempts is None:
+            aside = replace(lane, stopwatch=lane.stopwatch.helper())
+            blocks = aside.stopwatch.timed(DECODE, self._blocks_of(cuts(), out, aside, reading))
             blocks = decode_ahead(blocks, lane.budget.claim(lane.topology.lane), out.close)
+        else:
+            blocks = self._blocks_of(cuts(), out, lane, reading)
         with closing(out), closing(blocks):
             yield from blocks
 
@@ -138,9 +142,17 @@ class Shards:
         for nth, shard, cut in cuts:
             url = redact(self.urls[shard])
             reading.nth, reading.sample = nth, cut.first
-            for block in self._decode(shard, cut, shards.receive(), lane, reading.attempts):
+            former = lane.stopwatch.enter(STORE)
+            try:
+                chunks = shards.receive()
+            finally:
+                lane.stopwatch.enter(former)
+            chunks.stopwatch = lane.stopwatch
+            for block in self._decode(shard, cut, chunks, lane, reading.attempts):
                 trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)
                 yield block.follow(NestedTrail(trail, reading.entries(block)))
+
+    stage = DECODE
 
     @property
     def most_lanes(self) -> int:

@@ -26,6 +26,7 @@ from itertools import islice
 from typing import Any, NoReturn
 
 from ..lent_memory import lend
+from ..stopwatch import RESTING, SENDING, Stopwatch
 from ..tensors import when_torch_is_here
 from ..tracebacks import drop_frames
 from ._libc import die_with_parent, keep_freed_memory, name_process
@@ -96,6 +97,7 @@ def _produce(pickled_job: bytes, shared: int | None, outlet: _Outlet, connection
     job: Callable[..., Any] = pickle.loads(pickled_job)
     batches = iter(job() if shared is None else job(load_shared(shared)))
     watch = _Watch(connection, batches)
+    stopwatch = getattr(batches, "stopwatch", None) or Stopwatch()  # a job may tell where its time goes
     try:
         while True:
             # The credit comes first: at most ``prefetch`` batches are made ahead of the consumer.
@@ -110,7 +112,9 @@ def _produce(pickled_job: bytes, shared: int | None, outlet: _Outlet, connection
                 raise
             if not made:
                 return
+            stopwatch.enter(SENDING)
             outlet.send(made.pop(), opened)  # nothing here holds it, so that it goes while it is packed
+            stopwatch.enter(RESTING)
     finally:
         _close(batches)
 

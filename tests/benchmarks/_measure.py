@@ -14,10 +14,11 @@ from pathlib import Path
 
 
 class PeakMemory:
-    """Watches the proportional memory of this process and all its descendants."""
+    """Watches the proportional memory of a process, by default this one, and all its descendants."""
 
-    def __init__(self, every_s: float = 0.2) -> None:
+    def __init__(self, every_s: float = 0.2, pid: int | None = None) -> None:
         self._every_s = every_s
+        self._pid = os.getpid() if pid is None else pid
         self._peak = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -31,7 +32,7 @@ class PeakMemory:
 
     def _watch(self) -> None:
         while not self._ended.wait(self._every_s):
-            self._peak = max(self._peak, sum(map(proportional_bytes, descendants(os.getpid()))))
+            self._peak = max(self._peak, sum(map(proportional_bytes, descendants(self._pid))))
 
 
 def descendants(pid: int) -> Iterator[int]:

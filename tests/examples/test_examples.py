@@ -77,9 +77,9 @@ SAYS = {
         r"map style: 600 samples before, 400 after, each once; the next epoch is the same\n"
         r"iterable: 600 samples before, 400 after, each once\n.*positions of 2 workers.*num_workers=1"
     ),
-    "slow_step.py": (
-        r"waited \d+% of the time, NetworkCounts\(requests=\d+, .*\n"
-        r"shards alone +\d\.\d\d s\nwith decode +\d\.\d\d s\nwith batches +\d\.\d\d s"
+    "slow_loader.py": (
+        r"13 batches, .* the consumer waits \d+% of the time, .*\nmap\(decode\) limits; .*\nnum_workers=.*\n"
+        r"13 batches, .*\n.* limits?; making batches is .*"
     ),
     "stream_object_store.py": (
         r"100 samples, [\d,]+ samples/s, [\d,.]+ MB/s\nNetworkCounts\(requests=4, retries=0, throttled=0"

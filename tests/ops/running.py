@@ -38,6 +38,7 @@ class Listed:
     handed_on: int = 0
 
     most_lanes = None
+    stage = "listed"
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         self.opened.append(lane)

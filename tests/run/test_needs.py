@@ -73,6 +73,7 @@ class Padded(al.Pad):
         (SHARDS, (Padded({"x": 0}), None), True),
         (SHARDS.map(by_value(plain)), (streaming_collate, None), False),
         (SHARDS.map(of_a_module), (streaming_collate, None), True),
+        (SHARDS.map(lambda sample: {**sample}), (streaming_collate, None), False),  # goes by value
         (SHARDS.map(by_value(uses_torch)), (streaming_collate, None), True),
         (SHARDS.map(by_value(imports_torch)), (streaming_collate, None), True),
         (SHARDS.map(by_value(imports_other)), (streaming_collate, None), True),

@@ -19,6 +19,7 @@ from ..._flow.channel import Channel, EndOfChannel
 from ..._flow.clock import Alarm
 from ..._flow.engine import EngineStopped, Scope
 from ...errors import StoreError
+from ...stopwatch import STORE, Stopwatch
 from ...types import Answer, Buffer, Layout, Planning, Span
 from ..network.hedging import Hedges
 from ..store import Body, Store
@@ -52,21 +53,26 @@ class ShardChunks(Channel[Buffer]):
         shard: Whose they are.
         capacity: How many of them may wait here.
         waited: Told how long a thread had to wait for some.
+
+    Attributes:
+        stopwatch: Of the thread that receives them.
     """
 
     def __init__(self, shard: Shard, capacity: int, waited: Callable[[float], object]) -> None:
         super().__init__(capacity)
         self._shard = shard
         self._waited = waited
+        self.stopwatch = Stopwatch()
 
     def receive(self, timeout_s: float | None = None) -> Buffer:
         """See ``Channel.receive``."""
         if len(self):
             return super().receive(timeout_s)
-        began_s = monotonic()
+        began_s, former = monotonic(), self.stopwatch.enter(STORE)
         try:
             return super().receive(timeout_s)
         finally:
+            self.stopwatch.enter(former)
             self._waited(monotonic() - began_s)
 
     @property

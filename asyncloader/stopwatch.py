@@ -1,0 +1,141 @@
+"""Where the time goes of those who make batches: each moment of a thread is of one stage.
+
+A stage costs two readings of a clock for each block and each batch, some tenths of a microsecond, and nothing
+for a sample.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import closing
+from time import perf_counter, thread_time
+from typing import NamedTuple, TypeVar
+
+__all__ = ["BATCHING", "COLLATE", "DECODE", "RESTING", "SENDING", "STORE", "Spent", "Stopwatch"]
+
+T = TypeVar("T")
+
+STORE = "store"
+"""Bytes are waited for."""
+
+DECODE = "decode"
+"""Bytes become samples."""
+
+BATCHING = "batching"
+"""Samples are put together."""
+
+COLLATE = "collate"
+"""A batch is made of them."""
+
+SENDING = "sending"
+"""A worker hands it over."""
+
+RESTING = "resting"
+"""Enough is made ahead: the consumer, or another worker, is waited for."""
+
+# What was spent is told so rarely that telling it costs nothing.
+_TELL_S = 0.1
+
+
+class Spent(NamedTuple):
+    """What one process has spent on making batches.
+
+    Attributes:
+        seconds: By stage: a thread's, so that together they are the time that has passed.
+        calls: Of functions that run on threads of their own, by stage: how long the calls took, all together,
+            and how much of the processor's time.
+        wants_memory: Whether reading further ahead was held up by the limit on memory.
+    """
+
+    seconds: Mapping[str, float]
+    calls: Mapping[str, tuple[float, float]]
+    wants_memory: bool = False
+
+    def plus(self, more: Spent) -> Spent:
+        """Together with what the same process has spent afterwards."""
+        seconds = {stage: self.seconds.get(stage, 0.0) for stage in {**self.seconds, **more.seconds}}
+        for stage, spent_s in more.seconds.items():
+            seconds[stage] += spent_s
+        calls = _summed([*self.calls.items(), *more.calls.items()])
+        return Spent(seconds, calls, more.wants_memory)
+
+
+class Stopwatch:
+    """Divides one thread's time among the stages. Of that thread alone, but for ``call``."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._stage = RESTING
+        self._since_s = self._told_s = perf_counter()
+        self._helpers: list[Stopwatch] = []
+        self._calls: deque[tuple[str, tuple[float, float]]] = deque()
+
+    def enter(self, stage: str) -> str:
+        """The thread is at ``stage`` from now on; gives the stage that it was at, to come back to."""
+        now_s, former = perf_counter(), self._stage
+        self._seconds[former] += now_s - self._since_s
+        self._stage, self._since_s = stage, now_s
+        return former
+
+    def timed(self, stage: str, items: Generator[T, None, None]) -> Generator[T, None, None]:
+        """The same items; whoever waits for one is at ``stage`` meanwhile, if not at one further up."""
+        with closing(items):
+            while True:
+                former = self.enter(stage)
+                try:
+                    made = [item for item in (next(items, None),) if item is not None]
+                finally:
+                    self.enter(former)
+                if not made:
+                    return
+                yield made.pop()  # nothing here holds it meanwhile
+
+    def helper(self) -> Stopwatch:
+        """That of a thread which decodes ahead for this one; while this one waits, its stages are told."""
+        helper = Stopwatch()
+        self._helpers.append(helper)
+        return helper
+
+    def call(self, stage: str, function: Callable[[], T]) -> T:
+        """Call a function, in any thread, and count what it takes beside the stages."""
+        began_s, began_cpu_s = perf_counter(), thread_time()
+        try:
+            return function()
+        finally:
+            self._calls.append((stage, (perf_counter() - began_s, thread_time() - began_cpu_s)))
+
+    def news(self, *, at_once: bool = False) -> Spent | None:
+        """What was spent since it was asked before; None if that is not long ago.
+
+        Args:
+            at_once: Also then.
+        """
+        if not at_once and self._since_s - self._told_s < _TELL_S:
+            return None
+        self.enter(self._stage)
+        self._told_s = self._since_s
+        seconds, self._seconds = self._seconds, defaultdict(float)
+        self._share_out(seconds)
+        calls = _summed(self._calls.popleft() for _ in range(len(self._calls)))
+        return Spent(dict(seconds), calls)
+
+    def _share_out(self, seconds: dict[str, float]) -> None:
+        """Tell the time in which this thread waited for its helpers as what these were at."""
+        theirs = {STORE: 0.0, DECODE: 0.0}
+        for helper in self._helpers:
+            for stage in theirs:
+                theirs[stage] += helper._seconds.get(stage, 0.0)  # as it was when that came to another stage
+        total_s = sum(theirs.values())
+        if total_s:
+            waited_s = seconds.pop(DECODE, 0.0)
+            for stage, spent_s in theirs.items():
+                seconds[stage] += waited_s * spent_s / total_s
+
+
+def _summed(calls: Iterable[tuple[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
+    summed: dict[str, tuple[float, float]] = {}
+    for stage, (took_s, cpu_s) in calls:
+        before_s, before_cpu_s = summed.get(stage, (0.0, 0.0))
+        summed[stage] = before_s + took_s, before_cpu_s + cpu_s
+    return summed

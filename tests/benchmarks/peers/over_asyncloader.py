@@ -1,0 +1,53 @@
+"""asyncloader."""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Which asyncloader imports with its first loop and request; the others have their clients before too.
+import aiohttp  # noqa: F401
+import uvloop  # noqa: F401
+
+import asyncloader as al
+from asyncloader import DataLoader
+
+from .given import BATCH, TINY_BATCH, Source, decode
+from .items import items_of
+
+__all__ = ["images", "lines", "map_style", "parquet", "tar", "tiny_lines", "tiny_tar"]
+
+
+def tar(source: Source) -> Any:
+    bodies = lambda samples: [sample["bin"] for sample in samples]  # noqa: E731
+    return DataLoader(al.from_urls(source.urls), BATCH, num_workers=source.workers, collate_fn=bodies)
+
+
+def images(source: Source) -> Any:
+    recipe = al.from_urls(source.urls).map(decode, concurrency=max(1, source.threads))
+    return DataLoader(recipe, BATCH, num_workers=source.workers)
+
+
+def parquet(source: Source) -> Any:
+    return _tokens(source, source.urls)
+
+
+def lines(source: Source) -> Any:
+    return _tokens(source, [url.replace(".parquet", ".jsonl.zst") for url in source.urls])
+
+
+def _tokens(source: Source, urls: list[str]) -> Any:
+    pad = al.Pad({"tokens": al.PadField(dtype="int32")})
+    return DataLoader(al.from_urls(urls), BATCH, num_workers=source.workers, collate_fn=pad)
+
+
+def tiny_tar(source: Source) -> Any:
+    pairs = lambda samples: [(sample["num"], sample["cls"]) for sample in samples]  # noqa: E731
+    return DataLoader(al.from_urls(source.urls), TINY_BATCH, num_workers=source.workers, collate_fn=pairs)
+
+
+def tiny_lines(source: Source) -> Any:
+    return DataLoader(al.from_urls(source.urls), TINY_BATCH, num_workers=source.workers, collate_fn=list)
+
+
+def map_style(source: Source) -> Any:
+    return DataLoader(items_of(source), TINY_BATCH, num_workers=source.workers)

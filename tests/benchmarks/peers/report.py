@@ -1,0 +1,115 @@
+"""The tables of docs/benchmarks.md, out of the figures in docs/benchmarks.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .rounds import FIGURES, is_reached, median_of, ratio_to, reference_of
+from .rows import Goal, Workload
+from .workloads import WORKLOADS
+
+__all__ = ["BEGIN", "END", "render", "replace_section"]
+
+BEGIN, END = "<!-- against peers: begin -->", "<!-- against peers: end -->"
+
+#: Figure, head of its column, and how it is written.
+_COLUMNS = [
+    ("samples_s", "samples/s", "{:,.0f}"),
+    ("steady_samples_s", "from the first batch", "{:,.0f}"),
+    ("first_s", "first batch, s", "{:.2f}"),
+    ("cpu_s", "CPU, s", "{:.1f}"),
+    ("peak_mb", "peak, MB", "{:,.0f}"),
+]
+_RESUMED = [
+    ("fresh_first_s", "first batch of a fresh start, s", "{:.2f}"),
+    ("first_s", "after half, s", "{:.2f}"),
+    *_COLUMNS[3:],
+]
+_FIGURE_NAMES = {
+    "samples_s": "samples/s",
+    "steady_samples_s": "samples/s from the first batch",
+    "first_s": "first batch",
+    "peak_mb": "peak memory",
+}
+
+
+def render(results: dict[str, Any]) -> str:
+    """All workloads that have results, in the order of the table of workloads."""
+    return "\n\n".join(_workload(WORKLOADS[name], results[name]) for name in WORKLOADS if name in results)
+
+
+def replace_section(document: str, section: str) -> str:
+    """The document with another text between the two marks.
+
+    Raises:
+        ValueError: The marks are not there.
+    """
+    before, begin, rest = document.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"expected the lines {BEGIN!r} and {END!r}; put them where the tables belong")
+    return f"{before}{BEGIN}\n\n{section}\n\n{END}{after}"
+
+
+def _workload(workload: Workload, found: dict[str, Any]) -> str:
+    rows = found["rows"]
+    columns = _RESUMED if workload.resumes else _COLUMNS
+    heads = ["", "", *(head for _, head, _ in columns), "asyncloader to it"]
+    goals = [_goal(goal, rows) for goal in workload.goals if _has(goal, rows)]
+    if goals:
+        goals = ["", "| what is wanted | bound | found | |", "|---|---|---|---|", *goals]
+    rounds = len(rows[0]["runs"])
+    conditions = [
+        f"`{found['command']}`",
+        f"commit {found['commit']}",
+        found["machine"],
+        f"medians of {rounds} rounds" if rounds > 1 else "one round",
+        *([] if found["scale"] == 1 else [f"only {found['scale']:g} of the samples"]),
+    ]
+    return "\n".join(
+        [
+            f"### {workload.title}\n\n{workload.about}\n",
+            f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}",
+            *(_row(row, rows, columns, workload.figure) for row in rows),
+            *goals,
+            f"\n{'; '.join(conditions)}.",
+        ]
+    )
+
+
+def _row(
+    row: dict[str, Any], rows: list[dict[str, Any]], columns: list[tuple[str, str, str]], by: str
+) -> str:
+    wrong = next((run["wrong"] for run in row["runs"] if run["wrong"]), "")
+    if wrong:
+        # Its speed is that of other work.
+        cells = [f"**wrong: {wrong}**", *[""] * len(columns)]
+    else:
+        # A limit comes in one piece, without batches, and what it holds is this program's.
+        of_loaders = {"steady_samples_s", "first_s", "peak_mb"} if row["module"] == "limits" else ()
+        cells = [
+            "" if figure in of_loaders else form.format(median_of(row, figure)) for figure, _, form in columns
+        ]
+        reference = reference_of(row, rows)
+        ratio = None if reference in (None, row) else ratio_to(reference, [row], by)
+        # How many times as good.
+        cells.append("" if ratio is None else f"{ratio if FIGURES[by] else 1 / ratio:.2f}x")
+    return f"| {row['name']} | {row['setting']} | {' | '.join(cells)} |"
+
+
+def _has(goal: Goal, rows: list[dict[str, Any]]) -> bool:
+    """Whether it can be told: without the peers it cannot."""
+    return {goal.row, *goal.others} <= {row["label"] for row in rows}
+
+
+def _goal(goal: Goal, rows: list[dict[str, Any]]) -> str:
+    found, reached = is_reached(goal, rows)
+    if len(goal.others) > 2:
+        beside = f"to the best of {len(goal.others)} others"
+    else:
+        beside = f"to {' or '.join(goal.others)}" if goal.others else "in s"
+    if goal.extra:
+        beside += f", and {goal.extra:g} MB"
+    shown = "-" if found is None else f"{found:.2f}"
+    what = f"{goal.row}: {_FIGURE_NAMES[goal.figure]}, {beside}"
+    return f"| {what} | {goal.bound:.2f} | {shown} | {'reached' if reached else 'missed'} |"

@@ -1,0 +1,167 @@
+"""What ``report()`` says of passes whose bottleneck is known, since it was built in."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from corpus import tar_of
+
+import asyncloader as al
+from asyncloader import testing
+from asyncloader.report import Report
+
+pytestmark = pytest.mark.usefixtures("fork_server")
+
+SHARDS = 24
+LARGE = np.zeros(24 << 20, np.uint8)
+
+
+def busy(seconds: float) -> None:
+    """Work as long, with the interpreter's lock."""
+    end_s = time.thread_time() + seconds
+    while time.thread_time() < end_s:
+        pass
+
+
+def works(sample: Any) -> Any:
+    busy(0.001)
+    return sample
+
+
+async def asks(sample: Any) -> Any:
+    await asyncio.sleep(0.005)
+    return sample
+
+
+def sleeps(sample: Any) -> Any:
+    time.sleep(0.002)
+    return sample
+
+
+def slow_collate(samples: list[Any]) -> int:
+    time.sleep(0.02)
+    return len(samples)
+
+
+def large_batch(samples: list[Any]) -> Any:
+    return LARGE
+
+
+def numbers(count: int = 1_000) -> al.Dataset:
+    return al.from_iterable(lambda topology: topology.split(range(count)))
+
+
+def one_lane_is_slow(topology: al.Topology) -> Iterator[int]:
+    for number in topology.split(range(800)):
+        if topology.lane % 2:
+            time.sleep(0.004)
+        yield number
+
+
+class Case(NamedTuple):
+    """A pass with one bottleneck.
+
+    Attributes:
+        limit: What it is.
+        recipe: Made of the folder with the shards, or of the URL of the server that has them.
+        options: Of the loader.
+        server: That has the shards, if they are read from one.
+        step_s: What the training loop takes for a batch.
+        advice: What the third line speaks of.
+        workers: With how many workers it is one.
+    """
+
+    limit: str
+    recipe: Callable[[str], al.Dataset]
+    options: Mapping[str, Any] = MappingProxyType({})
+    server: Callable[[], AbstractContextManager[testing.Server]] | None = None
+    step_s: float = 0.0
+    advice: str = ""
+    workers: tuple[int, ...] = (0, 2)
+
+
+def serve(
+    *faults: testing.Fault, rate: float | None = None, latency_s: float = 0.0, shards: int = SHARDS
+) -> Any:
+    """A server of tars of 2 MB."""
+    body = tar_of(20, 100_000)
+    return lambda: testing.serve(
+        {f"{n}.tar": body for n in range(shards)}, faults, rate_bytes_s=rate, latency_s=latency_s
+    )
+
+
+def tars(url: str, **options: Any) -> al.Dataset:
+    return al.from_urls(f"{url}/{{0..{SHARDS - 1}}}.tar", **options)
+
+
+CASES = {
+    "slow consumer": Case("consumer", lambda folder: numbers(), step_s=0.02),
+    "slow store": Case("store", tars, server=serve(rate=4e6), advice="num_workers"),
+    "slow decoding": Case("decode", lambda folder: al.from_urls(f"{folder}/*.jsonl"), {"collate_fn": len}),
+    "slow function": Case("map(works)", lambda folder: numbers().map(works), advice="num_workers=|make it"),
+    "function with the lock": Case(
+        "map(works)", lambda folder: numbers().map(works, concurrency=4), advice="lock|raise"
+    ),
+    "function that waits": Case(
+        "map(sleeps)", lambda folder: numbers(2_000).map(sleeps, concurrency=2), advice="raise concurrency"
+    ),
+    "slow coroutine": Case(
+        "map(asks)", lambda folder: numbers(2_000).map(asks, concurrency=8), advice="raise concurrency"
+    ),
+    "slow filter": Case("filter(works)", lambda folder: numbers().filter(works)),
+    "slow collate_fn": Case("collate", lambda folder: numbers(), {"collate_fn": slow_collate}),
+    "large batches": Case("transport", lambda folder: numbers(), {"collate_fn": large_batch}, workers=(2,)),
+    "unbalanced lanes": Case(
+        "lanes", lambda folder: al.from_iterable(one_lane_is_slow), advice="in_order", workers=(2,)
+    ),
+    "a server that refuses": Case(
+        "server", tars, server=serve(testing.Status(503, retry_after=0.3, after=4, times=8), rate=8e6)
+    ),
+    "little memory": Case(
+        "memory_limit", tars, {"memory_limit": 16 << 20}, server=serve(rate=3e6, latency_s=0.02)
+    ),
+    "a cold cache": Case("cache", lambda url: tars(url, cache_dir=CACHE[0]), server=serve(rate=8e6)),
+}
+
+CACHE: list[Path] = []
+"""The folder of the test that runs."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lines")
+    for shard in range(SHARDS):
+        lines = (json.dumps({"n": n, "tokens": list(range(1_000))}) + "\n" for n in range(400))
+        (folder / f"{shard}.jsonl").write_text("".join(lines))
+    return folder
+
+
+def report_of(case: Case, workers: int, folder: Path) -> Report:
+    with case.server() if case.server is not None else nullcontext() as server:
+        recipe = case.recipe(str(folder) if server is None else server.url)
+        with al.DataLoader(recipe, **{"batch_size": 16, "num_workers": workers, **case.options}) as loader:
+            for _ in loader:
+                time.sleep(case.step_s)
+            return loader.report()
+
+
+@pytest.mark.parametrize(
+    ("name", "workers"), [(name, workers) for name, case in CASES.items() for workers in case.workers]
+)
+def test_the_bottleneck_is_named(name: str, workers: int, folder: Path, tmp_path: Path) -> None:
+    CACHE[:] = [tmp_path]
+    case = CASES[name]
+    report = report_of(case, workers, folder)
+    print(report)
+    assert report.limit == case.limit, str(report)
+    assert any(part in report.lines[2] for part in case.advice.split("|")), str(report)
+    assert sum(report.shares.values()) == pytest.approx(1.0)

@@ -1,0 +1,121 @@
+"""Each moment of a thread is of one stage, and nothing is told twice."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Generator
+
+import pytest
+
+from asyncloader.stopwatch import COLLATE, DECODE, RESTING, STORE, Spent, Stopwatch
+
+SOON_S = 0.02
+
+
+class Block:
+    """Something that can be referred to weakly."""
+
+
+def blocks(stopwatch: Stopwatch, count: int) -> Generator[Block, None, None]:
+    for _ in range(count):
+        former = stopwatch.enter(STORE)
+        time.sleep(SOON_S)
+        stopwatch.enter(former)
+        time.sleep(SOON_S)
+        yield Block()
+
+
+def test_a_stage_is_told_without_those_further_up() -> None:
+    stopwatch = Stopwatch()
+    began_s = time.perf_counter()
+    outer = stopwatch.timed("map(f)", stopwatch.timed(DECODE, blocks(stopwatch, 3)))
+    for _ in outer:
+        time.sleep(SOON_S)
+    spent = stopwatch.news(at_once=True)
+    took_s = time.perf_counter() - began_s
+    assert spent is not None
+    assert all(spent.seconds[stage] >= 3 * SOON_S for stage in (STORE, DECODE, RESTING))
+    assert spent.seconds["map(f)"] < SOON_S
+    assert sum(spent.seconds.values()) == pytest.approx(took_s, abs=SOON_S)
+
+
+def test_news_are_told_now_and_then_and_each_once() -> None:
+    stopwatch = Stopwatch()
+    stopwatch.enter(COLLATE)
+    assert stopwatch.news() is None
+    first = stopwatch.news(at_once=True)
+    time.sleep(0.15)
+    stopwatch.enter(RESTING)
+    second = stopwatch.news()
+    assert first is not None and second is not None
+    assert second.seconds[COLLATE] >= 0.15 > first.seconds.get(COLLATE, 0.0)
+    assert first.plus(second).seconds[COLLATE] == first.seconds.get(COLLATE, 0.0) + second.seconds[COLLATE]
+
+
+def test_nothing_is_held_while_it_is_made_use_of_and_closing_closes() -> None:
+    closed = []
+
+    def items() -> Generator[Block, None, None]:
+        try:
+            yield Block()
+            yield Block()
+        finally:
+            closed.append(True)
+
+    timed = Stopwatch().timed(DECODE, items())
+    held = weakref.ref(next(timed))
+    gc.collect()
+    assert held() is None
+    timed.close()
+    assert closed == [True]
+
+
+def test_an_error_leaves_its_stage() -> None:
+    def fails() -> Generator[Block, None, None]:
+        yield Block()
+        raise ValueError
+
+    stopwatch = Stopwatch()
+    timed = stopwatch.timed(DECODE, fails())
+    next(timed)
+    with pytest.raises(ValueError):
+        next(timed)
+    assert stopwatch.enter(COLLATE) == RESTING
+
+
+def test_waiting_for_a_helper_is_told_as_what_it_does() -> None:
+    """A decoder's thread that waits for bytes for three parts of four is a store that is slow."""
+    stopwatch = Stopwatch()
+    helper = stopwatch.helper()
+
+    def decode() -> None:
+        for stage, seconds in ((STORE, 0.15), (DECODE, 0.05), (RESTING, 0.0)):
+            helper.enter(stage)
+            time.sleep(seconds)
+
+    thread = threading.Thread(target=decode)
+    stopwatch.enter(DECODE)
+    thread.start()
+    thread.join()
+    spent = stopwatch.news(at_once=True)
+    assert spent is not None
+    assert 2 < spent.seconds[STORE] / spent.seconds[DECODE] < 4
+
+
+def test_calls_in_threads_are_counted_beside_the_stages() -> None:
+    stopwatch = Stopwatch()
+    threads = [
+        threading.Thread(target=stopwatch.call, args=("map(f)", lambda: time.sleep(0.05))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    spent = stopwatch.news(at_once=True)
+    assert spent is not None
+    took_s, cpu_s = spent.calls["map(f)"]
+    assert took_s >= 0.2 > cpu_s
+    assert spent.plus(Spent({}, spent.calls)).calls["map(f)"] == (2 * took_s, 2 * cpu_s)
