@@ -67,8 +67,10 @@ def by_transport() -> Reducers:
 
 def _reduce_tensor(tensor: torch.Tensor) -> Any:
     shared = SHARING[torch.Tensor]
-    # torch refuses what has a graph. The storage is asked, which takes a tenth of the time.
-    if tensor.requires_grad or tensor.layout != torch.strided or tensor.untyped_storage().is_shared():
+    if tensor.requires_grad or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+        return shared(tensor)  # which refuses what has a graph
+    # Not the tensor, which takes ten times as long to say so.
+    if tensor.untyped_storage().is_shared():
         return shared(tensor)
     return reduce_tensor(tensor, otherwise=shared)
 

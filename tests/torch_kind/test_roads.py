@@ -22,6 +22,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import IterableDataset
+from torch.utils.data._utils.collate import default_collate_fn_map
 from waiting import until
 
 import asyncloader as al
@@ -189,6 +190,17 @@ def test_torchs_collation_gives_in_a_worker_what_torchs_worker_gives() -> None:
     torchs = TORCH(Outcomes(), None, num_workers=1, collate_fn=whole)
     for got, expected in zip(ours, torchs, strict=True):
         assert_same(got, expected)
+
+
+def count_them(numbers: Any, *, collate_fn_map: Any = None) -> Any:
+    return len(numbers)
+
+
+def test_a_users_rules_of_collation_stay_in_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    for kind in (int, torch.Tensor):
+        monkeypatch.setitem(default_collate_fn_map, kind, count_them)
+    loader = al.DataLoader(Images(8), 4, num_workers=1, multiprocessing_context="fork")
+    assert list(loader) == [[4, 4]] * 2
 
 
 class Conjugates:
