@@ -235,7 +235,7 @@ def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
 
 def _collate(job: Job, lane: Lane, tables: Tables | None, batch: Batch) -> tuple[Any, Note]:
     block, trail = batch.block, batch.block.trail
-    former = lane.stopwatch.enter(COLLATE)
+    lane.stopwatch.enter(COLLATE)  # what comes next is of another stage
     try:
         with Heard():
             if isinstance(job.batching, Single):
@@ -246,8 +246,6 @@ def _collate(job: Job, lane: Lane, tables: Tables | None, batch: Batch) -> tuple
     except Exception as error:
         note_batch(error, "collate_fn", trail, len(block))
         raise
-    finally:
-        lane.stopwatch.enter(former)
     components = len(counted_names(job.recipe.source))
     counts = batch.count_components(components) if components else ()
     references = None if tables is None else tables.refer(batch.bases())
