@@ -63,6 +63,9 @@ class Statistics:
         skipped: Samples and shards that ``on_error=Skip(...)`` has passed over in the epoch, also before a
             resume; some may be of batches that are ready and not yet delivered.
         stopped: Whether the pass was ended with batches left, in step with ranks that had no more.
+        undelivered_batches: How many of these were ready then; the rank may have had more that were not
+            made yet.
+        undelivered_samples: In those batches.
         spent: Where the time of those went who make the batches, by the number of the worker; 0 without any.
         first_batch_s: When the first batch came, by ``time.perf_counter()``; None before.
         started_s: When the pass began, by ``time.perf_counter()``.
@@ -79,6 +82,8 @@ class Statistics:
     worker_restarts: int = 0
     skipped: int = 0
     stopped: bool = False
+    undelivered_batches: int = 0
+    undelivered_samples: int = 0
     spent: dict[int, Spent] = field(default_factory=dict)
     first_batch_s: float | None = None
     started_s: float = field(default_factory=time.perf_counter)
@@ -161,6 +166,9 @@ class Receipt:
         components: Samples of each component of a mixture, by its name; empty for other recipes.
         is_over: Whether the pass was read to its end.
         stopped: Whether it was ended with batches left, in step with ranks that had no more.
+        undelivered_batches: How many of these were ready then, at least: what was not made yet is counted by
+            ``expected_batches``, where that is known.
+        undelivered_samples: In those batches.
     """
 
     epoch: int
@@ -173,6 +181,8 @@ class Receipt:
     components: Mapping[str, int]
     is_over: bool
     stopped: bool
+    undelivered_batches: int
+    undelivered_samples: int
 
 
 def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> Any:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Sequence, Sized
+from itertools import groupby
+from operator import itemgetter
 from urllib.parse import urlsplit
 
 from .formats import compression_suffixes, format_of, formats, has_format, known_suffixes
 from .stores.braces import Braces, has_unclosed_brace
 from .stores.names import ShardNames
+from .stores.runs import NameRun, runs_of
 from .stores.schemes import SCHEMES
 from .stores.urls import WEB, local_path, redact, scheme_of, suffix_path
 from .texts import RunLengths
@@ -35,23 +38,29 @@ def check_names(names: Iterable[str]) -> None:
         ValueError: An unclosed brace, a glob of a web server, or what only WebDataset or fsspec understands:
             a command (``pipe:``), or URLs joined by ``::``.
     """
-    for name in names:
-        if "::" in name or _PIPE.match(name) is not None:
-            _check_webdataset(name)
-        if "{" not in name and "*" not in name:
-            continue
-        scheme = scheme_of(name)
-        if has_unclosed_brace(redact(name) if scheme.is_web else name.replace("[{]", "")):
-            literal = "%7B" if scheme.is_web or (scheme.is_local and "://" in name) else "[{]"
-            raise ValueError(
-                f"{redact(name)!r} has a brace that is not closed: a range is written {{000..127}}, "
-                f"a brace of the name itself {literal}"
-            )
-        if scheme.is_web and "*" in suffix_path(name):
-            raise ValueError(
-                f"{redact(name)!r} is a glob, and web servers cannot be listed: name the shards by a range "
-                "such as train-{000..127}.tar or in a list; a star of the name itself is written %2A"
-            )
+    for run in runs_of(names):
+        if run.has(("::", "{", "*")) or "pipe:" in run.lines.lower():
+            for name in run.names:
+                _check_name(name)
+
+
+def _check_name(name: str) -> None:
+    if "::" in name or _PIPE.match(name) is not None:
+        _check_webdataset(name)
+    if "{" not in name and "*" not in name:
+        return
+    scheme = scheme_of(name)
+    if has_unclosed_brace(redact(name) if scheme.is_web else name.replace("[{]", "")):
+        literal = "%7B" if scheme.is_web or (scheme.is_local and "://" in name) else "[{]"
+        raise ValueError(
+            f"{redact(name)!r} has a brace that is not closed: a range is written {{000..127}}, "
+            f"a brace of the name itself {literal}"
+        )
+    if scheme.is_web and "*" in suffix_path(name):
+        raise ValueError(
+            f"{redact(name)!r} is a glob, and web servers cannot be listed: name the shards by a range "
+            "such as train-{000..127}.tar or in a list; a star of the name itself is written %2A"
+        )
 
 
 def check_prefix(pattern: str, shards: Sequence[str], *, format: str | None) -> None:
@@ -97,16 +106,17 @@ def formats_of(shards: Iterable[str], format: str | None) -> RunLengths:
     if format is not None:
         return RunLengths([(format, len(shards) if isinstance(shards, Sized) else sum(1 for _ in shards))])
     formats = _Formats()
-    if not isinstance(shards, ShardNames):
-        return RunLengths.of(map(formats.of, shards))
-    # What stands behind the braces is the end of all names of the pattern.
-    runs: list[tuple[str, int]] = []
-    for part in shards.parts:
+    found: list[tuple[str, int]] = []
+    for part in shards.parts if isinstance(shards, ShardNames) else (shards,):
+        # What stands behind the braces is the end of all names of the pattern.
         if isinstance(part, Braces) and has_format(behind := suffix_path(part.pattern).rpartition("}")[2]):
-            runs.append((format_of(behind), len(part)))
+            found.append((format_of(behind), len(part)))
         else:
-            runs += RunLengths.of(map(formats.of, part)).runs
-    return RunLengths(runs)
+            for run in runs_of(part):
+                found += formats.of_run(run)
+    return RunLengths(
+        (format, sum(count for _, count in same)) for format, same in groupby(found, key=itemgetter(0))
+    )
 
 
 class _Formats:
@@ -115,18 +125,30 @@ class _Formats:
     def __init__(self) -> None:
         self._known: dict[str, str] = {}
 
+    def of_run(self, run: NameRun) -> Sequence[tuple[str, int]]:
+        """The formats of names in a row, each with how many have it."""
+        first = run.names[0]
+        if run.folder and not run.has("?#") and run.all_end_with(_suffixes(first)):
+            return [(self.of(first), len(run.names))]
+        return RunLengths.of(map(self.of, run.names)).runs
+
     def of(self, shard: str) -> str:
         path = shard
         if "?" in shard or "#" in shard or shard.rfind("/") <= shard.find("://") + 2:
             path = suffix_path(shard)  # else there is a path at the end, and what is before it does no harm
-        last = path.rfind(".")
-        if path[last:].lower() in compression_suffixes:
-            last = path.rfind(".", 0, last)
-        suffix = path[last:]
+        suffix = _suffixes(path)
         known = self._known.get(suffix)
         if known is None:
             known = self._known[suffix] = _format_of(shard)
         return known
+
+
+def _suffixes(path: str) -> str:
+    """What stands behind the last dot of a path, and the compression behind that, with the dots."""
+    last = path.rfind(".")
+    if path[last:].lower() in compression_suffixes:
+        last = path.rfind(".", 0, last)
+    return path[last:]
 
 
 def _format_of(shard: str) -> str:

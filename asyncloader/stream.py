@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ._flow.budget import Budget
 from ._flow.engine import Engine
 from ._flow.readahead import ReadAhead
+from .audit.rows import LeftSamples
 from .blocks import References, Tables
 from .collate.block import collate_block, takes_columns
 from .dataset import Dataset
@@ -23,6 +24,7 @@ from .lent_memory import borrowing
 from .ops.async_map import AsyncMap
 from .ops.batching import Batch, Batching, Single
 from .ops.heard import Heard
+from .ops.left_out import LeavesOut
 from .ops.map import Map
 from .ops.map_batches import MapBatches
 from .ops.op import Lane, Want, note_batch
@@ -61,6 +63,7 @@ class Note(NamedTuple):
         network: What the process has asked of the network since its note before; None for nothing.
         shortfalls: Every ``take`` that fell short since then.
         skipped: How many samples and shards of the epoch the lane has skipped, and the last error.
+        left_out: What operators have left out since the lane's note before, in a pass that is audited.
         spent: Where the process's time has gone since it was told before; now and then.
     """
 
@@ -74,6 +77,7 @@ class Note(NamedTuple):
     network: NetworkCounts | None = None
     shortfalls: tuple[Shortfall, ...] = ()
     skipped: tuple[int, str] | None = None
+    left_out: tuple[LeftSamples, ...] = ()
     spent: Spent | None = None
 
 
@@ -165,6 +169,7 @@ def read_lanes(job: Job, engine: Engine, stopwatch: Stopwatch) -> Collated:
     budget, lanes = _lanes_of(job, engine, stopwatch)
     network, shortfalls = lanes[0].network, lanes[0].shortfalls  # of all of them
     skips = {lane.topology.lane: lane.skips for lane in lanes}
+    leaves_out = {lane.topology.lane: lane.leaves_out for lane in lanes}
     told = NetworkCounts()
     rotation = job.rotation()
     with ExitStack() as stack:
@@ -184,6 +189,8 @@ def read_lanes(job: Job, engine: Engine, stopwatch: Stopwatch) -> Collated:
             skipped = skips[lane]
             if skipped is not None and skipped.count:
                 note = note._replace(skipped=(skipped.count, skipped.last))
+            if (left_out := leaves_out[lane]) is not None and left_out:
+                note = note._replace(left_out=left_out.take())
             if note.position is None:
                 rotation.mark_dry()
                 note = note._replace(shortfalls=tuple(shortfalls))
@@ -217,7 +224,12 @@ def _lanes_of(job: Job, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, l
         stopwatch=stopwatch,
     )
     return budget, [
-        open_lane(job.place(lane), want=job.open_want(), skips=job.open_skips(lane, row.position))
+        open_lane(
+            job.place(lane),
+            want=job.open_want(),
+            skips=job.open_skips(lane, row.position),
+            leaves_out=LeavesOut() if job.is_audited else None,
+        )
         for lane, row in job.turns
     ]
 

@@ -224,6 +224,18 @@ def test_packed_texts_are_what_was_packed(texts: list[str], data: st.DataObject)
     assert packed.take(np.array(rows, np.int64)) == [texts[row] for row in rows]
 
 
+@given(st.lists(st.text("ab\0é", max_size=4), max_size=6), st.data())
+def test_packed_texts_are_compared_as_texts_are(texts: list[str], data: st.DataObject) -> None:
+    packed = PackedTexts.of(texts)
+    first, stop = (data.draw(st.integers(0, len(texts))) for _ in range(2))
+    asked = [text if data.draw(st.booleans()) else data.draw(st.text("ab")) for text in texts[first:stop]]
+    assert packed.stand_at(first, asked) == (texts[first : first + len(asked)] == asked)
+    assert not packed.stand_at(first, [*texts[first:], "beyond"])
+    assert not packed.is_rising() or texts == sorted({*texts})
+    plain = sorted({text for text in texts if text and not text.endswith("\0")})
+    assert PackedTexts.of(plain).is_rising()
+
+
 # --- places ---
 
 
@@ -279,7 +291,7 @@ def test_places_are_found_in_any_order_whatever_their_hashes(
     @given(_PLACES, _PLACES)
     def check(listed: list[str], wanted: list[str]) -> None:
         def index_of(places: list[str]) -> PlaceIndex:
-            return PlaceIndex(lambda rows: [places[row] for row in rows.tolist()], len(places))
+            return PlaceIndex(PackedTexts.of(places))
 
         first_of: dict[str, int] = {}
         repeated = [

@@ -19,7 +19,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; 0 if every epoch is proved, 1 if one is not, 2 for a wrong call."""
     asked = _parser().parse_args(arguments)
     try:
-        verdicts = verify_audit(asked.paths, epoch=asked.epoch, manifest=asked.manifest)
+        verdicts = verify_audit(
+            asked.paths, epoch=asked.epoch, manifest=asked.manifest, left_out=asked.left_out
+        )
     except (OSError, ValueError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -42,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--manifest", metavar="PATH", help="says how many samples shards have, if the loader did not know"
     )
+    parser.add_argument("--left-out", action="store_true", help="name what filters and drop_last left out")
     parser.add_argument("--json", action="store_true", help="print the verdicts as JSON")
     return parser
 

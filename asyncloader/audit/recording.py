@@ -8,13 +8,14 @@ was delivered after its last state, and comes again.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import BinaryIO
 
 from ..blocks import MOST_TABLES, Indices, Origin, References, Table, resolve
 from ..plan.order import draw_order
-from .rows import Begin, End, LaneRow, format_row, runs_of
+from .rows import Begin, End, LaneRow, LeftOut, LeftSamples, format_row, runs_of
 
 __all__ = ["Recording"]
 
@@ -34,6 +35,15 @@ class _Lane:
     batches: int = 0
     tables: dict[int, Table] = field(default_factory=dict)
     runs: list[list[int]] = field(default_factory=list)
+    left_out: dict[tuple[str, Origin], list[Indices]] = field(default_factory=dict)
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self.batches or self.left_out)
+
+    def leave_out(self, left_out: Iterable[LeftSamples]) -> None:
+        for by, origin, samples in left_out:
+            self.left_out.setdefault((by, origin), []).append(samples)
 
     def add(self, references: References) -> None:
         self.batches += 1
@@ -59,10 +69,11 @@ class _Lane:
                 by_origin.setdefault(origin, []).append(samples)
         told = [(origin, runs_of(parts)) for origin, parts in by_origin.items()]
         first, stop = self.first, self.first + self.batches
-        self.first, self.batches, self.runs = stop, 0, []
+        left_out = [LeftOut(by, origin, runs_of(parts)) for (by, origin), parts in self.left_out.items()]
+        self.first, self.batches, self.runs, self.left_out = stop, 0, [], {}
         while len(self.tables) > MOST_TABLES:
             del self.tables[next(iter(self.tables))]
-        return LaneRow(id, lane, first, stop, told)
+        return LaneRow(id, lane, first, stop, told, left_out)
 
 
 class Recording:
@@ -92,10 +103,15 @@ class Recording:
             raise
         self._flushed_s = perf_counter()
 
-    def delivered(self, lane: int, references: References) -> None:
-        """The consumer was given a batch of ``lane``."""
+    def delivered(self, lane: int, references: References, left_out: Iterable[LeftSamples] = ()) -> None:
+        """The consumer was given a batch of ``lane``, before which operators have left samples out."""
         self._lanes[lane].add(references)
+        self._lanes[lane].leave_out(left_out)
         self._batches += 1
+
+    def left_at_end(self, lane: int, left_out: Iterable[LeftSamples]) -> None:
+        """All batches of a lane were delivered, and operators have left samples out behind the last one."""
+        self._lanes[lane].leave_out(left_out)
 
     def flush_if_due(self, now_s: float) -> None:
         """Write what has gathered, if the last time was long ago; ``now_s`` is of ``time.perf_counter()``."""
@@ -106,7 +122,7 @@ class Recording:
         """Write what has gathered: what a state that is saved now says was delivered must be on disk."""
         if self._owner != os.getpid() or self._file.closed:
             return
-        rows = [lane.row(self._id, number) for number, lane in self._lanes.items() if lane.batches]
+        rows = [lane.row(self._id, number) for number, lane in self._lanes.items() if lane.has_news]
         if rows:
             self._append("".join(map(format_row, rows)))
         self._batches = 0

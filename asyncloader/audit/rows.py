@@ -5,11 +5,13 @@ how many batches were delivered before, then come rows of lanes, then a row of i
 
     {"pass": {"id": "9f2c", "began": 1766500000.0, "epoch": 0, "rank": 0, "world_size": 2,
               "workers": 4, "lanes": {"0": 0, "2": 0}, "all_lanes": [0, 2]}}
-    {"pass": "9f2c", "lane": 2, "batches": [0, 12], "samples": [[[], 5, 0, [0, 96]], ...]}
+    {"pass": "9f2c", "lane": 2, "batches": [0, 12], "samples": [[[], 5, 0, [0, 96]], ...],
+     "left_out": [["filter(is_long)", [], 5, 0, [96, 98]], ...]}
     {"pass": "9f2c", "end": {"stopped": false}}
 
 ``"samples"`` names a component, a shard by its number, a repetition, and the samples as starts and stops in
-turn. They are in order, and one that was delivered twice is there twice.
+turn. They are in order, and one that was delivered twice is there twice. ``"left_out"`` is there if operators
+have left any out meanwhile, each behind who did; one that was left out again after a restart is there again.
 """
 
 from __future__ import annotations
@@ -24,7 +26,21 @@ from numpy.typing import NDArray
 
 from ..blocks import Indices, Origin
 
-__all__ = ["AuditRow", "Begin", "End", "LaneRow", "format_row", "parse_row", "runs_of"]
+__all__ = [
+    "AuditRow",
+    "Begin",
+    "End",
+    "LaneRow",
+    "LeftOut",
+    "LeftSamples",
+    "format_row",
+    "parse_row",
+    "runs_of",
+]
+
+
+LeftSamples: TypeAlias = tuple[str, Origin, Indices]
+"""An operator, and samples of a shard that it has left out."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +57,7 @@ class Begin:
         lanes: Those that are read, with how many batches of each were delivered before.
         all_lanes: Those of the rank, with those that had ended before.
         leaves_out: What in the recipe may be why a sample does not come.
+        tells: Which of these say of each sample that they leave it out.
     """
 
     id: str
@@ -52,6 +69,21 @@ class Begin:
     lanes: Mapping[int, int]
     all_lanes: Sequence[int]
     leaves_out: Sequence[str] = ()
+    tells: Sequence[str] = ()
+
+
+class LeftOut(NamedTuple):
+    """Samples that an operator has left out.
+
+    Attributes:
+        by: The operator.
+        origin: Their shard.
+        runs: Starts and stops in turn.
+    """
+
+    by: str
+    origin: Origin
+    runs: Sequence[int]
 
 
 class LaneRow(NamedTuple):
@@ -63,6 +95,8 @@ class LaneRow(NamedTuple):
         first: How many of its batches came before.
         stop: How many there were then.
         samples: By shard, as starts and stops in turn.
+        left_out: What operators have left out before the last of these batches was made, or, in a row of no
+            batches, before the lane's end.
     """
 
     id: str
@@ -70,6 +104,7 @@ class LaneRow(NamedTuple):
     first: int
     stop: int
     samples: Sequence[tuple[Origin, Sequence[int]]]
+    left_out: Sequence[LeftOut] = ()
 
 
 class End(NamedTuple):
@@ -96,6 +131,8 @@ def format_row(row: AuditRow) -> str:
     elif isinstance(row, LaneRow):
         samples = [[origin.component, origin.number, origin.repetition, runs] for origin, runs in row.samples]
         written = {"pass": row.id, "lane": row.lane, "batches": [row.first, row.stop], "samples": samples}
+        if row.left_out:
+            written["left_out"] = [[by, *origin, runs] for by, origin, runs in row.left_out]
     else:
         written = {"pass": row.id, "end": {"stopped": row.stopped}}
     return json.dumps(written, separators=(",", ":")) + "\n"
@@ -121,8 +158,12 @@ def parse_row(line: str) -> AuditRow | None:
             (Origin(tuple(component), number, repetition), runs)
             for component, number, repetition, runs in written["samples"]
         ]
+        left_out = [
+            LeftOut(by, Origin(tuple(component), number, repetition), runs)
+            for by, component, number, repetition, runs in written.get("left_out", ())
+        ]
         first, stop = written["batches"]
-        return LaneRow(written["pass"], written["lane"], first, stop, samples)
+        return LaneRow(written["pass"], written["lane"], first, stop, samples, left_out)
     except (AttributeError, LookupError, TypeError, ValueError):
         raise ValueError(f"expected a row of an audit, found {line.strip()[:80]!r}") from None
 

@@ -1,19 +1,21 @@
 """Says of an epoch whether each sample was delivered once; what was not, how often and by whom. Pure.
 
 What can be proved depends on what is known. Where the counts of all shards are, a sample that is lacking is
-named. Without, it is proved that none came twice and that there is no hole between those that came.
+named. Without, it is proved that none came twice and that there is no hole between those that came. A sample
+that an operator says it has left out is not lacking; of operators that cannot say which ones they leave out,
+only the number is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..blocks import Origin
+from .accounts import Runs, delivered_runs, left_out_runs, with_runs
 from .contents import Contents, Part
 from .reading import LaneLog, Pass, logs_of
 
@@ -25,7 +27,8 @@ class Finding:
     """Samples that were not delivered once.
 
     Attributes:
-        what: ``"twice"``, ``"never"``, or ``"beyond"`` the samples that the shard has.
+        what: ``"twice"``, ``"never"``, or ``"beyond"`` the samples that the shard has; or ``"left out"`` by
+            an operator, which is no fault.
         component: The name of the mixture's component; empty outside of any.
         shard: Its URL or path; of a source without shards, its lane.
         repetition: Of the data within the epoch.
@@ -33,9 +36,10 @@ class Finding:
         stop: Behind the last; None if it is not known how many there are.
         ranks: Who delivered them.
         lanes: In which lanes.
+        by: Who has left them out.
     """
 
-    what: Literal["twice", "never", "beyond"]
+    what: Literal["twice", "never", "beyond", "left out"]
     component: str
     shard: str
     repetition: int
@@ -43,6 +47,7 @@ class Finding:
     stop: int | None
     ranks: tuple[int, ...] = ()
     lanes: tuple[int, ...] = ()
+    by: str = ""
 
     def __str__(self) -> str:
         last = "the last" if self.stop is None else self.stop - 1
@@ -52,7 +57,7 @@ class Finding:
         whom = ""
         if self.ranks:
             whom = f" (ranks {_listed(self.ranks)}, lanes {_listed(self.lanes)})"
-        return f"{self.what}: {where}{again}{whom}"
+        return f"{self.what}{f' by {self.by}' * bool(self.by)}: {where}{again}{whom}"
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,10 @@ class EpochVerdict:
         batches: Delivered, likewise.
         ranks: Who delivered them.
         findings: What is wrong.
-        left_out: Samples that did not come, for what may be one of ``reasons``; None if that is not known.
+        left_out: How many samples did not come for one of ``reasons``; None if that is not known.
+        left_out_by: How many of these each operator has named, one by one: ``.filter``, ``.filter_batches``
+            and ``drop_last`` do. The others were left out by what cannot say which ones.
+        left_out_samples: Those that were named, if that was asked for.
         reasons: What leaves samples out: operators of the recipe, ``drop_last``, ``uneven="stop"``.
         faults: What is wrong with the record.
         open_lanes: Those that are not known to have ended.
@@ -84,13 +92,15 @@ class EpochVerdict:
     ranks: tuple[int, ...]
     findings: tuple[Finding, ...]
     left_out: int | None
+    left_out_by: Mapping[str, int]
+    left_out_samples: tuple[Finding, ...] = field(repr=False)
     reasons: tuple[str, ...]
     faults: tuple[str, ...]
     open_lanes: tuple[int, ...]
 
     def __str__(self) -> str:
-        lines = [f"epoch {self.epoch}: {self._summary()}", *map(str, self.faults), *map(str, self.findings)]
-        return "\n  ".join(lines)
+        details = map(str, (*self.faults, *self.findings, *self.left_out_samples))
+        return "\n  ".join([f"epoch {self.epoch}: {self._summary()}", *details])
 
     def _summary(self) -> str:
         came = f"{self.samples} samples in {self.batches} batches by ranks {_listed(self.ranks)}"
@@ -98,26 +108,24 @@ class EpochVerdict:
             return f"WRONG: {came}"
         if self.verdict == "unfinished":
             return f"unfinished: {came}, none twice; lanes {_listed(self.open_lanes)} have not ended"
-        why = ", ".join(self.reasons)
+        named = [f"{count} by {by}" for by, count in self.left_out_by.items() if count]
+        others = ", ".join(reason for reason in self.reasons if reason not in self.left_out_by)
         if self.left_out is None:
-            return f"exact: {came}, none twice; how many {why} left out is not known without an index"
-        if self.left_out:
-            return f"exact: {came}, none twice; {self.left_out} more were left out, by {why}"
-        if self.expected is None:
-            return f"exact: {came}, none twice and none lacking between them; how many there are is not known"
-        return f"exact: {came}, each of {self.expected} once"
+            told = f"{', '.join(named)} were left out, and " if named else ""
+            unknown = f"how many {others} left out is not known without an index"
+            return f"exact: {came}, none twice; {told}{unknown}"
+        if unnamed := self.left_out - sum(self.left_out_by.values()):
+            named.append(f"{unnamed} by {others}, of which nobody says which ones")
+        more = f"{self.left_out} more were left out: {', '.join(named)}" if named else ""
+        if self.expected is not None:
+            return f"exact: {came}, " + (f"none twice; {more}" if more else f"each of {self.expected} once")
+        known = "how many there are is not known"
+        return f"exact: {came}, none twice and none lacking between them; {f'{more}; ' * bool(more)}{known}"
 
 
-class _Delivered(NamedTuple):
-    """What was delivered of one shard in one repetition: runs, by where they begin."""
-
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
-    ranks: NDArray[np.int64]
-    lanes: NDArray[np.int64]
-
-
-def judge_epoch(recipe: str, epoch: int, contents: Contents, passes: Sequence[Pass]) -> EpochVerdict:
+def judge_epoch(
+    recipe: str, epoch: int, contents: Contents, passes: Sequence[Pass], *, left_out: bool = False
+) -> EpochVerdict:
     """The verdict on an epoch.
 
     Args:
@@ -125,24 +133,30 @@ def judge_epoch(recipe: str, epoch: int, contents: Contents, passes: Sequence[Pa
         epoch: Its number.
         contents: What the recipe is of.
         passes: Those of all ranks over it.
+        left_out: Whether to name each run of samples that operators have left out.
     """
     logs = logs_of(passes)
-    delivered = _gathered(logs)
+    delivered = delivered_runs(logs)
     lanes = range(contents.recipe["lanes"])
     open_lanes = tuple(lane for lane in lanes if lane not in logs or not logs[lane].ended)
-    reasons = [*dict.fromkeys(reason for each in passes for reason in each.begin.leaves_out)]
-    reasons += ['uneven="stop"'] if any(log.stopped for log in logs.values()) else []
+    reasons, unnamed = _reasons(passes, logs)
+    told = left_out_runs(logs, {part.component for part in contents.parts})
+    named, accounted = _accounted(told, delivered)
+    left_out_by = {by: named.get(by, 0) for by in reasons if by in named or by not in unnamed}
     faults = tuple(f"lane {lane}: {fault}" for lane, log in sorted(logs.items()) for fault in log.faults)
     excess = [*_doubled(contents.parts, delivered)]
-    missing = [*_missing(contents.parts, delivered)]
+    missing = [*_missing(contents.parts, accounted)]
     expected = _expected(contents.parts)
     lacking = None if expected is None else sum(each.stop - each.first for each in missing if each.stop)
     if excess or faults:
         verdict: Literal["exact", "wrong", "unfinished"] = "wrong"
     elif open_lanes and (missing or expected is None):
-        verdict, missing = "unfinished", []
+        verdict, missing, lacking = "unfinished", [], 0
     else:
-        verdict = "wrong" if missing and not reasons else "exact"
+        verdict = "wrong" if missing and not unnamed else "exact"
+    total: int | None = sum(left_out_by.values())
+    if total is not None and unnamed:
+        total = None if lacking is None else total + lacking
     rows = [(rank, row) for log in logs.values() for rank, row in log.rows]
     return EpochVerdict(
         recipe=recipe,
@@ -152,35 +166,56 @@ def judge_epoch(recipe: str, epoch: int, contents: Contents, passes: Sequence[Pa
         expected=expected,
         batches=sum(row.stop - row.first for _, row in rows),
         ranks=tuple(sorted({rank for rank, _ in rows})),
-        findings=tuple(excess + ([] if reasons else missing)),
-        left_out=lacking if reasons and verdict != "unfinished" else 0,
+        findings=tuple(excess + ([] if unnamed else missing)),
+        left_out=total,
+        left_out_by=left_out_by,
+        left_out_samples=tuple(_left_out(contents.parts, told)) if left_out else (),
         reasons=tuple(reasons),
         faults=faults,
         open_lanes=open_lanes,
     )
 
 
-def _gathered(logs: Mapping[int, LaneLog]) -> dict[Origin, _Delivered]:
-    parts: dict[Origin, list[NDArray[np.int64]]] = {}
-    for lane, log in logs.items():
-        for rank, row in log.rows:
-            for origin, bounds in row.samples:
-                runs = np.array(bounds, np.int64).reshape(-1, 2)
-                who = np.broadcast_to(np.array([rank, lane]), runs.shape)
-                parts.setdefault(origin, []).append(np.hstack([runs, who]))
-    found = {}
-    for origin, tables in parts.items():
-        table = np.concatenate(tables)
-        found[origin] = _Delivered(*table[np.lexsort((table[:, 1], table[:, 0]))].T)
-    return found
+def _reasons(passes: Sequence[Pass], logs: Mapping[int, LaneLog]) -> tuple[list[str], set[str]]:
+    """What leaves samples out, and which of it does not say which ones."""
+    begins = [each.begin for each in passes]
+    reasons = [*dict.fromkeys(reason for begin in begins for reason in begin.leaves_out)]
+    unnamed = {reason for begin in begins for reason in begin.leaves_out if reason not in begin.tells}
+    if any(log.stopped for log in logs.values()):
+        reasons.append('uneven="stop"')
+        unnamed.add('uneven="stop"')
+    return reasons, unnamed
 
 
-def _doubled(parts: Sequence[Part], delivered: Mapping[Origin, _Delivered]) -> Iterator[Finding]:
+def _accounted(
+    told: Mapping[str, Mapping[Origin, Runs]], delivered: Mapping[Origin, Runs]
+) -> tuple[dict[str, int], Mapping[Origin, Runs]]:
+    """How many samples that did not come each operator has named, and what came together with those."""
+    named, accounted = {}, delivered
+    for by, runs in told.items():
+        before, accounted = accounted, with_runs(accounted, runs)
+        named[by] = sum(
+            accounted[origin].count_once() - (before[origin].count_once() if origin in before else 0)
+            for origin in runs
+        )
+    return named, accounted
+
+
+def _left_out(parts: Sequence[Part], told: Mapping[str, Mapping[Origin, Runs]]) -> Iterator[Finding]:
+    """The samples that operators have named."""
+    known = {part.component: part for part in parts}
+    for by, of_shards in told.items():
+        for origin, runs in sorted(of_shards.items()):
+            for first, stop in runs.merged().tolist():
+                yield replace(_finding("left out", known[origin.component], origin, first, stop), by=by)
+
+
+def _doubled(parts: Sequence[Part], delivered: Mapping[Origin, Runs]) -> Iterator[Finding]:
     """What was delivered more than once, or is not there to be delivered."""
     known = {part.component: part for part in parts}
     for origin, runs in delivered.items():
         part = known.get(origin.component)
-        reached = np.maximum.accumulate(runs.stops)
+        reached = runs.reached
         for at in (np.flatnonzero(runs.starts[1:] < reached[:-1]) + 1).tolist():
             first, stop = int(runs.starts[at]), int(min(runs.stops[at], reached[at - 1]))
             who = np.flatnonzero((runs.starts < stop) & (runs.stops > first))
@@ -192,7 +227,7 @@ def _doubled(parts: Sequence[Part], delivered: Mapping[Origin, _Delivered]) -> I
             )
 
 
-def _missing(parts: Sequence[Part], delivered: Mapping[Origin, _Delivered]) -> Iterator[Finding]:
+def _missing(parts: Sequence[Part], delivered: Mapping[Origin, Runs]) -> Iterator[Finding]:
     """What was not delivered: in a hole between others, or behind them where the count is known."""
     for part in parts:
         for origin in _origins_of(part, delivered):
@@ -201,14 +236,14 @@ def _missing(parts: Sequence[Part], delivered: Mapping[Origin, _Delivered]) -> I
                 if count != 0:
                     yield _finding("never", part, origin, 0, count)
                 continue
-            ends = np.maximum.accumulate(runs.stops)
+            ends = runs.reached
             begins = np.concatenate([runs.starts, [ends[-1] if count is None else max(count, ends[-1])]])
             before = np.concatenate([[0], ends])
             for at in np.flatnonzero(begins > before).tolist():
                 yield _finding("never", part, origin, int(before[at]), int(begins[at]))
 
 
-def _origins_of(part: Part, delivered: Mapping[Origin, _Delivered]) -> Iterable[Origin]:
+def _origins_of(part: Part, delivered: Mapping[Origin, Runs]) -> Iterable[Origin]:
     """All that should have been delivered of a source; what was, where nobody knows how often it comes."""
     seen = [origin for origin in delivered if origin.component == part.component]
     if part.shards is None or part.repetitions is None:
@@ -238,12 +273,12 @@ def _count_of(part: Part | None, origin: Origin) -> int | None:
 
 
 def _finding(
-    what: Literal["twice", "never", "beyond"],
+    what: Literal["twice", "never", "beyond", "left out"],
     part: Part | None,
     origin: Origin,
     first: int,
     stop: int | None,
-    runs: _Delivered | None = None,
+    runs: Runs | None = None,
     who: Any = None,
 ) -> Finding:
     shards = None if part is None else part.shards

@@ -19,6 +19,7 @@ def verify_audit(
     *,
     epoch: int | None = None,
     manifest: str | os.PathLike[str] | None = None,
+    left_out: bool = False,
 ) -> list[EpochVerdict]:
     """Prove from what all ranks recorded that each epoch delivered each sample once, or say what is wrong.
 
@@ -30,6 +31,8 @@ def verify_audit(
             their own.
         epoch: The one to look at; all of them if None. The last one of a training that runs is unfinished.
         manifest: Path of the manifest of the shards, for audits of a time when there was none beside them.
+        left_out: Whether to name each run of samples that operators have left out, in
+            ``EpochVerdict.left_out_samples``; a filter of many samples may have made millions.
 
     Returns:
         A verdict for each epoch that a loader began, those of one recipe together.
@@ -52,7 +55,7 @@ def verify_audit(
         for each in audited.passes:
             by_epoch.setdefault(each.begin.epoch, []).append(each)
         verdicts += [
-            judge_epoch(name, number, contents, passes)
+            judge_epoch(name, number, contents, passes, left_out=left_out)
             for number, passes in sorted(by_epoch.items())
             if epoch in (None, number)
         ]

@@ -58,18 +58,28 @@ class Ragged:
         They should be of one dtype; of several it is the one that NumPy promotes them to. An empty list or
         array ``(0,)`` takes that of the others; empty lists alone are int64. An array ``(n, T, ...)`` is
         taken for ``n`` sequences, without a copy.
+
+        Raises:
+            ValueError: One is no sequence, or has a null or anything else in it that is no number; or the
+                trailing shapes differ.
         """
         if isinstance(sequences, Ragged):
             return sequences
         if isinstance(sequences, np.ndarray) and sequences.ndim > 1:
             count, length, *inner = sequences.shape
             return Ragged.over(sequences.reshape(count * length, *inner), np.arange(count + 1) * length)
+        try:
+            lengths = list(map(len, sequences))
+        except TypeError:
+            raise _no_sequence(sequences) from None
         typed = [
             np.asarray(sequence) for sequence in sequences if len(sequence) or hasattr(sequence, "dtype")
         ]
+        if any(array.dtype == object for array in typed):
+            raise _no_sequence(sequences)
         full = [array for array in typed if array.shape != (0,)]
         values = np.concatenate(full or typed) if typed else np.zeros(0, np.int64)
-        return Ragged.over(values, offsets_of(list(map(len, sequences))))
+        return Ragged.over(values, offsets_of(lengths))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -145,6 +155,22 @@ class Ragged:
     def tolist(self) -> list[Any]:
         """Lists of lists of Python values."""
         return [sequence if isinstance(sequence, list) else sequence.tolist() for sequence in self]
+
+
+def _no_sequence(sequences: Sequence[Any] | NDArray[Any]) -> ValueError:
+    """Says which of them it is that cannot be put end to end with others."""
+    for index, sequence in enumerate(sequences):
+        if not hasattr(sequence, "__len__"):
+            found = "a null" if sequence is None else type(sequence).__qualname__
+        elif len(sequence) and (array := np.asarray(sequence)).dtype == object:
+            nulls = [value is None for value in array.tolist()]
+            kind = type(sequence).__qualname__
+            found = f"a null at place {nulls.index(True)}" if any(nulls) else f"{kind} of objects"
+        else:
+            continue
+        hint = "give a null a value, or leave the sequence out"
+        return ValueError(f"sequence {index}: expected numbers, found {found}; {hint}")
+    raise AssertionError("all of them are sequences of numbers")
 
 
 def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
+from .advice import null_advice
 from .entries import name_entry, whole_of
 
 __all__ = ["entry", "explain"]
@@ -40,9 +41,10 @@ def explain(samples: Sequence[Any], attempt: Attempt, is_leaf: Leaf) -> str:
         if unlike is not None:
             wrong, ragged = unlike
             where = f"entries {name_entry(samples, 0)} and {name_entry(samples, index)}"
-            return f"{_field(path)}: {wrong} at {where}{_advice(path, samples) if ragged else ''}"
+            advice = _advice(path, samples) if ragged else null_advice(values[0], value)
+            return f"{_field(path)}: {wrong} at {where}{advice}"
     dtype = f" of dtype {values[0].dtype}" if hasattr(values[0], "dtype") else ""
-    return f"{_field(path)}: values of type {type(values[0]).__qualname__}{dtype}"
+    return f"{_field(path)}: values of type {type(values[0]).__qualname__}{dtype}{null_advice(values[0])}"
 
 
 def _descend(

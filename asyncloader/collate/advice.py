@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
-__all__ = ["fill_advice", "squeeze_advice"]
+__all__ = ["fill_advice", "null_advice", "squeeze_advice"]
+
+#: What to do about a value that is None.
+_NULLS = (
+    "a null has no place in a tensor: give it a value in .map, or leave such samples out by .filter, or by "
+    "filters= of Parquet and Arrow"
+)
 
 
 def fill_advice(value: float, dtype: np.dtype[Any]) -> str:
@@ -14,6 +21,16 @@ def fill_advice(value: float, dtype: np.dtype[Any]) -> str:
     whole = dtype.kind in "biu" and -(1 << 63) <= value < 1 << 63 and value == int(value)
     wider = "complex128" if dtype.kind == "c" else "int64" if whole else "float64"
     return f'give the field a dtype that holds it, as with PadField(value={value!r}, dtype="{wider}")'
+
+
+def null_advice(*values: Any) -> str:
+    """A clause on nulls, if a value is one or a list that holds one; nothing elsewhere."""
+    for value in values:
+        # By identity: an array would be compared value by value.
+        held = [each is None for each in value] if isinstance(value, list | tuple) else []
+        if value is None or any(held):
+            return (f" (a null at place {held.index(True)})" if held else "") + f"; {_NULLS}"
+    return ""
 
 
 def squeeze_advice(*shapes: tuple[int, ...]) -> str:

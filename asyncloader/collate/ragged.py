@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..blocks import Ragged
 from ..lent_memory import filled
-from .advice import squeeze_advice
+from .advice import null_advice, squeeze_advice
 
 __all__ = [
     "Overflow",
@@ -179,7 +179,10 @@ def to_arrays(values: Sequence[Any], where: Where) -> list[Piece]:
         for index, piece in enumerate(pieces):
             if piece.ndim == 0 or not is_number(piece.dtype):
                 found = type(values[index]).__qualname__ if piece.ndim == 0 else f"dtype {piece.dtype}"
-                raise ValueError(f"{where(index)}: expected a sequence of numbers (T, ...), found {found}")
+                advice = null_advice(piece.tolist())
+                raise ValueError(
+                    f"{where(index)}: expected a sequence of numbers (T, ...), found {found}{advice}"
+                )
     return pieces
 
 

@@ -75,5 +75,7 @@ def _stack_arrays(arrays: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
         or not are_alike(arrays)
         or not has_tensors(arrays[0].dtype)  # stack() makes bytes native, torch refuses them
     ):
-        return collate_numpy_array_fn(arrays, collate_fn_map=collate_fn_map)
+        # It raises, or promotes; and would warn of memory that cannot be written before it does.
+        ours = [array if array.flags.writeable else array.copy() for array in arrays]
+        return collate_numpy_array_fn(ours, collate_fn_map=collate_fn_map)
     return torch.from_numpy(stacked(arrays))

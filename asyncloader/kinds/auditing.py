@@ -56,33 +56,7 @@ def open_recording(
         ValueError: The folder or a file in it cannot be made or written.
     """
     place, name = expand_home(os.fspath(folder)), _digest_of(described)
-    try:
-        return _open(place, name, recipe, described, world, cursor, workers, skips)
-    except OSError as error:
-        raise ValueError(
-            "audit should be a folder where each rank can make files and append to them, but got "
-            f"audit={os.fspath(folder)!r}, and {error.filename or place} cannot be written: "
-            f"{error.strerror}; name another folder, or make this one writable"
-        ) from error
-
-
-def _open(
-    place: str,
-    name: str,
-    recipe: Dataset,
-    described: Mapping[str, Any],
-    world: World,
-    cursor: Cursor,
-    workers: int,
-    skips: bool,
-) -> Recording:
-    os.makedirs(place, exist_ok=True)
-    contents_path = os.path.join(place, f"{name}.json")
-    # The same on all ranks, so one of them writes it, and not anew after a restart.
-    if world.rank == 0 and not os.path.exists(contents_path):
-        write_contents(contents_path, Contents(dict(described), [*_parts_of(recipe, (), "", 1)]))
-    also = ["drop_last"] if described.get("drop_last") else []
-    also += ["on_error=Skip(...)"] if skips else []
+    told, untold = _reasons(recipe, described, cursor.epoch, skips)
     begin = Begin(
         id=uuid.uuid4().hex[:16],
         began=time(),
@@ -92,9 +66,22 @@ def _open(
         workers=workers,
         lanes={lane: row.batches for lane, row in cursor.turns()},
         all_lanes=[*cursor.lanes],
-        leaves_out=[*_left_out(recipe, cursor.epoch), *also],
+        leaves_out=[*told, *untold],
+        tells=told,
     )
-    return Recording(os.path.join(place, f"{name}-rank{world.rank:05d}.jsonl"), begin)
+    try:
+        os.makedirs(place, exist_ok=True)
+        contents_path = os.path.join(place, f"{name}.json")
+        # The same on all ranks, so one of them writes it, and not anew after a restart.
+        if world.rank == 0 and not os.path.exists(contents_path):
+            write_contents(contents_path, Contents(dict(described), [*_parts_of(recipe, (), "", 1)]))
+        return Recording(os.path.join(place, f"{name}-rank{world.rank:05d}.jsonl"), begin)
+    except OSError as error:
+        raise ValueError(
+            "audit should be a folder where each rank can make files and append to them, but got "
+            f"audit={os.fspath(folder)!r}, and {error.filename or place} cannot be written: "
+            f"{error.strerror}; name another folder, or make this one writable"
+        ) from error
 
 
 def _digest_of(described: Mapping[str, Any]) -> str:
@@ -125,19 +112,38 @@ def _parts_of(recipe: Recipe, component: tuple[int, ...], name: str, outer: int 
         yield Part(component, name, None, None, repetitions)
 
 
-def _left_out(recipe: Recipe, epoch: int) -> Iterator[str]:
-    """What in the recipe may be why a sample does not come."""
+def _reasons(
+    recipe: Recipe, described: Mapping[str, Any], epoch: int, skips: bool
+) -> tuple[list[str], list[str]]:
+    """What may be why a sample does not come: who tells of each that it is, and who does not."""
+    told = [*map(_shown, _ops_of(recipe, (Filter, FilterBatches)))]
+    told += ["drop_last"] if described.get("drop_last") else []
+    untold = [*_sources_that_leave_out(recipe, epoch), *map(_shown, _ops_of(recipe, (Take,)))]
+    untold += ["on_error=Skip(...)"] if skips else []
+    return told, untold
+
+
+def _followed(recipe: Recipe) -> Iterator[Recipe]:
+    """The recipe, and the components whose samples are followed."""
     source = recipe.source
     if isinstance(source, Composed):
         for part in source.recipes[:1] if isinstance(source, Zipped) else source.recipes:
-            yield from _left_out(part, epoch)
-    if isinstance(source, Mixture) and (source.stop != "all" or 0 in source.weights.of(epoch)):
-        yield f"mix(stop={source.stop!r})"
-    if isinstance(source, Zipped) and not source.strict:
-        yield "zip(strict=False)"
-    if isinstance(source, Shards) and source.selection.filters is not None:
-        yield "filters="
-    yield from map(_shown, (op for op in recipe.ops if isinstance(op, Filter | FilterBatches | Take)))
+            yield from _followed(part)
+    yield recipe
+
+
+def _ops_of(recipe: Recipe, kinds: tuple[type[Op], ...]) -> Iterator[Op]:
+    return (op for part in _followed(recipe) for op in part.ops if isinstance(op, kinds))
+
+
+def _sources_that_leave_out(recipe: Recipe, epoch: int) -> Iterator[str]:
+    for source in (part.source for part in _followed(recipe)):
+        if isinstance(source, Mixture) and (source.stop != "all" or 0 in source.weights.of(epoch)):
+            yield f"mix(stop={source.stop!r})"
+        if isinstance(source, Zipped) and not source.strict:
+            yield "zip(strict=False)"
+        if isinstance(source, Shards) and source.selection.filters is not None:
+            yield "filters="
 
 
 def _shown(op: Op) -> str:

@@ -83,6 +83,8 @@ def receipt_of(run: Run, lengths: Lengths) -> Receipt:
         components=dict(statistics.components),
         is_over=run.exhausted,
         stopped=statistics.stopped,
+        undelivered_batches=statistics.undelivered_batches,
+        undelivered_samples=statistics.undelivered_samples,
     )
 
 

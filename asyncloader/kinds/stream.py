@@ -197,9 +197,7 @@ class StreamKind:
     def describe(self, loader: Loader[Any]) -> list[str]:
         world, seed = self._world, self._recipe.order_seed
         shown = [f"lanes={self._lane_count}", f"rank {world.rank} of {world.size} ({world.origin})"]
-        if seed is not None:
-            shown.append(f"seed={seed}")
-        return shown
+        return shown if seed is None else [*shown, f"seed={seed}"]
 
     def close(self, loader: Loader[Any]) -> None:
         if self._passes.latest is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -27,6 +28,9 @@ _Uint8: TypeAlias = npt.NDArray[np.uint8]
 _QUOTES = {"name": 4, "size_bytes": 2, "samples": 2, "sha256": 4, "crc32c": 4, "offsets": 2}
 _BITS = {"samples": Known.SAMPLES, "sha256": Known.SHA256, "crc32c": Known.CRC32C, "offsets": Known.OFFSETS}
 _BYTES = {"sha256": 32, "crc32c": 4}
+
+# What stands before the first quote of a line.
+_BEFORE = b"  {"
 
 _MOST_DIGITS = 18  # of what surely fits in 63 bits
 
@@ -48,12 +52,12 @@ def read_lines(lines: bytes) -> tuple[PackedTexts, Expectations] | None:
     if keys is None:
         return None
     text = np.frombuffer(lines, np.uint8)
-    ends = np.flatnonzero(text == ord("\n"))
     quotes = np.flatnonzero(text == ord('"'))
-    if len(quotes) != len(ends) * sum(map(_QUOTES.__getitem__, keys)):
-        return None  # of a key that is there twice as well
+    quotes_per_line = sum(map(_QUOTES.__getitem__, keys))
+    if len(quotes) % quotes_per_line:
+        return None
     try:
-        return _Lines(text, ends, quotes.reshape(len(ends), -1)).read(keys)
+        return _Lines(text, quotes.reshape(-1, quotes_per_line)).read(keys)
     except _Otherwise:
         return None
 
@@ -80,19 +84,22 @@ class _Lines:
 
     Attributes:
         text: All of them, ``(bytes,) uint8``.
-        ends: Where the break of each line is, ``(lines,) int64``.
         quotes: Where the quotes of each line are, ``(lines, quotes) int64``.
     """
 
     text: _Uint8
-    ends: _Int64
     quotes: _Int64
 
+    @cached_property
+    def ends(self) -> _Int64:
+        """Where the break of each line should be, by the quotes of the next one: ``(lines,) int64``."""
+        return np.append(self.quotes[1:, 0] - len(_BEFORE) - 1, len(self.text) - 1)
+
     def read(self, keys: list[str]) -> tuple[PackedTexts, Expectations]:
-        at = np.concatenate([[0], self.ends[:-1] + 1])
-        before = b"  {"
-        if (self.quotes[:, 0] != at + len(before)).any():
-            raise _Otherwise  # the quotes of a row are not those of its line
+        # Every byte of a line is held against what it should be, from here to its end.
+        at, before = self.quotes[:, 0] - len(_BEFORE), _BEFORE
+        if at[0] != 0:
+            raise _Otherwise
         places: dict[str, tuple[_Int64, _Int64]] = {}
         seen = 0
         for key in keys:
@@ -138,12 +145,9 @@ class _Lines:
     def _names(self, firsts: _Int64, stops: _Int64) -> PackedTexts:
         names, begins = cut(self.text, firsts, stops)
         # With breaks between them, which no name has here.
-        broken = np.insert(names, begins, ord("\n"))
-        encoded = broken.tobytes()
-        if b"://" in encoded:
-            broken = np.frombuffer(_SCHEME.sub(b"", encoded), np.uint8)
-        odd = (stops - firsts).max() > _MOST_NAME_BYTES or (names < 32).any() or (names == ord("\\")).any()
-        if odd or _has_dots(broken):
+        encoded = np.insert(names, begins, ord("\n")).tobytes()
+        odd = (stops - firsts).max() > _MOST_NAME_BYTES or (names < 32).any() or b"\\" in encoded
+        if odd or _has_dots(_SCHEME.sub(b"", encoded) if b"://" in encoded else encoded):
             raise _Otherwise
         try:
             encoded.decode()
@@ -208,13 +212,10 @@ def _numbers(text: _Uint8, firsts: _Int64, stops: _Int64) -> _Int64:
     return digits @ 10 ** np.arange(most - 1, -1, -1)
 
 
-def _has_dots(names: _Uint8) -> bool:
+def _has_dots(names: bytes) -> bool:
     """Whether a segment of a name is empty, or none but to say where it is; with breaks around the names."""
-    ends = np.flatnonzero((names == ord("\n")) | (names == ord("/")))
-    begins, widths = ends[:-1] + 1, np.diff(ends) - 1
-    short = (widths < 3) & (widths > 0)
-    dots = (names[begins[short]] == ord(".")) & (names[begins[short] + widths[short] - 1] == ord("."))
-    return bool((widths == 0).any() or dots.any())
+    segments = names.replace(b"/", b"\n")
+    return any(segment in segments for segment in (b"\n\n", b"\n.\n", b"\n..\n"))
 
 
 def _check_rising(offsets: _Int64, begins: _Int64, ends: _Int64) -> None:

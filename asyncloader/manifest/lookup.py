@@ -8,6 +8,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from typing import BinaryIO
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..stores.braces import Braces
 from ..stores.expanding import Match
 from ..stores.globs import KeyGlob, matcher
 from ..stores.names import ShardNames
+from ..stores.runs import runs_of
 from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of, split_key
 from .entries import MOST_LOOKED_AT_BYTES, is_broken, is_manifest
 from .expectations import Expectations, Rows
@@ -61,10 +63,9 @@ class Entries:
             self._names, self._expected = read_manifest(file)
             self._places = self._names
             if self._names.contain("://"):
-                whole = Folders(self._folder)
-                places = (whole.place_of(name) if "://" in name else name for name in self._names)
-                self._places = PackedTexts.of(places)
-            self._rows = PlaceIndex(self._places.take, len(self._places))
+                places = Folders(self._folder).places_of_listed
+                self._places = PackedTexts.of(chain.from_iterable(map(places, runs_of(self._names))))
+            self._rows = PlaceIndex(self._places)
             self._check_unique()
         except FormatError as error:
             error.shard = redact(manifest_url)
@@ -187,9 +188,14 @@ def find_local_manifests(urls: Sequence[str], manifests: LocalManifests | None =
                 expected = entries.of(names)
                 if isinstance(part, Braces):
                     _check_there(names, expected, entries)
-                found.append((np.array(numbers, np.int64) + first, expected))
+                found.append((_rows_of(numbers) + first, expected))
         first += len(part)
     return Expectations.placed(len(urls), found)
+
+
+def _rows_of(numbers: Sequence[int]) -> Rows:
+    # Numpy asks a range for each of its numbers.
+    return np.arange(len(numbers)) + numbers[0] if isinstance(numbers, range) else np.array(numbers, np.int64)
 
 
 def _check_there(urls: Sequence[str], expected: Expectations, entries: Entries) -> None:
@@ -214,10 +220,16 @@ def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:
         if "/" not in names.pattern.partition("{")[2]:
             return [(os.path.dirname(local_path(names[0])), range(len(names)))]
     beginnings: dict[str, list[int]] = {}
-    for number, url in enumerate(names):
-        # With an escape it may be a slash that is behind the last slash.
-        beginning = url if "%" in url else url[: url.rfind("/") + 1]
-        beginnings.setdefault(beginning, []).append(number)
+    first = 0
+    for run in runs_of(names):
+        if run.is_flat and not run.has("%"):
+            beginnings.setdefault(run.folder, []).extend(range(first, first + len(run.names)))
+        else:
+            for number, url in enumerate(run.names, first):
+                # With an escape it may be a slash that is behind the last slash.
+                beginning = url if "%" in url else url[: url.rfind("/") + 1]
+                beginnings.setdefault(beginning, []).append(number)
+        first += len(run.names)
     return [
         (os.path.dirname(local_path(names[numbers[0]])), numbers)
         for numbers in beginnings.values()

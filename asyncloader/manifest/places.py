@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from collections.abc import Iterable, Iterator
+from functools import cached_property, partial
 from itertools import chain, islice
-from operator import lt
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
 from ..stores.braces import Braces
 from ..stores.names import ShardNames
+from ..stores.runs import NameRun, runs_of
 from ..stores.urls import local_path, scheme_of
 from .expectations import Rows
+from .packed import PackedTexts
 
 __all__ = ["Folders", "PlaceIndex", "place_of", "places_of"]
 
@@ -63,7 +64,7 @@ def _places_of_part(urls: Iterable[str], folder: str) -> Iterable[str]:
             place = _place_from(folder, _beginning(before + slash) + pattern)
             if place.endswith(pattern) and "{" not in place.removesuffix(pattern):
                 return Braces(place)
-    return map(Folders(folder).place_of, urls)
+    return chain.from_iterable(map(Folders(folder).places_of, runs_of(urls)))
 
 
 class Folders:
@@ -77,14 +78,29 @@ class Folders:
         self._start = start
         self._known: dict[str, str] = {}
 
+    def places_of(self, run: NameRun) -> Iterable[str]:
+        if not run.is_flat or run.has((*"%?#\t\r", "/\n", "/.\n", "/..\n")):
+            return map(self.place_of, run.names)
+        beginning, cut = self._beginning_of(run.folder), len(run.folder)
+        return [beginning + name[cut:] for name in run.names]
+
+    def places_of_listed(self, run: NameRun) -> Iterable[str]:
+        """Of names as a manifest has them: what is no URL is a place already."""
+        if "://" in run.folder:
+            return self.places_of(run)
+        return [self.place_of(name) if "://" in name else name for name in run.names]
+
     def place_of(self, url: str) -> str:
         cut = url.rfind("/") + 1
         folder, name = url[:cut], url[cut:]
         if not cut or name in ("", ".", "..") or _has_special(url) is not None:
             return _place_from(self._start, place_of(url))
+        return self._beginning_of(folder) + name
+
+    def _beginning_of(self, folder: str) -> str:
         if (beginning := self._known.get(folder)) is None:
             beginning = self._known[folder] = _place_from(self._start, _beginning(folder))
-        return beginning + name
+        return beginning
 
 
 def _place_from(folder: str, place: str) -> str:
@@ -104,59 +120,44 @@ class PlaceIndex:
     Where they are looked for in the order in which they stand, as those of a range are, it does without.
 
     Args:
-        places: Makes those of some rows.
-        count: How many rows there are.
+        places: Of all rows.
     """
 
-    def __init__(self, places: Callable[[Rows], list[str]], count: int) -> None:
+    def __init__(self, places: PackedTexts) -> None:
         self._places = places
-        self._count = count
 
     @cached_property
     def _hashed(self) -> tuple[Rows, Rows]:
         """The hashes of all places in order, and the row of each."""
-        hashes = np.concatenate([np.zeros(0, np.int64), *map(_hashes, self._runs())])
+        runs = iter(partial(_run_of, iter(self._places)), [])
+        hashes = np.concatenate([np.zeros(0, np.int64), *map(_hashes, runs)])
         rows = np.argsort(hashes, kind="stable")
         return hashes[rows], rows
-
-    def _runs(self) -> Iterator[list[str]]:
-        """All places."""
-        for first in range(0, self._count, _RUN):
-            yield self._places(np.arange(first, min(first + _RUN, self._count)))
-
-    def _is_rising(self) -> bool:
-        """Whether each place is above the one before it, as those of a manifest mostly are."""
-        last = ""
-        for run in self._runs():
-            if not (last < run[0] and all(map(lt, run, run[1:]))):
-                return False
-            last = run[-1]
-        return True
 
     def find(self, places: Iterable[str]) -> Rows:
         """The row of each place, -1 for one that is not among them."""
         found = [np.zeros(0, np.int64)]
         rest = iter(places)
-        while run := [*islice(rest, _RUN)]:
+        while run := _run_of(rest):
             # Most are asked for in the order in which they are listed.
             first = int(found[-1][-1]) + 1 if len(found[-1]) else 0
-            next_ones = np.arange(first, min(first + len(run), self._count))
-            found.append(next_ones if self._places(next_ones) == run else self._look_up(run))
+            is_next = self._places.stand_at(first, run)
+            found.append(np.arange(first, first + len(run)) if is_next else self._look_up(run))
         return np.concatenate(found)
 
     def repeated(self) -> list[tuple[int, int]]:
         """The first row of each place that is there more than once, with each other one."""
-        if self._is_rising():
+        if self._places.is_rising():
             return []
         hashes, rows = self._hashed
         same = hashes[1:] == hashes[:-1]
-        is_alike = np.zeros(self._count, bool)
+        is_alike = np.zeros(len(self._places), bool)
         is_alike[1:] |= same
         is_alike[:-1] |= same
         alike = np.sort(rows[is_alike])
         first_of: dict[str, int] = {}
         firsts = [
-            first_of.setdefault(*pair) for pair in zip(self._places(alike), alike.tolist(), strict=True)
+            first_of.setdefault(*pair) for pair in zip(self._places.take(alike), alike.tolist(), strict=True)
         ]
         return [(first, row) for first, row in zip(firsts, alike.tolist(), strict=True) if first != row]
 
@@ -167,7 +168,7 @@ class PlaceIndex:
         found = np.append(rows, -1)[at]
         found[np.append(hashes, 0)[at] != wanted] = -1
         told = np.flatnonzero(found >= 0)
-        for which, place in zip(told.tolist(), self._places(found[told]), strict=True):
+        for which, place in zip(told.tolist(), self._places.take(found[told]), strict=True):
             if place != places[which]:
                 found[which] = self._look_further(int(at[which]), places[which])
         return found
@@ -176,8 +177,12 @@ class PlaceIndex:
         """The row of a place whose hash is that of another one, at ``at``."""
         hashes, rows = self._hashed
         alike = rows[at : np.searchsorted(hashes, hashes[at], "right")]
-        row_of: dict[str, int] = dict(zip(self._places(alike), alike.tolist(), strict=True))
+        row_of: dict[str, int] = dict(zip(self._places.take(alike), alike.tolist(), strict=True))
         return row_of.get(place, -1)
+
+
+def _run_of(rest: Iterator[str]) -> list[str]:
+    return [*islice(rest, _RUN)]
 
 
 def _hashes(places: Iterable[str]) -> Rows:

@@ -126,6 +126,8 @@ class FixedSize:
             rest = gather.finish()
             if rest is not None and not self.drop_last:
                 yield _batch(rest)
+            elif rest is not None and lane.leaves_out is not None:
+                lane.leave_out("drop_last", rest, range(len(rest)))
 
     def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:
         return batch_count(count_samples(), self.batch_size, self.drop_last)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
 from typing import Any
+
+import numpy as np
 
 from ..blocks import Block
 from ..plan.counts import Counter, Deal, UnknownCount
@@ -36,23 +38,34 @@ class Filter:
         check_plain("filter", self.predicate, "one sample", hint)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-        attempts, during = lane.attempts(start), f"filter({name_of(self.predicate)})"
+        attempts, during = lane.attempts(start), self._name
         with closing(upstream(start, lane.for_columns(False))) as blocks:
             for block in blocks:
                 for piece in lane.want.pieces(block, lambda: PIECE_SAMPLES):
                     yield from self._apply(piece, lane).hand_on(attempts, during)
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        raise UnknownCount(f"filter({name_of(self.predicate)}) does not say how many samples it keeps")
+        raise UnknownCount(f"{self._name} does not say how many samples it keeps")
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "filter", "fn": name_of(self.predicate)}
+
+    @property
+    def _name(self) -> str:
+        return f"filter({name_of(self.predicate)})"
+
+    def _tell(self, lane: Lane, block: Block, asked: Sequence[int], answers: Sequence[object]) -> None:
+        """Say which samples go no further."""
+        if lane.leaves_out is not None:
+            gone = [index for index, answer in zip(asked, answers, strict=True) if not answer]
+            lane.leave_out(self._name, block, np.array(gone, np.int64))
 
     def _apply(self, block: Block, lane: Lane) -> Applied:
         if lane.skips is not None:
             results, good, failed = apply(self.predicate, block, partial(Calls, lane, block.trail))
             yes = [nth for nth, answer in enumerate(results) if answer]
             made = block.take([good[nth] for nth in yes])
+            self._tell(lane, block, good, results)
             return Applied(block, len(block), made, None, failed, yes)
         failure: Exception | None = None
         answers: list[bool] = []
@@ -61,8 +74,9 @@ class Filter:
                 for sample in block.rows():
                     answers.append(True if self.predicate(sample) else False)  # noqa: SIM210  # half of bool()'s time
         except Exception as error:
-            note_sample(error, f"filter({name_of(self.predicate)})", block, len(answers))
+            note_sample(error, self._name, block, len(answers))
             failure = error
         kept = list(compress(range(len(answers)), answers))
+        self._tell(lane, block, range(len(answers)), answers)
         made = block if len(kept) == len(block) else block.take(kept)
         return Applied(block, len(answers), made, failure)

@@ -43,17 +43,21 @@ class FilterBatches:
         with closing(open_chunks(upstream, start, self.batch_size, lane)) as chunks:
             for chunk in chunks:
                 mask = self._ask(chunk.samples, lane)
+                if lane.leaves_out is not None:
+                    lane.leave_out(self._name, chunk.samples, np.flatnonzero(~mask))
                 block = chunk.samples if mask.all() else chunk.samples.take(np.flatnonzero(mask).tolist())
                 yield from hand_on(chunk, block)
                 del chunk, block
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        raise UnknownCount(
-            f"filter_batches({name_of(self.predicate)}) does not say how many samples it keeps"
-        )
+        raise UnknownCount(f"{self._name} does not say how many samples it keeps")
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "filter_batches", "fn": name_of(self.predicate), "batch_size": self.batch_size}
+
+    @property
+    def _name(self) -> str:
+        return f"filter_batches({name_of(self.predicate)})"
 
     def _ask(self, block: Block, lane: Lane) -> NDArray[np.bool_]:
         try:
@@ -61,7 +65,7 @@ class FilterBatches:
                 answer = self.predicate(columns_of(block))
             return _checked(answer, len(block))
         except Exception as error:
-            note_batch(error, f"filter_batches({name_of(self.predicate)})", block.trail, len(block))
+            note_batch(error, self._name, block.trail, len(block))
             raise
 
 

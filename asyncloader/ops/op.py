@@ -10,12 +10,13 @@ from typing import Any, Protocol, TypeAlias
 
 from .._flow.budget import Budget, Portion
 from .._flow.engine import Engine
-from ..blocks import Block, Place, Trail
+from ..blocks import Block, Indices, Place, Trail
 from ..plan.counts import Counter, Deal
 from ..plan.topology import Topology
 from ..progress import NetworkCounts
 from ..stopwatch import Stopwatch
 from ..types import Position
+from .left_out import LeavesOut
 from .shortfalls import Shortfall
 from .skips import Attempts, Skips
 
@@ -132,6 +133,7 @@ class Lane:
             empty outside of any. Keeps apart what components of one seed draw.
         skips: Counts what is skipped; None where every error is raised.
         stopwatch: Divides the time of the thread that pulls the stream.
+        leaves_out: Told of what operators leave out; None where nobody audits it.
     """
 
     topology: Topology
@@ -149,6 +151,12 @@ class Lane:
     component: tuple[int, ...] = ()
     skips: Skips | None = field(default=None, compare=False)
     stopwatch: Stopwatch = field(default_factory=Stopwatch, compare=False)
+    leaves_out: LeavesOut | None = field(default=None, compare=False)
+
+    def leave_out(self, by: str, block: Block, indices: Indices) -> None:
+        """These samples of a block go no further: to be said where ``leaves_out`` is there."""
+        assert self.leaves_out is not None
+        self.leaves_out.add(by, self.component, block.trail, indices)
 
     def attempts(self, start: Position, step: object = None) -> Attempts | None:
         """Those of the operator that is opened at ``start``, if errors are skipped."""

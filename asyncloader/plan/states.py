@@ -162,7 +162,7 @@ def _difference(name: str, saved: Mapping[str, Any], mine: Mapping[str, Any]) ->
         return "dealt: the lanes were cut by an index, which is not known now; name it with manifest="
     if name == "urls_sha256" and _are_other_shards(saved, mine):
         then, now = saved["shards"], mine["shards"]
-        how = ", of other names or in another order" if then == now else ""
+        how = ", of other names or in another order; paths and URLs count as they are written" * (then == now)
         return f"other shards: {then} then, {now} now{how}"
     return f"{name}: saved {saved.get(name)!r}, now {mine.get(name)!r}"
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 from typing import Any, Protocol
 
 from .._flow.channel import EndOfChannel
+from ..audit.rows import LeftSamples
 from ..plan.lanes import Rotation
 from ..stream import Note
 from ..workers import observe, observe_async, wait_any, wait_any_async
@@ -122,6 +123,11 @@ class Fleet:
         while (taken := self._take(ready)) is None:
             ready = await wait_any_async([post.worker for post in self._awaited])
         return taken
+
+    @property
+    def left_at_ends(self) -> Mapping[int, Sequence[LeftSamples]]:
+        """What operators have left out behind the last batch of each lane that has ended."""
+        return self._intake.left_at_ends
 
     def close(self) -> None:
         """End the workers."""

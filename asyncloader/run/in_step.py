@@ -12,7 +12,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable, Generator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from .._flow.asking import Asking, Asks
@@ -30,6 +30,9 @@ __all__ = ["InStep", "keep_in_step"]
 
 # Settled ahead of the consumer: one to hand over, and one that is being settled meanwhile.
 _BATCHES_AHEAD = 2
+
+# Of what is ready when a rank is stopped: more than is ever made ahead, and a small part of an epoch.
+_MOST_READY = 256
 
 _PADDING = Note(-1, None)
 """The note of a batch that stands for none."""
@@ -105,11 +108,15 @@ class InStep:
 
     def tell_of_rest(self, rank: int, statistics: Statistics) -> None:
         """Say, in the consumer's own thread, that this rank was stopped with batches left."""
-        if self._settled.had_more:
+        ready = self._settled.ready
+        if ready:
             statistics.stopped = True
+            statistics.undelivered_batches = len(ready)
+            statistics.undelivered_samples = sum(note.samples for note in ready)
             warnings.warn(
                 f"rank {rank} was stopped after {self._settled.agreement.steps} batches of this pass, with "
-                "others that had no more; what it had left of the epoch was not delivered. Lanes are equal "
+                f"others that had no more; {len(ready)} batches of {statistics.undelivered_samples} samples "
+                "were ready, and these and what it had left of the epoch were not delivered. Lanes are equal "
                 'with an index (python -m asyncloader.manifest); uneven="pad" goes on with empty batches',
                 stacklevel=users_level(),
             )
@@ -134,8 +141,8 @@ class _Settled:
     ) -> None:
         self.agreement = agreement
         self.asks = asks
-        #: Whether the rank had a batch when all were stopped.
-        self.had_more = False
+        #: The notes of the batches that the rank had when all were stopped.
+        self.ready: list[Note] = []
         self._source = source
         self._pads_with = pads_with
         self._empty: Any = None
@@ -164,12 +171,20 @@ class _Settled:
             verdict = self.agreement.settle(bool(made))
             if verdict is Verdict.END:
                 self.agreement.end()
-                self.had_more = bool(made)
+                self.ready = [note for _, note in made]
+                if made and self.asks is None:
+                    self._look_for_more()
                 return
             if verdict is Verdict.GO_WITH_EMPTY:
                 self._share_empty()
             # A copy: whoever gets it may pop fields from it.
             yield made.pop() if made else (copy.deepcopy(self._empty), _PADDING), 1
+
+    def _look_for_more(self) -> None:
+        """Count what was made ahead: of what was not made nobody knows how much it is."""
+        with suppress(Exception):  # nobody wants these batches any more, whatever is wrong with them
+            while len(self.ready) < _MOST_READY:
+                self.ready.append(self._source.receive(0.0)[1])
 
     def _share_empty(self) -> None:
         """Let ranks that never had a batch know what one looks like."""

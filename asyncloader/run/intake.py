@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Sequence
 
+from ..audit.rows import LeftSamples
 from ..errors import SkipBudgetError
 from ..ops.shortfalls import Shortfall, describe_shortfalls
 from ..progress import Statistics
@@ -27,6 +28,8 @@ class Intake:
         self._statistics = statistics
         self._makers = {lane: number for number, lanes in enumerate(makers) for lane in lanes}
         self._shortfalls: list[Shortfall] = []
+        #: What operators have left out behind the last batch of each lane that has ended.
+        self.left_at_ends: dict[int, Sequence[LeftSamples]] = {}
         self._most = None if job.budget is None else job.budget.max
         self._where = {"epoch": job.epoch, "rank": job.world.rank}
         #: By lane.
@@ -46,6 +49,8 @@ class Intake:
         if note.spent is not None:
             self._statistics.spend(self._makers.get(note.lane, 0), note.spent)
         self._shortfalls += note.shortfalls
+        if note.position is None and note.left_out:
+            self.left_at_ends[note.lane] = note.left_out
         return note.position is not None
 
     def _count(self, lane: int, count: int, last: str) -> None:

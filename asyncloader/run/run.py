@@ -9,11 +9,13 @@ import threading
 import time
 import warnings
 import weakref
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Generic, Protocol, TypeVar
 
 from .._flow.channel import EndOfChannel, Receiver
 from ..audit.recording import Recording
+from ..audit.rows import LeftSamples
 from ..plan.cursor import Cursor
 from ..progress import Statistics
 from ..stream import Note
@@ -26,6 +28,11 @@ T = TypeVar("T", covariant=True)
 
 class Makers(Protocol):
     """Whoever makes the batches."""
+
+    @property
+    def left_at_ends(self) -> Mapping[int, Sequence[LeftSamples]]:
+        """What operators have left out behind the last batch of each lane that has ended."""
+        ...
 
     def describe_wait(self) -> str:
         """What they are at, for somebody who has waited too long; takes seconds at most."""
@@ -137,6 +144,9 @@ class Run:
             self._stack.close()
         finally:
             if self._recording is not None:
+                # What is left behind a batch that was not delivered comes again.
+                for lane, left_out in self._makers.left_at_ends.items() if self.exhausted else ():
+                    self._recording.left_at_end(lane, left_out)
                 self._recording.close(self.exhausted, self.statistics.stopped)
 
     def save(self) -> None:
@@ -179,7 +189,7 @@ class Run:
         if note.position is not None:  # one of no samples stands for no lane's
             self.cursor.delivered(note.lane, note.position)
             if self._recording is not None and note.references is not None:
-                self._recording.delivered(note.lane, note.references)
+                self._recording.delivered(note.lane, note.references, note.left_out)
         self.statistics.count_components(note.components)
         self.statistics.count(note.samples, note.tokens, note.size_bytes, began)
         return batch

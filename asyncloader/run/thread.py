@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from itertools import islice
 from typing import Any
@@ -11,6 +11,7 @@ from .._flow.asking import Asking, Asks
 from .._flow.channel import EndOfChannel, Receiver
 from .._flow.engine import Engine
 from .._flow.producer import Producer
+from ..audit.rows import LeftSamples
 from ..memory import keep_freed_pages, share_arenas
 from ..progress import Statistics
 from ..stopwatch import Stopwatch
@@ -96,6 +97,11 @@ class LanesInThread:
             if self._take_in(note):
                 return batch, note
         raise EndOfChannel
+
+    @property
+    def left_at_ends(self) -> Mapping[int, Sequence[LeftSamples]]:
+        """What operators have left out behind the last batch of each lane that has ended."""
+        return self._intake.left_at_ends
 
     def close(self) -> None:
         """Stop the thread."""

@@ -72,6 +72,8 @@ class Composed:
                 component=(*lane.component, self.drawn_as(number)),
                 order_seed=self._order_seed(number, lane.order_seed),
                 budget=portion,
+                # Nobody follows what goes along with the samples of another component.
+                leaves_out=lane.leaves_out if self.drawn_as(number) == number else None,
             ),
             portion,
         )

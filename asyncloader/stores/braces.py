@@ -53,7 +53,7 @@ class Braces(Texts):
         return self._meaning.at(index)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._meaning)
+        return self._meaning.within("", "")
 
     def __reduce__(self) -> tuple[type[Braces], tuple[str]]:
         return Braces, (self.pattern,)
@@ -79,7 +79,9 @@ class _Meaning(Protocol):
 
     def at(self, index: int) -> str: ...
 
-    def __iter__(self) -> Iterator[str]: ...
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        """All texts in order, with these around each: the innermost part makes them, in one step each."""
+        ...
 
 
 class _Literal:
@@ -90,8 +92,8 @@ class _Literal:
     def at(self, index: int) -> str:
         return self._text
 
-    def __iter__(self) -> Iterator[str]:
-        yield self._text
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        yield before + self._text + behind
 
 
 class _Numbers:
@@ -103,15 +105,24 @@ class _Numbers:
                 f"{{{first}..{last}}}"
             )
         padded = any(bound.startswith("0") and len(bound) > 1 for bound in (first, last))
-        self._template = f"%0{max(len(first), len(last)) if padded else 0}d"
+        self._width = max(len(first), len(last)) if padded else 0
         self._numbers = range(low, high + 1)
         self.count = len(self._numbers)
 
     def at(self, index: int) -> str:
-        return self._template % self._numbers[index]
+        return f"{self._numbers[index]:0{self._width}}"
 
-    def __iter__(self) -> Iterator[str]:
-        return map(self._template.__mod__, self._numbers)
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        # Thousand by thousand: to put two texts together takes a quarter of the time of formatting a number.
+        low, stop = self._numbers.start, self._numbers.stop
+        tails = [f"{number:03}{behind}" for number in range(1000)] if stop > 1000 else []
+        below = (f"{before}{number:0{self._width}}{behind}" for number in range(low, min(stop, 1000)))
+        return chain(below, chain.from_iterable(self._thousands(before, tails, max(low, 1000), stop)))
+
+    def _thousands(self, before: str, tails: Sequence[str], low: int, stop: int) -> Iterator[list[str]]:
+        for begin in range(low // 1000 * 1000, stop, 1000):
+            head = f"{before}{begin // 1000:0{max(self._width - 3, 0)}}"
+            yield [head + tail for tail in tails[max(low - begin, 0) : stop - begin]]
 
 
 class _Around:
@@ -124,9 +135,8 @@ class _Around:
     def at(self, index: int) -> str:
         return self._before + self._inner.at(index) + self._behind
 
-    def __iter__(self) -> Iterator[str]:
-        before, behind = self._before, self._behind
-        return (before + text + behind for text in self._inner)
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        return self._inner.within(before + self._before, self._behind + behind)
 
 
 class _Either:
@@ -141,8 +151,8 @@ class _Either:
         option = bisect_right(self._firsts, index) - 1
         return self._options[option].at(index - self._firsts[option])
 
-    def __iter__(self) -> Iterator[str]:
-        return chain.from_iterable(self._options)
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        return chain.from_iterable(option.within(before, behind) for option in self._options)
 
 
 class _Each:
@@ -156,8 +166,9 @@ class _Each:
         slow, fast = divmod(index, self._second.count)
         return self._first.at(slow) + self._second.at(fast)
 
-    def __iter__(self) -> Iterator[str]:
-        return (slow + fast for slow in self._first for fast in self._second)
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        slow = self._first.within(before, "")
+        return chain.from_iterable(self._second.within(text, behind) for text in slow)
 
 
 def _parse(pattern: str) -> _Meaning:

@@ -6,11 +6,12 @@ import glob
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from .braces import MOST_SHARDS, Braces, range_meant
 from .globs import has_special
 from .names import Part, is_even
+from .runs import NameRun, runs_of
 from .schemes import Scheme
 from .urls import (
     MANIFEST_NAME,
@@ -74,16 +75,20 @@ def read_urls(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
         urls = [urls]
     if not isinstance(urls, Iterable):
         raise TypeError(f"urls should be strings or paths, but got {type(urls).__name__}")
-    patterns = []
-    for url in urls:
-        pattern = url if isinstance(url, str) or not isinstance(url, os.PathLike) else os.fspath(url)
-        if not isinstance(pattern, str):
-            # Not what it is: it may be a URL all the same, as bytes, with a signature.
-            raise TypeError(f"urls should be strings or paths, but got {type(url).__name__}")
-        patterns.append(expand_home(pattern))
-    if not patterns:
+    given = [*urls]
+    if not given:
         raise ValueError("urls should name at least one shard, but got an empty list")
-    return patterns
+    # A list of strings, as nearly all are, is looked at in one go.
+    named = given if {*map(type, given)} == {str} else [*map(_as_text, given)]
+    return [expand_home(name) if name[:1] == "~" else name for name in cast("list[str]", named)]
+
+
+def _as_text(url: object) -> str:
+    text = url if isinstance(url, str) or not isinstance(url, os.PathLike) else os.fspath(url)
+    if not isinstance(text, str):
+        # Not what it is: it may be a URL all the same, as bytes, with a signature.
+        raise TypeError(f"urls should be strings or paths, but got {type(url).__name__}")
+    return text
 
 
 def expand_home(path: str) -> str:
@@ -115,8 +120,8 @@ def expand_urls(
             glob or folder without a match, or too many shards.
     """
     sorter = _Sorter()
-    for pattern in patterns:
-        sorter.add(pattern)
+    for run in runs_of(patterns):
+        sorter.add_run(run)
     parts: list[Part | RemotePattern] = []
     matches: list[Match] = []
     for part in sorter.parts():
@@ -149,6 +154,23 @@ class _Sorter:
         self._count = 0
         # Of folders whose scheme and server were found to be good: long lists repeat a few.
         self._known: dict[str, Scheme] = {}
+
+    def add_run(self, run: NameRun) -> None:
+        if self._is_plain(run):
+            self._count += len(run.names)
+            self._names += run.names
+        else:
+            for pattern in run.names:
+                self.add(pattern)
+
+    def _is_plain(self, run: NameRun) -> bool:
+        """Whether all are names of shards, of one server, which needs no look at any other than the first."""
+        if not run.folder or run.has("{") or self._count + len(run.names) > MOST_SHARDS:
+            return False
+        scheme = self._scheme_of(run.names[0])
+        if scheme.is_local:
+            local_path(run.names[0])  # refuses a host
+        return scheme.is_web or not run.has((*"*?[%", "/\n"))
 
     def add(self, pattern: str) -> None:
         names = _expand_braces(pattern) if "{" in pattern else (pattern,)

@@ -11,13 +11,14 @@ import hashlib
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain, islice
+from itertools import accumulate, chain
 from typing import TypeAlias
 
 from ..texts import Texts
 from .braces import Braces
+from .runs import runs_of
 from .schemes import SCHEMES
-from .urls import LOCAL, WEB, redact
+from .urls import LOCAL, PLAIN, WEB, redact
 
 __all__ = ["Part", "ShardNames", "is_even", "names_digest"]
 
@@ -36,8 +37,8 @@ _EVEN = re.compile(
 # A glob, or an escape that may be one; or what a message leaves out.
 _SPECIAL = re.compile(r"[*?\[#%]")
 
-# So many names are digested at once.
-_BATCH = 4096
+# Names that are shown as they are, a line each.
+_PLAIN_LINES = re.compile(rf"(?:{PLAIN}\n)*")
 
 
 class ShardNames(Texts):
@@ -96,7 +97,12 @@ def names_digest(names: Sequence[str]) -> str:
     digest = hashlib.sha256()
     for part in names.parts if isinstance(names, ShardNames) else (names,):
         # Braces are where nothing is left out, so that what is shown of all names is shown of the pattern.
-        shown = iter(Braces(redact(part.pattern)) if isinstance(part, Braces) else map(redact, part))
-        while batch := list(islice(shown, _BATCH)):
-            digest.update("\n".join([*batch, ""]).encode(errors="surrogatepass"))
+        is_shown = isinstance(part, Braces)
+        for run in runs_of(Braces(redact(part.pattern)) if isinstance(part, Braces) else part):
+            shown = run.lines if is_shown or _PLAIN_LINES.fullmatch(run.lines) else _shown(run.names)
+            digest.update(shown.encode(errors="surrogatepass"))
     return digest.hexdigest()
+
+
+def _shown(names: Iterable[str]) -> str:
+    return "\n".join([*map(redact, names), ""])

@@ -10,6 +10,7 @@ from .schemes import ELSEWHERE, SCHEMES, Scheme
 
 __all__ = [
     "MANIFEST_NAME",
+    "PLAIN",
     "check_web_url",
     "is_remote_pattern",
     "is_server_url",
@@ -27,8 +28,9 @@ MANIFEST_NAME = "manifest.json"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # No shard is a file of such a name, but a URL with its signature may be mistyped so, and would be shown.
 _MISTYPED = re.compile(rf"\s*({'|'.join(SCHEMES)})\s*:", re.IGNORECASE)
-# Nothing in it is user info, query or fragment, or changed by parsing: to be shown as it is.
-_PLAIN = re.compile(r"[a-z][a-z0-9+.-]*://[!\"$->A-Z^-~]*")
+#: Nothing in it is user info, query or fragment, or changed by parsing: to be shown as it is.
+PLAIN = r"[a-z][a-z0-9+.-]*://[!\"$->A-Z^-~]*"
+_PLAIN = re.compile(PLAIN)
 
 
 #: The schemes whose URLs have the parts of RFC 3986, and those of this machine.

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from asyncloader.audit.contents import Contents, Part
 from asyncloader.audit.reading import LaneLog, Pass
-from asyncloader.audit.rows import Begin, End, LaneRow, format_row, parse_row, runs_of
+from asyncloader.audit.rows import Begin, End, LaneRow, LeftOut, format_row, parse_row, runs_of
 from asyncloader.audit.verdict import EpochVerdict, judge_epoch
 from asyncloader.blocks import Origin
 
@@ -82,6 +82,38 @@ def test_what_operators_leave_out_is_told_and_no_fault() -> None:
     assert _judge([(0, 1, [0, 4, 3, 5])], reasons=["take(4)"]).verdict == "wrong"
 
 
+def _left_out(runs: list[int], *, component: tuple[int, ...] = (), tells: bool = True) -> EpochVerdict:
+    """A lane that delivered samples 0 to 3 of 10, and whose filter has left these out."""
+    begin = Begin("0", 0.0, 0, 0, 1, 0, {0: 0}, [0], ["filter(f)"], ["filter(f)"] if tells else [])
+    left = LeftOut("filter(f)", Origin(component), runs)
+    rows = [LaneRow("0", 0, 0, 1, [(SHARD, [0, 4])], [left]), LaneRow("0", 0, 1, 1, [], [left])]
+    part = Part((), "", ["a.tar"], [10], 1)
+    passes = [Pass(begin, rows, End("0", False))]
+    return judge_epoch("r", 0, Contents({"lanes": 1}, [part]), passes, left_out=True)
+
+
+def test_what_an_operator_names_as_left_out_is_not_lacking() -> None:
+    verdict = _left_out([4, 10])
+    assert (verdict.verdict, verdict.left_out, verdict.left_out_by) == ("exact", 6, {"filter(f)": 6})
+    assert "6 more were left out: 6 by filter(f)" in str(verdict)
+    assert str(verdict).splitlines()[1:] == ["  left out by filter(f): samples 4 to 9 of a.tar"]
+
+
+def test_what_an_operator_that_names_does_not_name_is_lacking() -> None:
+    verdict = _left_out([3, 5, 7, 10])
+    assert (verdict.verdict, verdict.left_out_by) == ("wrong", {"filter(f)": 4})
+    assert list(map(str, verdict.findings)) == ["never: samples 5 to 6 of a.tar"]
+
+
+def test_what_is_left_out_of_sources_that_nobody_follows_explains_nothing() -> None:
+    assert _left_out([4, 10], component=(1,)).verdict == "wrong"
+
+
+def test_a_pass_of_a_time_when_operators_named_nothing_is_judged_as_then() -> None:
+    verdict = _left_out([4, 7], tells=False)
+    assert (verdict.verdict, verdict.left_out, verdict.findings) == ("exact", 6, ())
+
+
 def test_ranks_that_were_stopped_left_something() -> None:
     verdict = _judge([(0, 1, [0, 4])], [(0, 1, [6, 10])], lanes=2, stopped=True)
     assert (verdict.verdict, verdict.left_out, verdict.reasons) == ("exact", 2, ('uneven="stop"',))
@@ -105,8 +137,9 @@ def test_runs_hold_each_sample_as_often_as_it_came(parts: list[list[int]], neigh
 
 def test_rows_come_back_as_they_were_written() -> None:
     rows = [
-        Begin("ab", 1.5, 3, 0, 2, 4, {0: 3, 2: 0}, [0, 2], ["take(3)"]),
-        LaneRow("ab", 2, 0, 7, [(Origin((1, 0), 5, 2), [0, 4])]),
+        Begin("ab", 1.5, 3, 0, 2, 4, {0: 3, 2: 0}, [0, 2], ["take(3)", "drop_last"], ["drop_last"]),
+        LaneRow("ab", 2, 0, 7, [(Origin((1, 0), 5, 2), [0, 4])], []),
+        LaneRow("ab", 2, 7, 7, [], [LeftOut("drop_last", Origin((1,), 5, 2), [4, 6])]),
         End("ab", True),
     ]
     assert [parse_row(format_row(row)) for row in rows] == rows

@@ -1,4 +1,4 @@
-"""What an audit costs: one process, lines of JSON, in order and shuffled, with and without it in turn.
+"""What an audit costs: one process, lines of JSON, plain, shuffled and filtered, with and without it.
 
     python tests/benchmarks/auditing.py
 
@@ -12,7 +12,9 @@ import json
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import asyncloader as al
 
@@ -25,10 +27,20 @@ def write(folder: Path) -> None:
         (folder / f"{shard:03d}.jsonl").write_text("".join(json.dumps(each) + "\n" for each in samples))
 
 
-def cpu_s(folder: Path, window: int | None, audit: Path | None) -> float:
-    recipe = al.from_urls(str(folder / "*.jsonl"))
-    if window is not None:
-        recipe = recipe.shuffle(window)
+def is_third(sample: dict[str, Any]) -> bool:
+    return bool(sample["n"] % 3 == 0)
+
+
+RECIPES: dict[str, Callable[[al.Dataset], al.Dataset]] = {
+    "in order": lambda recipe: recipe,
+    "window of 10,000": lambda recipe: recipe.shuffle(10_000),
+    "a third kept": lambda recipe: recipe.filter(is_third),
+    "a third kept of a window": lambda recipe: recipe.shuffle(10_000).filter(is_third),
+}
+
+
+def cpu_s(folder: Path, name: str, audit: Path | None) -> float:
+    recipe = RECIPES[name](al.from_urls(str(folder / "*.jsonl")))
     loader = al.DataLoader(recipe, 64, collate_fn=al.Pad({"tokens": 0}), lanes=4, audit=audit)
     began = time.process_time()
     for _ in loader:
@@ -37,16 +49,16 @@ def cpu_s(folder: Path, window: int | None, audit: Path | None) -> float:
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
         write(folder)
-        for window in (None, 10_000):
+        for name in RECIPES:
             pairs = [
-                (cpu_s(folder, window, None), cpu_s(folder, window, folder / f"audit-{window}-{number}"))
+                (cpu_s(folder, name, None), cpu_s(folder, name, folder / f"audit-{name}-{number}"))
                 for number in range(REPEATS)
             ]
             ratio = statistics.median(audited / plain for plain, audited in pairs)
-            print(f"window {window}: {min(plain for plain, _ in pairs):.2f} s without, ratio {ratio:.3f}")
+            print(f"{name}: {min(plain for plain, _ in pairs):.2f} s without, ratio {ratio:.3f}")
 
 
 if __name__ == "__main__":

@@ -127,3 +127,17 @@ def test_no_sequence_is_behind_the_last_one(index: int) -> None:
 def test_it_shows_how_much_it_holds_and_is_public() -> None:
     assert repr(Ragged(np.arange(9), [1, 1, 4])) == "Ragged(2 sequences of 3 values, int64)"
     assert al.Ragged is Ragged
+
+
+@pytest.mark.parametrize(
+    ("sequences", "found"),
+    [
+        ([[2], [1, None]], "sequence 1: expected numbers, found a null at place 1"),
+        ([None, [2]], "sequence 0: expected numbers, found a null"),
+        ([[1], 2], "sequence 1: expected numbers, found int"),
+        ([[object()]], "sequence 0: expected numbers, found list of objects"),
+    ],
+)
+def test_nulls_and_what_is_no_sequence_are_named(sequences: Any, found: str) -> None:
+    with pytest.raises(ValueError, match=found):
+        Ragged.of(sequences)

@@ -15,6 +15,7 @@ import torch.utils.data
 
 from asyncloader.collate import Pad, default_collate, default_convert
 from asyncloader.collate.longest import PadLongest
+from asyncloader.collate.streaming import streaming_collate
 
 Point = namedtuple("Point", ["x", "y"])
 
@@ -166,7 +167,9 @@ def test_entries_are_named_by_their_key() -> None:
 
 def test_a_nested_field_is_named_by_its_whole_path() -> None:
     batch = [{"meta": {"at": (1, Point(0, None))}}, {"meta": {"at": (1, Point(0, 3))}}]
-    assert note_of(batch) == "field 'meta'['at'][1]['y']: types NoneType and int at entries 0 and 1"
+    named, _, advice = note_of(batch).partition("; ")
+    assert named == "field 'meta'['at'][1]['y']: types NoneType and int at entries 0 and 1"
+    assert advice.startswith("a null has no place in a tensor")
 
 
 def test_a_missing_field_names_the_entry() -> None:
@@ -179,7 +182,7 @@ def test_a_missing_string_field_is_not_mistaken_for_a_later_fault() -> None:
 
 
 def test_an_unsupported_type_is_named_with_its_field() -> None:
-    assert note_of([{"when": None}, {"when": None}]) == "field 'when': values of type NoneType"
+    assert note_of([{"when": object()}] * 2) == "field 'when': values of type object"
     strings = [{"s": np.array(["a"])}, {"s": np.array(["b"])}]
     assert note_of(strings) == "field 's': values of type ndarray of dtype <U1"
 
@@ -188,7 +191,7 @@ def test_samples_that_are_no_mappings_are_named_as_such() -> None:
     assert note_of([np.zeros(2), np.zeros(3)]) == (
         "the samples themselves: shapes [2] and [3] at entries 0 and 1"
     )
-    assert note_of([(1, 2), (1, None)]) == "field 1: types int and NoneType at entries 0 and 1"
+    assert note_of([(1, 2), (1, "b")]) == "field 1: types int and str at entries 0 and 1"
 
 
 def test_default_convert_names_the_field_that_torch_cannot_convert() -> None:
@@ -244,3 +247,20 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
     with pytest.raises(AttributeError, match="no attribute 'Padd'"):
         _ = asyncloader.collate.Padd
+
+
+def test_a_null_is_named_with_what_to_do() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        streaming_collate([{"n": 1}, {"n": None}])
+    assert (
+        "types int and NoneType at entries 0 and 1; a null has no place in a tensor"
+        in caught.value.__notes__[0]
+    )
+
+
+def test_memory_that_cannot_be_written_is_not_warned_of_before_the_error() -> None:
+    # Warnings are errors here.
+    with pytest.raises(RuntimeError, match="equal size"):
+        streaming_collate([{"x": np.frombuffer(b"ab", np.uint8)}, {"x": np.frombuffer(b"abc", np.uint8)}])
+    promoted = streaming_collate([np.frombuffer(b"ab", np.uint8), np.array([1.5, 2.5])])
+    assert promoted.tolist() == [[97.0, 98.0], [1.5, 2.5]]

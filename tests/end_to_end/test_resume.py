@@ -347,6 +347,29 @@ def test_other_shards_of_the_same_number_are_refused(
         loader_of(make_corpus, recipe=recipe).load_state_dict(saved())
 
 
+def test_a_state_of_relative_paths_moves_with_its_folder_and_is_not_one_of_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def loader(urls: str) -> al.DataLoader[Any]:
+        return al.DataLoader(al.from_urls(urls), 2, lanes=2, collate_fn=list)
+
+    for job in ("before", "after"):
+        (tmp_path / job / "data").mkdir(parents=True)
+        for shard in range(2):
+            (tmp_path / job / "data" / f"{shard}.txt").write_text("a\nb\nc\n")
+    monkeypatch.chdir(tmp_path / "before")
+    saved = loader("data/{0..1}.txt")
+    next(iter(saved))
+    state = saved.state_dict()
+    saved.close()
+    with pytest.raises(ValueError, match=r"another order; paths and URLs count as they are written"):
+        loader(f"{tmp_path}/before/data/{{0..1}}.txt").load_state_dict(state)
+    monkeypatch.chdir(tmp_path / "after")
+    moved = loader("data/{0..1}.txt")
+    moved.load_state_dict(state)
+    assert sum(map(len, moved)) == 4
+
+
 def test_every_difference_is_named_at_once(
     saved: Callable[..., dict[str, Any]], make_corpus: Callable[..., Corpus]
 ) -> None:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from corpus import Corpus
-from torch.utils.data import DistributedSampler, IterableDataset
+from stateful_numbers import StatefulNumbers
+from torch.utils.data import DistributedSampler
 
 import asyncloader as al
 
@@ -129,34 +129,11 @@ def test_a_map_style_dataset_of_every_rank_goes_on_with_every_number_of_workers(
                     assert [*resumed] == whole[delivered:], (rank, workers, after, delivered)
 
 
-class _Part(IterableDataset[int]):
-    """Deals itself to ranks and workers, and knows where it is."""
-
-    def __init__(self, rank: int, ranks: int) -> None:
-        self.rank, self.ranks, self.at = rank, ranks, 0
-
-    def __iter__(self) -> Any:
-        info = torch.utils.data.get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        mine = range(self.rank * workers + worker, 50, self.ranks * workers)
-        at, self.at = self.at, 0
-        for place in range(at, len(mine)):
-            self.at = place + 1
-            yield mine[place]
-        self.at = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
-
-
 @pytest.mark.parametrize(("ranks", "workers"), CELLS)
 def test_an_iterable_dataset_goes_on_in_its_own_cell(ranks: int, workers: int) -> None:
     def make(rank: int) -> al.DataLoader[Any]:
         options = {"num_workers": workers, "rank": rank, "world_size": ranks, "collate_fn": _numbers}
-        return al.DataLoader(_Part(rank, ranks), 3, **options)
+        return al.DataLoader(StatefulNumbers(50, rank, ranks), 3, **options)
 
     for rank in range(ranks):
         loader, whole, states = make(rank), [], []

@@ -68,8 +68,12 @@ def run(seed, policy):
         except al.RanksError as error:
             raised = str(error)
     stopped = any("was stopped" in str(warning.message) for warning in told)
-    assert stopped == loader.receipt().stopped
-    return dict(sizes=sizes, steps=steps, numbers=numbers, empty=empty, raised=raised, told=stopped)
+    receipt = loader.receipt()
+    assert stopped == receipt.stopped == (receipt.undelivered_batches > 0)
+    ready = receipt.undelivered_samples
+    return dict(
+        sizes=sizes, steps=steps, numbers=numbers, empty=empty, raised=raised, told=stopped, ready=ready
+    )
 
 
 policies = (None, "pad", "raise")
@@ -94,6 +98,7 @@ def check(policy: str, ranks: Sequence[Any]) -> None:
         assert bool(ranks[0]["raised"]) == bool(lacking)
     else:
         assert bool(lacking) == any(rank["told"] for rank in ranks)
+        assert bool(lacking) <= sum(rank["ready"] for rank in ranks) <= len(lacking)
     assert policy == "pad" or not any(rank["empty"] for rank in ranks)
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import IterableDataset, RandomSampler
+from stateful_numbers import StatefulNumbers
+from torch.utils.data import RandomSampler
 
 import asyncloader as al
 
@@ -24,30 +25,6 @@ pytestmark = [
 
 COUNT = 30
 
-
-class Numbers(IterableDataset[int]):
-    """Knows where it is."""
-
-    def __init__(self) -> None:
-        self.at = 0
-
-    def __iter__(self) -> Iterator[int]:
-        info = torch.utils.data.get_worker_info()
-        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-        mine = range(worker, COUNT, workers)
-        at, self.at = self.at, 0
-        for place in range(at, len(mine)):
-            self.at = place + 1
-            yield mine[place]
-        self.at = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
-
-
 KINDS: dict[str, Callable[[], dict[str, Any]]] = {
     "in order": lambda: {"dataset": range(COUNT), "batch_size": 4},
     "shuffled": lambda: {"dataset": range(COUNT), "batch_size": 4, "shuffle": True},
@@ -56,8 +33,8 @@ KINDS: dict[str, Callable[[], dict[str, Any]]] = {
         "batch_size": 4,
         "sampler": RandomSampler(range(COUNT), generator=torch.Generator().manual_seed(3)),
     },
-    "iterable": lambda: {"dataset": Numbers(), "batch_size": 4},
-    "now and then": lambda: {"dataset": Numbers(), "batch_size": 3, "snapshot_every_n_steps": 2},
+    "iterable": lambda: {"dataset": StatefulNumbers(COUNT), "batch_size": 4},
+    "now and then": lambda: {"dataset": StatefulNumbers(COUNT), "batch_size": 3, "snapshot_every_n_steps": 2},
 }
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asyncloader.stores import braces, expanding
@@ -51,6 +51,9 @@ def test_other_braces_are_left_alone(literal: str) -> None:
 
 
 @given(st.integers(0, 99_999), st.integers(0, 50), st.integers(0, 6))
+@example(995, 3010, 0)
+@example(995, 3010, 3)
+@example(99_990, 1010, 7)
 def test_padded_ranges_have_one_width_and_every_number(low: int, count: int, width: int) -> None:
     first, last = str(low).zfill(width), str(low + count).zfill(width)
     names = expand_urls(f"s3://b/{{{first}..{last}}}")

@@ -113,5 +113,11 @@ def test_the_digest_is_that_of_the_names_however_they_were_named() -> None:
     )
 
 
+@given(st.lists(st.builds("{}{}".format, _ROOTS, _PIECES), min_size=1, max_size=5))
+def test_the_digest_of_any_names_is_that_of_what_may_be_shown_of_each(names: list[str]) -> None:
+    shown = "".join(f"{redact(name)}\n" for name in names)
+    assert names_digest(tuple(names)) == hashlib.sha256(shown.encode()).hexdigest()
+
+
 def test_a_name_that_is_no_text_has_a_digest_too() -> None:
     assert names_digest(("x\udcff.tar",)) != names_digest(("x.tar",))

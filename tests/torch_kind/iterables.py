@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import torch
+from stateful_numbers import KnowsWhere, part_of_worker
 from torch.utils.data import IterableDataset
 
 import asyncloader as al
@@ -16,17 +17,11 @@ from .resuming import COUNT
 __all__ = ["ITERABLES", "TOLD", "StatefulIterator", "Stateless"]
 
 
-def part_of_worker() -> range:
-    info = torch.utils.data.get_worker_info()
-    worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
-    return range(worker, 3 * COUNT, workers)
-
-
 class Part(IterableDataset[Any]):
     """Yields its worker's part, which a state begins at; how it is told varies by subclass."""
 
     def numbers(self) -> range:
-        return part_of_worker()
+        return part_of_worker(3 * COUNT)
 
 
 class Stateless(Part):
@@ -58,7 +53,7 @@ class StatefulIterator(Part):
         return NumbersFrom(self.numbers())
 
 
-class NumbersFrom:
+class NumbersFrom(KnowsWhere):
     def __init__(self, numbers: range) -> None:
         self.numbers, self.at = numbers, 0
 
@@ -71,14 +66,8 @@ class NumbersFrom:
         self.at += 1
         return self.numbers[self.at - 1]
 
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
-
-
-class ItsOwnIterator(Part):
+class ItsOwnIterator(KnowsWhere, Part):
     def __iter__(self) -> ItsOwnIterator:
         self.at = 0
         return self
@@ -90,36 +79,18 @@ class ItsOwnIterator(Part):
         self.at += 1
         return numbers[self.at - 1]
 
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
-
 
 class AsyncStateless:
     async def __aiter__(self) -> AsyncIterator[int]:
-        for number in part_of_worker():
+        for number in part_of_worker(3 * COUNT):
             await asyncio.sleep(0)
             yield number
 
 
-class AsyncStateful:
-    at = 0
-
+class AsyncStateful(KnowsWhere):
     async def __aiter__(self) -> AsyncIterator[int]:
-        numbers = part_of_worker()
-        at, self.at = self.at, 0
-        for place in range(at, len(numbers)):
-            self.at = place + 1
-            yield numbers[place]
-        self.at = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"at": self.at}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.at = state["at"]
+        for number in self.rest_of(part_of_worker(3 * COUNT)):
+            yield number
 
 
 class Whole(StatefulIterator):
