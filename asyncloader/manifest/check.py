@@ -8,7 +8,7 @@ from .._flow.channel import EndOfChannel
 from ..blocks import Block
 from ..digest import Verifier
 from ..errors import FormatError, StoreError
-from ..stores.reading.reader import ShardChunks
+from ..stores.reading.chunks import ShardChunks
 from ..types import Buffer, Position
 from .entries import Expected
 

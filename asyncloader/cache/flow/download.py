@@ -17,7 +17,8 @@ from ...digest import Verifier
 from ...errors import StoreError
 from ...stores.buffers import BUFFER_BYTES
 from ...stores.failures import changed
-from ...stores.reading.reader import ShardChunks, read_shards
+from ...stores.reading.chunks import ShardChunks
+from ...stores.reading.reader import read_shards
 from ...stores.store import Body, Store
 from ...stores.urls import redact
 from ...types import Buffer
