@@ -1,11 +1,12 @@
-"""What torch's loop, as the library runs it, tells of a pass, and asks of it."""
+"""What torch's loop, as the library runs it, tells of a pass, and asks of it; and what it runs on."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-__all__ = ["Pass"]
+__all__ = ["Pass", "Transport"]
 
 
 class Pass(Protocol):
@@ -45,3 +46,26 @@ class Pass(Protocol):
         ...
 
     def hand_over(self) -> None: ...
+
+
+class Transport(Protocol):
+    """The multiprocessing context of one iterator, whose queues, events and ends are its own."""
+
+    def began(self, processes: Sequence[BaseProcess]) -> None:
+        """All workers were started."""
+        ...
+
+    def wake(self) -> None:
+        """Have the queue of results give ``(None, None)`` to whoever waits; from any thread.
+
+        It does so by itself once a worker has ended that was not told to.
+        """
+        ...
+
+    def let_go(self) -> None:
+        """Have the workers end."""
+        ...
+
+    def close(self) -> None:
+        """The workers have ended. Idempotent."""
+        ...

@@ -8,8 +8,7 @@ name                                                 what for
 ===================================================  ============================================
 ``utils.data._utils.collate.collate``                collation by rules of our own for tensors
 ``utils.data._utils.collate.default_collate_fn_map`` torch's rules, with what users registered
-``utils.data._utils.collate.collate_tensor_fn``      torch's rules as they are, to know them by
-``utils.data._utils.collate.collate_numpy_*_fn``     torch's rules as they are, to know them by
+``utils.data._utils.collate.collate_*_fn``           torch's rules as they are, to know them by
 ``utils.data._utils.pin_memory.pin_memory``          pinning a batch inside a wrapper of ours
 ``utils.data._utils.worker._worker_info``            what ``get_worker_info()`` gives, with ranks
 ``utils.data._utils.worker.WorkerInfo``              its class; a frozen dataclass in newer ones
@@ -38,6 +37,8 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, _utils
 from torch.utils.data._utils.collate import (
     collate,
+    collate_float_fn,
+    collate_int_fn,
     collate_numpy_array_fn,
     collate_numpy_scalar_fn,
     collate_tensor_fn,
@@ -45,7 +46,7 @@ from torch.utils.data._utils.collate import (
 )
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
-from .torch_pass import Pass
+from .torch_pass import Pass, Transport
 
 __all__ = [
     "ExceptionWrapper",
@@ -54,6 +55,8 @@ __all__ = [
     "WorkersIterator",
     "attributes_at_rest",
     "collate",
+    "collate_float_fn",
+    "collate_int_fn",
     "collate_numpy_array_fn",
     "collate_numpy_scalar_fn",
     "collate_tensor_fn",
@@ -68,9 +71,6 @@ __all__ = [
 # Law 6 says a second. An idle worker ends in milliseconds; one that does not is inside the user's code, where
 # torch waits for 5 s, for one worker after the other.
 _GRACE_S = 1.0
-
-# After a kill; longer only where the kernel cannot let go of the process.
-_KILLED_S = 1.0
 
 
 def pin_memory(batch: Any) -> Any:
@@ -179,14 +179,18 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
     Args:
         view: The loader, as torch is to see it.
         told: Of its passes.
+        transport: The ``multiprocessing_context`` of ``view``.
     """
 
     # Until torch has something to shut down; else its __del__ fails on an iterator that it refused to make.
     _shutdown = True
     _left = False
+    #: Whether a worker has ended that was not told to, and torch is still to find out which.
+    _has_ended = False
 
-    def __init__(self, view: DataLoader[Any], told: Pass) -> None:
+    def __init__(self, view: DataLoader[Any], told: Pass, transport: Transport) -> None:
         self._told = told
+        self._transport = transport
         self._owner = os.getpid()
         super().__init__(view)
 
@@ -194,8 +198,7 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
         """Have a ``next`` in another thread stop waiting. From any thread; ``end`` comes after it."""
         self._left = True
         if not self._shutdown:
-            # Wakes it in torch's get; with pinning the thread in between hands it on.
-            self._worker_result_queue.put((None, None))
+            self._transport.wake()  # with pinning the thread in between hands it on
 
     def end(self) -> None:
         """End the workers, unless they are to persist and nobody has left them waiting."""
@@ -208,7 +211,9 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
             # persistent workers and hands on what it then has, gets new ones.
             loader._iterator = loader._get_iterator()
             return
-        if not first_iter:
+        if first_iter:
+            self._transport.began(self._workers)
+        else:
             self._told.begin()
         super()._reset(loader, first_iter)
         self._num_yielded = self._told.batches
@@ -242,6 +247,16 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
             raise RuntimeError("this iterator was closed while it waited for a batch")
         return got
 
+    def _try_get_data(self, *patience: float) -> tuple[bool, Any]:
+        while True:
+            # What there is comes first. Then torch looks which worker has ended, as every five seconds.
+            is_hasty, self._has_ended = self._has_ended, False
+            got: tuple[bool, Any] = super()._try_get_data(*((0,) if is_hasty else patience))  # type: ignore[no-untyped-call]
+            is_told = got[0] and got[1][0] is None and not self._left
+            self._has_ended = is_told or (is_hasty and got[0])
+            if not is_told:
+                return got
+
     def _who_is_late(self) -> str:
         worker = self._task_info.get(self._rcvd_idx, (None,))[0]
         process = self._workers[worker] if worker is not None else None
@@ -254,9 +269,8 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
     def _shutdown_workers(self) -> None:
         # At the interpreter's end, where modules may have become None, multiprocessing ends its children. A
         # process that was forked off with this iterator in it must let the workers be.
-        if self._shutdown or _utils is None or _utils.python_exit_status is not False:
-            return
-        if self._owner != os.getpid():
+        is_ending = _utils is None or _utils.python_exit_status is not False
+        if self._shutdown or is_ending or self._owner != os.getpid():
             return
         self._shutdown = True
         if self._worker_pids_set:
@@ -266,25 +280,18 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
         deadline = monotonic() + _GRACE_S
         pinning = getattr(self, "_pin_memory_thread", None)
         if pinning is not None:
-            # First: what it reads from may be damaged by a worker that is killed.
             self._pin_memory_thread_done_event.set()
-            self._worker_result_queue.put((None, None))
+            self._transport.wake()
             pinning.join(_GRACE_S)
-        # One that was killed may hold a lock of the event, which set() would then wait for.
-        if not any(worker.exitcode for worker in self._workers):
-            self._workers_done_event.set()
-            for queue in self._index_queues:
-                queue.put(None)
-            _wait_ended(self._workers, deadline)
+        self._transport.let_go()
+        _wait_ended(self._workers, deadline)
         for worker in self._workers:
             if worker.is_alive():
                 # Not SIGTERM: a handler for it that the script has installed is inherited by a fork, and
                 # saving a checkpoint is no business of a worker's.
                 worker.kill()
-        _wait_ended(self._workers, monotonic() + _KILLED_S)
-        for queue in (*self._index_queues, self._worker_result_queue):
-            queue.cancel_join_thread()
-            queue.close()
+        _wait_ended(self._workers, monotonic() + _GRACE_S)
+        self._transport.close()
 
 
 def _wait_ended(processes: Any, deadline: float) -> None:

@@ -25,8 +25,8 @@ from asyncloader.manifest.check import ShardCheck
 from asyncloader.manifest.entries import Expected, Manifest, format_manifest, is_manifest, parse_manifest
 from asyncloader.manifest.folder import update_manifest
 from asyncloader.manifest.lookup import Entries, expectations, find_local_manifests
+from asyncloader.stores.reading.chunks import ShardChunks
 from asyncloader.stores.reading.lookahead import Shard
-from asyncloader.stores.reading.reader import ShardChunks
 
 SHA = "00" * 32
 ENTRY = {"name": "a.tar", "size_bytes": 3, "samples": 1, "sha256": SHA}

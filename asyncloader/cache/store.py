@@ -13,7 +13,7 @@ from typing import Any
 
 from ..errors import StoreError
 from ..stores.access import Access, CacheSetting
-from ..stores.local import PIECE_BYTES
+from ..stores.buffers import BUFFER_BYTES
 from ..stores.network.hedging import Hedges
 from ..stores.reading.reader import StoresByUrl
 from ..stores.store import Body, Store, clip
@@ -166,7 +166,7 @@ class CachedStore:
         while offset < end:
             if offset < copy.filled:
                 # Up to where a stretch ends, so that the next piece begins with one.
-                most = offset - offset % STRETCH_BYTES + PIECE_BYTES
+                most = offset - offset % STRETCH_BYTES + BUFFER_BYTES
                 piece = await self._piece(copy, url, identity, offset, min(most, end, copy.filled))
                 if not piece:
                     break

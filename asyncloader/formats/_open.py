@@ -26,25 +26,25 @@ class SniffingDecoder(PushDecoder):
         self._start = b""
         self._inner: Decoder | None = None
 
-    def _decode(self, chunk: bytes) -> Iterator[Block]:
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         if self._inner is None:
-            chunk = self._start + chunk if self._start else chunk
-            self._start = chunk
+            chunk = b"".join((self._start, chunk)) if self._start else chunk
             if len(chunk) < SIGNATURE_BYTES:
+                self._start = bytes(chunk)
                 return
-            self._inner = self._choose(chunk)
             self._start = b""
+            self._inner = self._choose(bytes(chunk[:SIGNATURE_BYTES]))
         yield from self._inner.feed(chunk)
 
     def _decode_end(self) -> Iterator[Block]:
         if self._inner is None:
-            self._inner = self._choose(self._start)
+            self._inner = self._choose(self._start)  # less than a signature
             yield from self._inner.feed(self._start)
         yield from self._inner.finish()
 
     def _choose(self, start: bytes) -> Decoder:
         inner = self._make_inner()
-        compression = compression_of(start[:SIGNATURE_BYTES])
+        compression = compression_of(start)
         return inner if compression is None else CompressedDecoder(inner, compression)
 
 
@@ -63,7 +63,7 @@ class SkippingDecoder(PushDecoder):
         self._wanted = first + count
         self._reached = first
 
-    def _decode(self, chunk: bytes) -> Iterator[Block]:
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         return self._drop(self._inner.feed(chunk))
 
     def _decode_end(self) -> Iterator[Block]:

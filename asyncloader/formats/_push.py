@@ -30,8 +30,8 @@ class PushDecoder(ABC):
         """The samples that ``chunk`` completes.
 
         Args:
-            chunk: The next bytes of the shard, any number of them. ``bytes`` is fastest; other
-                buffers are copied once.
+            chunk: The next bytes of the shard, any number of them. Nothing that comes out refers to
+                their memory, which is used again some time.
 
         Returns:
             An iterator of blocks; it must be run to its end before the next call.
@@ -42,7 +42,7 @@ class PushDecoder(ABC):
             RuntimeError: The iterator of the call before was not run to its end, or raised.
         """
         self._claim()
-        return self._release_after(self._decode(chunk if type(chunk) is bytes else bytes(chunk)))
+        return self._release_after(self._decode(chunk if type(chunk) is bytes else memoryview(chunk)))
 
     def finish(self) -> Iterator[Block]:
         """The samples left at the end of the shard; call it once, after the last byte.
@@ -70,7 +70,7 @@ class PushDecoder(ABC):
         self._idle = True
 
     @abstractmethod
-    def _decode(self, chunk: bytes) -> Iterator[Block]: ...
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]: ...
 
     @abstractmethod
     def _decode_end(self) -> Iterator[Block]: ...

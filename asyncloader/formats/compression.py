@@ -244,7 +244,7 @@ class CompressedDecoder(PushDecoder):
         self._inner = inner
         self._decompressor = Decompressor(name)
 
-    def _decode(self, chunk: bytes) -> Iterator[Block]:
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         for piece in self._decompressor.feed(chunk):
             yield from map(_without_ends, self._inner.feed(piece))
 

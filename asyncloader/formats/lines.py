@@ -69,13 +69,10 @@ class LineDecoder(PushDecoder):
         self._samples: list[Any] = []
         self._ends: list[int] = []
 
-    def _decode(self, chunk: bytes) -> Iterator[Block]:
-        windows = [chunk]
-        if len(chunk) > _WINDOW_BYTES:
-            windows = [chunk[at : at + _WINDOW_BYTES] for at in range(0, len(chunk), _WINDOW_BYTES)]
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         try:
-            for window in windows:
-                yield from self._decode_window(window)
+            for at in range(0, len(chunk), _WINDOW_BYTES):
+                yield from self._decode_window(bytes(chunk[at : at + _WINDOW_BYTES]))
                 yield from self._take()
         except FormatError as error:
             yield from self._take()

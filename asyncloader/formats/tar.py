@@ -68,7 +68,7 @@ class TarDecoder(PushDecoder):
         self._start = start_byte
         self._fed = start_byte
 
-    def _decode(self, chunk: bytes) -> Iterator[Block]:
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         samples = self._samples
         send = self._parser.send
         size = len(chunk)
@@ -78,7 +78,7 @@ class TarDecoder(PushDecoder):
             need = self._need
             while (end := at + need) <= size:
                 if need >= 0:
-                    piece = chunk[at:end]
+                    piece = bytes(chunk[at:end])
                     at = end + (-need & 511)
                     need = send(piece)
                 else:
@@ -94,10 +94,10 @@ class TarDecoder(PushDecoder):
         self._skip = max(at - size, 0)
         if at < size:
             # A view pins the chunk instead of copying the piece now and again in the join.
-            self._hold(memoryview(chunk)[at:] if size - at > BLOCK else chunk[at:])
+            self._hold(memoryview(chunk)[at:] if size - at > BLOCK else bytes(chunk[at:]))
         yield from self._take()
 
-    def _complete_pending(self, chunk: bytes) -> int:
+    def _complete_pending(self, chunk: bytes | memoryview) -> int:
         """Drop what is to be skipped, finish the piece begun before; where to go on in ``chunk``."""
         if self._skip >= len(chunk):
             return self._skip

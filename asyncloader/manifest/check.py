@@ -8,7 +8,7 @@ from .._flow.channel import EndOfChannel
 from ..blocks import Block
 from ..digest import Verifier
 from ..errors import FormatError, StoreError
-from ..stores.reading.reader import ShardChunks
+from ..stores.reading.chunks import ShardChunks
 from ..types import Buffer, Position
 from .entries import Expected
 
@@ -71,6 +71,7 @@ class ShardCheck:
                 verifier.update(chunk)
                 offset += len(chunk)
                 yield chunk
+                del chunk  # its memory is lent, and may be of use for what is waited for
         if chunks.layout is None and self._stop is None:
             self._check_size(offset)
         elif chunks.layout is not None and chunks.layout.samples is not None:

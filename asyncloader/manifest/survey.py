@@ -14,7 +14,8 @@ from ..digest import open_digest
 from ..errors import FormatError
 from ..formats import open_decoder, open_plan
 from ..formats.decoder import Decoder
-from ..stores.reading.reader import ShardChunks, read_shards
+from ..stores.reading.chunks import ShardChunks
+from ..stores.reading.reader import read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
 from ..types import Buffer, Planning

@@ -23,6 +23,7 @@ def decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], clos
     for chunk in watched:
         decoder = decoder or open_decoder()
         yield from decoder.feed(chunk)
+        del chunk
     decoder = decoder or open_decoder()
     if close:
         yield from decoder.feed(close)

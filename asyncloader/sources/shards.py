@@ -27,8 +27,9 @@ from ..plan.pieces import Dealing, Piece, Pieces
 from ..stopwatch import DECODE, STORE
 from ..stores.access import Access
 from ..stores.names import names_digest
+from ..stores.reading.chunks import ShardChunks
 from ..stores.reading.lookahead import Wanted
-from ..stores.reading.reader import ShardChunks, read_shards
+from ..stores.reading.reader import read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
 from ..types import Position, Span

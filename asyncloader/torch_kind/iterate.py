@@ -16,13 +16,15 @@ from torch.utils.data import get_worker_info as torch_worker_info
 
 from .._flow.channel import Channel, EndOfChannel
 from ..descriptors import occupy_standard_descriptors
+from ..lent_memory import borrowing
 from ..plan.topology import World
 from ..torch_private import HereIterator, WorkersIterator
 from .adapt import Adapter, AsyncFetched, AsyncIterated, for_loop
 from .indices import Indices
 from .passes import Pass
 from .reading import Carrying, Reading
-from .travel import ByValue, Roads, travels_by_pickle
+from .roads import Roads
+from .travel import ByValue, travels_by_pickle
 from .worker_info import enter_worker
 
 __all__ = ["AsyncDoor", "close_torch_iterator", "open_torch_iterator"]
@@ -67,10 +69,12 @@ def open_torch_iterator(
         for name in ("dataset", "collate_fn", "worker_init_fn"):
             if name != "dataset" or not pipe:  # torch must see that it is one, and pickles it itself
                 _set(view, name, ByValue(getattr(view, name), name, getattr(loader, name)))
-    _set(view, "multiprocessing_context", Roads(loader.multiprocessing_context))
+    _set(view, "collate_fn", _InSlots(view.collate_fn))
+    roads = Roads(loader.multiprocessing_context, loader.prefetch_factor or 0)
+    _set(view, "multiprocessing_context", roads)
     loader.check_worker_number_rationality()
     occupy_standard_descriptors()  # also for the workers, which inherit them
-    return WorkersIterator(view, told)
+    return WorkersIterator(view, told, roads)
 
 
 def close_torch_iterator(iterator: HereIterator | WorkersIterator) -> None:
@@ -95,6 +99,17 @@ class _Enter:
         enter_worker(worker, info.num_workers, info.seed, dataset, self.world.rank, self.world.size)
         if self.user_fn is not None:
             self.user_fn(worker)
+
+
+@dataclass(frozen=True)
+class _InSlots:
+    """The ``collate_fn`` that torch is given: the user's, making large arrays in what the transport lends."""
+
+    collate_fn: Callable[[Any], Any]
+
+    def __call__(self, samples: Any) -> Any:
+        with borrowing():
+            return self.collate_fn(samples)
 
 
 class AsyncDoor:

@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = [
     "DONT_WAIT",
@@ -25,6 +25,7 @@ __all__ = [
     "READY",
     "FromServer",
     "FromWorker",
+    "Grant",
     "Setting",
     "receive_grant",
     "receive_message",
@@ -111,22 +112,34 @@ def receive_message(end: socket.socket, flags: int = 0) -> tuple[bytes, Sequence
     return message, descriptors.tolist()
 
 
-def send_grant(end: socket.socket, credits: int, freed: Sequence[int]) -> None:
-    """The parent's only message to a worker: so many batches more, and these slots are free again.
+class Grant(NamedTuple):
+    """The parent's only message to a worker.
 
-    Raises:
-        BlockingIOError: Too many of them are unread.
+    Attributes:
+        credits: So many batches more.
+        freed: Slots that are free again.
+        retired: Slots to forget.
     """
-    end.send(struct.pack(f"<{1 + len(freed)}I", credits, *freed), DONT_WAIT | _NO_SIGNAL)
+
+    credits: int
+    freed: Sequence[int]
+    retired: Sequence[int]
 
 
-def receive_grant(end: socket.socket, flags: int) -> tuple[int, tuple[int, ...]] | None:
-    """The credits and slots of one grant; None when the parent wants no more."""
+def send_grant(end: socket.socket, grant: Grant) -> None:
+    """Send it, or else raise BlockingIOError if too many of them are unread."""
+    credits, freed, retired = grant
+    numbers = credits, len(freed), *freed, *retired
+    end.send(struct.pack(f"<{len(numbers)}I", *numbers), DONT_WAIT | _NO_SIGNAL)
+
+
+def receive_grant(end: socket.socket, flags: int) -> Grant | None:
+    """One grant; None when the parent wants no more."""
     message = end.recv(LARGEST_MESSAGE_BYTES, flags)
     if not message:
         return None
-    credits, *freed = struct.unpack(f"<{len(message) // 4}I", message)
-    return credits, tuple(freed)
+    credits, count, *slots = struct.unpack(f"<{len(message) // 4}I", message)
+    return Grant(credits, slots[:count], slots[count:])
 
 
 def store(*items: Any) -> int:

@@ -173,11 +173,12 @@ class _Outlet:
                 grant = None
             if grant is None:
                 self._let_go()
-            credits, freed = grant
+            credits, freed, retired = grant
             self._credits += credits
             for _ in range(min(credits, len(self._unreceived))):  # on demand the first is for none
                 self._unreceived.popleft()
             self._slots.take_back(freed)
+            self._slots.retire(retired)
             if self._credits >= self._most_credits:
                 break
         self._credits -= 1

@@ -8,8 +8,8 @@ Laws:
 * A tensor or an array of ``LEAST_BYTES`` or more is laid out on its own, aligned, and read back without a
   copy; where the batch was made in its slot, it stays where it is. Smaller ones are copied on the way out:
   keeping a batch's labels must not keep the pages of its images.
-* The rest is one pickle stream. Up to ``_MOST_INLINE_BYTES`` of it go with the message itself, so that a
-  small batch needs no shared memory at all.
+* The rest is one pickle stream. Up to a limit it goes with the message itself, so that a small batch needs no
+  shared memory at all.
 * Values are kept; sharing is kept where the same object occurs twice, but two views of one storage come
   back as two tensors.
 * Loading trusts the sender: it is a process that this library started.
@@ -20,25 +20,24 @@ from __future__ import annotations
 import copyreg
 import pickle
 import struct
-import sys
 from collections import ChainMap, deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..by_value import Homeward
-from ..dense import align, as_bytes, dense, over
+from ..dense import align
 from ..lent_memory import LEAST_BYTES
-from ..tensors import StandIn
+from .reducing import array_reducers
 
-if TYPE_CHECKING:
-    import torch
-
-__all__ = ["Bytes", "Made", "Packed", "pack", "unpack"]
+__all__ = ["Bytes", "Keep", "Made", "Packed", "pack", "pack_by", "unpack"]
 
 Bytes: TypeAlias = NDArray[np.uint8]
+
+Keep: TypeAlias = Callable[[pickle.PickleBuffer], bool]
+"""Says of a buffer whether it stays in the pickle stream: a pickler's ``buffer_callback``."""
 
 # A slot costs a lease and its return, some ten microseconds. Messages up to this take a page each of what
 # the kernel lets a socket hold, so that some fifty fit; what is longer takes four.
@@ -75,6 +74,7 @@ class Packed:
         stream: The pickle stream, in pieces; large ``bytes`` are pieces of their own, not yet copied.
         buffers: The memory of the tensors and arrays that stay out of the stream.
         made: The slot in which some of them may lie.
+        most_inline_bytes: How long a message may be that goes without shared memory.
 
     Attributes:
         message: What goes with the message; empty if that is not enough to be worth it, or too much.
@@ -84,7 +84,14 @@ class Packed:
         stays: Whether some of it lies in ``made``, and there is room for all.
     """
 
-    def __init__(self, stream: Sequence[Any], buffers: Sequence[memoryview], made: Made | None) -> None:
+    def __init__(
+        self,
+        stream: Sequence[Any],
+        buffers: Sequence[memoryview],
+        made: Made | None,
+        most_inline_bytes: int = _MOST_INLINE_BYTES,
+    ) -> None:
+        self._most_inline_bytes = most_inline_bytes
         places = [None if made is None else made.place_of(buffer) for buffer in buffers]
         self.stays = made is not None and any(place is not None for place in places)
         if made is not None and self.stays:
@@ -109,7 +116,7 @@ class Packed:
         length = sum(map(len, stream))
         head = struct.pack(f"<{2 + len(spans)}Q", len(buffers), length, *spans)
         self.message, self.at = b"", used
-        if len(head) + length <= _MOST_INLINE_BYTES:
+        if len(head) + length <= self._most_inline_bytes:
             self.message = b"".join((head, *stream))
         else:
             for piece in (head, *stream):
@@ -141,10 +148,39 @@ def pack(batch: object, made: Made | None = None) -> Packed:
         Exception: What pickle raises for something that cannot be sent.
     """
     try:
-        return _pack_with(pickle.Pickler, batch, made)
+        return pack_by(_plain, batch, made)
     except Exception:
         # The slower pickler also knows what lives in __main__, and names what it cannot send.
-        return _pack_with(Homeward, batch, made)
+        return pack_by(_homeward, batch, made)
+
+
+def pack_by(
+    make_pickler: Callable[[Any, Keep], pickle.Pickler],
+    batch: object,
+    made: Made | None,
+    most_inline_bytes: int = _MOST_INLINE_BYTES,
+) -> Packed:
+    """Take ``batch`` apart by a pickler of the caller's.
+
+    Args:
+        make_pickler: Called with a file and a ``buffer_callback``, both of which the pickler has to use. What
+            has to go by ``array_reducers``, it must know of.
+        batch: Anything.
+        made: The slot that some of its memory may lie in.
+        most_inline_bytes: See ``Packed``.
+    """
+    sink = _Sink()
+    buffers: list[memoryview] = []
+
+    def stays_in_stream(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if len(raw) < LEAST_BYTES:
+            return True
+        buffers.append(raw)
+        return False
+
+    make_pickler(sink, stays_in_stream).dump(batch)
+    return Packed(sink.pieces, buffers, made, most_inline_bytes)
 
 
 def unpack(message: memoryview | bytes, source: Bytes, at: int = 0) -> Any:
@@ -172,28 +208,17 @@ def _copy(target: Bytes, source: Any) -> None:
     target[:] = np.frombuffer(source, np.uint8)
 
 
-def _pack_with(pickler_type: Callable[..., Any], batch: object, made: Made | None) -> Packed:
-    sink = _Sink()
-    buffers: list[memoryview] = []
-
-    def stays_in_stream(buffer: pickle.PickleBuffer) -> bool:
-        raw = buffer.raw()
-        if len(raw) < LEAST_BYTES:
-            return True
-        buffers.append(raw)
-        return False
-
-    pickler = pickler_type(sink, protocol=5, buffer_callback=stays_in_stream)
-    reducers = _REDUCERS
-    if (torch := sys.modules.get("torch")) is not None:
-        reducers = {torch.Tensor: _reduce_tensor, **_REDUCERS}
+def _plain(file: Any, keep: Keep) -> pickle.Pickler:
+    pickler = pickle.Pickler(file, protocol=5, buffer_callback=keep)
     # Looked up by C code, once for each object that is not of a built-in type: a dict, where it can be.
-    if pickler_type is pickle.Pickler:
-        pickler.dispatch_table = {**copyreg.dispatch_table, **reducers}
-    else:
-        pickler.dispatch_table = ChainMap(reducers, pickler.dispatch_table)
-    pickler.dump(batch)
-    return Packed(sink.pieces, buffers, made)
+    pickler.dispatch_table = {**copyreg.dispatch_table, **array_reducers()}
+    return pickler
+
+
+def _homeward(file: Any, keep: Keep) -> pickle.Pickler:
+    pickler: Any = Homeward(file, protocol=5, buffer_callback=keep)
+    pickler.dispatch_table = ChainMap(array_reducers(), pickler.dispatch_table)
+    return cast("pickle.Pickler", pickler)
 
 
 class _Sink:
@@ -202,65 +227,3 @@ class _Sink:
     def __init__(self) -> None:
         self.pieces: list[Any] = []
         self.write = self.pieces.append
-
-
-def _reduce_tensor(tensor: torch.Tensor) -> Any:
-    if tensor.__dict__ or any(getattr(tensor, "names", ())):  # newer torch has no named tensors
-        return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
-    try:
-        # Refuses all but strided elements on the CPU, of a dtype that numpy knows and without a graph. In
-        # torch's own terms the same takes ten times as long, most of what sending a small batch would cost.
-        array = tensor.numpy()
-    except (RuntimeError, TypeError):
-        return _reduce_other(tensor)
-    if not array.flags.c_contiguous:
-        return _reduce_other(tensor)
-    return _tensor_over, (pickle.PickleBuffer(array.data), array.dtype.char, array.shape)
-
-
-def _reduce_array(array: NDArray[Any]) -> Any:
-    dtype, flags = array.dtype, array.flags
-    if dtype.kind not in "biufc" or not dtype.isnative or not (flags.c_contiguous and flags.writeable):
-        return array.__reduce_ex__(5)
-    return _array_over, (pickle.PickleBuffer(array.data), dtype.char, array.shape)
-
-
-def _reduce_stand_in(stand_in: StandIn) -> Any:
-    array = stand_in.array
-    return _tensor_over, (pickle.PickleBuffer(array.data), array.dtype.char, array.shape)
-
-
-_REDUCERS: dict[type, Callable[[Any], Any]] = {np.ndarray: _reduce_array, StandIn: _reduce_stand_in}
-
-
-def _array_over(buffer: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    return np.ndarray(shape, dtype, buffer)
-
-
-def _tensor_over(buffer: Any, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
-    import torch
-
-    return torch.from_numpy(np.ndarray(shape, dtype, buffer))
-
-
-def _reduce_other(tensor: torch.Tensor) -> Any:
-    """Of a tensor that is no array, or none in the order of its memory."""
-    import torch
-
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
-        return tensor.__reduce_ex__(5)  # type: ignore[no-untyped-call]
-    plain = dense(tensor.detach())
-    layout = (tensor.dtype, tuple(tensor.shape), plain.stride(), tensor.requires_grad)
-    return _rebuild_other, (pickle.PickleBuffer(as_bytes(plain).numpy().data), *layout)
-
-
-def _rebuild_other(
-    buffer: Any, dtype: torch.dtype, shape: tuple[int, ...], stride: tuple[int, ...], requires_grad: bool
-) -> torch.Tensor:
-    import torch
-
-    if len(buffer):
-        tensor = over(torch.frombuffer(buffer, dtype=torch.uint8), dtype, 0, shape, stride)
-    else:
-        tensor = torch.empty(shape, dtype=dtype)
-    return tensor.requires_grad_() if requires_grad else tensor

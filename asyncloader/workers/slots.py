@@ -10,6 +10,8 @@ Laws:
   appends to a deque. The freed slots are told to the worker with the next credit.
 * A batch may be made in a free slot, and is sent only if nothing of it is held in the worker any more: what
   user code keeps of it, and may write to, is not what the parent reads.
+* A process that the user forks may go on reading what was lent when it was forked, and its end tells nobody
+  here: such a slot is not used again.
 * The worker never waits for a slot. It takes a free one or makes one, so a user who keeps every batch
   costs memory, not a deadlock; what is free beyond the need is given back to the kernel.
 * Free slots are bounded in number and in bytes. One that is larger than all of them may be is emptied as
@@ -22,7 +24,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Collection, Iterable
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from .packing import Bytes, Packed
@@ -37,9 +39,23 @@ _SMALLEST_BYTES = 64 << 10
 class _Watched(weakref.ref[Any]):
     """A reference to a lease, which knows what was lent; ``finalize`` costs five times as much."""
 
-    __slots__ = ("pages", "slot")
+    __slots__ = ("forks", "pages", "slot")
     slot: int
     pages: Pages
+    forks: int
+
+
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
+
+
+@cache
+def _count_forks() -> None:
+    os.register_at_fork(after_in_parent=_count_fork)
 
 
 class InboundSlots:
@@ -54,10 +70,16 @@ class InboundSlots:
         self._pages: dict[int, Pages] = {}
         self._lent: dict[int, _Watched] = {}
         self._freed: deque[int] = deque()
-        self._on_return = partial(_take_return, self._freed, spare_bytes, os.getpid())
+        self._retired: deque[int] = deque()
+        self._on_return = partial(_take_return, self._freed, self._retired, spare_bytes, os.getpid())
+        _count_forks()
 
     def __len__(self) -> int:
         return len(self._pages)
+
+    def __contains__(self, slot: int) -> bool:
+        """Whether something can be lent of it, if only nothing."""
+        return not slot or slot in self._pages
 
     def add(self, slot: int, descriptor: int) -> None:
         """Map a slot the worker made, and close the descriptor."""
@@ -76,15 +98,22 @@ class InboundSlots:
         pages = self._pages[slot]
         array, lease = pages.lend()
         self._lent[slot] = watched = _Watched(lease, self._on_return)
-        watched.slot, watched.pages = slot, pages
+        watched.slot, watched.pages, watched.forks = slot, pages, _forks
         return array
 
     def take_freed(self, most: int) -> list[int]:
         # popleft and not a copy: leases may die, and append, at any moment.
         return [self._freed.popleft() for _ in range(min(len(self._freed), most))]
 
+    def take_retired(self, most: int) -> list[int]:
+        """Those that came free and must not be used again; they are forgotten here."""
+        retired = [self._retired.popleft() for _ in range(min(len(self._retired), most))]
+        for slot in retired:
+            self.drop(slot)
+        return retired
+
     def drop(self, slot: int) -> None:
-        """Forget a slot that the worker has dropped; it was free, so nothing lies over its pages."""
+        """Forget a slot that the worker has dropped, or is to drop; nothing lies over its pages."""
         del self._pages[slot], self._lent[slot]
 
     def clear(self) -> None:
@@ -93,7 +122,12 @@ class InboundSlots:
         self._lent.clear()
 
 
-def _take_return(freed: deque[int], spare_bytes: int, owner: int, lease: _Watched) -> None:
+def _take_return(
+    freed: deque[int], retired: deque[int], spare_bytes: int, owner: int, lease: _Watched
+) -> None:
+    if lease.forks != _forks:
+        retired.append(lease.slot)
+        return
     if lease.pages.size_bytes > spare_bytes:
         if os.getpid() != owner:
             return  # what dies in a process forked by the user may still be in use here
@@ -184,6 +218,16 @@ class OutboundSlots:
     def take_back(self, slots: Iterable[int]) -> None:
         for slot in slots:
             self._free[slot] = self._lent.pop(slot)
+
+    def retire(self, slots: Iterable[int]) -> None:
+        """Forget slots that must not be used again."""
+        for slot in slots:
+            del self._lent[slot]
+
+    def clear(self) -> None:
+        """Forget all slots."""
+        self._free.clear()
+        self._lent.clear()
 
     def _drop_surplus(self, needed_bytes: int) -> list[int]:
         """Unmap the free slots that are not worth keeping, and return them.

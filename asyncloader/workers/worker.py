@@ -25,7 +25,7 @@ from ..tracebacks import raise_told
 from ._endings import describe_exit
 from ._raised import load_error
 from ._readable import wait_readable, wait_readable_async
-from ._wire import DONT_WAIT, FROM_WORKER, MOST_FREED, FromWorker, receive_message, send_grant
+from ._wire import DONT_WAIT, FROM_WORKER, MOST_FREED, FromWorker, Grant, receive_message, send_grant
 from .lifeline import Lifeline
 from .packing import unpack
 from .slots import InboundSlots
@@ -73,8 +73,7 @@ class Worker:
         # A credit is granted for each batch received; on demand, before each is received.
         self._on_demand = on_demand
         self._demanded = False
-        self._owed_credits = 0
-        self._owed_freed: list[int] = []
+        self._owed = Grant(0, (), ())
         self._silent = False
         self._verdict: Callable[[], Exception] | None = None
 
@@ -236,16 +235,17 @@ class Worker:
             self._grant()
 
     def _grant(self) -> None:
-        self._owed_credits += 1
-        if not self._owed_freed:
-            self._owed_freed = self._slots.take_freed(MOST_FREED)
+        credits, freed, retired = self._owed
+        freed = freed or self._slots.take_freed(MOST_FREED)
+        retired = retired or self._slots.take_retired(MOST_FREED)
+        self._owed = Grant(credits + 1, freed, retired)
         try:
-            send_grant(self._connection, self._owed_credits, self._owed_freed)
+            send_grant(self._connection, self._owed)
         except BlockingIOError:
             return  # a backlog of unread grants: there are batches to come, and this goes with the next
         except OSError:
             return  # the worker has gone; what it sent and how it ended is still to be read
-        self._owed_credits, self._owed_freed = 0, []
+        self._owed = Grant(0, (), ())
 
     def _death(self) -> WorkerDiedError:
         exitcode, failure = self._lifeline.exitcode, self._lifeline.failure

@@ -20,7 +20,8 @@ from asyncloader.progress import NetworkCounts
 from asyncloader.stores.access import Access
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.reading.reader import ShardChunks, read_shards
+from asyncloader.stores.reading.chunks import ShardChunks
+from asyncloader.stores.reading.reader import read_shards
 from asyncloader.stores.router import Stores
 from asyncloader.stores.store import Body, Store
 

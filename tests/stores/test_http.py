@@ -3,16 +3,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
 import socket
-import ssl
-import subprocess
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import self_signed
 from telling import all_told
 
 from asyncloader import testing
@@ -317,7 +315,7 @@ async def test_a_cancelled_request_closes_its_socket(serve: Serve, http: HttpSto
 async def test_a_certificate_that_nobody_vouches_for_is_an_error_for_good(
     http: HttpStore, fetch: Fetch, tmp_path: Path
 ) -> None:
-    async with await asyncio.start_server(_say_nothing, "127.0.0.1", 0, ssl=_self_signed(tmp_path)) as server:
+    async with await asyncio.start_server(_say_nothing, "127.0.0.1", 0, ssl=self_signed(tmp_path)) as server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(StoreError, match="certificate cannot be trusted") as caught:
             await fetch(http, f"https://127.0.0.1:{port}/x?sig=SENTINEL")
@@ -327,29 +325,6 @@ async def test_a_certificate_that_nobody_vouches_for_is_an_error_for_good(
 
 async def _say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.close()
-
-
-def _self_signed(folder: Path) -> ssl.SSLContext:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is not installed")
-    files = ["-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
-    command = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "2",
-        "-subj",
-        "/CN=h",
-        *files,
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=30)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "cert.pem", folder / "key.pem")
-    return context
 
 
 async def test_a_throttled_request_tells_how_long_to_wait(

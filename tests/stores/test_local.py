@@ -11,6 +11,7 @@ import pytest
 
 from asyncloader.errors import StoreError
 from asyncloader.stores import local
+from asyncloader.stores.buffers import BUFFER_BYTES
 from asyncloader.stores.local import LocalStore
 from asyncloader.stores.store import Body
 
@@ -39,7 +40,7 @@ async def test_file_urls_are_unescaped(fetch: Fetch, shard: Path) -> None:
 
 async def test_large_files_come_in_pieces(fetch: Fetch, tmp_path: Path) -> None:
     path = tmp_path / "large"
-    path.write_bytes(os.urandom(local.PIECE_BYTES * 2 + 1))
+    path.write_bytes(os.urandom(BUFFER_BYTES * 2 + 1))
     _, content = await fetch(LocalStore(), str(path), 0, 1 << 30)
     assert content == path.read_bytes()
 

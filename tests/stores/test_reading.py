@@ -21,6 +21,7 @@ from asyncloader._flow.engine import Engine, EngineStopped
 from asyncloader.errors import StoreError
 from asyncloader.progress import NetworkCounts
 from asyncloader.stores.access import Access
+from asyncloader.stores.buffers import BUFFER_BYTES
 from asyncloader.stores.policy import NetworkPolicy
 from asyncloader.stores.reading.lookahead import FIRST_PART_BYTES, PART_BYTES
 from asyncloader.stores.reading.reader import read_shards
@@ -236,7 +237,7 @@ def test_a_consumer_that_stops_reading_stops_the_requests(serve: Serve, reading:
             time.sleep(0.1)
         spans = [request.range.removeprefix("bytes=").split("-") for request in server.requests]
         requested = sum(int(last) + 1 - int(first) for first, last in spans)
-        handed_over = 3 * MiB  # the channel to the consumer, and the chunk on its way there
+        handed_over = 3 * BUFFER_BYTES  # the channel to the consumer, and the chunk on its way there
         assert requested <= budget + received + handed_over
         assert server.counters.bytes_sent <= requested
 

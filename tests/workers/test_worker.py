@@ -247,6 +247,26 @@ def test_slots_of_batches_kept_for_a_while_are_given_back() -> None:
         assert mapped_slots() <= 8
 
 
+def test_what_a_forked_process_may_still_read_is_not_written_over() -> None:
+    with one_worker(counting(60, 100_000)) as pool:
+        (worker,) = pool.workers
+        for number in range(20):
+            batch, note = worker.receive()
+            go, may_go = os.pipe()
+            pid = os.fork()
+            if not pid:
+                os.read(go, 1)
+                os._exit(0 if bool((batch["x"] == note).all()) else 1)
+            del batch
+            for _ in range(2):
+                assert worker.receive()[1] == 3 * number + 1 + _
+            os.write(may_go, b".")
+            assert os.waitpid(pid, 0)[1] == 0
+            os.close(go)
+            os.close(may_go)
+        assert mapped_slots() <= 8, "such slots are given back"
+
+
 def test_batches_of_changing_size_stay_whole() -> None:
     def job() -> Iterator[tuple[Any, int]]:
         for number in range(60):

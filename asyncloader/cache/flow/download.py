@@ -15,9 +15,10 @@ from ..._flow.channel import Channel, EndOfChannel
 from ..._flow.engine import Scope
 from ...digest import Verifier
 from ...errors import StoreError
+from ...stores.buffers import BUFFER_BYTES
 from ...stores.failures import changed
-from ...stores.local import PIECE_BYTES
-from ...stores.reading.reader import ShardChunks, read_shards
+from ...stores.reading.chunks import ShardChunks
+from ...stores.reading.reader import read_shards
 from ...stores.store import Body, Store
 from ...stores.urls import redact
 from ...types import Buffer
@@ -149,7 +150,7 @@ class Download:
         while not ended:
             piece: list[Buffer] = []
             length = 0
-            while length < PIECE_BYTES and (not piece or len(chunks)):
+            while length < BUFFER_BYTES and (not piece or len(chunks)):
                 try:
                     piece.append(await chunks.receive_async())
                 except EndOfChannel:

@@ -55,7 +55,7 @@ class ArrowFileDecoder(PushDecoder):
         self._batch = 0
         self._row = 0
 
-    def _decode(self, chunk: bytes) -> Iterator[Block]:
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         self._file.feed(chunk)
         while self._batch < len(self._complete) and self._complete[self._batch] <= self._file.fed:
             yield from self._decode_batch()

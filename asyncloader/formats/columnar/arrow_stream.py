@@ -38,8 +38,8 @@ class ArrowStreamDecoder(PushDecoder):
         self._choice: Choice | None = None
         self._row = 0
 
-    def _decode(self, chunk: bytes) -> Iterator[Block]:
-        for message in self._messages.feed(chunk):
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
+        for message in self._messages.feed(bytes(chunk)):
             yield from self._take(message)
 
     def _decode_end(self) -> Iterator[Block]:

@@ -85,7 +85,7 @@ class ParquetDecoder(PushDecoder):
         self._reader: Any = None
         self._rows = _FIRST_ROWS
 
-    def _decode(self, chunk: bytes) -> Iterator[Block]:
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         self._file.feed(chunk)
         while self._groups and self._groups[0][1] <= self._file.fed:
             group, complete = self._groups.popleft()

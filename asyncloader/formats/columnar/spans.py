@@ -68,11 +68,11 @@ class HeldSpans(io.RawIOBase):
         self._length = length
         self._end = end
         # Offset in the file, bytes, and how many bytes had been fed by their end.
-        self._pieces: deque[tuple[int, bytes, int]] = deque()
+        self._pieces: deque[tuple[int, memoryview, int]] = deque()
         self._at = 0
         self.fed = 0
 
-    def feed(self, chunk: bytes) -> None:
+    def feed(self, chunk: bytes | memoryview) -> None:
         """Take in the next bytes of the spans."""
         rest = memoryview(chunk)
         while rest:
@@ -82,7 +82,7 @@ class HeldSpans(io.RawIOBase):
             if start + len(here) < stop:
                 self._to_come.appendleft(Span(start + len(here), stop))
             self.fed += len(here)
-            self._pieces.append((start, chunk if len(here) == len(chunk) else bytes(here), self.fed))
+            self._pieces.append((start, here, self.fed))
 
     def drop(self, fed: int) -> None:
         """Let go of what was fed up to there."""
@@ -105,11 +105,11 @@ class HeldSpans(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         """The bytes from here on, and fewer than ``size`` where some are not held."""
         stop = self._length if size < 0 else self._at + size
-        found = []
-        for start, content, _ in (*self._pieces, (self._length - len(self._end), self._end, 0)):
+        found: list[bytes | memoryview] = []
+        for start, content, _ in (*self._pieces, (self._length - len(self._end), memoryview(self._end), 0)):
             if self._at < stop and start <= self._at < start + len(content):
                 begin = self._at - start
                 part = content[begin : begin + stop - self._at]
                 found.append(part)
                 self._at += len(part)
-        return found[0] if len(found) == 1 else b"".join(found)
+        return b"".join(found)

@@ -24,11 +24,13 @@ from yarl import URL
 
 from ...errors import StoreError
 from ...types import Buffer
+from ..buffers import Buffers
 from ..failures import TransientError, refused, wait_asked
 from ..policy import NetworkPolicy
 from ..store import Body
 from ..urls import redact
 from .answers import Asked, body_of, request_headers
+from .receiving import HEAD_BYTES, received
 from .redirects import NotPublicError, PublicResolver, WatchingResolver, fault_of, next_url, origin_of
 
 __all__ = ["HttpStore"]
@@ -62,6 +64,7 @@ class HttpStore:
         self._anywhere, self._public_only = sessions
         self._watching = watching
         self._headers = dict(headers)
+        self._buffers = Buffers()
 
     @classmethod
     @asynccontextmanager
@@ -99,7 +102,7 @@ class HttpStore:
         async with response:
             body = body_of(asked, response.status, response.headers, time.time())
             if body.stop != 0:
-                body.chunks = _chunks(response, url, body.start, body.stop)
+                body.chunks = _chunks(response, url, body.start, body.stop, self._buffers)
             async with aclosing(body.chunks):
                 yield body
 
@@ -117,7 +120,8 @@ class HttpStore:
                 )
                 raise refused(url, 0, response.status, retry_after_s=wait_s)
             content = bytearray()
-            async with aclosing(_chunks(response, url, 0, response.content_length)) as chunks:
+            stop = response.content_length
+            async with aclosing(_chunks(response, url, 0, stop, self._buffers)) as chunks:
                 async for chunk in chunks:
                     content += chunk
                     if len(content) > limit_bytes:
@@ -163,6 +167,7 @@ def _session(resolver: AbstractResolver, connect_s: float) -> aiohttp.ClientSess
         # The byte budget of the readers bounds the requests, hence no limit on connections here.
         connector=aiohttp.TCPConnector(limit=0, resolver=resolver),
         timeout=aiohttp.ClientTimeout(total=None, connect=connect_s),
+        read_bufsize=HEAD_BYTES,
         auto_decompress=False,
         # Offsets count the object's own bytes; a transfer encoding on top would shift them.
         headers={"Accept-Encoding": "identity"},
@@ -189,13 +194,15 @@ async def _get(
 
 
 async def _chunks(
-    response: aiohttp.ClientResponse, url: str, offset: int, stop: int | None
+    response: aiohttp.ClientResponse, url: str, offset: int, stop: int | None, buffers: Buffers
 ) -> AsyncGenerator[Buffer, None]:
     failure: StoreError | None = None
     try:
-        async for chunk in response.content.iter_any():
-            yield chunk
-            offset += len(chunk)
+        async with aclosing(received(response, buffers)) as chunks:
+            async for chunk in chunks:
+                offset += len(chunk)
+                yield chunk
+                del chunk
     except _CLIENT_ERRORS as error:
         failure = _store_error(error, url, offset)
     if failure is not None:

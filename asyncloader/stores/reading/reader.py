@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from functools import partial
 from time import monotonic
@@ -19,19 +19,20 @@ from ..._flow.channel import Channel, EndOfChannel
 from ..._flow.clock import Alarm
 from ..._flow.engine import EngineStopped, Scope
 from ...errors import StoreError
-from ...stopwatch import STORE, Stopwatch
 from ...types import Answer, Buffer, Layout, Planning, Span
+from ..buffers import BUFFER_BYTES
 from ..network.hedging import Hedges
 from ..store import Body, Store
 from ..urls import origin_of, redact
+from .chunks import ShardChunks
 from .fetching import Fetch
 from .lookahead import PART_BYTES, Lookahead, Part, Shard, Wanted
 
-__all__ = ["ShardChunks", "StoresByUrl", "read_shards"]
+__all__ = ["StoresByUrl", "read_shards"]
 
-# Between loop and decoder: enough to decode from while the loop receives more, small enough to stay in
-# the processor's cache.
-_HANDOVER_BYTES = 2 << 20
+# Between loop and decoder: a buffer to decode from, and one that the loop hands over meanwhile. With room for
+# one alone the two would wake each other for each.
+_HANDOVER_BYTES = 2 * BUFFER_BYTES
 
 
 class StoresByUrl(Protocol):
@@ -44,51 +45,6 @@ class StoresByUrl(Protocol):
     def hedges_of(self, url: str) -> Hedges | None:
         """What decides on hedges for ``url``; None where there is nothing to race against."""
         ...
-
-
-class ShardChunks(Channel[Buffer]):
-    """The bytes of one shard.
-
-    Args:
-        shard: Whose they are.
-        capacity: How many of them may wait here.
-        waited: Told how long a thread had to wait for some.
-
-    Attributes:
-        stopwatch: Of the thread that receives them.
-    """
-
-    def __init__(self, shard: Shard, capacity: int, waited: Callable[[float], object]) -> None:
-        super().__init__(capacity)
-        self._shard = shard
-        self._waited = waited
-        self.stopwatch = Stopwatch()
-
-    def receive(self, timeout_s: float | None = None) -> Buffer:
-        """See ``Channel.receive``."""
-        if len(self):
-            return super().receive(timeout_s)
-        began_s, former = monotonic(), self.stopwatch.enter(STORE)
-        try:
-            return super().receive(timeout_s)
-        finally:
-            self.stopwatch.enter(former)
-            self._waited(monotonic() - began_s)
-
-    @property
-    def total(self) -> int | None:
-        """Length of the whole shard, known by its first chunk; None if the server does not tell it."""
-        return self._shard.length
-
-    @property
-    def digests(self) -> Mapping[str, bytes]:
-        """What the store promises of the whole shard; likewise. See ``Body``."""
-        return self._shard.digests
-
-    @property
-    def layout(self) -> Layout | None:
-        """Which bytes these are, as the shard's plan has decided; likewise. None if it has no plan."""
-        return self._shard.layout
 
 
 async def read_shards(

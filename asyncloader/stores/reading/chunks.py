@@ -1,0 +1,58 @@
+"""The bytes of a shard on their way from the loop to whoever decodes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from time import monotonic
+
+from ..._flow.channel import Channel
+from ...stopwatch import STORE, Stopwatch
+from ...types import Buffer, Layout
+from .lookahead import Shard
+
+__all__ = ["ShardChunks"]
+
+
+class ShardChunks(Channel[Buffer]):
+    """The bytes of one shard.
+
+    Args:
+        shard: Whose they are.
+        capacity: How many of them may wait here.
+        waited: Told how long a thread had to wait for some.
+
+    Attributes:
+        stopwatch: Of the thread that receives them.
+    """
+
+    def __init__(self, shard: Shard, capacity: int, waited: Callable[[float], object]) -> None:
+        super().__init__(capacity)
+        self._shard = shard
+        self._waited = waited
+        self.stopwatch = Stopwatch()
+
+    def receive(self, timeout_s: float | None = None) -> Buffer:
+        """See ``Channel.receive``."""
+        if len(self):
+            return super().receive(timeout_s)
+        began_s, former = monotonic(), self.stopwatch.enter(STORE)
+        try:
+            return super().receive(timeout_s)
+        finally:
+            self.stopwatch.enter(former)
+            self._waited(monotonic() - began_s)
+
+    @property
+    def total(self) -> int | None:
+        """Length of the whole shard, known by its first chunk; None if the server does not tell it."""
+        return self._shard.length
+
+    @property
+    def digests(self) -> Mapping[str, bytes]:
+        """What the store promises of the whole shard; likewise. See ``Body``."""
+        return self._shard.digests
+
+    @property
+    def layout(self) -> Layout | None:
+        """Which bytes these are, as the shard's plan has decided; likewise. None if it has no plan."""
+        return self._shard.layout
