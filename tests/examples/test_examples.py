@@ -78,7 +78,7 @@ SAYS = {
         r"iterable: 600 samples before, 400 after, each once\n.*positions of 2 workers.*num_workers=1"
     ),
     "slow_loader.py": (
-        r"13 batches, .* the consumer waits \d+% of the time, .*\nmap\(decode\) limits; .*\nnum_workers=.*\n"
+        r"13 batches, .* the consumer waits \d+% of the time, .*\nmap\(decode\) limits; .*\ntry num_workers=.*\n"
         r"13 batches, .*\n.* limits?; making batches is .*"
     ),
     "stream_object_store.py": (
