@@ -23,4 +23,5 @@ class Heard:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, _ENDINGS):
             text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            raise RuntimeError(f"the function raised {text}") from error
+            # With the frames of the function: they are what messages tell, from a worker too.
+            raise RuntimeError(f"the function raised {text}").with_traceback(error.__traceback__) from error

@@ -19,8 +19,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from _corpus import write_shards
-from stream_tar import ours
+from _corpus import SHARDS, write_shards
+
+import asyncloader as al
 
 
 def measure(loop: str, base: str) -> None:
@@ -29,7 +30,8 @@ def measure(loop: str, base: str) -> None:
         import asyncloader._flow.engine as engine
 
         engine._loop_factory = lambda: asyncio.new_event_loop
-    batches = ours(base, workers=0)
+    recipe = al.from_urls(f"{base}/train-{{000..{SHARDS - 1:03d}}}.tar")
+    batches = iter(al.DataLoader(recipe, batch_size=64, collate_fn=list))
     next(batches)
     began = time.perf_counter()
     samples = sum(map(len, batches))

@@ -355,8 +355,11 @@ def test_an_exit_in_the_users_function_is_an_error_and_not_the_end_of_the_epoch(
 
     recipe = al.from_iterable(lambda topology: topology.split(range(9))).map(leave)
     for workers in (0, 1):
-        with pytest.raises(RuntimeError, match="the function raised SystemExit: 3"):
+        with pytest.raises(RuntimeError, match="the function raised SystemExit: 3") as caught:
             list(al.DataLoader(recipe, num_workers=workers))
+        own = [frame.name for frame in traceback.extract_tb(caught.tb)]
+        notes = getattr(caught.value, "__notes__", [])
+        assert "leave" in own or any(", in leave" in note for note in notes), "the function's own frames"
 
 
 @WORKERS

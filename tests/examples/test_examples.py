@@ -78,8 +78,8 @@ SAYS = {
         r"iterable: 600 samples before, 400 after, each once\n.*positions of 2 workers.*num_workers=1"
     ),
     "slow_loader.py": (
-        r"13 batches, .* the consumer waits \d+% of the time, .*\nmap\(decode\) limits; .*\ntry num_workers=.*\n"
-        r"13 batches, .*\n.* limits?; making batches is .*"
+        r"13 batches, .* the consumer waits \d+% of the time, .*\nmap\(decode\) limits; .*\n"
+        r"try num_workers=.*\n13 batches, .*\n.* limits?; making batches is .*"
     ),
     "stream_object_store.py": (
         r"100 samples, [\d,]+ samples/s, [\d,.]+ MB/s\nNetworkCounts\(requests=4, retries=0, throttled=0"
