@@ -24,7 +24,7 @@ from .ops.filter import Filter
 from .ops.filter_batches import FilterBatches
 from .ops.map import Map
 from .ops.map_batches import MapBatches
-from .ops.op import START, Blocks, Lane, Op, Opener, Source, stage_of
+from .ops.op import START, Blocks, Lane, Op, Opener, Source, shown
 from .ops.repeat import Repeat
 from .ops.shuffle import Shuffle
 from .ops.take import Take
@@ -288,7 +288,7 @@ def _open_source(source: Source, start: Position, lane: Lane) -> Blocks:
 
 
 def _open_op(op: Op, number: int, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-    return lane.stopwatch.timed(stage_of(op), op.open(upstream, start, replace(lane, operator=number)))
+    return lane.stopwatch.timed(shown(op), op.open(upstream, start, replace(lane, operator=number)))
 
 
 def _shown(op: Op) -> str:

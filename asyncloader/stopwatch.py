@@ -7,11 +7,13 @@ for a sample.
 from __future__ import annotations
 
 import math
-from collections import defaultdict, deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from time import perf_counter, thread_time
 from typing import NamedTuple, TypeVar
+from weakref import WeakSet
 
 __all__ = ["BATCHING", "COLLATE", "DECODE", "RESTING", "SENDING", "STARTING", "STORE", "Spent", "Stopwatch"]
 
@@ -61,7 +63,9 @@ class Spent(NamedTuple):
         seconds = {stage: self.seconds.get(stage, 0.0) for stage in {**self.seconds, **more.seconds}}
         for stage, spent_s in more.seconds.items():
             seconds[stage] += spent_s
-        calls = _summed([*self.calls.items(), *more.calls.items()])
+        calls = dict(self.calls)
+        for stage, spent in more.calls.items():
+            _add(calls, stage, spent)
         return Spent(seconds, calls, more.wants_memory)
 
 
@@ -73,8 +77,9 @@ class Stopwatch:
         self._stage = STARTING
         self._since_s = perf_counter()
         self._told_s = -math.inf  # with the first batch, and from then on now and then
-        self._helpers: list[Stopwatch] = []
-        self._calls: deque[tuple[str, tuple[float, float]]] = deque()
+        self._helpers: WeakSet[Stopwatch] = WeakSet()  # each repetition of the data may have a new one
+        self._calls: dict[str, tuple[float, float]] = {}
+        self._lock = threading.Lock()  # for calls
 
     def enter(self, stage: str) -> str:
         """The thread is at ``stage`` from now on; gives the stage that it was at, to come back to."""
@@ -99,7 +104,7 @@ class Stopwatch:
     def helper(self) -> Stopwatch:
         """That of a thread which decodes ahead for this one; while this one waits, its stages are told."""
         helper = Stopwatch()
-        self._helpers.append(helper)
+        self._helpers.add(helper)
         return helper
 
     def call(self, stage: str, function: Callable[[], T]) -> T:
@@ -108,7 +113,9 @@ class Stopwatch:
         try:
             return function()
         finally:
-            self._calls.append((stage, (perf_counter() - began_s, thread_time() - began_cpu_s)))
+            spent = perf_counter() - began_s, thread_time() - began_cpu_s
+            with self._lock:
+                _add(self._calls, stage, spent)
 
     def news(self, *, at_once: bool = False) -> Spent | None:
         """What was spent since it was asked before; None if that is not long ago.
@@ -122,7 +129,8 @@ class Stopwatch:
         self._told_s = self._since_s
         seconds, self._seconds = self._seconds, defaultdict(float)
         self._share_out(seconds)
-        calls = _summed(self._calls.popleft() for _ in range(len(self._calls)))
+        with self._lock:
+            calls, self._calls = self._calls, {}
         return Spent(dict(seconds), calls)
 
     def _share_out(self, seconds: dict[str, float]) -> None:
@@ -138,9 +146,6 @@ class Stopwatch:
                 seconds[stage] += waited_s * spent_s / total_s
 
 
-def _summed(calls: Iterable[tuple[str, tuple[float, float]]]) -> dict[str, tuple[float, float]]:
-    summed: dict[str, tuple[float, float]] = {}
-    for stage, (took_s, cpu_s) in calls:
-        before_s, before_cpu_s = summed.get(stage, (0.0, 0.0))
-        summed[stage] = before_s + took_s, before_cpu_s + cpu_s
-    return summed
+def _add(calls: dict[str, tuple[float, float]], stage: str, more: tuple[float, float]) -> None:
+    took_s, cpu_s = calls.get(stage, (0.0, 0.0))
+    calls[stage] = took_s + more[0], cpu_s + more[1]

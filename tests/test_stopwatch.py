@@ -120,3 +120,14 @@ def test_calls_in_threads_are_counted_beside_the_stages() -> None:
     took_s, cpu_s = spent.calls["map(f)"]
     assert took_s >= 0.2 > cpu_s
     assert spent.plus(Spent({}, spent.calls)).calls["map(f)"] == (2 * took_s, 2 * cpu_s)
+
+
+def test_what_nobody_asks_for_does_not_grow() -> None:
+    """A recipe may repeat for ever, each time with a new helper, and filters may let nothing pass."""
+    stopwatch = Stopwatch()
+    for _ in range(1_000):
+        stopwatch.helper().enter(STORE)
+        stopwatch.call("map(f)", int)
+    gc.collect()
+    assert len(stopwatch._helpers) == 0
+    assert list(stopwatch._calls) == ["map(f)"]

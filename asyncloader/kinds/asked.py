@@ -8,7 +8,7 @@ from typing import Any
 from ..dataset import Dataset
 from ..ops.async_map import AsyncMap
 from ..ops.batching import Batching, FixedSize, Single
-from ..ops.op import stage_of
+from ..ops.op import shown
 from ..ops.skips import Skip
 from ..options import memory_bytes
 from ..plan.topology import World
@@ -65,8 +65,8 @@ def setup_of(loader: Loader[Any], recipe: Dataset, world: World) -> Setup:
     return Setup(
         num_workers=loader.num_workers,
         in_order=loader.in_order,
-        concurrency={stage_of(op): op.concurrency for op in recipe.all_ops if hasattr(op, "concurrency")},
-        coroutines=[stage_of(op) for op in recipe.all_ops if isinstance(op, AsyncMap)],
+        concurrency={shown(op): op.concurrency for op in recipe.all_ops if hasattr(op, "concurrency")},
+        coroutines=[shown(op) for op in recipe.all_ops if isinstance(op, AsyncMap)],
         processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
         caches=any(source.access.cache is not None for source in shards),
         is_local=all(scheme_of(url).is_local for source in shards for url in source.urls[:1]),

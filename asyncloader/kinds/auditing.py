@@ -16,7 +16,7 @@ from ..audit.rows import Begin
 from ..dataset import Dataset
 from ..ops.filter import Filter
 from ..ops.filter_batches import FilterBatches
-from ..ops.op import Op
+from ..ops.op import Op, shown
 from ..ops.repeat import Repeat
 from ..ops.take import Take
 from ..plan.cursor import Cursor
@@ -116,9 +116,9 @@ def _reasons(
     recipe: Recipe, described: Mapping[str, Any], epoch: int, skips: bool
 ) -> tuple[list[str], list[str]]:
     """What may be why a sample does not come: who tells of each that it is, and who does not."""
-    told = [*map(_shown, _ops_of(recipe, (Filter, FilterBatches)))]
+    told = [*map(shown, _ops_of(recipe, (Filter, FilterBatches)))]
     told += ["drop_last"] if described.get("drop_last") else []
-    untold = [*_sources_that_leave_out(recipe, epoch), *map(_shown, _ops_of(recipe, (Take,)))]
+    untold = [*_sources_that_leave_out(recipe, epoch), *map(shown, _ops_of(recipe, (Take,)))]
     untold += ["on_error=Skip(...)"] if skips else []
     return told, untold
 
@@ -144,8 +144,3 @@ def _sources_that_leave_out(recipe: Recipe, epoch: int) -> Iterator[str]:
             yield "zip(strict=False)"
         if isinstance(source, Shards) and source.selection.filters is not None:
             yield "filters="
-
-
-def _shown(op: Op) -> str:
-    described = op.describe()
-    return f"{described['op']}({described.get('fn', described.get('count'))})"

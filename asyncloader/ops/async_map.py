@@ -24,7 +24,7 @@ from ..types import Position
 from .checks import check_map
 from .context import MakeContext, given
 from .draws import Calls
-from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
+from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, shown
 from .pieces import Pieces
 from .skips import Applied
 
@@ -55,7 +55,7 @@ class AsyncMap:
         # Both ways unbounded but for the count kept below: the loop never waits to hand back a result.
         most = 2 * self.concurrency + PIECE_SAMPLES
         inbox, outbox = Channel[Block](most), Channel[Applied](most)
-        attempts, during = lane.attempts(start), f"map({name_of(self.fn)})"
+        attempts, during = lane.attempts(start), shown(self)
         fn = given(self.fn, self.context, lane)
         lane.engine.submit(partial(_map_blocks, fn, self.concurrency, lane, inbox, outbox), outbox)
         outstanding = 0

@@ -16,7 +16,7 @@ from ..plan.counts import Counter, Deal, UnknownCount
 from ..types import Position
 from .checks import check_plain
 from .draws import Calls
-from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample
+from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, shown
 from .skips import Applied, apply
 
 __all__ = ["Filter"]
@@ -38,27 +38,23 @@ class Filter:
         check_plain("filter", self.predicate, "one sample", hint)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-        attempts, during = lane.attempts(start), self._name
+        attempts, during = lane.attempts(start), shown(self)
         with closing(upstream(start, lane.for_columns(False))) as blocks:
             for block in blocks:
                 for piece in lane.want.pieces(block, lambda: PIECE_SAMPLES):
                     yield from self._apply(piece, lane).hand_on(attempts, during)
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        raise UnknownCount(f"{self._name} does not say how many samples it keeps")
+        raise UnknownCount(f"{shown(self)} does not say how many samples it keeps")
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "filter", "fn": name_of(self.predicate)}
-
-    @property
-    def _name(self) -> str:
-        return f"filter({name_of(self.predicate)})"
 
     def _tell(self, lane: Lane, block: Block, asked: Sequence[int], answers: Sequence[object]) -> None:
         """Say which samples go no further."""
         if lane.leaves_out is not None:
             gone = [index for index, answer in zip(asked, answers, strict=True) if not answer]
-            lane.leave_out(self._name, block, np.array(gone, np.int64))
+            lane.leave_out(shown(self), block, np.array(gone, np.int64))
 
     def _apply(self, block: Block, lane: Lane) -> Applied:
         if lane.skips is not None:
@@ -74,7 +70,7 @@ class Filter:
                 for sample in block.rows():
                     answers.append(True if self.predicate(sample) else False)  # noqa: SIM210  # half of bool()'s time
         except Exception as error:
-            note_sample(error, self._name, block, len(answers))
+            note_sample(error, shown(self), block, len(answers))
             failure = error
         kept = list(compress(range(len(answers)), answers))
         self._tell(lane, block, range(len(answers)), answers)

@@ -17,7 +17,7 @@ from ..types import Position
 from .checks import check_plain
 from .chunks import hand_on, open_chunks
 from .draws import Calls
-from .op import Blocks, Lane, Opener, name_of, note_batch
+from .op import Blocks, Lane, Opener, name_of, note_batch, shown
 
 __all__ = ["FilterBatches"]
 
@@ -44,20 +44,16 @@ class FilterBatches:
             for chunk in chunks:
                 mask = self._ask(chunk.samples, lane)
                 if lane.leaves_out is not None:
-                    lane.leave_out(self._name, chunk.samples, np.flatnonzero(~mask))
+                    lane.leave_out(shown(self), chunk.samples, np.flatnonzero(~mask))
                 block = chunk.samples if mask.all() else chunk.samples.take(np.flatnonzero(mask).tolist())
                 yield from hand_on(chunk, block)
                 del chunk, block
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        raise UnknownCount(f"{self._name} does not say how many samples it keeps")
+        raise UnknownCount(f"{shown(self)} does not say how many samples it keeps")
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "filter_batches", "fn": name_of(self.predicate), "batch_size": self.batch_size}
-
-    @property
-    def _name(self) -> str:
-        return f"filter_batches({name_of(self.predicate)})"
 
     def _ask(self, block: Block, lane: Lane) -> NDArray[np.bool_]:
         try:
@@ -65,7 +61,7 @@ class FilterBatches:
                 answer = self.predicate(columns_of(block))
             return _checked(answer, len(block))
         except Exception as error:
-            note_batch(error, self._name, block.trail, len(block))
+            note_batch(error, shown(self), block.trail, len(block))
             raise
 
 

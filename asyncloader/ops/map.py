@@ -17,7 +17,7 @@ from ..types import Position
 from .checks import check_map
 from .context import MakeContext, given
 from .draws import Calls
-from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, stage_of
+from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, shown
 from .pieces import Pieces
 from .skips import Applied, Attempts, apply
 
@@ -48,7 +48,7 @@ class Map:
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         fn = given(self.fn, self.context, lane)
-        attempts, during = lane.attempts(start), f"map({name_of(self.fn)})"
+        attempts, during = lane.attempts(start), shown(self)
         with closing(upstream(start, lane.for_columns(False))) as blocks:
             if self.concurrency == 1:
                 pieces = Pieces(PIECE_SAMPLES, lane.made_bytes)
@@ -70,7 +70,7 @@ class Map:
     def _open_threads(
         self, fn: Callable[[Any], Any], blocks: Iterator[Block], lane: Lane, attempts: Attempts | None
     ) -> Blocks:
-        during = f"map({name_of(self.fn)})"
+        during = shown(self)
         pieces = Pieces(_THREAD_PIECE_SAMPLES, lane.made_bytes)
         running: deque[tuple[int, Future[Applied]]] = deque()
         outstanding = 0  # samples
@@ -87,7 +87,7 @@ class Map:
             for block in lane.want.pull(blocks, wanted):
                 for piece in lane.want.pieces(block, most, wanted):
                     apply = partial(self._apply, fn, piece, lane)
-                    running.append((len(piece), pool.submit(lane.stopwatch.call, stage_of(self), apply)))
+                    running.append((len(piece), pool.submit(lane.stopwatch.call, during, apply)))
                     outstanding += len(piece)
                     # Twice as many as run, so that none idles while this thread is elsewhere; but of large
                     # samples no more than run, and never more than are wanted.
@@ -118,6 +118,6 @@ class Map:
                 for sample in block.rows():
                     mapped.append(fn(sample))
         except Exception as error:
-            note_sample(error, f"map({name_of(self.fn)})", block, len(mapped))
+            note_sample(error, shown(self), block, len(mapped))
             return Applied(block, len(mapped), Rows(mapped, block.trail), error)
         return Applied(block, len(mapped), Rows(mapped, block.trail))

@@ -17,7 +17,7 @@ from ..types import Position
 from .checks import check_plain
 from .chunks import hand_on, open_chunks
 from .draws import Calls
-from .op import Blocks, Lane, Opener, name_of, note_batch
+from .op import Blocks, Lane, Opener, name_of, note_batch, shown
 from .pools import Pool
 
 __all__ = ["MapBatches"]
@@ -93,7 +93,7 @@ class MapBatches:
                 made = self.fn(dict(given))
             return Columns(_checked(made, given, len(block)), block.trail)
         except Exception as error:
-            note_batch(error, f"map_batches({name_of(self.fn)})", block.trail, len(block))
+            note_batch(error, shown(self), block.trail, len(block))
             raise
 
 

@@ -32,7 +32,7 @@ __all__ = [
     "name_of",
     "note_batch",
     "note_sample",
-    "stage_of",
+    "shown",
 ]
 
 START: Position = {}
@@ -229,11 +229,10 @@ class Op(Protocol):
         ...
 
 
-def stage_of(op: Op) -> str:
-    """What an operator is called where time is told."""
+def shown(op: Op) -> str:
+    """An operator as messages, an audit and a report call it: with its function, or its count."""
     described = op.describe()
-    name = described["op"]
-    return f"{name}({described['fn']})" if "fn" in described else f"{name}()"
+    return f"{described['op']}({described.get('fn', described.get('count', ''))})"
 
 
 def name_of(fn: Callable[..., Any]) -> str:

@@ -20,6 +20,8 @@ import asyncloader as al
 from asyncloader import testing
 from asyncloader.audit.__main__ import main
 
+from .restarts import judged, restart_alone
+
 pytestmark = pytest.mark.usefixtures("fork_server")
 
 COUNTS = (7, 3, 12, 5, 9, 1)
@@ -103,11 +105,6 @@ def _read(loaders: Sequence[al.DataLoader[Any]], most: int | None = None) -> Non
                     break
 
 
-def _judged(audit: Path, **options: Any) -> Any:
-    (verdict,) = al.verify_audit(audit, **options)
-    return verdict
-
-
 def _worlds() -> list[Any]:
     """Each recipe on one rank and on two without workers, and with workers on one of them in turn."""
     return [
@@ -133,7 +130,7 @@ def test_each_sample_of_an_epoch_is_proved_once(
             for rank in range(ranks)
         ]
     )
-    verdict = _judged(tmp_path)
+    verdict = judged(tmp_path)
     assert (verdict.verdict, verdict.samples, verdict.findings) == ("exact", samples, ()), str(verdict)
 
 
@@ -141,8 +138,8 @@ def test_each_sample_of_an_epoch_is_proved_once(
 def test_every_batching_tells_what_it_delivers(batching: str, corpus: Path, tmp_path: Path) -> None:
     recipe = _lines(corpus).filter(lambda sample: True) if batching == "single" else _lines(corpus).shuffle(6)
     _read([_loader(recipe, tmp_path, batching, num_workers=2)])
-    assert _judged(tmp_path).samples == SAMPLES
-    assert _judged(tmp_path).verdict == "exact"
+    assert judged(tmp_path).samples == SAMPLES
+    assert judged(tmp_path).verdict == "exact"
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -151,20 +148,11 @@ def test_what_comes_again_after_a_restart_counts_once(
     name: str, after: int, corpus: Path, tmp_path: Path
 ) -> None:
     make, samples = RECIPES[name]
-    ranks = [_loader(make(corpus), tmp_path, rank=rank, world_size=2) for rank in range(2)]
-    passes = [iter(loader) for loader in ranks]
-    for each in passes * (1 if name == "taken" else after):
-        next(each)
-    state = al.merge_states([loader.state_dict() for loader in ranks])
-    for each in passes:
-        next(each, None)  # delivered, and lost with the weights
-    for loader in ranks:
-        loader.close()
-    assert _judged(tmp_path).verdict == "unfinished"
-    alone = _loader(make(corpus), tmp_path, rank=0, world_size=1)
-    alone.load_state_dict(json.loads(json.dumps(state)))
-    _read([alone])
-    verdict = _judged(tmp_path)
+    verdict = restart_alone(
+        lambda rank, size: _loader(make(corpus), tmp_path, rank=rank, world_size=size),
+        tmp_path,
+        1 if name == "taken" else after,
+    )
     assert (verdict.verdict, verdict.samples, verdict.ranks) == ("exact", samples, (0, 1)), str(verdict)
 
 
@@ -199,7 +187,7 @@ def test_killed_again_and_again_an_epoch_is_proved(
     for die_at in (3, 5, 0):
         run = programs.run(script, corpus, audit, state, workers, die_at, timeout=60)
         assert run.returncode == (-signal.SIGKILL if die_at else 0)
-    verdict = _judged(audit)
+    verdict = judged(audit)
     assert (verdict.verdict, verdict.samples) == ("exact", SAMPLES), str(verdict)
 
 
@@ -209,11 +197,11 @@ def test_counts_come_from_a_manifest_beside_the_shards_or_named(corpus: Path, tm
     for path in corpus.glob("*.jsonl"):
         (shards / path.name).write_bytes(path.read_bytes())
     _read([_loader(_lines(shards), tmp_path / "before")])
-    assert _judged(tmp_path / "before").expected is None
+    assert judged(tmp_path / "before").expected is None
     al.build_index(str(shards / "*.jsonl"))
-    assert _judged(tmp_path / "before", manifest=shards / "manifest.json").expected == SAMPLES
+    assert judged(tmp_path / "before", manifest=shards / "manifest.json").expected == SAMPLES
     _read([_loader(_lines(shards), tmp_path / "after")])
-    assert _judged(tmp_path / "after").expected == SAMPLES
+    assert judged(tmp_path / "after").expected == SAMPLES
 
 
 def test_a_sample_that_two_ranks_deliver_is_named(corpus: Path, tmp_path: Path) -> None:
@@ -226,7 +214,7 @@ def test_a_sample_that_two_ranks_deliver_is_named(corpus: Path, tmp_path: Path) 
         lines = path.read_text().replace('"rank":0', '"rank":1').replace('{"0":0}', '{"1":0}')
         lines = lines.replace('"lane":0', '"lane":1').replace('"all_lanes":[0]', '"all_lanes":[1]')
         (tmp_path / "0" / path.name.replace("00000", "00001")).write_text(lines)
-    verdict = _judged(tmp_path / "0")
+    verdict = judged(tmp_path / "0")
     assert verdict.verdict == "wrong"
     twice = [finding for finding in verdict.findings if finding.what == "twice"]
     assert sum(finding.stop - finding.first for finding in twice) == SAMPLES
@@ -238,12 +226,12 @@ def test_samples_that_were_not_recorded_are_named(corpus: Path, tmp_path: Path) 
     _read([_loader(_lines(corpus), tmp_path)])
     (path,) = tmp_path.glob("*.jsonl")
     path.write_text(path.read_text().replace("[[],2,0,[0,12]]", "[[],2,0,[0,4,5,12]]"))
-    verdict = _judged(tmp_path)
+    verdict = judged(tmp_path)
     assert [str(finding) for finding in verdict.findings if finding.stop] == [
         f"never: sample 4 of {corpus / '2.jsonl'}"
     ]
     path.write_text("".join(line for line in path.read_text().splitlines(True) if '"lane":2' not in line))
-    verdict = _judged(tmp_path)
+    verdict = judged(tmp_path)
     assert verdict.verdict == "wrong"
     assert any(finding.shard.endswith("2.jsonl") and finding.stop is None for finding in verdict.findings)
 
@@ -257,7 +245,7 @@ def test_a_line_that_a_killed_process_cut_is_passed_over(corpus: Path, tmp_path:
     again = _loader(_lines(corpus), tmp_path)
     again.set_epoch(0)
     _read([again])
-    assert _judged(tmp_path).verdict == "exact"
+    assert judged(tmp_path).verdict == "exact"
 
 
 def test_an_epoch_left_half_way_is_unfinished_and_the_next_is_judged_by_itself(
@@ -382,6 +370,6 @@ def test_what_was_left_out_is_not_counted_where_nobody_knows_how_much_there_is(
     corpus: Path, tmp_path: Path
 ) -> None:
     _read([_loader(_lines(corpus).take(8), tmp_path)])
-    verdict = _judged(tmp_path)
+    verdict = judged(tmp_path)
     assert verdict.verdict == "exact" and verdict.left_out is None
     assert "none twice; how many take(8) left out is not known without an index" in str(verdict)

@@ -12,6 +12,8 @@ import pytest
 import asyncloader as al
 from asyncloader.audit.__main__ import main
 
+from .restarts import judged, restart_alone
+
 pytestmark = pytest.mark.usefixtures("fork_server")
 
 COUNTS = (7, 3, 12, 5, 9, 1)
@@ -103,11 +105,6 @@ def read(loader: al.DataLoader[Any]) -> None:
             pass
 
 
-def judged(audit: Path, **options: Any) -> al.EpochVerdict:
-    (verdict,) = al.verify_audit(audit, **options)
-    return verdict
-
-
 @NAMED
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.filterwarnings(
@@ -138,20 +135,9 @@ def test_what_is_left_out_again_after_a_restart_counts_once(
     case = CASES[name]
     if not case.came:
         return
-    ranks = [loader_of(case, corpus, tmp_path, rank=rank, world_size=2) for rank in range(2)]
-    passes = [iter(loader) for loader in ranks]
-    for each in passes * after:
-        next(each)
-    state = al.merge_states([loader.state_dict() for loader in ranks])
-    for each in passes:
-        next(each, None)  # delivered, and lost with the weights
-    for loader in ranks:
-        loader.close()
-    assert judged(tmp_path).verdict == "unfinished"
-    alone = loader_of(case, corpus, tmp_path, rank=0, world_size=1)
-    alone.load_state_dict(json.loads(json.dumps(state)))
-    read(alone)
-    verdict = judged(tmp_path)
+    verdict = restart_alone(
+        lambda rank, size: loader_of(case, corpus, tmp_path, rank=rank, world_size=size), tmp_path, after
+    )
     assert (verdict.verdict, verdict.samples, verdict.left_out_by) == ("exact", case.came, case.left), str(
         verdict
     )
