@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 from .._flow.engine import Engine
+from ..counting import NetworkCounts
 from ..errors import FormatError, StoreError
-from ..progress import NetworkCounts
 from ..quantity import as_count
 from ..stores.access import Access
 from ..stores.policy import NetworkPolicy
