@@ -21,7 +21,7 @@ from asyncloader.cli.printing import size_of
 ROOT = Path(asyncloader.__file__).parents[1]
 ROOM = ROOT / "asyncloader" / "cli"
 #: Files of the room that are no command.
-SHARED = {"__init__", "arguments", "printing"}
+SHARED = {"__init__", "arguments", "printing", "recipe"}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
