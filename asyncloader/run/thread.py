@@ -14,7 +14,6 @@ from .._flow.producer import Producer
 from ..audit.rows import LeftSamples
 from ..memory import keep_freed_pages, share_arenas
 from ..progress import Statistics
-from ..stopwatch import Stopwatch
 from ..stream import Job, Note, read_lanes
 from .intake import Intake
 
@@ -37,12 +36,13 @@ def stream_in_thread(job: Job, batch_bytes: int, statistics: Statistics, stack: 
     if job.recipe.runs_on_threads:
         share_arenas()
     engine = stack.enter_context(Engine())
+    stopwatch = job.open_stopwatch()
     asks = None if job.batches_ahead is None else Asks(job.batches_ahead)
 
     def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
         # At most so many batches, at most so many bytes, whichever comes first.
         least = batch_bytes // _BATCHES_AHEAD
-        with closing(read_lanes(job, engine, Stopwatch())) as items:
+        with closing(read_lanes(job, engine, stopwatch)) as items:
             while _is_asked(asks) and (made := list(islice(items, 1))):
                 size_bytes = max(made[0][1].size_bytes, least)
                 yield made.pop(), size_bytes  # nothing here holds it while it waits
