@@ -23,10 +23,10 @@ from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
 from .ops.batching import Batching
 from .ops.skips import Skip
-from .options import check_batching
-from .progress import Receipt, Statistics
+from .options import check_batching, check_trace
 from .quantity import as_count
 from .report import Report
+from .statistics import Receipt, Statistics
 from .torch_kind.iterate import AsyncDoor
 from .torch_private import attributes_at_rest
 
@@ -148,13 +148,15 @@ class DataLoader(Loader[T]):
         snapshot_every_n_steps: int = 1,
         audit: str | os.PathLike[str] | None = None,
         on_error: str | Skip = "raise",
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
         self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps)
-        self.audit, self.on_error = audit, on_error
+        self.audit, self.on_error, self.trace = audit, on_error, trace
+        check_trace(trace)
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
         self._kind.check(
@@ -224,7 +226,7 @@ class DataLoader(Loader[T]):
 
     @property
     def statistics(self) -> Statistics:
-        """Counts of a stream's latest iteration; of none, zeros."""
+        """Counts and times of the latest pass, as they are now; zeros before the first one."""
         return self._kind.statistics()
 
     def receipt(self) -> Receipt:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from ..progress import NetworkCounts
+from ..counting import NetworkCounts
 from ..trace.traffic import Traffic
 from .access import Access
 from .backends import backend_of

@@ -11,19 +11,19 @@ from typing import Any
 
 from ..counting import Counters
 from ..statistics import Statistics
-from ..stopwatch import STARTING, Spent
+from ..stopwatch import STARTING, Spent, Stopwatch
 from .events import Dropped, Flight, Mark, Padded, Slice, Traced, longest
 from .files import write_run
 from .latency import Latencies
 from .series import Series
 from .timeline import Timeline, timeline
 
-__all__ = ["TracedCounters", "Tracing"]
+__all__ = ["TracedCounters", "Tracing", "tell_rest"]
 
 WAITING = "waiting for a batch"
 STEP = "training step"
 
-# Of each: what is beyond is dropped, the shortest first, and counted. With them a file has 30 MB at most, which
+# Of each: what is beyond is dropped, the shortest first, and counted. A file then has 30 MB at most, which
 # viewers open in seconds. A batch is two slices of the consumer.
 _MOST_OF_CONSUMER = 60_000
 _MOST_SLICES = 120_000
@@ -93,16 +93,11 @@ class TracedCounters(Counters):
     # --- told of those who make batches ---
 
     def spend(self, worker: int, spent: Spent) -> None:
-        super().spend(worker, spent)
+        super().spend(worker, spent._replace(traced=None))
         traced: Traced | None = spent.traced
         if traced is not None:
             with self._keeping:
                 self._take_in(worker, spent.seconds, traced)
-
-    def take_in(self, worker: int, traced: Traced) -> None:
-        """What a process had not told yet."""
-        with self._keeping:
-            self._take_in(worker, {}, traced)
 
     # --- its end ---
 
@@ -150,7 +145,8 @@ class TracedCounters(Counters):
 
     def _take_in(self, worker: int, seconds: Mapping[str, float], traced: Traced) -> None:
         until_s = traced.until_s
-        since_s = self._told_s.get(worker, until_s - sum(seconds.values()))
+        # A worker may have been replaced: then there is a gap.
+        since_s = max(self._told_s.get(worker, 0.0), until_s - sum(seconds.values()))
         self._told_s[worker] = until_s
         for stage, spent_s in seconds.items():
             if stage != STARTING:
@@ -217,3 +213,9 @@ class TracedCounters(Counters):
     def _drop_slices(self, short: Sequence[Slice]) -> None:
         seconds = sum(each.end_s - each.start_s for each in short)
         self._dropped = self._dropped.plus(Dropped(slices=len(short), seconds=seconds))
+
+
+def tell_rest(stopwatch: Stopwatch, counters: Counters) -> None:
+    """Take in what a thread of this process has not told, which has ended."""
+    if isinstance(counters, TracedCounters) and (spent := stopwatch.news(at_once=True)) is not None:
+        counters.spend(0, spent)

@@ -1,4 +1,4 @@
-"""What is recorded of a pass. Times are those of ``time.perf_counter()``, which all processes of a machine share."""
+"""What is recorded of a pass. Times are of ``time.perf_counter()``, which all processes share."""
 
 from __future__ import annotations
 
@@ -95,7 +95,12 @@ class Dropped(NamedTuple):
 
     def plus(self, more: Dropped) -> Dropped:
         """Together with those."""
-        return Dropped(*(mine + theirs for mine, theirs in zip(self, more, strict=True)))
+        return Dropped(
+            self.slices + more.slices,
+            self.seconds + more.seconds,
+            self.flights + more.flights,
+            self.marks + more.marks,
+        )
 
 
 class Traced(NamedTuple):

@@ -23,7 +23,7 @@ class Latencies:
         self._bins[math.floor(math.log10(max(seconds, 1e-6)) * BINS_PER_DECADE)] += 1
 
     def as_dict(self) -> dict[str, Any]:
-        """Counts by bin, of which number ``n`` begins at ``10 ** (n / bins_per_decade)`` seconds; percentiles."""
+        """Counts by bin, number ``n`` of which begins at ``10 ** (n / bins_per_decade)`` s; percentiles."""
         return {
             "bins_per_decade": BINS_PER_DECADE,
             "bins": {str(number): self._bins[number] for number in sorted(self._bins)},

@@ -46,8 +46,8 @@ class Series:
 
     def rows(self, end_s: float) -> dict[str, list[float]]:
         """The sums of every name, each with as many bins as there are up to ``end_s``."""
-        bins = max([self._place(end_s) + 1, *map(len, self._rows.values())])
-        return {name: row + [0.0] * (bins - len(row)) for name, row in self._rows.items()}
+        bins = self._place(end_s) + 1
+        return {name: row[:bins] + [0.0] * (bins - len(row)) for name, row in self._rows.items()}
 
     def _place(self, at_s: float) -> int:
         past_s = max(at_s - self._start_s, 0.0)

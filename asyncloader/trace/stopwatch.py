@@ -65,7 +65,7 @@ def _cells_of(batch: Any) -> tuple[int, int]:
     real = cells = 0
     for name, lengths in batch.items():
         field = batch.get(name.removesuffix("_lengths")) if isinstance(name, str) else None
-        shape = getattr(field, "shape", ())
+        shape: Any = getattr(field, "shape", ())
         if field is not lengths and len(shape) >= 2 and getattr(lengths, "shape", None) == shape[:1]:
             real += int(lengths.sum())
             cells += shape[0] * shape[1]

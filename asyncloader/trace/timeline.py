@@ -1,8 +1,8 @@
-"""What was kept of a pass as events of the Trace Event Format, which Perfetto and chrome://tracing open. Pure.
+"""What was kept of a pass, in the Trace Event Format that Perfetto and chrome://tracing open. Pure.
 
-See "Trace Event Format" (Nat Duca and Dan Sinclair, Google, 2016). A process of the format is the consumer or a
-worker; a thread of it, a thread. Parts in flight are asynchronous, since they overlap. Times are microseconds since
-the pass began.
+See "Trace Event Format" (Nat Duca and Dan Sinclair, Google, 2016). A process of the format is the consumer or
+a worker; a thread of it, a thread. Parts in flight are asynchronous, since they overlap. Times are
+microseconds since the pass began.
 """
 
 from __future__ import annotations

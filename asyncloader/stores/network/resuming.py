@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
 from ..._flow.clock import pause
-from ...progress import NetworkCounts
+from ...counting import NetworkCounts
 from ...trace.traffic import Traffic
 from ...types import Buffer
 from ..failures import ThrottledError, TransientError, check_same

@@ -71,7 +71,8 @@ class Fetch:
         Whichever request brings the next byte goes on alone.
         """
         if not self._part.ranged:
-            return False  # it would begin with the first byte, and hold a place at the server for the whole object
+            # It would begin with the first byte, and hold a place at the server for the whole object.
+            return False
         total = NO_END if self._shard.total is None else self._shard.total
         if self._part.received_to >= min(self._part.stop, total):
             return False  # all is here but the word that it was all, and a range of no bytes is refused
