@@ -23,6 +23,7 @@ from ..ops.skips import skipped_in
 from ..options import check_ahead, check_audit, check_restarts, check_streaming, check_uneven
 from ..plan.cursor import Cursor
 from ..plan.lanes import check_ranks, choose_lanes, rank_lanes
+from ..plan.memory import share_memory
 from ..plan.states import load_state, save_state, saved_lanes
 from ..plan.topology import World, process_group, resolve_world
 from ..progress import ProgressBar
@@ -142,7 +143,7 @@ class StreamKind:
                 pin_memory=loader.pin_memory,
                 device=loader.device,
                 pin_memory_device=loader.pin_memory_device,
-                budget_bytes=limit // 4,
+                budget_bytes=share_memory(limit, pins=True).pinned_bytes,
                 on_demand=loader.ahead is not None,
             )
             stack.callback(source.close)
@@ -220,7 +221,7 @@ class StreamKind:
     ) -> LanesInThread | Fleet:
         """The job's batches, made in this process or in workers."""
         seed = draw_base_seed(loader.generator)  # also without workers, as torch does
-        batch_bytes = memory_of(loader) // 4
+        batch_bytes = share_memory(memory_of(loader), pins=False).batch_bytes
         if loader.num_workers == 0 or not job.turns:
             return stream_in_thread(job, batch_bytes, counters, stack)
         self._forkserver = ForkServer.shared()
@@ -245,9 +246,7 @@ class StreamKind:
             epoch=cursor.epoch,
             batching=batching_of(loader),
             collate_fn=loader.collate_fn,
-            # A quarter each for batches made and for those pinned, if any are; the rest for bytes on their
-            # way to a decoder.
-            read_bytes=memory_bytes // 4 * (2 if pins else 3),
+            read_bytes=share_memory(memory_bytes, pins=pins).read_bytes,
             ahead=None if loader.ahead is None else loader.ahead // max(len(turns), 1),
             is_audited=loader.audit is not None,
             budget=budget_of(loader),

@@ -14,14 +14,12 @@ from .._flow.producer import Producer
 from ..audit.rows import LeftSamples
 from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
+from ..plan.memory import BATCHES_AHEAD
 from ..stream import Job, Note, read_lanes
 from ..trace.counters import tell_rest
 from .intake import Intake
 
 __all__ = ["LanesInThread", "stream_in_thread"]
-
-# Collated made ahead of the consumer without workers: two to hand over at once, one in the making.
-_BATCHES_AHEAD = 3
 
 
 def stream_in_thread(job: Job, batch_bytes: int, counters: Counters, stack: ExitStack) -> LanesInThread:
@@ -43,7 +41,7 @@ def stream_in_thread(job: Job, batch_bytes: int, counters: Counters, stack: Exit
 
     def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
         # At most so many batches, at most so many bytes, whichever comes first.
-        least = batch_bytes // _BATCHES_AHEAD
+        least = batch_bytes // BATCHES_AHEAD
         with closing(read_lanes(job, engine, stopwatch)) as items:
             while _is_asked(asks) and (made := list(islice(items, 1))):
                 size_bytes = max(made[0][1].size_bytes, least)
