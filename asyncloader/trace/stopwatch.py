@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..stopwatch import Spent, Stopwatch
+from ..tensors import StandIn
 from .recorder import Recorder
 
 __all__ = ["TracingStopwatch"]
@@ -60,11 +61,15 @@ def _cells_of(batch: Any) -> tuple[int, int]:
     """
     if not isinstance(batch, Mapping):
         return 0, 0
-    if (segments := batch.get("segment_ids")) is not None and len(getattr(segments, "shape", ())) == 2:
+    fields: dict[Any, Any] = {
+        name: field.array if isinstance(field, StandIn) else field for name, field in batch.items()
+    }
+    segments: Any = fields.get("segment_ids")
+    if len(getattr(segments, "shape", ())) == 2:
         return int((segments != 0).sum()), segments.shape[0] * segments.shape[1]
     real = cells = 0
-    for name, lengths in batch.items():
-        field = batch.get(name.removesuffix("_lengths")) if isinstance(name, str) else None
+    for name, lengths in fields.items():
+        field = fields.get(name.removesuffix("_lengths")) if isinstance(name, str) else None
         shape: Any = getattr(field, "shape", ())
         if field is not lengths and len(shape) >= 2 and getattr(lengths, "shape", None) == shape[:1]:
             real += int(lengths.sum())
