@@ -19,6 +19,7 @@ from ._flow.readahead import read_ahead_of
 from .audit.rows import LeftSamples
 from .blocks import References, Tables
 from .collate.block import collate_block, takes_columns
+from .counting import NetworkCounts
 from .dataset import Dataset
 from .lent_memory import borrowing
 from .ops.async_map import AsyncMap
@@ -34,7 +35,6 @@ from .plan.cursor import Row
 from .plan.lanes import Rotation
 from .plan.memory import share_with_operators
 from .plan.topology import Topology, World
-from .progress import NetworkCounts
 from .sizes import bytes_of
 from .sources.components import counted_names
 from .stopwatch import BATCHING, COLLATE, RESTING, Spent, Stopwatch
