@@ -83,7 +83,6 @@ class Resized:
         ranks: Those that go on.
         samples_before: Delivered when it was stopped.
         read_again_bytes: Received by then and not delivered, which are read a second time.
-        read_again_s: How long that takes at the rate at which bytes were received.
         lane_samples_left: Of the lanes, when it was stopped.
         rank_samples_left: Of the ranks that go on.
         rest: The simulated rest of the pass.
@@ -92,7 +91,6 @@ class Resized:
     ranks: int
     samples_before: int
     read_again_bytes: int
-    read_again_s: float
     lane_samples_left: Balance
     rank_samples_left: Balance
     rest: Outcome

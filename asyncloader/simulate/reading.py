@@ -25,8 +25,8 @@ from .timeline import Process, Signal, Timeline
 __all__ = ["Chunks", "Reader"]
 
 # Bytes of a slow answer are decoded as they come: what comes in so long is told together.
-_PIECE_S = 0.05
-_LEAST_PIECE_BYTES = 32 << 10
+_PIECE_S = 0.02
+_LEAST_PIECE_BYTES = 4 << 10
 
 
 class Chunks:

@@ -43,7 +43,6 @@ def simulate_resize(setting: Setting, ranks: int, fraction: float) -> Resized:
         ranks=ranks,
         samples_before=samples,
         read_again_bytes=int(again_bytes),
-        read_again_s=again_bytes / received * before.elapsed_s if received else 0.0,
         lane_samples_left=Balance.of(left.values()),
         rank_samples_left=Balance.of(sum(left[lane] for lane in lanes) for lanes in mine),
         rest=outcome_of(resized, play(resized, starts)),

@@ -90,6 +90,7 @@ class Training:
         if self._delivered % len(self.ranks) or self._most_samples is None:
             return
         if sum(rank.samples for rank in self.ranks) >= self._most_samples:
+            self.is_over = True
             self._timeline.stop()
 
 
@@ -159,6 +160,8 @@ class Rank:
             self.batches += 1
             self.samples += made.samples
             training.delivered(made)
+            if training.is_over:
+                return
             if self._step_s:
                 yield self._step_s
 

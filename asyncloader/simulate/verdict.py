@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from ..progress import NetworkCounts, Statistics
 from ..report import Report, Setup, judge
-from ..stopwatch import Spent
+from ..statistics import Maker, Network, Statistics
 from .setting import Setting
 from .training import Rank
 
@@ -21,17 +20,20 @@ def judge_rank(setting: Setting, rank: Rank, first_batch_s: float | None, elapse
         elapsed_s: How long the pass took.
     """
     statistics = Statistics(
+        state="ended",
+        passes=1,
+        epoch=0,
         batches=rank.batches,
         samples=rank.samples,
         size_bytes=int(rank.batches * setting.batch_bytes),
+        elapsed_s=elapsed_s,
         wait_s=rank.wait_s,
-        network=NetworkCounts(requests=sum(maker.requests.count for maker in rank.makers)),
-        spent={
-            number: Spent(maker.stages_s, {}, maker.wants_memory) for number, maker in enumerate(rank.makers)
-        },
         first_batch_s=first_batch_s,
-        started_s=0.0,
-        ended_s=elapsed_s,
+        network=Network(requests=sum(maker.requests.count for maker in rank.makers)),
+        makers=tuple(
+            Maker(worker, maker.stages_s, wants_memory=maker.wants_memory)
+            for worker, maker in enumerate(rank.makers)
+        ),
     )
     return judge(statistics, _setup_of(setting))
 
