@@ -35,6 +35,7 @@ ROOMS = [
     {"shard_search"},  # names checked, expanded and looked up
     {"manifest"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
+    {"simulate"},  # a pass as it would go, without a byte moved
     {"audit"},  # what was delivered, on disk, and the proof of it
     {"catalog"},  # which shards a recipe is of
     {"ops"},  # one transformation of a lane's stream a file
@@ -53,7 +54,7 @@ ROOMS = [
 APART = {"testing"}
 
 #: Rooms without ``async``, clock and I/O, so that their rules can be tested as functions.
-PURE = {"errors", "types", "sizes", "quantity", "digest", "blocks", "plan", "formats", "collate"}
+PURE = {"errors", "types", "sizes", "quantity", "digest", "blocks", "plan", "formats", "collate", "simulate"}
 
 
 def level_of(room: str) -> int:
