@@ -53,8 +53,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     # Before the command there are only options without values.
     name = next((word for word in arguments if not word.startswith("-")), None)
-    parser = make_parser(name)
     try:
+        parser = make_parser(name)
         asked = parser.parse_args(arguments)
         if asked.command is None:
             parser.print_help()
