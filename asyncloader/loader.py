@@ -24,9 +24,9 @@ from .kinds.torch import TorchKind
 from .ops.batching import Batching
 from .ops.skips import Skip
 from .options import check_batching
-from .progress import Receipt, Statistics
 from .quantity import as_count
 from .report import Report
+from .statistics import Receipt, Statistics
 from .torch_kind.iterate import AsyncDoor
 from .torch_private import attributes_at_rest
 
@@ -224,7 +224,7 @@ class DataLoader(Loader[T]):
 
     @property
     def statistics(self) -> Statistics:
-        """Counts of a stream's latest iteration; of none, zeros."""
+        """Counts and times of the latest pass, as they are now; zeros before the first one."""
         return self._kind.statistics()
 
     def receipt(self) -> Receipt:

@@ -22,8 +22,9 @@ ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
     {"blocks", "stopwatch"},  # runs of samples, as rows or columns; where the time goes
     # Small things that know nobody else: values, and what lies in memory and on disk.
-    {"progress", "quantity", "sizes", "texts", "tracebacks"},
-    {"report"},  # the verdict on a pass
+    {"quantity", "sizes", "statistics", "texts", "tracebacks"},
+    {"counting", "report"},  # a pass's counts, which statistics are a copy of; the verdict on these
+    {"progress"},  # bars
     {"dense", "descriptors", "digest", "draft", "lent_memory", "memory", "tensors", "torch_pass"},
     {"torch_private", "by_value"},
     {"plan"},  # pure: who reads what; positions and their saved form

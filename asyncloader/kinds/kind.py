@@ -12,8 +12,8 @@ import torch.utils.data
 from ..ops.batching import Batching
 from ..ops.skips import Skip
 from ..plan.topology import process_group, resolve_world
-from ..progress import Receipt, Statistics
 from ..report import Report
+from ..statistics import Receipt, Statistics
 
 __all__ = ["Kind", "Loader"]
 

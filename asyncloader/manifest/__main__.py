@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from .._flow.engine import Engine
+from ..counting import NetworkCounts
 from ..errors import FormatError, StoreError
 from ..formats import check_format
-from ..progress import NetworkCounts
 from ..shard_names import formats_of, is_shard_name
 from ..shard_search import Found, IsShard, find_shards
 from ..stores.access import Access

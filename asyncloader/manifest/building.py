@@ -17,9 +17,10 @@ from threading import Lock
 from typing import Any, TypeAlias
 
 from .._flow.engine import Engine
+from ..counting import NetworkCounts
 from ..errors import FormatError, StoreError
 from ..formats import check_format
-from ..progress import NetworkCounts, open_bar
+from ..progress import open_bar
 from ..quantity import as_count
 from ..shard_names import formats_of
 from ..shard_search import find_shards

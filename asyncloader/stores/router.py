@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from ..progress import NetworkCounts
+from ..counting import NetworkCounts
 from .access import Access
 from .backends import backend_of
 from .local import LocalStore

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
 from ..._flow.clock import pause
-from ...progress import NetworkCounts
+from ...counting import NetworkCounts
 from ...types import Buffer
 from ..failures import TransientError, check_same
 from ..policy import NetworkPolicy

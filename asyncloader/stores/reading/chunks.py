@@ -8,11 +8,15 @@ from time import monotonic
 from ..._flow.channel import Channel
 from ...stopwatch import STORE, Stopwatch
 from ...types import Buffer, Layout
-from ..buffers import Buffers
+from ..buffers import BUFFER_BYTES, Buffers
 from ..file_span import FileSpan
 from .lookahead import Shard
 
-__all__ = ["ShardChunks"]
+__all__ = ["HANDOVER_BYTES", "ShardChunks"]
+
+#: Between loop and decoder: a buffer to decode from, and one that the loop hands over meanwhile. With room
+#: for one alone the two would wake each other for each.
+HANDOVER_BYTES = 2 * BUFFER_BYTES
 
 
 class ShardChunks(Channel[Buffer | FileSpan]):

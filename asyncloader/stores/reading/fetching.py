@@ -11,8 +11,8 @@ from ..._flow.engine import Scope
 from ...errors import StoreError
 from ...types import Buffer
 from ..failures import check_same
-from ..network.hedging import Hedges
 from ..file_span import FileSpan
+from ..network.hedging import Hedges
 from ..store import NO_END, Body, Store, clip
 from ..urls import redact
 from .lookahead import Part, Shard

@@ -20,20 +20,16 @@ from ..._flow.clock import Alarm
 from ..._flow.engine import EngineStopped, Scope
 from ...errors import StoreError
 from ...types import Answer, Buffer, Layout, Planning, Span
-from ..buffers import BUFFER_BYTES, Buffers
+from ..buffers import Buffers
 from ..file_span import PIECE_BYTES, FileSpan
 from ..network.hedging import Hedges
 from ..store import Body, Store
 from ..urls import origin_of, redact
-from .chunks import ShardChunks
+from .chunks import HANDOVER_BYTES, ShardChunks
 from .fetching import Fetch
 from .lookahead import PART_BYTES, Lookahead, Part, Shard, Wanted
 
 __all__ = ["StoresByUrl", "read_shards"]
-
-# Between loop and decoder: a buffer to decode from, and one that the loop hands over meanwhile. With room for
-# one alone the two would wake each other for each.
-_HANDOVER_BYTES = 2 * BUFFER_BYTES
 
 
 class StoresByUrl(Protocol):
@@ -101,7 +97,7 @@ class _Reader:
         self.top_up()
         while self._lookahead.window:
             shard = self._lookahead.window[0]
-            chunks = ShardChunks(shard, _HANDOVER_BYTES, self._buffers, self._budget.waited)
+            chunks = ShardChunks(shard, HANDOVER_BYTES, self._buffers, self._budget.waited)
             await out.send_async(chunks)
             try:
                 if shard.plan is not None:
