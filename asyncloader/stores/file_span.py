@@ -41,6 +41,7 @@ class FileSpan:
         self._start = start
         self._stop = stop
         self._shard = shard
+        self._version = _version_of(self._fd)
 
     def __len__(self) -> int:
         return self._stop - self._start
@@ -52,19 +53,18 @@ class FileSpan:
             buffers: Lends the memory.
 
         Raises:
-            StoreError: They cannot be read, or are not there any more.
+            StoreError: They cannot be read, or the file was changed since the span was made.
         """
         wanted = min(len(self), PIECE_BYTES)
         piece = buffers.take(wanted)[:wanted]
         try:
             size = os.preadv(self._fd, [piece], self._start)
+            version = _version_of(self._fd)
         except OSError as error:
             what = f"cannot read the file: {error.strerror or error}"
             raise StoreError(what, shard=self._shard, offset=self._start) from error
-        if not size:
-            what = (
-                f"the file ends at byte {self._start}, before byte {self._stop}: it was cut while it was read"
-            )
+        if version != self._version or not size:
+            what = "the file was changed while it was being read"
             raise StoreError(what, shard=self._shard, offset=self._start)
         self._start += size
         if self._start == self._stop:
@@ -80,6 +80,11 @@ class FileSpan:
     def __del__(self) -> None:
         with suppress(AttributeError):  # there was no descriptor to be had
             self.close()
+
+
+def _version_of(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_size, found.st_mtime_ns
 
 
 def is_cached(fd: int, start: int, stop: int) -> bool:

@@ -145,7 +145,7 @@ class Lookahead:
         shard.parts.append(part)
         return shard, part
 
-    def opened(self, shard: Shard, part: Part, body: Body, *, is_whole: bool = False) -> None:
+    def opened(self, shard: Shard, part: Part, body: Body, is_whole: bool = False) -> None:
         """The first answer for ``shard``, to ``part``, told its length and version.
 
         Args:

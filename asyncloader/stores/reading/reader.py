@@ -116,6 +116,9 @@ class _Reader:
 
     def close(self) -> None:
         self._closed = True
+        for shard in self._lookahead.window:
+            for part in shard.parts:
+                part.chunks.close()  # drops what is there, and with it the files of spans
 
     def top_up(self) -> None:
         """Start every request that the budget allows."""
@@ -239,7 +242,7 @@ class _Reader:
         self._budget.answered()
         if shard.total is not None:
             return
-        self._lookahead.opened(shard, part, body, is_whole=is_whole)
+        self._lookahead.opened(shard, part, body, is_whole)
         if shard.plan is not None and not part.ranged and (body.stop or 0) > PART_BYTES:
             # Each part would begin with the first byte, and bring all bytes before its own.
             raise StoreError(
