@@ -46,7 +46,8 @@ ROOMS = [
     {"kinds"},  # streams, and the datasets that torch's own loop reads, behind one protocol
     {"interop"},  # what Lightning and accelerate probe a loader for
     {"loader"},  # the facade
-    {"__main__"},  # the package as a program: the commands there are
+    {"cli"},  # the command line, a command a file
+    {"__main__"},  # the package as a program
 ]
 #: The checking tools share nothing with what they check, and nothing of the library needs them.
 APART = {"testing"}

@@ -204,7 +204,7 @@ def test_a_killed_run_goes_on_with_fewer_ranks_from_their_merged_states(tmp_path
     told = torchrun(1)
     assert "48 steps with a world size of 1; trained on 512 of 512 samples, 0 of them twice" in told
     assert "epoch 0: exact: 512 samples in 64 batches by ranks 0, 1, each of 512 once" in told
-    assert "each of 512 once" in run_module("asyncloader.audit", str(tmp_path / "audit"))
+    assert "each of 512 once" in run_module("asyncloader", "audit", str(tmp_path / "audit"))
 
 
 @pytest.mark.timeout(120)
