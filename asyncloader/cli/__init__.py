@@ -25,6 +25,7 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 COMMANDS = {
     "index": "read shards once, and write their manifest: lengths, digests, samples, where to begin",
     "verify": "read shards, and hold them against their manifest",
+    "simulate": "say how fast a pass would go, what would limit it, and what a resize would cost",
     "cache": "verify a disk cache",
     "audit": "prove from what ranks recorded that epochs delivered each sample once",
 }
