@@ -27,6 +27,7 @@ ROOMS = [
     {"progress"},  # bars
     {"dense", "descriptors", "digest", "draft", "lent_memory", "memory", "tensors", "torch_pass"},
     {"torch_private", "by_value"},
+    {"trace"},  # what a pass was at, moment by moment
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "collate", "seeding"},  # bytes; samples; batches

@@ -123,6 +123,7 @@ class Shards:
             (self._wanted(shard, cut, stores) for _, shard, cut in cuts()),
             lane.budget.claim(lane.topology.lane),
             out,
+            lane.traffic,
         )
         lane.engine.submit(work, out)
         # Rows are made with the lock held, so that who wants those would only take turns with the decoder.
@@ -225,7 +226,7 @@ class Shards:
 
     def _open_stores(self, lane: Lane) -> Stores | CachedStores:
         engine = lane.engine
-        stores = Stores(engine.resources, self.access, lane.network)
+        stores = Stores(engine.resources, self.access, lane.network, lane.traffic)
         if self.access.cache is None:
             return stores
         return CachedStores(

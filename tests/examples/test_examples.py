@@ -18,6 +18,7 @@ import asyncloader as al
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
+_PROGRAMS_ARE_IN = ("test_examples.py", "test_coming_from.py")
 BUCKET = "s3://corpus/train-{00000..01023}.tar"
 
 SAYS = {
@@ -88,6 +89,7 @@ SAYS = {
     "stream_object_store.py": (
         r"100 samples, [\d,]+ samples/s, [\d,.]+ MB/s\nNetworkCounts\(requests=4, retries=0, throttled=0"
     ),
+    "trace.py": r"\d{3,} events\n14 batches, .*\n.* limits?; .*\n.+",
     "tutorial.py": r"epoch 2: loss 0\.\d\d\n(.*\n)*5 batches before the break, 5 after it",
     "write_shards.py": r"clip-00000 .*float32 0 \{'speaker'.*\n250 texts",
 }
@@ -138,7 +140,7 @@ def run_module(*command: str, fails: bool = False) -> str:
 
 
 def test_every_example_is_run_here() -> None:
-    here = Path(__file__).read_text()
+    here = "".join((Path(__file__).parent / name).read_text() for name in _PROGRAMS_ARE_IN)
     assert [path.name for path in EXAMPLES.glob("*.py") if path.name not in here] == []
 
 
