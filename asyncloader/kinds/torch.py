@@ -25,7 +25,8 @@ from .kind import Loader
 
 __all__ = ["TorchKind"]
 
-_STREAM_OPTIONS = ("ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven")
+_STREAM_OPTIONS = ["ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress"]
+_STREAM_OPTIONS += ["trace", "uneven"]
 
 
 class TorchKind:

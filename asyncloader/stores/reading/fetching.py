@@ -65,19 +65,22 @@ class Fetch:
             return None
         return max(0.0, self._moved_s + late_s - self._clock())
 
-    def hedge(self) -> None:
-        """Ask a second time for what is missing, if that may be.
+    def hedge(self) -> bool:
+        """Ask a second time for what is missing, if that may be; says whether it does.
 
         Whichever request brings the next byte goes on alone.
         """
         if not self._part.ranged:
-            return  # it would begin with the first byte, and hold a place at the server for the whole object
+            # It would begin with the first byte, and hold a place at the server for the whole object.
+            return False
         total = NO_END if self._shard.total is None else self._shard.total
         if self._part.received_to >= min(self._part.stop, total):
-            return  # all is here but the word that it was all, and a range of no bytes is refused
+            return False  # all is here but the word that it was all, and a range of no bytes is refused
         if len(self._requests) == 1 and self._hedges is not None and self._hedges.take():
             with suppress(RuntimeError):  # the part is just being let go
                 self._start()
+                return True
+        return False
 
     def _start(self) -> None:
         request = self._started

@@ -19,6 +19,7 @@ from ..._flow.channel import Channel, EndOfChannel
 from ..._flow.clock import Alarm
 from ..._flow.engine import EngineStopped, Scope
 from ...errors import StoreError
+from ...trace.traffic import Flying, Traffic
 from ...types import Answer, Buffer, Layout, Planning, Span
 from ..network.hedging import Hedges
 from ..store import Body, Store
@@ -43,7 +44,11 @@ class StoresByUrl(Protocol):
 
 
 async def read_shards(
-    stores: StoresByUrl, shards: Iterable[Wanted], budget: Claim, out: Channel[ShardChunks]
+    stores: StoresByUrl,
+    shards: Iterable[Wanted],
+    budget: Claim,
+    out: Channel[ShardChunks],
+    traffic: Traffic | None = None,
 ) -> None:
     """Send one channel of chunks for each shard, in order; each ends as its shard ends.
 
@@ -53,6 +58,7 @@ async def read_shards(
             read of it; asked for one by one, on the loop. The plans run on threads.
         budget: Bounds what is requested and not yet taken by the receiver.
         out: Receives the shards' channels; closing it, or one of them, stops the reading.
+        traffic: Told of every part.
 
     Raises:
         StoreError: Also ends the channel of the shard it happened in.
@@ -60,7 +66,7 @@ async def read_shards(
     """
     async with Scope() as scope:
         loop = asyncio.get_running_loop()
-        reader = _Reader(stores, Lookahead(shards, budget), budget, scope)
+        reader = _Reader(stores, Lookahead(shards, budget), budget, scope, traffic or Traffic())
         budget.on_room = partial(_call_soon, loop, reader.on_room)
         try:
             await reader.run(out)
@@ -80,11 +86,14 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> N
 class _Reader:
     """Requests what the lookahead decides, and hands the answers on in order."""
 
-    def __init__(self, stores: StoresByUrl, lookahead: Lookahead, budget: Claim, scope: Scope) -> None:
+    def __init__(
+        self, stores: StoresByUrl, lookahead: Lookahead, budget: Claim, scope: Scope, traffic: Traffic
+    ) -> None:
         self._stores = stores
         self._lookahead = lookahead
         self._budget = budget
         self._scope = scope
+        self._traffic = traffic
         self._fetches: dict[Part, Fetch] = {}
         self._layouts: dict[Shard, Channel[Layout]] = {}
         self._closed = False
@@ -215,22 +224,27 @@ class _Reader:
 
     def _hedge(self, shard: Shard) -> None:
         fetch = self._fetches.get(shard.parts[0])
-        if fetch is not None:
-            fetch.hedge()
+        if fetch is not None and fetch.hedge():
+            self._traffic.mark("hedge", shard.url, offset=shard.parts[0].received_to)
 
     async def _fetch(self, shard: Shard, part: Part) -> None:
         store = await self._stores.of(shard.url)
         hedges = self._stores.hedges_of(shard.url)
-        fetch = Fetch(store, hedges, shard, part, partial(self._opened, shard, part))
+        flying = self._traffic.began(shard.url, part.start, part.stop - part.start)
+        fetch = Fetch(store, hedges, shard, part, partial(self._opened, shard, part, flying))
         self._fetches[part] = fetch
         began_s = monotonic()
+        is_whole = False
         try:
             await fetch.run()
+            is_whole = True
         finally:
             del self._fetches[part]
+            flying.ended(part.received_to - part.start, is_whole=is_whole)
         self._budget.received(origin_of(shard.url), part.received_to - part.start, monotonic() - began_s)
 
-    def _opened(self, shard: Shard, part: Part, body: Body) -> None:
+    def _opened(self, shard: Shard, part: Part, flying: Flying, body: Body) -> None:
+        flying.answered()
         self._budget.answered()
         if shard.total is not None:
             return
