@@ -79,7 +79,8 @@ SAYS = {
         r"iterable: 600 samples before, 400 after, each once\n.*positions of 2 workers.*num_workers=1"
     ),
     "slow_dataset.py": (
-        r"8 batches, .*\nImages\.__getitem__ limits; .*\n.*mostly waits.*\n8 batches, .*\nImagesTogether\.__getitem__ limits"
+        r"8 batches, .*\nImages\.__getitem__ limits; .*\n.*mostly waits.*\n"
+        r"8 batches, .*\nImagesTogether\.__getitem__ limits"
     ),
     "slow_loader.py": (
         r"13 batches, .* the consumer waits \d+% of the time, .*\nmap\(decode\) limits; .*\n"
