@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 __all__ = ["as_count", "as_counts", "as_whole", "parse_bytes", "parse_rate", "parse_seconds"]
 
 _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgtp])(i?))?b\s*", re.IGNORECASE | re.ASCII)
-_TIME = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|min)\s*", re.ASCII)
-_SECONDS = {"us": Decimal("1e-6"), "ms": Decimal("1e-3"), "s": Decimal(1), "min": Decimal(60)}
+
+_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|[smhdw])\s*", re.ASCII)
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def as_whole(value: object) -> int | None:
@@ -106,26 +107,25 @@ def parse_rate(name: str, value: str) -> float:
         rate = 0
     if not rate:
         raise ValueError(
-            f"{name} should be a number of bytes a second, such as '40MB/s' or '1.5 GiB/s', "
-            f"but got {name}={value!r}"
+            f"{name} should be a number of bytes a second, such as 40MB/s or 1.5GiB/s, but is {value!r}"
         )
     return rate
 
 
 def parse_seconds(name: str, value: str) -> float:
-    """A time with its unit, such as ``"50ms"``, in seconds.
+    """The seconds that an option means: a number with its unit, such as ``"50ms"``, ``"12h"`` or ``"7d"``.
 
     Args:
         name: The option's, for messages.
         value: What was given for it.
 
     Raises:
-        ValueError: It is no such text.
+        ValueError: No such number.
     """
-    found = _TIME.fullmatch(value)
+    found = _DURATION.fullmatch(value)
     if found is None:
         raise ValueError(
-            f"{name} should be a time with its unit, us, ms, s or min, such as '50ms' or '1.5 s', "
-            f"but got {name}={value!r}"
+            f"{name} should be a number with its unit, s, m, h, d or w, or ms or us, such as 50ms, 12h or 7d, "
+            f"but is {value!r}"
         )
-    return float(Decimal(found[1]) * _SECONDS[found[2]])
+    return float(found[1]) * _SECONDS[found[2]]
