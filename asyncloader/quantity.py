@@ -125,7 +125,7 @@ def parse_seconds(name: str, value: str) -> float:
     found = _DURATION.fullmatch(value)
     if found is None:
         raise ValueError(
-            f"{name} should be a number with its unit, s, m, h, d or w, or ms or us, such as 50ms, 12h or 7d, "
+            f"{name} should be a number with its unit, s, m, h, d or w, or ms or us, such as 50ms or 12h, "
             f"but is {value!r}"
         )
     return float(found[1]) * _SECONDS[found[2]]
