@@ -84,7 +84,7 @@ WRONG = {
     "size": ((*MADE_UP, "--shard-size", "10"), "--shard-size should be a number with its unit"),
     "rate": ((*MADE_UP, "--link", "10MB"), "--link should be a number of bytes a second"),
     "connection": ((*MADE_UP, "--connection", "fast"), "--connection should be a number of bytes a second"),
-    "time": ((*MADE_UP, "--first-byte", "50"), "--first-byte should be a number with its unit"),
+    "time": ((*MADE_UP, "--first-byte", "50"), "--first-byte should be a time with its unit"),
     "step": ((*MADE_UP, "--step", "-1s"), "--step"),
     "threads": ((*MADE_UP, "--concurrency", "4"), "--concurrency is that of --map"),
     "calls": ((*MADE_UP, "--map", "1ms", "--concurrency", "0"), "concurrency should be a positive integer"),
