@@ -21,7 +21,15 @@ from ..torch_kind.adapt import is_async, is_iterable
 from ..torch_kind.tally import stage_of
 from .kind import Loader
 
-__all__ = ["batching_of", "budget_of", "memory_of", "restarts_of", "setup_of", "setup_of_torch"]
+__all__ = [
+    "batching_of",
+    "budget_of",
+    "memory_of",
+    "restarts_of",
+    "setup_of",
+    "setup_of_torch",
+    "usable_processors",
+]
 
 # As many as accidents explain. Workers that die again and again have a reason, such as too little memory.
 _RESTARTS = 3
@@ -66,7 +74,7 @@ def setup_of(loader: Loader[Any], recipe: Dataset, world: World) -> Setup:
         in_order=loader.in_order,
         concurrency={shown(op): op.concurrency for op in recipe.all_ops if hasattr(op, "concurrency")},
         coroutines=[shown(op) for op in recipe.all_ops if isinstance(op, AsyncMap)],
-        processors=_processors(),
+        processors=usable_processors(),
         caches=any(source.access.cache is not None for source in shards),
         is_local=all(scheme_of(url).is_local for source in shards for url in source.urls[:1]),
         is_indexed=bool(shards) and all(source.is_indexed for source in shards),
@@ -81,7 +89,7 @@ def setup_of_torch(loader: Loader[Any], dataset: Any) -> Setup:
         in_order=loader.in_order,
         concurrency={},
         coroutines=[stage_of(dataset)] if is_async(dataset) else [],
-        processors=_processors(),
+        processors=usable_processors(),
         caches=False,
         is_local=True,
         is_indexed=False,
@@ -91,6 +99,6 @@ def setup_of_torch(loader: Loader[Any], dataset: Any) -> Setup:
     )
 
 
-def _processors() -> int:
+def usable_processors() -> int:
     """That this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
