@@ -16,7 +16,7 @@ AZURITE := .servers/azurite-$(AZURITE_VERSION)
 # The tests start hundreds of processes, and each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow lint docs bench servers clean
+.PHONY: demo test test-slow lint docs bench servers peers clean
 .DELETE_ON_ERROR:
 
 demo: $(LIBRARY)
@@ -45,6 +45,10 @@ bench: $(TOOLS)
 
 # The one server of the tests that is no package of Debian or of Python.
 servers: $(AZURITE)
+
+# The libraries that docs/coming-from compares programs with; some want other versions of what we have.
+peers: $(TOOLS)
+	$(BIN)/python tests/benchmarks/peers/environment.py
 
 clean:
 	rm -rf $(VENV) build dist .servers .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -107,7 +107,7 @@ class DataLoader(Closing, Loader[T]):
         snapshot_every_n_steps: How many batches are read of an iterable dataset with a ``state_dict`` between
             two calls of it; those after the last are read again on resume. 1, since most are cheap.
         audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
-            ``python -m asyncloader.audit`` proves of it that an epoch was delivered once, over restarts.
+            ``asyncloader audit`` proves of it that an epoch was delivered once, over restarts.
         on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
         trace: For streams: a file, such as ``"run.json"``, that each pass writes at its end: a timeline for
             Perfetto, and what a report page shows. The epoch is put into the name of all but the first.

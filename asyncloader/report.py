@@ -126,7 +126,7 @@ _ADVICE = {
     "server": "ask for more capacity, spread shards over prefixes, or run fewer ranks at a time",
     "memory_limit": "raise memory_limit",
     "cache": "nothing to change: the next epoch reads from disk",
-    "lanes": "make an index (python -m asyncloader.manifest): lanes are equal then; or pass in_order=False",
+    "lanes": "make an index (asyncloader index): lanes are equal then; or pass in_order=False",
     "ranks": "print the reports of the other ranks: the slowest tells why",
 }
 

@@ -35,6 +35,7 @@ ROOMS = [
     {"shard_search"},  # names checked, expanded and looked up
     {"manifest"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
+    {"simulate"},  # a pass as it would go, without a byte moved
     {"audit"},  # what was delivered, on disk, and the proof of it
     {"catalog"},  # which shards a recipe is of
     {"ops"},  # one transformation of a lane's stream a file
@@ -46,13 +47,14 @@ ROOMS = [
     {"kinds"},  # streams, and the datasets that torch's own loop reads, behind one protocol
     {"interop"},  # what Lightning and accelerate probe a loader for
     {"loader"},  # the facade
-    {"__main__"},  # the package as a program: the commands there are
+    {"cli"},  # the command line, a command a file
+    {"__main__"},  # the package as a program
 ]
 #: The checking tools share nothing with what they check, and nothing of the library needs them.
 APART = {"testing"}
 
 #: Rooms without ``async``, clock and I/O, so that their rules can be tested as functions.
-PURE = {"errors", "types", "sizes", "quantity", "digest", "blocks", "plan", "formats", "collate"}
+PURE = {"errors", "types", "sizes", "quantity", "digest", "blocks", "plan", "formats", "collate", "simulate"}
 
 
 def level_of(room: str) -> int:

@@ -16,7 +16,7 @@ def verify_cache(cache_dir: str | os.PathLike[str]) -> list[str]:
     """Read every shard of a disk cache and compare it with its digest; move the bad ones aside.
 
     Nothing has to stop for it, and nothing is made by it. What it moves aside is downloaded again when it is
-    needed. The program ``python -m asyncloader.cache DIR`` does the same, and tells how much is there.
+    needed. ``asyncloader cache verify DIR`` does the same, and tells how much is there.
 
     Args:
         cache_dir: As given to ``from_urls``.

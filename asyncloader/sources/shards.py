@@ -167,7 +167,7 @@ class Shards:
         if missing := len(self.urls) - self.checks.count_of(Known.SAMPLES):
             raise UnknownCount(
                 f"no manifest says how many samples are in {missing} of the {len(self.urls)} shards; "
-                "ShardWriter writes one, and python -m asyncloader.manifest makes it of shards that exist"
+                "ShardWriter writes one, and asyncloader index makes it of shards that exist"
             )
         return self._dealing.count_lanes(deal, self.checks.samples)
 

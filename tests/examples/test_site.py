@@ -45,7 +45,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_reference_has_each_public_name_once() -> None:
     named = _DIRECTIVE.findall((ROOT / "docs/reference/api.md").read_text())
-    assert sorted(named) == sorted([*al.__all__, "zip"])
+    assert sorted(named) == sorted([*al.__all__, "zip"]), "each has a line on docs/reference/api.md"
 
 
 def test_the_reference_page_says_something_of_each_public_name(site: Path) -> None:
