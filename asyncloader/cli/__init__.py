@@ -26,6 +26,7 @@ COMMANDS = {
     "index": "read shards once, and write their manifest: lengths, digests, samples, where to begin",
     "verify": "read shards, and hold them against their manifest",
     "cache": "verify a disk cache",
+    "report": "show a traced pass as a page",
     "audit": "prove from what ranks recorded that epochs delivered each sample once",
 }
 

@@ -60,9 +60,7 @@ def waits_plot(over: OverTime, own: dict[str, int]) -> Plot:
     label = "Share of time the consumer waited, by stage, over time"
     drawing = frame(shapes, label=label, highest=top, y_text=_whole_percent, x_ticks=over.x_ticks)
     waited = sum(over.row("waited_s"))
-    note = (
-        f"{percent(waited / over.elapsed_s)} of all the time, by what those who make batches did meanwhile."
-    )
+    note = f"{percent(waited / over.elapsed_s)} of all the time, by what was done meanwhile to make batches."
     cells = zip(over.times(), *([percent(share) for share in shares[stage]] for stage in named), strict=True)
     heads = ("from", *map(name_of, named))
     keys = {name_of(stage): colour_of(stage, own) for stage in named if max(shares[stage]) > 0}
@@ -149,7 +147,7 @@ def incidents_plot(over: OverTime, statistics: Mapping[str, Any]) -> Plot:
     note = f"{amount(network['requests'])} requests. " if network["requests"] else ""
     note += f"{total:,} incidents, when they were." if total else "Nothing went wrong."
     lines = [(_KINDS[kind], f"{count:,}") for kind, count in counted.items()]
-    return Plot("incidents", "Errors and retries", note, drawing, table(("kind", "count"), lines))
+    return Plot("incidents", "Errors and retries", note, drawing, table(("kind", "count"), lines), True)
 
 
 def _incident_row(over: OverTime, kind: str, count: int) -> str:
