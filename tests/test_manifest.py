@@ -25,6 +25,7 @@ from asyncloader.manifest.check import ShardCheck
 from asyncloader.manifest.entries import Expected, Manifest, format_manifest, is_manifest, parse_manifest
 from asyncloader.manifest.folder import update_manifest
 from asyncloader.manifest.lookup import Entries, expectations, find_local_manifests
+from asyncloader.stores.buffers import Buffers
 from asyncloader.stores.reading.chunks import ShardChunks
 from asyncloader.stores.reading.lookahead import Shard
 
@@ -229,7 +230,7 @@ def check_reading(
     start: int = 0,
 ) -> None:
     """Pass ``CONTENT`` from ``start`` on through a check of its bytes."""
-    chunks = ShardChunks(Shard("s.tar", total=total, digests=digests or {}), 1 << 20, bool)
+    chunks = ShardChunks(Shard("s.tar", total=total, digests=digests or {}), 1 << 20, Buffers(), bool)
     for at in range(start, len(CONTENT), 7):
         chunks.send(memoryview(CONTENT)[at : at + 7], 7)
     chunks.finish()
@@ -275,7 +276,7 @@ def test_the_entry_is_verified_even_if_the_stores_digest_would_be_cheaper() -> N
 
 
 def test_a_manifest_and_a_store_that_disagree_are_told_before_the_first_byte() -> None:
-    chunks = ShardChunks(Shard("s.tar", total=len(CONTENT), digests={"sha256": OTHER}), 1, bool)
+    chunks = ShardChunks(Shard("s.tar", total=len(CONTENT), digests={"sha256": OTHER}), 1, Buffers(), bool)
     chunks.send(CONTENT)
     with pytest.raises(al.StoreError, match=rf"manifest promises the sha256 .* the store {OTHER.hex()}"):
         next(ShardCheck("s.tar", SOUND, {}).watch(chunks))

@@ -11,6 +11,7 @@ from ..._flow.engine import Scope
 from ...errors import StoreError
 from ...types import Buffer
 from ..failures import check_same
+from ..file_span import FileSpan
 from ..network.hedging import Hedges
 from ..store import NO_END, Body, Store, clip
 from ..urls import redact
@@ -27,11 +28,17 @@ class Fetch:
         hedges: Decides whether to ask twice; None never does.
         shard: What the part belongs to.
         part: What to bring.
-        opened: Called with each answer, before its first byte, to take what it tells of the shard.
+        opened: Called with each answer, before its first byte, to take what it tells of the shard, and
+            whether it brings all that is wanted of it.
     """
 
     def __init__(
-        self, store: Store, hedges: Hedges | None, shard: Shard, part: Part, opened: Callable[[Body], None]
+        self,
+        store: Store,
+        hedges: Hedges | None,
+        shard: Shard,
+        part: Part,
+        opened: Callable[[Body, bool], None],
     ) -> None:
         self._store = store
         self._hedges = hedges
@@ -103,7 +110,11 @@ class Fetch:
         # is always something, so that reopening after a shard's last byte needs no rule of its own.
         ask_from = max(begin - 1, 0) if begin == shard.start else begin
         async with self._store.read(shard.url, ask_from, part.stop, etag=shard.etag) as body:
-            self._opened(body)
+            if (span := _span_of_file(shard, begin, body)) is not None:
+                self._opened(body, True)
+                await self._hand_on(span)
+                return
+            self._opened(body, False)
             _check_promise(shard, part, body)
             stop = part.stop if body.stop is None else min(part.stop, body.stop)
             offset = body.start
@@ -129,11 +140,19 @@ class Fetch:
             cancel()
         return True
 
-    async def _hand_on(self, chunk: Buffer) -> None:
+    async def _hand_on(self, chunk: Buffer | FileSpan) -> None:
         # Counted before it is sent: a request that takes over meanwhile must not bring it once more.
         self._part.received_to += len(chunk)
         self._moved_s = self._clock()
         await self._part.chunks.send_async(chunk, len(chunk))
+
+
+def _span_of_file(shard: Shard, begin: int, body: Body) -> FileSpan | None:
+    """All that is wanted of a shard, where its reader can have it from a file at once."""
+    if shard.plan is not None or shard.total is not None or body.total is None:
+        return None
+    stop = min(shard.stop, body.total)
+    return body.span_of(begin, stop) if begin < stop else None
 
 
 def _check_promise(shard: Shard, part: Part, body: Body) -> None:

@@ -21,6 +21,8 @@ from ..._flow.engine import EngineStopped, Scope
 from ...errors import StoreError
 from ...trace.traffic import Flying, Traffic
 from ...types import Answer, Buffer, Layout, Planning, Span
+from ..buffers import Buffers
+from ..file_span import PIECE_BYTES, FileSpan
 from ..network.hedging import Hedges
 from ..store import Body, Store
 from ..urls import origin_of, redact
@@ -96,6 +98,7 @@ class _Reader:
         self._traffic = traffic
         self._fetches: dict[Part, Fetch] = {}
         self._layouts: dict[Shard, Channel[Layout]] = {}
+        self._buffers = Buffers(PIECE_BYTES)
         self._closed = False
         self._has_more = asyncio.Event()
 
@@ -103,7 +106,7 @@ class _Reader:
         self.top_up()
         while self._lookahead.window:
             shard = self._lookahead.window[0]
-            chunks = ShardChunks(shard, HANDOVER_BYTES, self._budget.waited)
+            chunks = ShardChunks(shard, HANDOVER_BYTES, self._buffers, self._budget.waited)
             await out.send_async(chunks)
             try:
                 if shard.plan is not None:
@@ -122,6 +125,9 @@ class _Reader:
 
     def close(self) -> None:
         self._closed = True
+        for shard in self._lookahead.window:
+            for part in shard.parts:
+                part.chunks.close()  # drops what is there, and with it the files of spans
 
     def top_up(self) -> None:
         """Start every request that the budget allows."""
@@ -175,7 +181,7 @@ class _Reader:
             self.top_up()
         return shard.parts[0]
 
-    async def _next_chunk(self, part: Part, late: Alarm) -> Buffer:
+    async def _next_chunk(self, part: Part, late: Alarm) -> Buffer | FileSpan:
         """The next bytes of the part; if they are late, they are asked for a second time."""
         if len(part.chunks) == 0 and (fetch := self._fetches.get(part)) and fetch.late_s is not None:
             late.begin(fetch.late_s)
@@ -213,7 +219,9 @@ class _Reader:
             while (part := await self._next_part(shard)) is not None:
                 try:
                     while True:
-                        pieces.append(await self._next_chunk(part, late))
+                        chunk = await self._next_chunk(part, late)
+                        assert not isinstance(chunk, FileSpan), "what has a plan is read in parts"
+                        pieces.append(chunk)
                 except EndOfChannel:
                     self._lookahead.release(part, part.reserved)
                     shard.parts.popleft()
@@ -243,12 +251,12 @@ class _Reader:
             flying.ended(part.received_to - part.start, is_whole=is_whole)
         self._budget.received(origin_of(shard.url), part.received_to - part.start, monotonic() - began_s)
 
-    def _opened(self, shard: Shard, part: Part, flying: Flying, body: Body) -> None:
+    def _opened(self, shard: Shard, part: Part, flying: Flying, body: Body, is_whole: bool) -> None:
         flying.answered()
         self._budget.answered()
         if shard.total is not None:
             return
-        self._lookahead.opened(shard, part, body)
+        self._lookahead.opened(shard, part, body, is_whole)
         if shard.plan is not None and not part.ranged and (body.stop or 0) > PART_BYTES:
             # Each part would begin with the first byte, and bring all bytes before its own.
             raise StoreError(
