@@ -13,8 +13,8 @@ from .printing import print_json
 
 HELP = (
     "Print the verdict on a pass that DataLoader(trace=...) has written, and with -o make one HTML file of "
-    "it: throughput, what the consumer waits for, bytes in flight, the latency of the store, padding, balance "
-    "and errors. The page needs no network and runs no script."
+    "it: throughput, what the consumer waits for, bytes in flight, the latency of the store, padding, "
+    "balance and errors. The page needs no network and runs no script."
 )
 
 

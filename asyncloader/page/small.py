@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from typing import Protocol
 
 from .look import STYLE_OF_SMALL, colour_of
 from .makers import share_bar
@@ -13,30 +14,35 @@ from .units import percent
 __all__ = ["loader_html", "report_html"]
 
 
-def report_html(lines: Sequence[str], shares: Mapping[str, float]) -> str:
-    """A verdict.
+class Verdict(Protocol):
+    """A ``Report``, as far as it is shown."""
 
-    Args:
-        lines: Its three.
-        shares: Of the time of those who make batches, by stage.
-    """
-    return _box(_verdict(lines, shares))
+    @property
+    def lines(self) -> Sequence[str]: ...
+
+    @property
+    def shares(self) -> Mapping[str, float]: ...
 
 
-def loader_html(shown: str, lines: Sequence[str] = (), shares: Mapping[str, float] | None = None) -> str:
+def report_html(report: Verdict) -> str:
+    """A verdict: its lines, and where the time of those goes who make batches."""
+    return _box(_verdict(report))
+
+
+def loader_html(shown: str, report: Verdict | None) -> str:
     """A loader, with the verdict on its latest pass if there is one.
 
     Args:
         shown: Its repr.
-        lines: Of the verdict.
-        shares: Likewise.
+        report: The verdict.
     """
-    verdict = _verdict(lines, shares or {}) if lines else '<p class="soft">No pass has begun.</p>'
-    return _box(f"<p><code>{escape(shown)}</code></p>{verdict}")
+    told = '<p class="soft">No batch has come yet.</p>' if report is None else _verdict(report)
+    return _box(f"<p><code>{escape(shown)}</code></p>{told}")
 
 
-def _verdict(lines: Sequence[str], shares: Mapping[str, float]) -> str:
+def _verdict(report: Verdict) -> str:
     own: dict[str, int] = {}
+    lines, shares = report.lines, report.shares
     head = lines[1].partition("; ")[0]
     told = {stage: share for stage, share in shares.items() if share >= 0.01}
     keys = "".join(
