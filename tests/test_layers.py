@@ -26,6 +26,7 @@ ROOMS = [
     {"advice", "counting"},  # what to change; a pass's counts, which statistics are a copy of
     {"report"},  # the verdict on a pass
     {"progress"},  # bars
+    {"previews"},  # what a value is, in a line
     {"dense", "descriptors", "digest", "draft", "lent_memory", "memory", "tensors", "torch_pass"},
     {"torch_private", "by_value"},
     {"trace"},  # what a pass was at, moment by moment
@@ -34,7 +35,7 @@ ROOMS = [
     {"stores", "formats", "collate", "seeding"},  # bytes; samples; batches
     {"shard_names"},  # what names tell of formats, and what to write where they tell none
     {"shard_search"},  # names checked, expanded and looked up
-    {"manifest"},  # what shards should be, in a file beside them
+    {"manifest", "shard_listing"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
     {"simulate"},  # a pass as it would go, without a byte moved
     {"audit"},  # what was delivered, on disk, and the proof of it
@@ -48,6 +49,7 @@ ROOMS = [
     {"kinds"},  # streams, and the datasets that torch's own loop reads, behind one protocol
     {"interop"},  # what Lightning and accelerate probe a loader for
     {"loader"},  # the facade
+    {"bench"},  # how fast a loader is
     {"cli"},  # the command line, a command a file
     {"__main__"},  # the package as a program
 ]

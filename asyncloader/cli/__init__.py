@@ -23,9 +23,12 @@ __all__ = ["COMMANDS", "main", "make_parser"]
 
 #: The commands, and what each does in a line; their own ``--help`` says the rest.
 COMMANDS = {
+    "ls": "list shards with their lengths, and what globs and braces stand for",
+    "head": "show the first samples: their fields, dtypes, shapes, beginnings",
+    "bench": "read batches, and say how fast they come, what limits, and what to change",
     "index": "read shards once, and write their manifest: lengths, digests, samples, where to begin",
     "verify": "read shards, and hold them against their manifest",
-    "cache": "verify a disk cache",
+    "cache": "list, verify or prune a disk cache",
     "report": "show a traced pass as a page",
     "audit": "prove from what ranks recorded that epochs delivered each sample once",
 }
@@ -51,8 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     # Before the command there are only options without values.
     name = next((word for word in arguments if not word.startswith("-")), None)
-    parser = make_parser(name)
     try:
+        parser = make_parser(name)
         asked = parser.parse_args(arguments)
         if asked.command is None:
             parser.print_help()

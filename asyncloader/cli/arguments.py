@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-__all__ = ["add_json", "add_shards", "add_stores", "storage_options"]
+__all__ = ["add_columns", "add_json", "add_shards", "add_stores", "storage_options"]
 
 _SPOKEN = {"true": True, "false": False}
 
@@ -57,6 +57,15 @@ def add_stores(parser: argparse.ArgumentParser) -> None:
         "--options",
         metavar="FILE",
         help="a JSON file of storage options, beside those given here",
+    )
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Which fields are wanted."""
+    parser.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        help="only these fields, in this order; of Parquet no other columns are read",
     )
 
 

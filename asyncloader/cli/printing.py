@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ..progress import open_bar
 
-__all__ = ["counted", "print_json", "print_table", "size_of", "with_bar"]
+__all__ = ["age_of", "counted", "print_json", "print_table", "size_of", "with_bar"]
 
 T = TypeVar("T")
 
@@ -46,9 +46,17 @@ def size_of(count: float) -> str:
     return f"{count:,.0f} PB"
 
 
-def counted(count: int, noun: str) -> str:
-    """``1 shard``, ``2 shards``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+def age_of(seconds: float) -> str:
+    """How long something is ago, in its largest unit."""
+    for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length_s:
+            return f"{seconds / length_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def counted(count: int, noun: str, several: str | None = None) -> str:
+    """``1 shard``, ``2 shards``; ``several`` where an s is not enough."""
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
 
 
 def with_bar(things: Iterable[T], description: str, total: int, unit: str) -> Iterator[T]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,13 +17,14 @@ import pytest
 from end_to_end.harness import subprocess_environment
 
 import asyncloader
+from asyncloader import testing
 from asyncloader.cli import COMMANDS, main, make_parser
 from asyncloader.cli.printing import size_of
 
 ROOT = Path(asyncloader.__file__).parents[1]
 ROOM = ROOT / "asyncloader" / "cli"
 #: Files of the room that are no command.
-SHARED = {"__init__", "arguments", "printing"}
+SHARED = {"__init__", "arguments", "printing", "recipe"}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -120,24 +123,19 @@ def test_an_error_of_ours_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_ctrl_c_ends_a_command_quietly(tmp_path: Path) -> None:
-    slow = tmp_path / "slow.py"
-    slow.write_text(
-        "import sys\n"
-        "from asyncloader import testing\n"
-        "from asyncloader.cli import main\n"
-        f"with testing.serve({str(tmp_path)!r}, latency_s=60) as server:\n"
-        "    print('serving', flush=True)\n"
-        f"    sys.exit(main(['index', server.url + '/a.tar', '-o', {str(tmp_path / 'm.json')!r}]))\n"
-    )
     (tmp_path / "a.tar").write_bytes(bytes(10240))
-    command = [sys.executable, str(slow)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, env=subprocess_environment(), text=True, **pipes) as running:
-        assert running.stdout is not None and running.stdout.readline() == "serving\n"
-        time.sleep(0.5)  # it has asked by then, most times; whenever it is, it ends as well
-        running.send_signal(signal.SIGINT)
-        _, told = running.communicate(timeout=60)
-    assert (running.returncode, told) == (130, "")
+    with testing.serve(tmp_path, latency_s=60) as server:
+        index = ["index", f"{server.url}/a.tar", "-o", str(tmp_path / "m.json")]
+        command = [sys.executable, "-m", "asyncloader", *index]
+        with subprocess.Popen(command, env=subprocess_environment(), text=True, **pipes) as running:
+            deadline_s = time.monotonic() + 50
+            while not server.requests:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.01)
+            running.send_signal(signal.SIGINT)
+            told = running.communicate(timeout=50)
+    assert (running.returncode, *told) == (130, "", "")
 
 
 def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
@@ -170,6 +168,21 @@ def test_each_command_and_option_is_named_in_the_reference() -> None:
         missing = [word for word in _words(commands.choices[name]) if f"`{word}" not in page]
         assert not missing, f"docs/reference/command-line.md says nothing of {name}'s {missing}"
         assert f"## `asyncloader {name}" in page
+
+
+_LINES = [
+    (page.name, line.partition("|")[0])
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    for block in re.findall(r"^```(?:sh|text)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+    if line.removeprefix("$ ").startswith("asyncloader ")
+]
+
+
+@pytest.mark.parametrize(("page", "line"), _LINES)
+def test_command_lines_in_the_pages_are_right(page: str, line: str) -> None:
+    _, *arguments = shlex.split(line.removeprefix("$ ").partition(" > ")[0])
+    make_parser(arguments[0]).parse_args(arguments)
 
 
 def _words(parser: object) -> list[str]:

@@ -109,10 +109,9 @@ def test_a_trace_of_a_map_style_dataset_is_in_the_format_and_adds_up(tmp_path: P
         makers = [slices for slices in slices_of(events).values() if slices[0]["cat"] == "maker"]
         assert len(makers) == max(workers, 1)
         assert all("Slow.__getitem__" in {event["name"] for event in slices} for slices in makers)
-        assert sum(summary["series"]["rows"]["batches"]) == summary["statistics"]["batches"] == 15
-        assert (
-            0.5 < sum(summary["series"]["rows"]["real_cells"]) / sum(summary["series"]["rows"]["cells"]) < 1
-        )
+        rows = summary["series"]["rows"]
+        assert sum(rows["batches"]) == summary["statistics"]["batches"] == 15
+        assert 0.5 < sum(rows["real_cells"]) / sum(rows["cells"]) < 1
 
 
 def test_a_map_style_loop_that_is_left_is_written_too(tmp_path: Path) -> None:
