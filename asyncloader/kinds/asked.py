@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from ..dataset import Dataset
@@ -12,7 +13,7 @@ from ..ops.op import shown
 from ..ops.skips import Skip
 from ..options import memory_bytes
 from ..plan.memory import DEFAULT_LIMIT_BYTES
-from ..plan.topology import World
+from ..plan.topology import World, process_group
 from ..report import Setup
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
@@ -24,6 +25,7 @@ from .kind import Loader
 __all__ = [
     "batching_of",
     "budget_of",
+    "check_world",
     "memory_of",
     "restarts_of",
     "setup_of",
@@ -64,6 +66,17 @@ def budget_of(loader: Loader[Any]) -> Skip | None:
     if asked != "raise":
         raise ValueError(f'on_error should be "raise" or al.Skip(...), but got on_error={asked!r}')
     return None
+
+
+def check_world(loader: Loader[Any], mine: World) -> None:
+    """Refuse to read for another rank than was known when the loader was made."""
+    group = process_group(sys.modules)
+    if loader.rank is None and group is not None and World(*group) != mine:
+        raise RuntimeError(
+            f"this loader was made for rank {mine.rank} of {mine.size}, but the process "
+            f"group says rank {group[0]} of {group[1]}: samples would be read twice. Make the loader "
+            "after torch.distributed.init_process_group(), or pass rank= and world_size="
+        )
 
 
 def setup_of(loader: Loader[Any], recipe: Dataset, world: World) -> Setup:
