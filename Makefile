@@ -16,7 +16,7 @@ AZURITE := .servers/azurite-$(AZURITE_VERSION)
 # The tests start hundreds of processes, and each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow lint bench servers clean
+.PHONY: demo test test-slow lint docs bench servers peers clean
 .DELETE_ON_ERROR:
 
 demo: $(LIBRARY)
@@ -34,6 +34,11 @@ lint: $(TOOLS)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Of docs/ and README.md, with every warning as an error; to be read with `python -m http.server -d build/site`.
+docs: $(TOOLS)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
+	@echo "build/site"
+
 # Needs nginx, and takes half an hour on a machine with nothing else to do; writes what docs/benchmarks.md keeps.
 bench: $(TOOLS)
 	$(BIN)/python tests/benchmarks/against_peers.py --write docs
@@ -41,8 +46,12 @@ bench: $(TOOLS)
 # The one server of the tests that is no package of Debian or of Python.
 servers: $(AZURITE)
 
+# The libraries that docs/coming-from compares programs with; some want other versions of what we have.
+peers: $(TOOLS)
+	$(BIN)/python tests/benchmarks/peers/environment.py
+
 clean:
-	rm -rf $(VENV) .servers .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .servers .peers .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # The pinned pip first: a new environment's own may be too old to know dependency groups. What builds the
 # package is installed and pinned too, instead of being fetched at whatever version is newest.
@@ -58,7 +67,7 @@ $(LIBRARY): constraints.txt pyproject.toml
 	@touch $@
 
 $(TOOLS): $(LIBRARY)
-	$(PIP) install -c constraints.txt --group test --group interop --group lint
+	$(PIP) install -c constraints.txt --group test --group interop --group docs --group lint
 	touch $@
 
 # Scripts of packages are not run: none that is needed has any.

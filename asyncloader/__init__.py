@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from .ops.token_batches import TokenBatches
     from .plan.states import merge_states
     from .plan.topology import Topology, get_topology
-    from .progress import Receipt
     from .recipes import AsyncIterableDataset, from_iterable, from_urls
     from .report import Report
+    from .statistics import Receipt, Statistics
     from .stores.policy import NetworkPolicy
     from .torch_kind.split import split
     from .torch_kind.worker_info import WorkerInfo, get_worker_info
@@ -59,6 +59,7 @@ __all__ = [
     "ShardWriter",
     "Skip",
     "SkipBudgetError",
+    "Statistics",
     "StoreError",
     "TokenBatches",
     "Topology",
@@ -101,11 +102,12 @@ _HOME = {
     "PadField": "collate",
     "Ragged": "blocks",
     "RanksError": "errors",
-    "Receipt": "progress",
+    "Receipt": "statistics",
     "Report": "report",
     "ShardWriter": "writer",
     "Skip": "ops.skips",
     "SkipBudgetError": "errors",
+    "Statistics": "statistics",
     "StoreError": "errors",
     "TokenBatches": "ops.token_batches",
     "Topology": "plan.topology",

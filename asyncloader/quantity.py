@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["as_count", "as_counts", "as_whole", "parse_bytes"]
+__all__ = ["as_count", "as_counts", "as_whole", "parse_bytes", "parse_seconds"]
 
 _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgtp])(i?))?b\s*", re.IGNORECASE | re.ASCII)
+
+_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smhdw])\s*", re.ASCII)
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
 
 
 def as_whole(value: object) -> int | None:
@@ -85,3 +88,21 @@ def parse_bytes(name: str, value: object) -> int:
     number, prefix, binary = found.groups()
     base = 1024 if binary else 1000
     return int(Decimal(number) * base ** (" kmgtp".index((prefix or " ").lower())))
+
+
+def parse_seconds(name: str, value: str) -> float:
+    """The seconds that an option means: a number with its unit, such as ``"90s"``, ``"12h"`` or ``"7d"``.
+
+    Args:
+        name: The option's, for messages.
+        value: What was given for it.
+
+    Raises:
+        ValueError: No such number.
+    """
+    found = _DURATION.fullmatch(value)
+    if found is None:
+        raise ValueError(
+            f"{name} should be a number with its unit, s, m, h, d or w, such as 12h or 7d, but is {value!r}"
+        )
+    return float(found[1]) * _SECONDS[found[2]]

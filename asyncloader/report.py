@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from .progress import Statistics
+from .statistics import Calls, Statistics
 from .stopwatch import BATCHING, COLLATE, DECODE, RESTING, SENDING, STARTING, STORE
 
 __all__ = ["Report", "Setup", "judge"]
@@ -88,12 +88,12 @@ class Report:
 
 
 def judge(statistics: Statistics, setup: Setup) -> Report:
-    """The verdict on a pass, which may be going on."""
+    """The verdict on a pass, which may be going on, or of which the statistics were saved."""
     shares = _shares(statistics)
     many = f"{statistics.batches:,} batch{'es' * (statistics.batches != 1)}"
     if not shares:
         return Report("start", 0.0, shares, (f"{many} so far", "nothing is known yet", "ask later"))
-    start_s = (statistics.first_batch_s or statistics.started_s) - statistics.started_s
+    start_s = statistics.first_batch_s or 0.0
     left_out_s = start_s if statistics.batches > 1 else 0.0  # alone, the first batch is all there is to judge
     elapsed_s = max(statistics.elapsed_s - left_out_s, 1e-9)
     wait_share = min(max(statistics.wait_s - left_out_s, 0.0) / elapsed_s, 1.0)
@@ -126,7 +126,7 @@ _ADVICE = {
     "server": "ask for more capacity, spread shards over prefixes, or run fewer ranks at a time",
     "memory_limit": "raise memory_limit",
     "cache": "nothing to change: the next epoch reads from disk",
-    "lanes": "make an index (python -m asyncloader.manifest): lanes are equal then; or pass in_order=False",
+    "lanes": "make an index (asyncloader index): lanes are equal then; or pass in_order=False",
     "ranks": "print the reports of the other ranks: the slowest tells why",
 }
 
@@ -154,8 +154,8 @@ def _listed(shares: Mapping[str, float]) -> str:
 def _shares(statistics: Statistics) -> dict[str, float]:
     """The parts of the makers' time, the largest first."""
     seconds: dict[str, float] = {}
-    for spent in statistics.spent.values():
-        for stage, spent_s in spent.seconds.items():
+    for maker in statistics.makers:
+        for stage, spent_s in maker.stages_s.items():
             if stage != STARTING:
                 seconds[stage] = seconds.get(stage, 0.0) + spent_s
     total_s = sum(seconds.values())
@@ -181,15 +181,15 @@ def _limit_of_store(statistics: Statistics, setup: Setup) -> str:
     network = statistics.network
     if network.throttled > _THROTTLED_SHARE * network.requests:
         return "server"
-    if any(spent.wants_memory for spent in statistics.spent.values()):
+    if any(maker.wants_memory for maker in statistics.makers):
         return "memory_limit"
     return "cache" if setup.caches and network.requests else STORE
 
 
 def _is_unbalanced(statistics: Statistics) -> bool:
     resting = [
-        spent.seconds.get(RESTING, 0.0) / max(sum(spent.seconds.values()), 1e-9)
-        for spent in statistics.spent.values()
+        maker.stages_s.get(RESTING, 0.0) / max(sum(maker.stages_s.values()), 1e-9)
+        for maker in statistics.makers
     ]
     return max(resting) - min(resting) > _UNBALANCED_SHARE
 
@@ -212,9 +212,9 @@ def _advice_on_work(stage: str, statistics: Statistics, setup: Setup) -> str:
     if stage in setup.coroutines:
         return f"raise concurrency from {concurrency}, or num_workers if its loop is busy"
     if concurrency > 1:
-        all_calls = [spent.calls.get(stage, (0.0, 0.0)) for spent in statistics.spent.values()]
-        took_s, cpu_s = (sum(each) for each in zip(*all_calls, strict=True))
-        made_s = sum(sum(spent.seconds.values()) for spent in statistics.spent.values())
+        all_calls = [maker.calls.get(stage, Calls(0.0, 0.0)) for maker in statistics.makers]
+        took_s, cpu_s = sum(each.took_s for each in all_calls), sum(each.cpu_s for each in all_calls)
+        made_s = sum(sum(maker.stages_s.values()) for maker in statistics.makers)
         if cpu_s > _LOCKED_CPUS * made_s and took_s > _LOCKED_TIMES * cpu_s:
             return f"its {concurrency} threads take turns with the interpreter's lock: {_more_workers(setup)}"
         if cpu_s < _WAITING_CPUS * took_s:

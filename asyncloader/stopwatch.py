@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from time import perf_counter, thread_time
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
 __all__ = ["BATCHING", "COLLATE", "DECODE", "RESTING", "SENDING", "STARTING", "STORE", "Spent", "Stopwatch"]
@@ -52,11 +52,13 @@ class Spent(NamedTuple):
         calls: Of functions that run on threads of their own, by stage: how long the calls took, all together,
             and how much of the processor's time.
         wants_memory: Whether reading further ahead was held up by the limit on memory.
+        traced: When that was, in a pass that is traced; see ``trace.events.Traced``.
     """
 
     seconds: Mapping[str, float]
     calls: Mapping[str, tuple[float, float]]
     wants_memory: bool = False
+    traced: Any = None
 
     def plus(self, more: Spent) -> Spent:
         """Together with what the same process has spent afterwards."""

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from ._flow.budget import Budget
 from ._flow.engine import Engine
-from ._flow.readahead import ReadAhead
+from ._flow.readahead import read_ahead_of
 from .audit.rows import LeftSamples
 from .blocks import References, Tables
 from .collate.block import collate_block, takes_columns
+from .counting import NetworkCounts
 from .dataset import Dataset
 from .lent_memory import borrowing
 from .ops.async_map import AsyncMap
@@ -32,21 +33,17 @@ from .ops.shortfalls import Shortfall
 from .ops.skips import Skip, Skips
 from .plan.cursor import Row
 from .plan.lanes import Rotation
+from .plan.memory import share_with_operators
 from .plan.topology import Topology, World
-from .progress import NetworkCounts
 from .sizes import bytes_of
 from .sources.components import counted_names
 from .stopwatch import BATCHING, COLLATE, RESTING, Spent, Stopwatch
+from .stores.urls import redact
+from .trace.stopwatch import TracingStopwatch
+from .trace.traffic import TracedTraffic, Traffic
 from .types import Position
 
 __all__ = ["Collated", "Job", "Note", "Turns", "read_lanes"]
-
-
-# What lanes read ahead at least, the first one and each other: four parts for the one whose turn it is, and
-# one for those that wait for theirs. 1 GB of tar from a server on loopback took no less of the processor's
-# time with eight times as many bytes, and two fifths more with a hundred times: pages that are touched once.
-_LEAST_BYTES = 8 << 20
-_LANE_BYTES = 2 << 20
 
 
 class Note(NamedTuple):
@@ -106,6 +103,7 @@ class Job:
         is_audited: Whether to tell of each batch where its samples came from.
         budget: How much may be skipped; None to raise every error.
         skipped_before: How much was before, by what a state says: pairs of a lane of the rank and a number.
+        is_traced: Whether to record when what happened.
     """
 
     recipe: Dataset
@@ -120,6 +118,7 @@ class Job:
     is_audited: bool = False
     budget: Skip | None = None
     skipped_before: tuple[tuple[int, int], ...] = ()
+    is_traced: bool = False
 
     @property
     def batches_ahead(self) -> int | None:
@@ -134,6 +133,10 @@ class Job:
             return 0
         samples = self.batching.samples_per_batch
         return 0 if samples is None else len(self.turns) * (self.ahead // samples)
+
+    def open_stopwatch(self) -> Stopwatch:
+        """Of a thread that reads some of these lanes."""
+        return TracingStopwatch() if self.is_traced else Stopwatch()
 
     def open_want(self) -> Want:
         """What a lane's stream is pulled for, batch by batch."""
@@ -206,11 +209,9 @@ def read_lanes(job: Job, engine: Engine, stopwatch: Stopwatch) -> Collated:
 def _lanes_of(job: Job, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, list[Lane]]:
     """The lanes of a job, in its order, and the budget that they share."""
     order = [lane for lane, _ in job.turns]
-    # A third for the operators that make samples, if there are any.
     makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.all_ops)
-    made_bytes = job.read_bytes // 3 if makers else 0
-    read_bytes = job.read_bytes - made_bytes
-    budget = Budget(read_bytes, order, ReadAhead(_LEAST_BYTES + (len(order) - 1) * _LANE_BYTES, read_bytes))
+    read_bytes, made_bytes = share_with_operators(job.read_bytes, makers)
+    budget = Budget(read_bytes, order, read_ahead_of(len(order), read_bytes))
     open_lane = partial(
         Lane,
         engine=engine,
@@ -222,6 +223,7 @@ def _lanes_of(job: Job, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, l
         shortfalls=[],
         columns=takes_columns(job.collate_fn),
         stopwatch=stopwatch,
+        traffic=_traffic_of(stopwatch),
     )
     return budget, [
         open_lane(
@@ -232,6 +234,12 @@ def _lanes_of(job: Job, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, l
         )
         for lane, row in job.turns
     ]
+
+
+def _traffic_of(stopwatch: Stopwatch) -> Traffic:
+    if isinstance(stopwatch, TracingStopwatch):
+        return TracedTraffic(stopwatch.recorder, redact)
+    return Traffic()
 
 
 def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
@@ -258,6 +266,8 @@ def _collate(job: Job, lane: Lane, tables: Tables | None, batch: Batch) -> tuple
     except Exception as error:
         note_batch(error, "collate_fn", trail, len(block))
         raise
+    if isinstance(lane.stopwatch, TracingStopwatch):
+        lane.stopwatch.made(collated)
     components = len(counted_names(job.recipe.source))
     counts = batch.count_components(components) if components else ()
     references = None if tables is None else tables.refer(batch.bases())

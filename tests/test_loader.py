@@ -181,7 +181,7 @@ def test_statistics_are_shown_with_what_one_wants_to_know() -> None:
     list(loader)
     shown = repr(loader.statistics)
     assert shown.startswith("Statistics(batches=5, samples=20, size_bytes=160, elapsed_s=0."), shown
-    assert "wait_share=" in shown and "network=NetworkCounts(requests=0" in shown
+    assert "wait_share=" in shown and "network=Network(requests=0" in shown
     assert "started_s" not in shown and "bar" not in shown
 
 
@@ -212,6 +212,24 @@ def test_a_progress_bar_shows_batches_samples_bytes_and_the_wait(
     assert "tokens/s" not in shown, "nobody counts them"
     list(al.DataLoader(numbers(), batching=al.TokenBatches(length=int, max_tokens=20), progress=True))
     assert re.search(r"samples/s, [1-9][\d,]* tokens/s, ", capsys.readouterr().err)
+
+
+def test_a_progress_bar_names_what_is_waited_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def slow(number: int) -> int:
+        time.sleep(0.03)
+        return number
+
+    list(al.DataLoader(numbers(30).map(slow), 1, progress=True))
+    shown = capsys.readouterr().err.split("\r")
+    assert sum(bool(re.search(r"waits \d+%: map\(.*slow\)", each)) for each in shown) > 2, shown
+    assert re.search(r"waited \d+%: map\(.*slow\)", shown[-1])
+    for _ in al.DataLoader(numbers(), 4, progress=True):
+        time.sleep(0.05)
+    assert re.search(r"waited \d+%\]", capsys.readouterr().err), "the training loop is no news"
 
 
 def test_without_progress_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

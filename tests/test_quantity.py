@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.quantity import as_count, as_whole, parse_bytes
+from asyncloader.quantity import as_count, as_whole, parse_bytes, parse_seconds
 
 
 @pytest.mark.parametrize("value", [5, np.int64(5), np.uint8(5)], ids=repr)
@@ -65,3 +65,16 @@ def test_another_text_is_refused_with_those_that_are_not(text: str) -> None:
 def test_what_is_neither_number_nor_text_is_refused(value: Any) -> None:
     with pytest.raises(TypeError, match=r"number of bytes.*'512 MiB'"):
         parse_bytes("cache_limit", value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("12h", 43200), ("1.5 d", 129600), ("2w", 1209600)]
+)
+def test_a_duration_is_so_many_seconds(text: str, seconds: float) -> None:
+    assert parse_seconds("age", text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "7", "d", "-1d", "7 days", "1e3s"])
+def test_what_is_no_duration_is_refused_with_the_units(text: str) -> None:
+    with pytest.raises(ValueError, match="age should be a number with its unit, s, m, h, d or w"):
+        parse_seconds("age", text)

@@ -35,8 +35,11 @@ class Pad:
         fields: For each field to pad, the value to fill with, or a ``PadField``. A field holds one
             sequence ``(T_i, ...)`` per sample: a list of numbers, a NumPy array, a CPU tensor, or bytes
             (as uint8). Dtype and trailing dimensions are the same throughout a batch.
-        side, multiple_of, max_length, overflow: As in ``PadField``, for the fields given as a plain
-            number. A ``PadField`` speaks for itself.
+        side: As in ``PadField``, for the fields given as a plain number, as are the next three. A
+            ``PadField`` speaks for itself.
+        multiple_of: As in ``PadField``.
+        max_length: As in ``PadField``.
+        overflow: As in ``PadField``.
         mask: Add ``<field>_mask``. Off: the lengths say the same in less memory.
         sort_by: One of ``fields``: order the batch by its lengths, longest first, as
             ``pack_padded_sequence`` wants it. All fields are permuted alike; equal lengths keep their

@@ -11,6 +11,7 @@ from ..ops.batching import Batching, FixedSize, Single
 from ..ops.op import shown
 from ..ops.skips import Skip
 from ..options import memory_bytes
+from ..plan.memory import DEFAULT_LIMIT_BYTES
 from ..plan.topology import World
 from ..report import Setup
 from ..sources.components import leaves_of
@@ -19,10 +20,6 @@ from ..stores.urls import scheme_of
 from .kind import Loader
 
 __all__ = ["batching_of", "budget_of", "memory_of", "restarts_of", "setup_of"]
-
-# A cap: three quarters of it in flight are, at 200 ms and 40 MB/s a connection, what one process can decode
-# (the workload "distance" of tests/benchmarks/against_peers.py). Where less is of use, less is taken.
-_MEMORY_LIMIT = 1 << 30
 
 # As many as accidents explain. Workers that die again and again have a reason, such as too little memory.
 _RESTARTS = 3
@@ -37,7 +34,7 @@ def batching_of(loader: Loader[Any]) -> Batching:
 
 def memory_of(loader: Loader[Any]) -> int:
     """How many bytes it may hold; raises as ``memory_bytes``."""
-    return _MEMORY_LIMIT if loader.memory_limit is None else memory_bytes(loader.memory_limit)
+    return DEFAULT_LIMIT_BYTES if loader.memory_limit is None else memory_bytes(loader.memory_limit)
 
 
 def restarts_of(loader: Loader[Any]) -> int:

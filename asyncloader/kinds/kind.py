@@ -12,8 +12,8 @@ import torch.utils.data
 from ..ops.batching import Batching
 from ..ops.skips import Skip
 from ..plan.topology import process_group, resolve_world
-from ..progress import Receipt, Statistics
 from ..report import Report
+from ..statistics import Receipt, Statistics
 
 __all__ = ["Kind", "Loader"]
 
@@ -39,6 +39,7 @@ class Loader(torch.utils.data.DataLoader[T]):
     snapshot_every_n_steps: int
     audit: str | os.PathLike[str] | None
     on_error: str | Skip
+    trace: str | os.PathLike[str] | None
 
     @property
     def use_stateful_dataloader(self) -> bool:

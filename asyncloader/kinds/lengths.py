@@ -11,10 +11,10 @@ from ..ops.batching import Batching
 from ..plan.counts import Deal, UnknownCount
 from ..plan.lanes import rank_lanes
 from ..plan.topology import World
-from ..progress import Receipt
 from ..run.run import Run
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
+from ..statistics import Receipt
 
 __all__ = ["Lengths", "if_empty_of", "receipt_of"]
 
@@ -71,7 +71,7 @@ class Lengths:
 
 def receipt_of(run: Run, lengths: Lengths) -> Receipt:
     """What a pass delivered, and what it was to."""
-    epoch, statistics = run.cursor.epoch, run.statistics
+    epoch, statistics = run.cursor.epoch, run.counters.snapshot()
     return Receipt(
         epoch=epoch,
         batches=run.cursor.batches - run.batches_before,
@@ -80,7 +80,7 @@ def receipt_of(run: Run, lengths: Lengths) -> Receipt:
         samples=statistics.samples,
         expected_samples=lengths.known_samples(epoch),
         skipped=statistics.skipped,
-        components=dict(statistics.components),
+        components=statistics.components,
         is_over=run.exhausted,
         stopped=statistics.stopped,
         undelivered_batches=statistics.undelivered_batches,

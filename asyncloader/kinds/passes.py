@@ -27,6 +27,8 @@ class Passes:
 
     def __init__(self, lanes: Sequence[int]) -> None:
         self.latest: Run | None = None
+        #: How many there were, with the latest one.
+        self.begun = 0
         self._next = Cursor(0, lanes)
         #: Whether a state or an epoch was set since the latest pass began.
         self._next_counts = False
@@ -50,6 +52,7 @@ class Passes:
     def began(self, run: Run) -> None:
         """``run`` is the latest pass now."""
         self.latest = run
+        self.begun += 1
         self._promised = None
         self._next_counts = False
         self._next = Cursor(run.cursor.epoch + 1, run.cursor.lanes)
@@ -80,13 +83,19 @@ class Passes:
         if cursor.epoch not in self._lengths:
             self._lengths[cursor.epoch] = count_batches(cursor.epoch)
         length = self._lengths[cursor.epoch]
-        if run is not None and cursor is run.cursor and not run.statistics.batches:
+        if run is not None and cursor is run.cursor and not run.counters.batches:
             self._promised = length
         return length
 
     def __getstate__(self) -> dict[str, Any]:
         # The cursor of a running pass moves; a copy's must stay where it is.
-        return {**self.__dict__, "latest": None, "_promised": None, "_next": self._following().copy()}
+        return {
+            **self.__dict__,
+            "latest": None,
+            "begun": 0,
+            "_promised": None,
+            "_next": self._following().copy(),
+        }
 
     # --- the parts ---
 
@@ -100,7 +109,7 @@ class Passes:
         run = self.latest
         if run is None or self._promised is None or self._next_counts or self._is_read_out(run):
             return None
-        return None if run.statistics.batches else run
+        return None if run.counters.batches else run
 
     def _is_read_out(self, run: Run) -> bool:
         """Whether a pass is at its end, or at what its consumer takes for it."""

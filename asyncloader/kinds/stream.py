@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch.utils.data
 
 from ..audit.recording import Recording
+from ..counting import Counters
 from ..dataset import Dataset
 from ..device import check_device, open_stage
 from ..ops.batching import Batching
@@ -22,12 +23,13 @@ from ..ops.skips import skipped_in
 from ..options import check_ahead, check_audit, check_restarts, check_streaming, check_uneven
 from ..plan.cursor import Cursor
 from ..plan.lanes import check_ranks, choose_lanes, rank_lanes
+from ..plan.memory import share_memory
 from ..plan.states import load_state, save_state, saved_lanes
 from ..plan.topology import World, process_group, resolve_world
-from ..progress import ProgressBar, Receipt, Statistics
+from ..progress import ProgressBar
 from ..quantity import as_whole
 from ..recipes import AsyncIterableDataset, from_iterable
-from ..report import Report, judge
+from ..report import Report, Setup, judge
 from ..run.fleet import Fleet
 from ..run.in_step import keep_in_step
 from ..run.needs import start_server
@@ -37,6 +39,7 @@ from ..run.workers import WorkerSetting, stream_in_workers
 from ..seeding import draw_base_seed
 from ..sources.components import counted_names
 from ..sources.shards import Shards
+from ..statistics import Receipt, Statistics
 from ..stream import Job
 from ..workers import ForkServer
 from .asked import batching_of, budget_of, memory_of, restarts_of, setup_of
@@ -44,6 +47,7 @@ from .auditing import open_recording
 from .kind import Loader
 from .lengths import Lengths, if_empty_of, receipt_of
 from .passes import Passes
+from .tracing import Traces
 
 __all__ = ["StreamKind", "Streamed"]
 
@@ -71,6 +75,7 @@ class StreamKind:
         self._recipe = dataset if isinstance(dataset, Dataset) else from_iterable(dataset)
         #: Held here, so that it serves all epochs.
         self._forkserver: ForkServer | None = None
+        self._traces = Traces()
 
     # --- constructing ---
 
@@ -119,21 +124,17 @@ class StreamKind:
         self._check_world(loader)
         cursor, limit = self._passes.begin(self._lengths(loader).batches), memory_of(loader)
         job = self._job(loader, cursor, limit)
-        statistics = Statistics(
-            components=dict.fromkeys(counted_names(self._recipe.source), 0),
-            bar=self._bar(loader, cursor) if loader.progress else None,
-        )
         with ExitStack() as stack, ExitStack() as undo:
-            stack.callback(statistics.end)
+            counters = self._open_counters(loader, cursor, stack)
             recording = self._recording(loader, cursor, undo)  # before a byte of any shard is read
-            lanes = self._open_lanes(loader, job, statistics, stack)
+            lanes = self._open_lanes(loader, job, counters, stack)
             source = keep_in_step(
                 lanes,
                 loader.uneven,
                 self._world,
                 partial(self._pass_name, loader, cursor.epoch),
                 loader.collate_fn,
-                statistics,
+                counters,
                 stack,
                 on_demand=loader.ahead is not None,
             )
@@ -142,15 +143,15 @@ class StreamKind:
                 pin_memory=loader.pin_memory,
                 device=loader.device,
                 pin_memory_device=loader.pin_memory_device,
-                budget_bytes=limit // 4,
+                budget_bytes=share_memory(limit, pins=True).pinned_bytes,
                 on_demand=loader.ahead is not None,
             )
             stack.callback(source.close)
             if_empty, timeout_s = if_empty_of(self._recipe), loader.timeout or None
             undo.pop_all()
-            run = Run(source, cursor, statistics, stack.pop_all(), timeout_s, lanes, if_empty, recording)
+            run = Run(source, cursor, counters, stack.pop_all(), timeout_s, lanes, if_empty, recording)
         self._passes.began(run)
-        statistics.waited(statistics.started_s)  # for the workers, which a loop's first step has to start
+        counters.waited()  # for the workers, which a loop's first step has to start
         return BatchIterator(run)
 
     def length(self, loader: Loader[Any]) -> int:
@@ -164,7 +165,7 @@ class StreamKind:
 
     def statistics(self) -> Statistics:
         run = self._passes.latest
-        return run.statistics if run is not None else Statistics()
+        return run.counters.snapshot() if run is not None else Statistics()
 
     def receipt(self, loader: Loader[Any]) -> Receipt:
         run = self._passes.latest
@@ -173,7 +174,7 @@ class StreamKind:
         return receipt_of(run, self._lengths(loader))
 
     def report(self, loader: Loader[Any]) -> Report:
-        return judge(self.statistics(), setup_of(loader, self._recipe, self._world))
+        return judge(self.statistics(), self._setup(loader))
 
     # --- state ---
 
@@ -205,18 +206,24 @@ class StreamKind:
         self._forkserver = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_passes": copy.copy(self._passes), "_forkserver": None}
+        return {**self.__dict__, "_passes": copy.copy(self._passes), "_forkserver": None, "_traces": Traces()}
 
     # --- the parts ---
 
+    def _open_counters(self, loader: Loader[Any], cursor: Cursor, stack: ExitStack) -> Counters:
+        options: dict[str, Any] = {"passes": self._passes.begun + 1, "epoch": cursor.epoch}
+        options["components"] = counted_names(self._recipe.source)
+        options["bar"] = self._bar(loader, cursor) if loader.progress else None
+        return self._traces.open_counters(loader, self._world, self._setup(loader), options, stack)
+
     def _open_lanes(
-        self, loader: Loader[Any], job: Job, statistics: Statistics, stack: ExitStack
+        self, loader: Loader[Any], job: Job, counters: Counters, stack: ExitStack
     ) -> LanesInThread | Fleet:
         """The job's batches, made in this process or in workers."""
         seed = draw_base_seed(loader.generator)  # also without workers, as torch does
-        batch_bytes = memory_of(loader) // 4
+        batch_bytes = share_memory(memory_of(loader), pins=False).batch_bytes
         if loader.num_workers == 0 or not job.turns:
-            return stream_in_thread(job, batch_bytes, statistics, stack)
+            return stream_in_thread(job, batch_bytes, counters, stack)
         self._forkserver = ForkServer.shared()
         setting = WorkerSetting(
             loader.num_workers,
@@ -226,7 +233,7 @@ class StreamKind:
             restarts=restarts_of(loader),
             in_order=loader.in_order,
         )
-        return stream_in_workers(job, setting, batch_bytes, statistics, stack)
+        return stream_in_workers(job, setting, batch_bytes, counters, stack)
 
     def _job(self, loader: Loader[Any], cursor: Cursor, memory_bytes: int) -> Job:
         turns = tuple(cursor.turns())
@@ -239,12 +246,11 @@ class StreamKind:
             epoch=cursor.epoch,
             batching=batching_of(loader),
             collate_fn=loader.collate_fn,
-            # A quarter each for batches made and for those pinned, if any are; the rest for bytes on their
-            # way to a decoder.
-            read_bytes=memory_bytes // 4 * (2 if pins else 3),
+            read_bytes=share_memory(memory_bytes, pins=pins).read_bytes,
             ahead=None if loader.ahead is None else loader.ahead // max(len(turns), 1),
             is_audited=loader.audit is not None,
             budget=budget_of(loader),
+            is_traced=loader.trace is not None,
             skipped_before=tuple((lane, skipped_in(row.position)) for lane, row in cursor.rows.items()),
         )
 
@@ -254,7 +260,10 @@ class StreamKind:
 
     def _bar(self, loader: Loader[Any], cursor: Cursor) -> ProgressBar:
         total = self._lengths(loader).known_batches(cursor.epoch)
-        return ProgressBar(f"epoch {cursor.epoch}", total, cursor.batches)
+        return ProgressBar(f"epoch {cursor.epoch}", self._setup(loader), total, cursor.batches)
+
+    def _setup(self, loader: Loader[Any]) -> Setup:
+        return setup_of(loader, self._recipe, self._world)
 
     def _recording(self, loader: Loader[Any], cursor: Cursor, undo: ExitStack) -> Recording | None:
         if loader.audit is None:

@@ -13,8 +13,8 @@ from typing import Any
 import torch.utils.data
 
 from ..plan.topology import World, process_group, resolve_world
-from ..progress import Receipt, Statistics
 from ..report import Report
+from ..statistics import Receipt, Statistics
 from ..torch_kind.adapt import for_torch
 from ..torch_kind.iterate import close_torch_iterator
 from ..torch_kind.resuming import Standing
@@ -24,7 +24,8 @@ from .kind import Loader
 
 __all__ = ["TorchKind"]
 
-_STREAM_OPTIONS = ("ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven")
+_STREAM_OPTIONS = ["ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress"]
+_STREAM_OPTIONS += ["trace", "uneven"]
 
 
 class TorchKind:

@@ -19,8 +19,8 @@ from .._flow.asking import Asking, Asks
 from .._flow.channel import ChannelClosed, EndOfChannel, Receiver
 from .._flow.producer import Producer
 from ..collate.empty import empty_like
+from ..counting import Counters
 from ..plan.topology import World, process_group
-from ..progress import Statistics
 from ..stream import Note
 from ..torch_private import default_store
 from ..tracebacks import users_level
@@ -44,7 +44,7 @@ def keep_in_step(
     world: World,
     name: Callable[[], str],
     collate_fn: Callable[[Any], Any],
-    statistics: Statistics,
+    counters: Counters,
     stack: ExitStack,
     *,
     on_demand: bool,
@@ -58,7 +58,7 @@ def keep_in_step(
         world: The rank that is loaded for.
         name: Gives what the pass is called, the same on all ranks.
         collate_fn: What makes batches; its ``empty`` makes empty ones, if it has such a method.
-        statistics: Told when the rank is stopped with batches left.
+        counters: Told when the rank is stopped with batches left.
         stack: Closes what is started here.
         on_demand: Ask the source for a batch only when the consumer asks for it.
 
@@ -80,7 +80,7 @@ def keep_in_step(
     )
     in_step = InStep(settled)
     stack.callback(in_step.close)
-    stack.callback(in_step.tell_of_rest, world.rank, statistics)
+    stack.callback(in_step.tell_of_rest, world.rank, counters)
     return in_step
 
 
@@ -106,18 +106,18 @@ class InStep:
         """Leave the pass, and close the source. Idempotent."""
         self._batches.close()
 
-    def tell_of_rest(self, rank: int, statistics: Statistics) -> None:
+    def tell_of_rest(self, rank: int, counters: Counters) -> None:
         """Say, in the consumer's own thread, that this rank was stopped with batches left."""
         ready = self._settled.ready
         if ready:
-            statistics.stopped = True
-            statistics.undelivered_batches = len(ready)
-            statistics.undelivered_samples = sum(note.samples for note in ready)
+            counters.stopped = True
+            counters.undelivered_batches = len(ready)
+            counters.undelivered_samples = sum(note.samples for note in ready)
             warnings.warn(
                 f"rank {rank} was stopped after {self._settled.agreement.steps} batches of this pass, with "
-                f"others that had no more; {len(ready)} batches of {statistics.undelivered_samples} samples "
+                f"others that had no more; {len(ready)} batches of {counters.undelivered_samples} samples "
                 "were ready, and these and what it had left of the epoch were not delivered. Lanes are equal "
-                'with an index (python -m asyncloader.manifest); uneven="pad" goes on with empty batches',
+                'with an index (asyncloader index); uneven="pad" goes on with empty batches',
                 stacklevel=users_level(),
             )
 

@@ -6,9 +6,9 @@ import warnings
 from collections.abc import Collection, Sequence
 
 from ..audit.rows import LeftSamples
+from ..counting import Counters
 from ..errors import SkipBudgetError
 from ..ops.shortfalls import Shortfall, describe_shortfalls
-from ..progress import Statistics
 from ..stream import Job, Note
 from ..tracebacks import users_level
 
@@ -20,12 +20,12 @@ class Intake:
 
     Args:
         job: Of all lanes of the rank.
-        statistics: Told of all that was asked of the network, of what was skipped, and where time went.
+        counters: Told of all that was asked of the network, of what was skipped, and where time went.
         makers: The lanes of each worker.
     """
 
-    def __init__(self, job: Job, statistics: Statistics, makers: Sequence[Collection[int]] = ()) -> None:
-        self._statistics = statistics
+    def __init__(self, job: Job, counters: Counters, makers: Sequence[Collection[int]] = ()) -> None:
+        self._counters = counters
         self._makers = {lane: number for number, lanes in enumerate(makers) for lane in lanes}
         self._shortfalls: list[Shortfall] = []
         #: What operators have left out behind the last batch of each lane that has ended.
@@ -34,7 +34,7 @@ class Intake:
         self._where = {"epoch": job.epoch, "rank": job.world.rank}
         #: By lane.
         self._skipped = dict(job.skipped_before)
-        statistics.skipped = sum(self._skipped.values())
+        counters.skipped = sum(self._skipped.values())
 
     def add(self, note: Note) -> bool:
         """Count what a note tells; says whether there is a batch beside it, or only a lane's end.
@@ -43,11 +43,11 @@ class Intake:
             SkipBudgetError: The lanes together have skipped more than they may.
         """
         if note.network is not None:
-            self._statistics.network.add(note.network)
+            self._counters.ask(note.network)
         if note.skipped is not None:
             self._count(note.lane, *note.skipped)
         if note.spent is not None:
-            self._statistics.spend(self._makers.get(note.lane, 0), note.spent)
+            self._counters.spend(self._makers.get(note.lane, 0), note.spent)
         self._shortfalls += note.shortfalls
         if note.position is None and note.left_out:
             self.left_at_ends[note.lane] = note.left_out
@@ -55,7 +55,7 @@ class Intake:
 
     def _count(self, lane: int, count: int, last: str) -> None:
         self._skipped[lane] = count
-        total = self._statistics.skipped = sum(self._skipped.values())
+        total = self._counters.skipped = sum(self._skipped.values())
         if self._most is not None and total > self._most:
             what = f"{total} samples and shards were skipped, more than max={self._most}"
             raise SkipBudgetError(f"{what}; the last error was {last}", lane=lane, **self._where)

@@ -16,10 +16,10 @@ from typing import Any
 
 from .._flow.channel import EndOfChannel
 from ..blocks import Place
+from ..counting import Counters
 from ..errors import WorkerDiedError
 from ..plan.counts import Deal
 from ..plan.cursor import Cursor
-from ..progress import Statistics
 from ..sources.components import places_of
 from ..stream import Job, Note, Turns
 from ..workers import Job as WorkerJob
@@ -38,18 +38,18 @@ class Restarts:
 
     Args:
         most: In the whole pass.
-        statistics: Counts them.
+        counters: Counts them.
     """
 
-    def __init__(self, most: int, statistics: Statistics) -> None:
+    def __init__(self, most: int, counters: Counters) -> None:
         self.most = most
-        self._statistics = statistics
+        self._counters = counters
 
     def take(self) -> bool:
         """Count one; False if there were as many as may be."""
-        if self._statistics.worker_restarts >= self.most:
+        if self._counters.worker_restarts >= self.most:
             return False
-        self._statistics.worker_restarts += 1
+        self._counters.worker_restarts += 1
         return True
 
 

@@ -16,8 +16,8 @@ from typing import Any, Generic, Protocol, TypeVar
 from .._flow.channel import EndOfChannel, Receiver
 from ..audit.recording import Recording
 from ..audit.rows import LeftSamples
+from ..counting import Counters
 from ..plan.cursor import Cursor
-from ..progress import Statistics
 from ..stream import Note
 from ..tracebacks import drop_frames, users_level
 
@@ -49,7 +49,7 @@ class Run:
     Args:
         source: The rank's batches.
         cursor: Moved with each delivery.
-        statistics: Counts them.
+        counters: Of the pass.
         stack: Everything to be closed with the pass.
         timeout_s: How long the next batch may take; None for as long as it takes.
         makers: Say what they are at when it takes longer.
@@ -61,7 +61,7 @@ class Run:
         self,
         source: Receiver[tuple[Any, Note]],
         cursor: Cursor,
-        statistics: Statistics,
+        counters: Counters,
         stack: ExitStack,
         timeout_s: float | None,
         makers: Makers,
@@ -77,7 +77,7 @@ class Run:
         self.cursor = cursor
         #: How many batches were delivered before this pass.
         self.batches_before = cursor.batches
-        self.statistics = statistics
+        self.counters = counters
         self.exhausted = False
         self._closed = False
         self._owner = os.getpid()
@@ -100,7 +100,7 @@ class Run:
             try:
                 batch, note = self._source.receive(self._timeout_s)
             except BaseException as error:
-                self.statistics.waited(began)
+                self.counters.waited()
                 self._check_open()
                 # A TimeoutError that comes before the time is up is the user's own, or a store's.
                 waited_s = time.perf_counter() - began
@@ -109,27 +109,27 @@ class Run:
                 self._end(error)
                 drop_frames(error)
                 raise
-            return self._deliver(batch, note, began)
+            return self._deliver(batch, note)
 
     async def next_batch_async(self) -> Any:
         """Like ``next_batch``, from a coroutine. If cancelled while it waits for one, the pass is closed."""
         self._check_owner()
         async with self._task_turn:
             self._check_open()
-            began = self._begin_wait()
+            self._begin_wait()
             deadline = asyncio.timeout(self._timeout_s)
             try:
                 async with deadline:
                     batch, note = await self._source.receive_async()
             except BaseException as error:
-                self.statistics.waited(began)
+                self.counters.waited()
                 self._check_open()
                 if isinstance(error, TimeoutError) and deadline.expired():
                     raise self._timed_out(await self._makers.describe_wait_async()) from None
                 self._end(error)
                 drop_frames(error)
                 raise
-            return self._deliver(batch, note, began)
+            return self._deliver(batch, note)
 
     @property
     def is_over(self) -> bool:
@@ -139,7 +139,7 @@ class Run:
     def close(self) -> None:
         """Free everything. Idempotent, from any thread."""
         self._closed = True
-        self.statistics.end()
+        self.counters.end()
         try:
             self._stack.close()
         finally:
@@ -147,7 +147,7 @@ class Run:
                 # What is left behind a batch that was not delivered comes again.
                 for lane, left_out in self._makers.left_at_ends.items() if self.exhausted else ():
                     self._recording.left_at_end(lane, left_out)
-                self._recording.close(self.exhausted, self.statistics.stopped)
+                self._recording.close(self.exhausted, self.counters.stopped)
 
     def save(self) -> None:
         """See to it that what was delivered so far is on disk, if that is audited: it is about to be saved.
@@ -160,7 +160,7 @@ class Run:
 
     def _begin_wait(self) -> float:
         """The time, and what is due before a batch is taken: an error then loses none."""
-        now_s = time.perf_counter()
+        now_s = self.counters.wait()
         if self._recording is not None:
             self._recording.flush_if_due(now_s)
         return now_s
@@ -185,13 +185,12 @@ class Run:
                 "from its state_dict() if no batch may be missed"
             )
 
-    def _deliver(self, batch: Any, note: Note, began: float) -> Any:
+    def _deliver(self, batch: Any, note: Note) -> Any:
         if note.position is not None:  # one of no samples stands for no lane's
             self.cursor.delivered(note.lane, note.position)
             if self._recording is not None and note.references is not None:
                 self._recording.delivered(note.lane, note.references, note.left_out)
-        self.statistics.count_components(note.components)
-        self.statistics.count(note.samples, note.tokens, note.size_bytes, began)
+        self.counters.count(note.samples, note.tokens, note.size_bytes, note.components)
         return batch
 
     def _timed_out(self, doing: str) -> TimeoutError:

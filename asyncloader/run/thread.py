@@ -12,37 +12,37 @@ from .._flow.channel import EndOfChannel, Receiver
 from .._flow.engine import Engine
 from .._flow.producer import Producer
 from ..audit.rows import LeftSamples
+from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
-from ..progress import Statistics
-from ..stopwatch import Stopwatch
+from ..plan.memory import BATCHES_AHEAD
 from ..stream import Job, Note, read_lanes
+from ..trace.counters import tell_rest
 from .intake import Intake
 
 __all__ = ["LanesInThread", "stream_in_thread"]
 
-# Collated made ahead of the consumer without workers: two to hand over at once, one in the making.
-_BATCHES_AHEAD = 3
 
-
-def stream_in_thread(job: Job, batch_bytes: int, statistics: Statistics, stack: ExitStack) -> LanesInThread:
+def stream_in_thread(job: Job, batch_bytes: int, counters: Counters, stack: ExitStack) -> LanesInThread:
     """Read the lanes on an engine and a thread of this process.
 
     Args:
         job: All lanes of the rank.
         batch_bytes: Bound on the batches made and not yet received; one is always let in.
-        statistics: Told what is asked of the network.
+        counters: Told what is asked of the network.
         stack: Closes what is started here.
     """
     keep_freed_pages()
     if job.recipe.runs_on_threads:
         share_arenas()
+    stopwatch = job.open_stopwatch()
+    stack.callback(tell_rest, stopwatch, counters)  # when all has ended
     engine = stack.enter_context(Engine())
     asks = None if job.batches_ahead is None else Asks(job.batches_ahead)
 
     def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
         # At most so many batches, at most so many bytes, whichever comes first.
-        least = batch_bytes // _BATCHES_AHEAD
-        with closing(read_lanes(job, engine, Stopwatch())) as items:
+        least = batch_bytes // BATCHES_AHEAD
+        with closing(read_lanes(job, engine, stopwatch)) as items:
             while _is_asked(asks) and (made := list(islice(items, 1))):
                 size_bytes = max(made[0][1].size_bytes, least)
                 yield made.pop(), size_bytes  # nothing here holds it while it waits
@@ -55,7 +55,7 @@ def stream_in_thread(job: Job, batch_bytes: int, statistics: Statistics, stack: 
     producer = Producer(generate, batch_bytes, on_close=stop, name="asyncloader-batches")
     stack.callback(producer.close)
     producer.start()
-    intake = Intake(job, statistics)
+    intake = Intake(job, counters)
     stack.callback(intake.warn_of_shortfalls)
     return LanesInThread(job, producer, producer if asks is None else Asking(producer, asks), intake)
 

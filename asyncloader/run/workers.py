@@ -13,10 +13,10 @@ import cloudpickle
 
 from .._flow.engine import Engine
 from ..by_value import dumps_with_modules
+from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..ops.op import Source
 from ..plan.lanes import worker_lanes
-from ..progress import Statistics
 from ..seeding import seed_worker
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
@@ -58,7 +58,7 @@ class WorkerSetting:
 
 
 def stream_in_workers(
-    job: Job, setting: WorkerSetting, batch_bytes: int, statistics: Statistics, stack: ExitStack
+    job: Job, setting: WorkerSetting, batch_bytes: int, counters: Counters, stack: ExitStack
 ) -> Fleet:
     """Read the lanes in worker processes; see ``stream_in_thread``."""
     keep_freed_pages()  # byte strings come out of the workers' shared memory as copies
@@ -81,12 +81,12 @@ def stream_in_workers(
         shared=(pickled, buffers),
     )
     stack.enter_context(pool)
-    restarts = Restarts(setting.restarts, statistics)
+    restarts = Restarts(setting.restarts, counters)
     posts = [
         Post(worker, pool, replace(job, turns=turns), make, restarts)
         for worker, (turns, make) in enumerate(zip(turns_of, makers, strict=True))
     ]
-    intake = Intake(job, statistics, dealt)
+    intake = Intake(job, counters, dealt)
     stack.callback(intake.warn_of_shortfalls)
     # Batches that are made only when asked for come in turn: asking every worker would make more of them.
     in_turn = setting.in_order or prefetch == 0
@@ -161,7 +161,7 @@ class _WorkerJob:
 
     def __call__(self, shared: tuple[Job, WorkerSetting]) -> Iterator[tuple[Any, Note]]:
         job, setting = shared
-        engine, stopwatch = Engine(), Stopwatch()
+        engine, stopwatch = Engine(), job.open_stopwatch()
         batches = _worker_batches(replace(job, turns=self.turns), self.worker, setting, engine, stopwatch)
         if job.recipe.has_context:
             return _Interruptible(batches, stopwatch, engine.stop)

@@ -11,7 +11,8 @@ import pytest
 from corpus import tar_of
 
 import asyncloader as al
-from asyncloader import stream, testing
+from asyncloader import testing
+from asyncloader._flow import readahead
 from asyncloader._flow.readahead import ReadAhead
 
 MiB = 1 << 20
@@ -33,7 +34,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             super().handed_on(*arguments)
             decided.append(self.size_bytes)
 
-    monkeypatch.setattr(stream, "ReadAhead", Watched)
+    monkeypatch.setattr(readahead, "ReadAhead", Watched)
     return decided
 
 

@@ -18,6 +18,7 @@ import asyncloader as al
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
+_PROGRAMS_ARE_IN = ("test_examples.py", "test_coming_from.py")
 BUCKET = "s3://corpus/train-{00000..01023}.tar"
 
 SAYS = {
@@ -84,6 +85,7 @@ SAYS = {
     "stream_object_store.py": (
         r"100 samples, [\d,]+ samples/s, [\d,.]+ MB/s\nNetworkCounts\(requests=4, retries=0, throttled=0"
     ),
+    "trace.py": r"\d{3,} events\n14 batches, .*\n.* limits?; .*\n.+",
     "tutorial.py": r"epoch 2: loss 0\.\d\d\n(.*\n)*5 batches before the break, 5 after it",
     "write_shards.py": r"clip-00000 .*float32 0 \{'speaker'.*\n250 texts",
 }
@@ -134,7 +136,7 @@ def run_module(*command: str, fails: bool = False) -> str:
 
 
 def test_every_example_is_run_here() -> None:
-    here = Path(__file__).read_text()
+    here = "".join((Path(__file__).parent / name).read_text() for name in _PROGRAMS_ARE_IN)
     assert [path.name for path in EXAMPLES.glob("*.py") if path.name not in here] == []
 
 
@@ -204,7 +206,7 @@ def test_a_killed_run_goes_on_with_fewer_ranks_from_their_merged_states(tmp_path
     told = torchrun(1)
     assert "48 steps with a world size of 1; trained on 512 of 512 samples, 0 of them twice" in told
     assert "epoch 0: exact: 512 samples in 64 batches by ranks 0, 1, each of 512 once" in told
-    assert "each of 512 once" in run_module("asyncloader.audit", str(tmp_path / "audit"))
+    assert "each of 512 once" in run_module("asyncloader", "audit", str(tmp_path / "audit"))
 
 
 @pytest.mark.timeout(120)

@@ -15,8 +15,8 @@ import pytest
 from moto_s3 import serve_s3
 
 from asyncloader import testing
+from asyncloader.counting import NetworkCounts
 from asyncloader.errors import StoreError
-from asyncloader.progress import NetworkCounts
 from asyncloader.stores.failures import ThrottledError, TransientError
 from asyncloader.stores.network.hedging import Hedges
 from asyncloader.stores.network.timed import TimedStore

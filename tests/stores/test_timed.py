@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
-from asyncloader.progress import NetworkCounts
+from asyncloader.counting import NetworkCounts
 from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.network.hedging import Hedges

@@ -16,7 +16,7 @@ import torch
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.progress import Statistics
+from asyncloader.statistics import Statistics
 
 
 def double(sample: dict[str, Any]) -> dict[str, Any]:

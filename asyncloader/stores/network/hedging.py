@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ...progress import NetworkCounts
+from ...counting import NetworkCounts
 
 __all__ = ["Hedges"]
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from dataclasses import astuple, fields
 
-from asyncloader.progress import NetworkCounts
+from asyncloader.counting import NetworkCounts
 
 
 def test_every_count_is_subtracted_and_added() -> None:

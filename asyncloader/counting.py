@@ -1,0 +1,188 @@
+"""The counts of a pass while it goes on. What is told of them, and stays as it is, are ``Statistics``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Protocol
+
+from .statistics import Calls, Maker, Network, Statistics
+from .stopwatch import Spent
+
+__all__ = ["Counters", "NetworkCounts"]
+
+
+@dataclass(slots=True)
+class NetworkCounts:
+    """Requests of one process, or of all workers together: ``Network``, while it grows."""
+
+    requests: int = 0
+    retries: int = 0
+    throttled: int = 0
+    hedges: int = 0
+
+    def since(self, before: NetworkCounts) -> NetworkCounts:
+        """The difference to an earlier count."""
+        return NetworkCounts(
+            self.requests - before.requests,
+            self.retries - before.retries,
+            self.throttled - before.throttled,
+            self.hedges - before.hedges,
+        )
+
+    def add(self, more: NetworkCounts | Network) -> None:
+        """Count what another process has done."""
+        self.requests += more.requests
+        self.retries += more.retries
+        self.throttled += more.throttled
+        self.hedges += more.hedges
+
+
+class Bar(Protocol):
+    """Whatever shows a pass while it goes on."""
+
+    def show(self, counters: Counters) -> None:
+        """One batch more was delivered."""
+        ...
+
+    def close(self, counters: Counters) -> None:
+        """The pass is over."""
+        ...
+
+
+class Counters:
+    """Counts one pass. What reads them from another thread asks for a ``snapshot``.
+
+    Args:
+        passes: How many passes the loader has begun, with this one.
+        epoch: See ``Statistics``.
+        components: The names of a mixture's.
+        bar: Shown every batch, and closed at the end.
+
+    Attributes: those of ``Statistics``, and
+        started_s: When the pass began, by ``time.perf_counter()``.
+    """
+
+    def __init__(
+        self,
+        *,
+        passes: int = 1,
+        epoch: int | None = None,
+        components: Iterable[str] = (),
+        bar: Bar | None = None,
+    ) -> None:
+        self.started_s = time.perf_counter()
+        self.batches = self.samples = self.worker_restarts = self.skipped = 0
+        self.stopped = False
+        self.undelivered_batches = self.undelivered_samples = 0
+        self._passes, self._epoch = passes, epoch
+        self._tokens = self._size_bytes = 0
+        self._wait_s = 0.0
+        #: Since when the consumer waits, if it does.
+        self._waiting_since_s: float | None = self.started_s  # for the pass to start
+        self._first_batch_s: float | None = None
+        self._ended_s: float | None = None
+        self._components = dict.fromkeys(components, 0)
+        self._network = NetworkCounts()
+        self._spent: dict[int, Spent] = {}
+        self._bar = bar
+        # Held by those who change what belongs together, and by who copies it.
+        self._lock = Lock()
+
+    def wait(self) -> float:
+        """The consumer waits from now on; gives the time, by ``time.perf_counter()``."""
+        now_s = time.perf_counter()
+        with self._lock:
+            self._waiting_since_s = now_s
+        return now_s
+
+    def waited(self) -> None:
+        """It waits no more."""
+        with self._lock:
+            self._add_wait(self._now_s())
+
+    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> None:
+        """A batch was delivered, which ends the wait for it.
+
+        Args:
+            samples: In the batch.
+            tokens: Likewise.
+            size_bytes: Likewise.
+            components: How many of the samples are of each component.
+        """
+        now_s = self._now_s()
+        with self._lock:
+            if self._first_batch_s is None:
+                self._first_batch_s = now_s
+            self.batches += 1
+            self.samples += samples
+            self._tokens += tokens
+            self._size_bytes += size_bytes
+            self._add_wait(now_s)
+            if components:
+                for name, count in zip(self._components, components, strict=False):
+                    self._components[name] += count
+        if self._bar is not None:
+            self._bar.show(self)
+
+    def spend(self, worker: int, spent: Spent) -> None:
+        """What a worker has told of its time."""
+        with self._lock:
+            before = self._spent.get(worker)
+            self._spent[worker] = spent if before is None else before.plus(spent)
+
+    def ask(self, more: NetworkCounts) -> None:
+        """What a process has asked of the network since it told before."""
+        with self._lock:
+            self._network.add(more)
+
+    def end(self) -> None:
+        """The pass is over. Idempotent."""
+        with self._lock:
+            if self._ended_s is not None:
+                return
+            self._ended_s = time.perf_counter()
+        if self._bar is not None:
+            self._bar.close(self)
+
+    def snapshot(self) -> Statistics:
+        """All of it at this moment, from any thread."""
+        with self._lock:
+            now_s, waiting_since_s = self._now_s(), self._waiting_since_s
+            waiting_s = 0.0 if waiting_since_s is None else max(0.0, now_s - waiting_since_s)
+            first_s, counts = self._first_batch_s, self._network
+            return Statistics(
+                state="running" if self._ended_s is None else "ended",
+                passes=self._passes,
+                epoch=self._epoch,
+                batches=self.batches,
+                samples=self.samples,
+                tokens=self._tokens,
+                size_bytes=self._size_bytes,
+                elapsed_s=now_s - self.started_s,
+                wait_s=self._wait_s + waiting_s,
+                first_batch_s=None if first_s is None else first_s - self.started_s,
+                components=dict(self._components),
+                network=Network(counts.requests, counts.retries, counts.throttled, counts.hedges),
+                worker_restarts=self.worker_restarts,
+                skipped=self.skipped,
+                stopped=self.stopped,
+                undelivered_batches=self.undelivered_batches,
+                undelivered_samples=self.undelivered_samples,
+                makers=tuple(_maker(worker, self._spent[worker]) for worker in sorted(self._spent)),
+            )
+
+    def _add_wait(self, now_s: float) -> None:
+        if self._waiting_since_s is not None:
+            self._wait_s += max(0.0, now_s - self._waiting_since_s)
+            self._waiting_since_s = None
+
+    def _now_s(self) -> float:
+        return time.perf_counter() if self._ended_s is None else self._ended_s
+
+
+def _maker(worker: int, spent: Spent) -> Maker:
+    calls = {stage: Calls(took_s, cpu_s) for stage, (took_s, cpu_s) in spent.calls.items()}
+    return Maker(worker, dict(spent.seconds), calls, spent.wants_memory)

@@ -1,0 +1,196 @@
+"""What a pass has done so far, as it is told: counts and times at one moment, which stay as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, TypeAlias
+
+__all__ = ["Calls", "Maker", "Network", "Receipt", "State", "Statistics"]
+
+State: TypeAlias = Literal["none", "running", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Requests, of all processes together.
+
+    Attributes:
+        requests: Sent, of whatever kind, also anew with a renewed URL; without redirects.
+        retries: Of them those that asked again, after an error or a broken body.
+        throttled: Answered with 429 or 503.
+        hedges: Sent beside a slow one, for the same bytes.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    throttled: int = 0
+    hedges: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls of a function on threads of their own.
+
+    Attributes:
+        took_s: How long they took, all together.
+        cpu_s: How much of the processor's time.
+    """
+
+    took_s: float
+    cpu_s: float
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Where the time of one who makes batches has gone.
+
+    Attributes:
+        worker: Its number; 0 without workers, where a thread of this process makes them.
+        stages_s: Seconds by stage. Each moment is of one stage, so that together they are the time that has
+            passed since the maker began and until it told of it, with a batch at most 0.1 s ago.
+        calls: Of functions that run on threads of their own, by stage.
+        wants_memory: Whether reading further ahead was held up by ``memory_limit`` when it told last.
+    """
+
+    worker: int
+    stages_s: Mapping[str, float]
+    calls: Mapping[str, Calls] = field(default_factory=dict)
+    wants_memory: bool = False
+
+
+@dataclass(frozen=True, repr=False)
+class Statistics:
+    """Counts and times of a loader's latest pass, as they were when one asked for them.
+
+    Nothing in it changes afterwards: ask again. Times are in seconds, and points in time count from the
+    pass's beginning. ``as_dict()`` is plain JSON.
+
+    Attributes:
+        state: ``"none"`` before the first pass, of which all else is 0 or empty; ``"running"``; ``"ended"``
+            at the pass's end, and when it was left or closed before.
+        passes: How many passes the loader has begun, this one among them.
+        epoch: Number of the pass's epoch; None where the loader has no such number.
+        batches: Delivered.
+        samples: In those batches.
+        tokens: In those batches, without padding, as far as their batching counts them.
+        size_bytes: Bytes of tensors, arrays, strings and byte strings in them, and 8 for each number; of long
+            lists within a batch an estimate.
+        elapsed_s: Since the pass began, and until it ended.
+        wait_s: How long the consumer has waited: for the pass to start, for batches, and for the end.
+        first_batch_s: When the first batch was delivered; None before.
+        components: Samples of each component of a mixture, by its name; empty for other recipes.
+        network: What it took to get them, of all processes together.
+        worker_restarts: How many workers have died and were replaced.
+        skipped: Samples and shards that ``on_error=Skip(...)`` has passed over in the epoch, also before a
+            resume; some may be of batches that are ready and not yet delivered.
+        stopped: Whether the pass was ended with batches left, in step with ranks that had no more.
+        undelivered_batches: How many of these were ready then; the rank may have had more that were not
+            made yet.
+        undelivered_samples: In those batches.
+        makers: Where the time went of those who make the batches, by the number of the worker.
+    """
+
+    state: State = "none"
+    passes: int = 0
+    epoch: int | None = None
+    batches: int = 0
+    samples: int = 0
+    tokens: int = 0
+    size_bytes: int = 0
+    elapsed_s: float = 0.0
+    wait_s: float = 0.0
+    first_batch_s: float | None = None
+    components: Mapping[str, int] = field(default_factory=dict)
+    network: Network = field(default_factory=Network)
+    worker_restarts: int = 0
+    skipped: int = 0
+    stopped: bool = False
+    undelivered_batches: int = 0
+    undelivered_samples: int = 0
+    makers: tuple[Maker, ...] = ()
+
+    @property
+    def wait_share(self) -> float:
+        """The part of the time, from 0 to 1, that the consumer has waited."""
+        return min(self.wait_s / max(self.elapsed_s, 1e-9), 1.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it and ``wait_share``, as a new dict of numbers, strings, bools, None, lists and dicts."""
+        return {
+            **asdict(self),
+            "makers": [asdict(maker) for maker in self.makers],
+            "wait_share": self.wait_share,
+        }
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Statistics:
+        """Those of which ``as_dict()`` was saved, by this version or an older one.
+
+        Raises:
+            ValueError: It is none of those.
+        """
+        try:
+            values = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
+            values["network"] = Network(**saved.get("network", {}))
+            values["makers"] = tuple(_maker(maker) for maker in saved.get("makers", ()))
+            if "batches" not in values:
+                raise TypeError("it has no batches")
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"expected a dict as Statistics.as_dict() makes it, but {error}") from None
+        return cls(**values)
+
+    def __repr__(self) -> str:
+        if self.state == "none":
+            return "Statistics(no pass has begun)"
+        tokens = f"tokens={self.tokens}, " if self.tokens else ""
+        components = f"components={self.components}, " if self.components else ""
+        skipped = f", skipped={self.skipped}" if self.skipped else ""
+        restarts = f", worker_restarts={self.worker_restarts}" if self.worker_restarts else ""
+        return (
+            f"Statistics(batches={self.batches}, samples={self.samples}, {components}{tokens}"
+            f"size_bytes={self.size_bytes}, elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, "
+            f"wait_share={self.wait_share:.3f}, network={self.network}{restarts}{skipped})"
+        )
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What an epoch has delivered to this rank, up to now or to its end.
+
+    ``batches`` and ``samples`` are those of this pass. Where it went on from a state, the batches that were
+    delivered before are told apart: how many samples those had, a state does not say.
+
+    Attributes:
+        epoch: Number of the pass.
+        batches: Delivered, without those of no samples that ``uneven="pad"`` adds.
+        batches_before: Delivered before, as said by the state that the pass began with.
+        expected_batches: How many the rank has of the whole epoch; None where that is not known.
+        samples: In the batches of this pass.
+        expected_samples: How many the rank has of the whole epoch; None where that is not known.
+        skipped: Samples and shards passed over in the epoch, also before this pass.
+        components: Samples of each component of a mixture, by its name; empty for other recipes.
+        is_over: Whether the pass was read to its end.
+        stopped: Whether it was ended with batches left, in step with ranks that had no more.
+        undelivered_batches: How many of these were ready then, at least: what was not made yet is counted by
+            ``expected_batches``, where that is known.
+        undelivered_samples: In those batches.
+    """
+
+    epoch: int
+    batches: int
+    batches_before: int
+    expected_batches: int | None
+    samples: int
+    expected_samples: int | None
+    skipped: int
+    components: Mapping[str, int]
+    is_over: bool
+    stopped: bool
+    undelivered_batches: int
+    undelivered_samples: int
+
+
+def _maker(saved: Mapping[str, Any]) -> Maker:
+    calls = {stage: Calls(**spent) for stage, spent in saved["calls"].items()}
+    return Maker(saved["worker"], dict(saved["stages_s"]), calls, saved["wants_memory"])

@@ -1,0 +1,57 @@
+"""The same samples by LitData, out of its chunks, and by asyncloader, out of tar shards."""
+
+import tempfile
+
+import numpy as np
+import torch
+
+import asyncloader as al
+
+
+def make_sample(number):
+    return {"id": number, "tokens": np.arange(number, number + 8)}
+
+
+def theirs(folder):
+    from litdata import StreamingDataLoader, StreamingDataset, optimize
+
+    optimize(
+        fn=make_sample,
+        inputs=list(range(200)),
+        output_dir=f"{folder}/chunks",
+        chunk_bytes="4KB",
+        num_workers=1,
+    )
+
+    dataset = StreamingDataset(f"{folder}/chunks", shuffle=True, seed=0)
+    return StreamingDataLoader(dataset, batch_size=16, num_workers=2)
+
+
+def ours(folder):
+    with al.ShardWriter(f"{folder}/train-{{:05d}}.tar", max_bytes=4096) as writer:
+        for number in range(200):
+            sample = make_sample(number)
+            writer.write(
+                {"__key__": f"{number:08d}", "id.index": sample["id"], "tokens.npy": sample["tokens"]}
+            )
+
+    dataset = (
+        al.from_urls(f"{folder}/train-*.tar")
+        .shuffle(1000, seed=0)
+        .decode()
+        .rename({"id.index": "id", "tokens.npy": "tokens"})
+    )
+    return al.DataLoader(dataset, batch_size=16, num_workers=2)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        read = []
+        for make in theirs, ours:
+            batches = list(make(name))
+            identities = torch.cat([batch["id"] for batch in batches])
+            order = identities.argsort()
+            read.append((identities[order].tolist(), torch.cat([one["tokens"] for one in batches])[order]))
+            assert identities.tolist() != sorted(identities.tolist())
+        assert read[0][0] == read[1][0] and torch.equal(read[0][1], read[1][1])
+        print(f"{len(read[1][0])} samples, the same")

@@ -1,0 +1,139 @@
+"""What is told of a pass stays as it is, is plain JSON, and is what its page says."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from dataclasses import FrozenInstanceError, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asyncloader as al
+from asyncloader.counting import Counters, NetworkCounts
+from asyncloader.report import Setup, judge
+from asyncloader.statistics import Calls, Maker, Network, Statistics
+from asyncloader.stopwatch import Spent
+
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "statistics.md"
+
+FULL = Statistics(
+    state="ended",
+    passes=3,
+    epoch=2,
+    batches=4,
+    samples=64,
+    elapsed_s=2.0,
+    wait_s=0.5,
+    first_batch_s=0.25,
+    components={"web": 60, "books": 4},
+    network=Network(9, 1, 2, 3),
+    makers=(
+        Maker(0, {"store": 1.5, "resting": 0.5}, wants_memory=True),
+        Maker(1, {"map(f)": 2.0}, {"map(f)": Calls(4.0, 1.0)}),
+    ),
+)
+
+
+def test_they_are_json_and_come_back_from_it() -> None:
+    saved = json.loads(json.dumps(FULL.as_dict()))
+    assert saved["wait_share"] == 0.25
+    assert saved["makers"][1] == {
+        "worker": 1,
+        "stages_s": {"map(f)": 2.0},
+        "calls": {"map(f)": {"took_s": 4.0, "cpu_s": 1.0}},
+        "wants_memory": False,
+    }
+    assert Statistics.from_dict(saved) == FULL
+    assert Statistics.from_dict({"batches": 3, "what_came_later": 1}) == Statistics(batches=3)
+
+
+@pytest.mark.parametrize("saved", [{}, {"batches": 1, "network": {"sent": 3}}, {"batches": 1, "makers": [3]}])
+def test_what_is_none_of_them_is_refused(saved: Any) -> None:
+    with pytest.raises(ValueError, match=r"expected a dict as Statistics\.as_dict\(\) makes it"):
+        Statistics.from_dict(saved)
+
+
+def test_nothing_in_them_can_be_set() -> None:
+    with pytest.raises(FrozenInstanceError):
+        FULL.batches = 3  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError):
+        FULL.network.requests = 3  # type: ignore[misc]
+
+
+def test_the_first_ones_say_that_nothing_has_begun() -> None:
+    loader = al.DataLoader(al.from_iterable(range(8)), 4)
+    assert loader.statistics == Statistics()
+    assert (loader.statistics.state, loader.statistics.passes) == ("none", 0)
+    assert repr(loader.statistics) == "Statistics(no pass has begun)"
+
+
+def test_what_was_told_in_a_pass_stays_as_it_was() -> None:
+    loader = al.DataLoader(al.from_iterable(range(12)), 4)
+    told = [loader.statistics for _ in loader]
+    assert [(each.batches, each.samples, each.state) for each in told] == [
+        (1, 4, "running"),
+        (2, 8, "running"),
+        (3, 12, "running"),
+    ]
+    assert (loader.statistics.state, loader.statistics.batches) == ("ended", 3)
+    first_s = told[0].first_batch_s
+    assert first_s is not None and 0 < first_s <= told[0].elapsed_s < told[1].elapsed_s
+    list(loader)
+    assert (loader.statistics.passes, loader.statistics.epoch) == (2, 1)
+
+
+def test_a_wait_that_goes_on_counts() -> None:
+    counters = Counters()
+    counters.count(1, 0, 8)
+    counters.wait()
+    before, after = counters.snapshot(), counters.snapshot()
+    assert after.wait_s > before.wait_s
+    assert after.elapsed_s >= after.wait_s
+
+
+def test_a_copy_is_of_one_moment_whoever_counts_meanwhile() -> None:
+    counters, going = Counters(components=["all"]), threading.Event()
+
+    def count() -> None:
+        while not going.is_set():
+            counters.count(2, 3, 5, (2,))
+            counters.ask(NetworkCounts(1, 1, 1, 1))
+            counters.spend(0, Spent({"store": 1.0, "decode": 1.0}, {}))
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        for _ in range(300):
+            told = counters.snapshot()
+            assert (told.samples, told.tokens, told.size_bytes) == tuple(told.batches * n for n in (2, 3, 5))
+            assert told.components == {"all": told.samples}
+            assert told.network.requests == told.network.hedges
+            assert all(maker.stages_s["store"] == maker.stages_s["decode"] for maker in told.makers)
+    finally:
+        going.set()
+        thread.join()
+
+
+def test_saved_ones_are_judged_as_those_of_the_pass() -> None:
+    setup = Setup(2, True, {}, [], 2, False, False, True, False)
+    report = judge(FULL, setup)
+    assert judge(Statistics.from_dict(json.loads(json.dumps(FULL.as_dict()))), setup) == report
+    assert report.limit == "map(f)"
+
+
+@pytest.mark.parametrize("of", [Statistics, Maker, Network, Calls])
+def test_the_page_names_what_there_is(of: Any) -> None:
+    page = PAGE.read_text()
+    section = page.partition(f"## `{of.__name__}`")[2].partition("\n## ")[0]
+    named = re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)
+    more = ["wait_share"] if of is Statistics else []
+    assert named == [field.name for field in fields(of)] + more
+
+
+def test_the_page_shows_what_as_dict_makes() -> None:
+    shown = json.loads(re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)[0])
+    assert list(shown) == list(FULL.as_dict())
+    assert Statistics.from_dict(shown).as_dict() == shown
