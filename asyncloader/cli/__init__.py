@@ -28,6 +28,8 @@ COMMANDS = {
     "bench": "read batches, and say how fast they come, what limits, and what to change",
     "index": "read shards once, and write their manifest: lengths, digests, samples, where to begin",
     "verify": "read shards, and hold them against their manifest",
+    "convert": "make shards of other shards: of another form, another size, with fewer fields",
+    "pack": "make shards of the files of a folder",
     "cache": "list, verify or prune a disk cache",
     "audit": "prove from what ranks recorded that epochs delivered each sample once",
 }

@@ -17,6 +17,7 @@ import numpy as np
 from .._flow.budget import Budget
 from .._flow.engine import Engine
 from ..catalog import Catalog
+from ..counting import NetworkCounts
 from ..errors import FormatError
 from ..formats.columnar.selection import EVERYTHING, Selection
 from ..manifest.entries import Expected, entry_of, parse_entry
@@ -24,7 +25,6 @@ from ..manifest.expectations import Expectations
 from ..manifest.survey import Survey
 from ..ops.op import Lane
 from ..plan.topology import Topology
-from ..progress import NetworkCounts
 from ..sources.shards import Shards
 from ..stores.access import Access
 from ..stores.router import Stores
