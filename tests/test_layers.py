@@ -23,7 +23,8 @@ ROOMS = [
     {"blocks", "stopwatch"},  # runs of samples, as rows or columns; where the time goes
     # Small things that know nobody else: values, and what lies in memory and on disk.
     {"quantity", "sizes", "statistics", "texts", "tracebacks"},
-    {"counting", "report"},  # a pass's counts, which statistics are a copy of; the verdict on these
+    {"advice", "counting"},  # what to change; a pass's counts, which statistics are a copy of
+    {"report"},  # the verdict on a pass
     {"progress"},  # bars
     {"previews"},  # what a value is, in a line
     {"dense", "descriptors", "digest", "draft", "lent_memory", "memory", "tensors", "torch_pass"},
