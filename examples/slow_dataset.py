@@ -7,16 +7,16 @@ import asyncloader as al
 
 
 class Images:
-    def __len__(self):
+    def __len__(self) -> int:
         return 128
 
-    def __getitem__(self, index):
+    def __getitem__(self, index: int) -> int:
         time.sleep(0.002)  # as a request might take
         return index
 
 
 class ImagesTogether(Images):
-    async def __getitem__(self, index):
+    async def __getitem__(self, index: int) -> int:  # type: ignore[override]
         await asyncio.sleep(0.002)
         return index
 

@@ -174,7 +174,7 @@ _LINES = [
     (page.name, line.partition("|")[0])
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     for block in re.findall(r"^```(?:sh|text)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
-    for line in block.splitlines()
+    for line in re.sub(r"\\\n\s*", "", block).splitlines()  # a line may go on in the next
     if line.removeprefix("$ ").startswith("asyncloader ")
 ]
 

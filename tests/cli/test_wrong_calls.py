@@ -103,7 +103,7 @@ def test_no_message_shows_an_option(ask: Ask, tmp_path: Path) -> None:
     [
         (["prune"], "--to 50GB, --older-than 7d"),
         (["prune", "--to", "50"], "--to should be a number with its unit"),
-        (["prune", "--older-than", "7"], "--older-than should be a number with its unit, s, m, h, d or w"),
+        (["prune", "--older-than", "7"], "--older-than should be a time with its unit"),
         (["ls"], "there is no cache in"),
         (["prune", "--to", "1GB"], "there is no cache in"),
         (["verify"], "there is no cache in"),
