@@ -93,7 +93,7 @@ def make_catalog(
             else open_local_manifest(local_path(where)) as file
         ):
             if file is None:
-                raise ValueError(f"there is no manifest {where!r}; python -m asyncloader.manifest makes one")
+                raise ValueError(f"there is no manifest {where!r}; asyncloader index makes one")
             entries = Entries(where, file)
         checks = expectations(found.names, entries)
         for match in found.matches:

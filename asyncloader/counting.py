@@ -87,6 +87,7 @@ class Counters:
         self._components = dict.fromkeys(components, 0)
         self._network = NetworkCounts()
         self._spent: dict[int, Spent] = {}
+        self._loop_stages_s: dict[str, float] = {}
         self._bar = bar
         # Held by those who change what belongs together, and by who copies it.
         self._lock = Lock()
@@ -133,6 +134,16 @@ class Counters:
             before = self._spent.get(worker)
             self._spent[worker] = spent if before is None else before.plus(spent)
 
+    def forget(self, worker: int) -> None:
+        """What it has told was of a pass before."""
+        with self._lock:
+            self._spent.pop(worker, None)
+
+    def work_in_loop(self, stage: str, took_s: float) -> None:
+        """The loop's own process has worked for its batches."""
+        with self._lock:
+            self._loop_stages_s[stage] = self._loop_stages_s.get(stage, 0.0) + took_s
+
     def ask(self, more: NetworkCounts) -> None:
         """What a process has asked of the network since it told before."""
         with self._lock:
@@ -172,6 +183,7 @@ class Counters:
                 undelivered_batches=self.undelivered_batches,
                 undelivered_samples=self.undelivered_samples,
                 makers=tuple(_maker(worker, self._spent[worker]) for worker in sorted(self._spent)),
+                loop_stages_s=dict(self._loop_stages_s),
             )
 
     def _add_wait(self, now_s: float) -> None:
@@ -185,4 +197,4 @@ class Counters:
 
 def _maker(worker: int, spent: Spent) -> Maker:
     calls = {stage: Calls(took_s, cpu_s) for stage, (took_s, cpu_s) in spent.calls.items()}
-    return Maker(worker, dict(spent.seconds), calls, spent.wants_memory)
+    return Maker(worker, dict(spent.seconds), calls, spent.wants_memory, spent.cpu_s)

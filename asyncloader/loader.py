@@ -11,19 +11,20 @@ import copy
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, Self
+from typing import Any
 
 import torch.utils.data
 from typing_extensions import TypeVar
 
 from .interop import accelerate_keeps
+from .kinds.closing import Closing
 from .kinds.datasets import AnyDataset, shown_dataset
 from .kinds.kind import Kind, Loader
 from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
 from .ops.batching import Batching
 from .ops.skips import Skip
-from .options import check_batching
+from .options import check_batching, check_trace
 from .quantity import as_count
 from .report import Report
 from .statistics import Receipt, Statistics
@@ -36,7 +37,7 @@ __all__ = ["DataLoader"]
 T = TypeVar("T", covariant=True, default=Any)
 
 
-class DataLoader(Loader[T]):
+class DataLoader(Closing, Loader[T]):
     """Loads the batches of a dataset, for ``for`` and for ``async for``.
 
     The parameters up to ``in_order`` are those of ``torch.utils.data.DataLoader``, with its defaults, its
@@ -106,8 +107,10 @@ class DataLoader(Loader[T]):
         snapshot_every_n_steps: How many batches are read of an iterable dataset with a ``state_dict`` between
             two calls of it; those after the last are read again on resume. 1, since most are cheap.
         audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
-            ``python -m asyncloader.audit`` proves of it that an epoch was delivered once, over restarts.
+            ``asyncloader audit`` proves of it that an epoch was delivered once, over restarts.
         on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
+        trace: For streams: a file, such as ``"run.json"``, that each pass writes at its end: a timeline for
+            Perfetto, and what a report page shows. The epoch is put into the name of all but the first.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, a function that
@@ -148,13 +151,15 @@ class DataLoader(Loader[T]):
         snapshot_every_n_steps: int = 1,
         audit: str | os.PathLike[str] | None = None,
         on_error: str | Skip = "raise",
+        trace: str | os.PathLike[str] | None = None,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
         self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps)
-        self.audit, self.on_error = audit, on_error
+        self.audit, self.on_error, self.trace = audit, on_error, trace
+        check_trace(trace)
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
         self._kind.check(
@@ -269,18 +274,6 @@ class DataLoader(Loader[T]):
     def close(self) -> None:
         """Stop the latest iteration and free what it holds, and the process that workers come from."""
         self._kind.close(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied and pickled: the loader, and nothing that is running, persistent workers neither."""

@@ -13,6 +13,7 @@ __all__ = [
     "check_batching",
     "check_restarts",
     "check_streaming",
+    "check_trace",
     "check_uneven",
     "memory_bytes",
 ]
@@ -115,6 +116,24 @@ def check_audit(audit: object) -> None:
         raise ValueError(
             f"audit should be the path of a folder on disk, but got audit={audit!r}; files that are appended "
             "to cannot be in an object store"
+        )
+
+
+def check_trace(trace: object) -> None:
+    """Check where a trace is to be written.
+
+    Raises:
+        TypeError: It is no path.
+        ValueError: It is a URL, or names no file.
+    """
+    if trace is None:
+        return
+    if not isinstance(trace, str | os.PathLike) or isinstance(os.fspath(trace), bytes):
+        raise TypeError(f"trace should be the path of a file, but got {type(trace).__name__}: {trace!r}")
+    path = os.fspath(trace)
+    if "://" in path or not os.path.basename(path):
+        raise ValueError(
+            f'trace should be the path of a file on disk, such as "run.json", but got trace={trace!r}'
         )
 
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .statistics import Calls, Statistics
-from .stopwatch import BATCHING, COLLATE, DECODE, RESTING, SENDING, STARTING, STORE
+from .advice import Setup, advise
+from .statistics import Maker, Statistics
+from .stopwatch import (
+    BATCHING,
+    COLLATE,
+    DECODE,
+    PINNING,
+    RECEIVING,
+    RESTING,
+    SAMPLER,
+    SENDING,
+    STARTING,
+    STORE,
+)
 
 __all__ = ["Report", "Setup", "judge"]
 
@@ -19,48 +31,20 @@ _RESTS_SHARE = 0.5
 # A worker that rests so much more than the one that is waited for has too little to do.
 _UNBALANCED_SHARE = 0.5
 
+# What the loop's own thread works on for so much of its waiting is what it waits for.
+_LOOPS_SHARE = 0.5
+
+# A pass of which more was the start of its workers.
+_STARTS_SHARE = 0.5
+
+# Less, and it is no news.
+_TOLD_CPUS = 0.1
+
 # Of all requests.
 _THROTTLED_SHARE = 0.02
 
-# Calls on threads that keep a processor busy for such a part of the time, and each take so much longer than
-# it works on them, take turns with the interpreter's lock.
-_LOCKED_CPUS, _LOCKED_TIMES = 0.45, 1.4
-
-# Calls that use a processor for less than this part of their time wait for something.
-_WAITING_CPUS = 0.5
-
-# A batch of more is large: to copy it takes longer than all else about sending it.
-_LARGE_BYTES = 1 << 20
-
 # Stages that a line names.
 _MOST_NAMED = 4
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What a pass ran with, as far as advice goes.
-
-    Attributes:
-        num_workers: As the user said it.
-        in_order: Likewise.
-        concurrency: Of the operators that have one, by stage.
-        coroutines: The stages of those that await the user's functions.
-        processors: That this process may use.
-        caches: Whether shards are kept on disk.
-        is_local: Whether all shards are there anyway.
-        is_indexed: Whether lanes are equal, by an index.
-        has_ranks: Whether there are other ranks to be in step with.
-    """
-
-    num_workers: int
-    in_order: bool
-    concurrency: Mapping[str, int]
-    coroutines: Collection[str]
-    processors: int
-    caches: bool
-    is_local: bool
-    is_indexed: bool
-    has_ranks: bool
 
 
 @dataclass(frozen=True)
@@ -72,6 +56,9 @@ class Report:
             is filled), where bytes are waited for; ``"decode"``; an operator as it is called, such as
             ``"map(augment)"``; ``"collate"``; ``"transport"``; ``"lanes"``, of which one has more to do than
             the others; ``"ranks"``, another of which is slower; ``"start"``, before the first batch.
+            Of torch's kinds the dataset's own work, such as ``"Images.__getitem__"``; ``"sampler"``;
+            ``"workers"``, of which one has more to do than the others; ``"start"``, of workers, which took
+            most of the pass.
         wait_share: The part of the time from 0 to 1 that the consumer has waited since the first batch; of a
             pass of one batch at most, since its beginning.
         shares: What those who make batches did, by stage: parts of their time that add up to 1.
@@ -101,8 +88,8 @@ def judge(statistics: Statistics, setup: Setup) -> Report:
     lines = (
         f"{many}, {statistics.samples / max(statistics.elapsed_s, 1e-9):,.0f} samples/s; the consumer waits "
         f"{wait_share:.0%} of the time, after {start_s:.2f} s for the first batch",
-        f"{_told(limit, setup)}; making batches is {_listed(shares)}",
-        _advice(limit, statistics, setup),
+        f"{_told(limit, setup)}; making batches is {_listed(shares)}{_cpus(statistics, setup)}",
+        advise(limit, statistics, setup),
     )
     return Report(limit, wait_share, shares, lines)
 
@@ -117,17 +104,11 @@ _TOLD = {
     COLLATE: "collate_fn limits",
     "transport": "handing batches over limits",
     "lanes": "one worker limits, whose turn the others wait for",
+    "workers": "one worker limits, whose turn the others wait for",
+    "start": "starting the workers limits",
+    SAMPLER: "the sampler limits, which the loop asks itself",
+    PINNING: "copying batches to page-locked memory limits",
     "ranks": "another rank limits, with which this one is in step",
-}
-
-_ADVICE = {
-    "consumer": "nothing to change here: a faster loader would not help",
-    STORE: "raise num_workers if the link has more to give, keep shards nearer, or on disk with cache_dir=",
-    "server": "ask for more capacity, spread shards over prefixes, or run fewer ranks at a time",
-    "memory_limit": "raise memory_limit",
-    "cache": "nothing to change: the next epoch reads from disk",
-    "lanes": "make an index (python -m asyncloader.manifest): lanes are equal then; or pass in_order=False",
-    "ranks": "print the reports of the other ranks: the slowest tells why",
 }
 
 
@@ -164,16 +145,31 @@ def _shares(statistics: Statistics) -> dict[str, float]:
 
 
 def _limit(statistics: Statistics, setup: Setup, wait_share: float, shares: Mapping[str, float]) -> str:
+    if _is_starting(statistics, setup):
+        return "start"
     if wait_share < _WAITS_SHARE:
         return "consumer"
+    for stage, limit in ((SAMPLER, SAMPLER), (RECEIVING, "transport")):
+        if statistics.loop_stages_s.get(stage, 0.0) > _LOOPS_SHARE * statistics.wait_s:
+            return limit
     stage = next((stage for stage in shares if stage not in (RESTING, BATCHING)), COLLATE)
+    if setup.is_inline:
+        return stage
     if stage == STORE and (why := _limit_of_store(statistics, setup)) != STORE:
         return why
     if setup.in_order and _is_unbalanced(statistics):
-        return "lanes"
+        return "lanes" if setup.style == "stream" else "workers"
     if shares.get(RESTING, 0.0) > _RESTS_SHARE:
         return "ranks" if setup.has_ranks else "transport"
     return "transport" if stage == SENDING else stage
+
+
+def _is_starting(statistics: Statistics, setup: Setup) -> bool:
+    """Whether most of a pass was that workers of torch's kinds were started, which may be in each epoch."""
+    if setup.style == "stream" or not statistics.makers:
+        return False
+    first_s = min(maker.stages_s.get(STARTING, 0.0) for maker in statistics.makers)
+    return first_s > _STARTS_SHARE * statistics.elapsed_s
 
 
 def _limit_of_store(statistics: Statistics, setup: Setup) -> str:
@@ -187,45 +183,19 @@ def _limit_of_store(statistics: Statistics, setup: Setup) -> str:
 
 
 def _is_unbalanced(statistics: Statistics) -> bool:
-    resting = [
-        maker.stages_s.get(RESTING, 0.0) / max(sum(maker.stages_s.values()), 1e-9)
-        for maker in statistics.makers
-    ]
+    resting = [maker.stages_s.get(RESTING, 0.0) / max(_made_s(maker), 1e-9) for maker in statistics.makers]
     return max(resting) - min(resting) > _UNBALANCED_SHARE
 
 
-def _advice(limit: str, statistics: Statistics, setup: Setup) -> str:
-    if limit == STORE and setup.is_local:
-        return "read from a faster disk, or store the shards compressed"
-    if limit == "lanes" and setup.is_indexed:
-        return "shuffle, so that every lane has its part of the slow samples, or pass in_order=False"
-    if limit == "transport":
-        if statistics.size_bytes < _LARGE_BYTES * statistics.batches:
-            return "make batches larger: each costs some tenths of a millisecond, however small it is"
-        return "make batches smaller: leave out fields that nobody uses, take smaller dtypes"
-    return _ADVICE.get(limit) or _advice_on_work(limit, statistics, setup)
+def _made_s(maker: Maker) -> float:
+    """Its time since it has begun with the first batch."""
+    return sum(maker.stages_s.values()) - maker.stages_s.get(STARTING, 0.0)
 
 
-def _advice_on_work(stage: str, statistics: Statistics, setup: Setup) -> str:
-    """What to do about a stage that keeps processors busy, or threads waiting."""
-    concurrency = setup.concurrency.get(stage, 1)
-    if stage in setup.coroutines:
-        return f"raise concurrency from {concurrency}, or num_workers if its loop is busy"
-    if concurrency > 1:
-        all_calls = [maker.calls.get(stage, Calls(0.0, 0.0)) for maker in statistics.makers]
-        took_s, cpu_s = sum(each.took_s for each in all_calls), sum(each.cpu_s for each in all_calls)
-        made_s = sum(sum(maker.stages_s.values()) for maker in statistics.makers)
-        if cpu_s > _LOCKED_CPUS * made_s and took_s > _LOCKED_TIMES * cpu_s:
-            return f"its {concurrency} threads take turns with the interpreter's lock: {_more_workers(setup)}"
-        if cpu_s < _WAITING_CPUS * took_s:
-            return f"its calls mostly wait: raise concurrency from {concurrency}, if processors are idle"
-    advice = _more_workers(setup)
-    if stage in setup.concurrency and concurrency == 1:
-        advice += "; or raise concurrency, if it waits or releases the interpreter's lock"
-    return advice
-
-
-def _more_workers(setup: Setup) -> str:
-    if setup.num_workers < setup.processors > 1:
-        return f"try num_workers={setup.processors}, as there are {setup.processors} processors"
-    return "every processor has its process: take less work, or store what comes of it beforehand"
+def _cpus(statistics: Statistics, setup: Setup) -> str:
+    """How many processors the makers keep busy, if it is a good part of one."""
+    spent_s = sum(
+        maker.cpu_s + sum(calls.cpu_s for calls in maker.calls.values()) for maker in statistics.makers
+    )
+    busy = spent_s / max(statistics.elapsed_s, 1e-9)
+    return f", {busy:.1f} of {setup.processors} processors" if busy >= _TOLD_CPUS else ""

@@ -65,5 +65,8 @@ def _sum(values: Iterable[Any]) -> int:
     total = 0
     for value in values:
         kind = type(value)
-        total += _NUMBER_BYTES if kind is int or kind is float else _size(value)
+        if kind is int or kind is float:
+            total += _NUMBER_BYTES
+        else:
+            total += len(value) if kind is bytes or kind is str else _size(value)
     return total

@@ -51,12 +51,14 @@ class Maker:
             passed since the maker began and until it told of it, with a batch at most 0.1 s ago.
         calls: Of functions that run on threads of their own, by stage.
         wants_memory: Whether reading further ahead was held up by ``memory_limit`` when it told last.
+        cpu_s: Of the processor's time, by the maker's own thread; ``calls`` are not in it.
     """
 
     worker: int
     stages_s: Mapping[str, float]
     calls: Mapping[str, Calls] = field(default_factory=dict)
     wants_memory: bool = False
+    cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -89,6 +91,8 @@ class Statistics:
             made yet.
         undelivered_samples: In those batches.
         makers: Where the time went of those who make the batches, by the number of the worker.
+        loop_stages_s: Of torch's kinds with workers, seconds that the loop's process itself worked for the
+            batches, by stage: ``"sampler"`` draws indices, ``"receiving"`` unpacks what workers have sent.
     """
 
     state: State = "none"
@@ -109,6 +113,7 @@ class Statistics:
     undelivered_batches: int = 0
     undelivered_samples: int = 0
     makers: tuple[Maker, ...] = ()
+    loop_stages_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def wait_share(self) -> float:
@@ -193,4 +198,4 @@ class Receipt:
 
 def _maker(saved: Mapping[str, Any]) -> Maker:
     calls = {stage: Calls(**spent) for stage, spent in saved["calls"].items()}
-    return Maker(saved["worker"], dict(saved["stages_s"]), calls, saved["wants_memory"])
+    return Maker(saved["worker"], dict(saved["stages_s"]), calls, saved["wants_memory"], saved["cpu_s"])

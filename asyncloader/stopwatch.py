@@ -12,10 +12,23 @@ from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from time import perf_counter, thread_time
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
 
-__all__ = ["BATCHING", "COLLATE", "DECODE", "RESTING", "SENDING", "STARTING", "STORE", "Spent", "Stopwatch"]
+__all__ = [
+    "BATCHING",
+    "COLLATE",
+    "DECODE",
+    "PINNING",
+    "RECEIVING",
+    "RESTING",
+    "SAMPLER",
+    "SENDING",
+    "STARTING",
+    "STORE",
+    "Spent",
+    "Stopwatch",
+]
 
 T = TypeVar("T")
 
@@ -40,6 +53,15 @@ SENDING = "sending"
 RESTING = "resting"
 """Enough is made ahead: the consumer, or another worker, is waited for."""
 
+SAMPLER = "sampler"
+"""Of torch's kinds: the indices of a batch are drawn."""
+
+PINNING = "pinning"
+"""Of torch's kinds without workers: a batch is copied to page-locked memory."""
+
+RECEIVING = "receiving"
+"""Of torch's kinds with workers: the loop unpacks what they have sent."""
+
 # What was spent is told so rarely that telling it costs nothing.
 _TELL_S = 0.1
 
@@ -52,11 +74,15 @@ class Spent(NamedTuple):
         calls: Of functions that run on threads of their own, by stage: how long the calls took, all together,
             and how much of the processor's time.
         wants_memory: Whether reading further ahead was held up by the limit on memory.
+        cpu_s: Of the processor's time, by the thread; calls on threads of their own are not in it.
+        traced: When that was, in a pass that is traced; see ``trace.events.Traced``.
     """
 
     seconds: Mapping[str, float]
     calls: Mapping[str, tuple[float, float]]
     wants_memory: bool = False
+    cpu_s: float = 0.0
+    traced: Any = None
 
     def plus(self, more: Spent) -> Spent:
         """Together with what the same process has spent afterwards."""
@@ -66,20 +92,30 @@ class Spent(NamedTuple):
         calls = dict(self.calls)
         for stage, spent in more.calls.items():
             _add(calls, stage, spent)
-        return Spent(seconds, calls, more.wants_memory)
+        return Spent(seconds, calls, more.wants_memory, self.cpu_s + more.cpu_s)
 
 
 class Stopwatch:
-    """Divides one thread's time among the stages. Of that thread alone, but for ``call``."""
+    """Divides one thread's time among the stages. Of that thread alone, but for ``call``.
 
-    def __init__(self) -> None:
+    Args:
+        since_s: When the first stage began, by ``time.perf_counter()``; None for now.
+    """
+
+    def __init__(self, since_s: float | None = None) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._stage = STARTING
-        self._since_s = perf_counter()
+        self._since_s = perf_counter() if since_s is None else since_s
+        self._cpu_told_s = thread_time()
         self._told_s = -math.inf  # with the first batch, and from then on now and then
         self._helpers: WeakSet[Stopwatch] = WeakSet()  # each repetition of the data may have a new one
         self._calls: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()  # for calls
+
+    def begin(self, stage: str) -> None:
+        """The thread's work begins, with ``stage``: what it took of the processor before does not count."""
+        self.enter(stage)
+        self._cpu_told_s = thread_time()
 
     def enter(self, stage: str) -> str:
         """The thread is at ``stage`` from now on; gives the stage that it was at, to come back to."""
@@ -131,7 +167,13 @@ class Stopwatch:
         self._share_out(seconds)
         with self._lock:
             calls, self._calls = self._calls, {}
-        return Spent(dict(seconds), calls)
+        before_s, self._cpu_told_s = self._cpu_told_s, thread_time()
+        return Spent(dict(seconds), calls, cpu_s=self._cpu_told_s - before_s)
+
+    def forget(self) -> None:
+        """Nobody is to be told what was spent until now; with the next batch one is told again."""
+        self.news(at_once=True)
+        self._told_s = -math.inf
 
     def _share_out(self, seconds: dict[str, float]) -> None:
         """Tell the time in which this thread waited for its helpers as what these were at."""

@@ -38,6 +38,9 @@ from .plan.topology import Topology, World
 from .sizes import bytes_of
 from .sources.components import counted_names
 from .stopwatch import BATCHING, COLLATE, RESTING, Spent, Stopwatch
+from .stores.urls import redact
+from .trace.stopwatch import TracingStopwatch
+from .trace.traffic import TracedTraffic, Traffic
 from .types import Position
 
 __all__ = ["Collated", "Job", "Note", "Turns", "read_lanes"]
@@ -100,6 +103,7 @@ class Job:
         is_audited: Whether to tell of each batch where its samples came from.
         budget: How much may be skipped; None to raise every error.
         skipped_before: How much was before, by what a state says: pairs of a lane of the rank and a number.
+        is_traced: Whether to record when what happened.
     """
 
     recipe: Dataset
@@ -114,6 +118,7 @@ class Job:
     is_audited: bool = False
     budget: Skip | None = None
     skipped_before: tuple[tuple[int, int], ...] = ()
+    is_traced: bool = False
 
     @property
     def batches_ahead(self) -> int | None:
@@ -128,6 +133,10 @@ class Job:
             return 0
         samples = self.batching.samples_per_batch
         return 0 if samples is None else len(self.turns) * (self.ahead // samples)
+
+    def open_stopwatch(self) -> Stopwatch:
+        """Of a thread that reads some of these lanes."""
+        return TracingStopwatch() if self.is_traced else Stopwatch()
 
     def open_want(self) -> Want:
         """What a lane's stream is pulled for, batch by batch."""
@@ -214,6 +223,7 @@ def _lanes_of(job: Job, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, l
         shortfalls=[],
         columns=takes_columns(job.collate_fn),
         stopwatch=stopwatch,
+        traffic=_traffic_of(stopwatch),
     )
     return budget, [
         open_lane(
@@ -224,6 +234,12 @@ def _lanes_of(job: Job, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, l
         )
         for lane, row in job.turns
     ]
+
+
+def _traffic_of(stopwatch: Stopwatch) -> Traffic:
+    if isinstance(stopwatch, TracingStopwatch):
+        return TracedTraffic(stopwatch.recorder, redact)
+    return Traffic()
 
 
 def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
@@ -250,6 +266,8 @@ def _collate(job: Job, lane: Lane, tables: Tables | None, batch: Batch) -> tuple
     except Exception as error:
         note_batch(error, "collate_fn", trail, len(block))
         raise
+    if isinstance(lane.stopwatch, TracingStopwatch):
+        lane.stopwatch.made(collated)
     components = len(counted_names(job.recipe.source))
     counts = batch.count_components(components) if components else ()
     references = None if tables is None else tables.refer(batch.bases())

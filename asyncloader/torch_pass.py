@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-__all__ = ["Pass", "Transport"]
+__all__ = ["Pass", "Told", "Transport"]
 
 
 class Pass(Protocol):
@@ -41,6 +41,22 @@ class Pass(Protocol):
 
     def end(self) -> None: ...
 
+    def wait(self) -> None:
+        """The consumer waits for a batch."""
+        ...
+
+    def waited(self) -> None:
+        """It waits no more: a batch has come, or an error, or the end."""
+        ...
+
+    def draw(self) -> None:
+        """The sampler is asked."""
+        ...
+
+    def drew(self) -> None:
+        """It has answered."""
+        ...
+
     def defer(self) -> None:
         """What is delivered from now on counts with ``hand_over``."""
         ...
@@ -69,3 +85,40 @@ class Transport(Protocol):
     def close(self) -> None:
         """The workers have ended. Idempotent."""
         ...
+
+
+class Told:
+    """What both of torch's iterators have in common: the pass that they tell, and its seed."""
+
+    _told: Pass
+    _seed = 0
+
+    @property
+    def _base_seed(self) -> int:
+        return self._seed
+
+    @_base_seed.setter
+    def _base_seed(self, drawn: int) -> None:
+        self._seed = self._told.seed(drawn)  # torch draws it and seeds its workers with it in one go
+
+    def defer(self) -> None:
+        """Count a batch as delivered with ``hand_over`` only, for a loop that may not take it at once."""
+        self._told.defer()
+
+    def hand_over(self) -> None:
+        """The consumer has got what ``next`` returned."""
+        self._told.hand_over()
+
+    def __next__(self) -> Any:
+        self._told.wait()
+        try:
+            return super().__next__()  # type: ignore[misc]  # of torch's classes, which stand behind this
+        finally:
+            self._told.waited()
+
+    def _next_index(self) -> Any:
+        self._told.draw()
+        try:
+            return super()._next_index()  # type: ignore[misc]  # likewise
+        finally:
+            self._told.drew()

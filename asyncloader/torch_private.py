@@ -46,7 +46,7 @@ from torch.utils.data._utils.collate import (
 )
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
-from .torch_pass import Pass, Transport
+from .torch_pass import Pass, Told, Transport
 
 __all__ = [
     "ExceptionWrapper",
@@ -105,29 +105,6 @@ def frozen_worker_info(torchs: Any) -> Any:
 TorchWorkerInfo: Any = frozen_worker_info(_utils.worker.WorkerInfo)
 
 
-class _Told:
-    """What both of torch's iterators have in common: the pass that they tell, and its seed."""
-
-    _told: Pass
-    _seed = 0
-
-    @property
-    def _base_seed(self) -> int:
-        return self._seed
-
-    @_base_seed.setter
-    def _base_seed(self, drawn: int) -> None:
-        self._seed = self._told.seed(drawn)  # torch draws it and seeds its workers with it in one go
-
-    def defer(self) -> None:
-        """Count a batch as delivered with ``hand_over`` only, for a loop that may not take it at once."""
-        self._told.defer()
-
-    def hand_over(self) -> None:
-        """The consumer has got what ``next`` returned."""
-        self._told.hand_over()
-
-
 def forget_iterator(loader: Any) -> None:
     """Let ``loader`` go of the iterator that its persistent workers belong to: the next one is new."""
     if loader._iterator is not None:  # Lightning notes what is set, and sets it on the loader it makes anew
@@ -142,7 +119,7 @@ def attributes_at_rest(loader: Any) -> dict[str, Any]:
     return attributes
 
 
-class HereIterator(_Told, _SingleProcessDataLoaderIter):  # type: ignore[misc]  # a property of ours
+class HereIterator(Told, _SingleProcessDataLoaderIter):  # type: ignore[misc]  # a property of ours
     """torch's loop in this process.
 
     Args:
@@ -173,7 +150,7 @@ class HereIterator(_Told, _SingleProcessDataLoaderIter):  # type: ignore[misc]  
         """Nothing: it has no processes."""
 
 
-class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[misc]  # a property of ours
+class WorkersIterator(Told, _MultiProcessingDataLoaderIter):  # type: ignore[misc]  # a property of ours
     """torch's loop over worker processes, which end within about a second however it is left.
 
     Args:
@@ -216,6 +193,7 @@ class WorkersIterator(_Told, _MultiProcessingDataLoaderIter):  # type: ignore[mi
         else:
             self._told.begin()
         super()._reset(loader, first_iter)
+        self._told.waited()
         self._num_yielded = self._told.batches
 
     def _next_data(self) -> Any:

@@ -8,7 +8,7 @@ the last checkpoint: what was trained on after it is lost with the weights, and 
 dealt to four lanes, so that 1, 2 and 4 ranks can share them. In the end the audit, to which every rank of
 both runs has appended what it delivered, proves the epoch; so does
 
-    python -m asyncloader.audit /tmp/run/audit
+    asyncloader audit /tmp/run/audit
 """
 
 import argparse

@@ -41,8 +41,8 @@ SENTINEL = "SENTINEL"
 # with their queries, and moto's server logs the requests that it gets.
 _NOT_OURS = ("boto3", "botocore", "moto", "s3transfer", "urllib3", "werkzeug")
 
-# Programs that only users start, who may name presigned URLs on their command lines.
-_USERS_OWN = ("asyncloader.manifest", "asyncloader.cache")
+# The program that only users start, who may name presigned URLs on their command lines.
+_USERS_OWN = "asyncloader"
 
 _AROUND = 60
 
@@ -141,7 +141,7 @@ class Watch(logging.Handler):
 
     def _see_command(self, process: object, args: Any, *_: object, **__: object) -> None:
         words = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
-        if not set(_USERS_OWN).intersection(words):
+        if _USERS_OWN not in words:
             self.look("a command line", f"{words}")
 
     def _see_output(self, done: object, args: object, status: int, *printed: str | bytes | None) -> None:

@@ -221,7 +221,7 @@ def test_a_tilde_in_the_name_of_a_manifest_or_a_cache_is_the_home(
 
 def test_a_named_manifest_must_be_there_and_know_every_shard(tmp_path: Path) -> None:
     paths = write(tmp_path)
-    with pytest.raises(ValueError, match=r"there is no manifest .*python -m asyncloader.manifest"):
+    with pytest.raises(ValueError, match=r"there is no manifest .*asyncloader index"):
         catalog(paths, manifest=tmp_path / "none.json")
     entries = json.loads((tmp_path / "manifest.json").read_text())
     del entries["shards"][1]

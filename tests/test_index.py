@@ -187,8 +187,8 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     index, partial = tmp_path / "index.json", tmp_path / ".index.json.partial"
 
     def run(url: str) -> subprocess.Popen[bytes]:
-        arguments = [sys.executable, "-m", "asyncloader.manifest", url, "-o", str(index), "-j", "1"]
-        return subprocess.Popen(arguments, env=subprocess_environment(), stderr=subprocess.DEVNULL)
+        arguments = [sys.executable, "-m", "asyncloader", "index", url, "-o", str(index), "-j", "1"]
+        return subprocess.Popen(arguments, env=subprocess_environment(), stdout=subprocess.DEVNULL)
 
     with testing.serve(shards, latency_s=0.1) as server:
         urls = f"{server.url}/s-{{0..11}}.jsonl"

@@ -23,17 +23,21 @@ ROOMS = [
     {"blocks", "stopwatch"},  # runs of samples, as rows or columns; where the time goes
     # Small things that know nobody else: values, and what lies in memory and on disk.
     {"quantity", "sizes", "statistics", "texts", "tracebacks"},
-    {"counting", "report"},  # a pass's counts, which statistics are a copy of; the verdict on these
+    {"advice", "counting"},  # what to change; a pass's counts, which statistics are a copy of
+    {"report"},  # the verdict on a pass
     {"progress"},  # bars
+    {"previews"},  # what a value is, in a line
     {"dense", "descriptors", "digest", "draft", "lent_memory", "memory", "tensors", "torch_pass"},
     {"torch_private", "by_value"},
+    {"trace"},  # what a pass was at, moment by moment
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "collate", "seeding"},  # bytes; samples; batches
     {"shard_names"},  # what names tell of formats, and what to write where they tell none
     {"shard_search"},  # names checked, expanded and looked up
-    {"manifest"},  # what shards should be, in a file beside them
+    {"manifest", "shard_listing"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
+    {"simulate"},  # a pass as it would go, without a byte moved
     {"audit"},  # what was delivered, on disk, and the proof of it
     {"catalog"},  # which shards a recipe is of
     {"ops"},  # one transformation of a lane's stream a file
@@ -45,13 +49,15 @@ ROOMS = [
     {"kinds"},  # streams, and the datasets that torch's own loop reads, behind one protocol
     {"interop"},  # what Lightning and accelerate probe a loader for
     {"loader"},  # the facade
-    {"__main__"},  # the package as a program: the commands there are
+    {"bench"},  # how fast a loader is
+    {"cli"},  # the command line, a command a file
+    {"__main__"},  # the package as a program
 ]
 #: The checking tools share nothing with what they check, and nothing of the library needs them.
 APART = {"testing"}
 
 #: Rooms without ``async``, clock and I/O, so that their rules can be tested as functions.
-PURE = {"errors", "types", "sizes", "quantity", "digest", "blocks", "plan", "formats", "collate"}
+PURE = {"errors", "types", "sizes", "quantity", "digest", "blocks", "plan", "formats", "collate", "simulate"}
 
 
 def level_of(room: str) -> int:

@@ -424,10 +424,9 @@ def test_an_epoch_is_told_to_the_sampler() -> None:
     assert orders[0] == orders[2] != orders[1]
 
 
-def test_what_is_not_counted_is_not_there() -> None:
-    assert not hasattr(al.DataLoader(range(8)), "statistics")
-    with pytest.raises(AttributeError, match="statistics are counted for streams only"):
-        _ = al.DataLoader(range(8)).statistics
+def test_a_receipt_is_of_streams() -> None:
+    with pytest.raises(AttributeError, match="a receipt is given for streams only"):
+        al.DataLoader(range(8)).receipt()
 
 
 # --- shown ---

@@ -25,6 +25,7 @@ from asyncloader.manifest.check import ShardCheck
 from asyncloader.manifest.entries import Expected, Manifest, format_manifest, is_manifest, parse_manifest
 from asyncloader.manifest.folder import update_manifest
 from asyncloader.manifest.lookup import Entries, expectations, find_local_manifests
+from asyncloader.stores.buffers import Buffers
 from asyncloader.stores.reading.chunks import ShardChunks
 from asyncloader.stores.reading.lookahead import Shard
 
@@ -159,7 +160,7 @@ def test_a_url_as_a_name_is_found_wherever_the_manifest_is() -> None:
     ],
 )
 def test_a_shard_that_the_named_manifest_does_not_know_is_refused(url: str, manifest: str) -> None:
-    with pytest.raises(ValueError, match=r"has no entry for 1 of 1 shards; the first is .*python -m"):
+    with pytest.raises(ValueError, match=r"has no entry for 1 of 1 shards; the first is .*asyncloader index"):
         expectations([url], Entries(manifest, document()))
 
 
@@ -203,9 +204,7 @@ def test_a_manifest_of_ours_that_is_broken_is_no_foreign_file(tmp_path: Path) ->
 @pytest.mark.parametrize("content", [b"", b"\n", b"{", b"\0" * 5000, b"<html>", b"\xff\xfe"])
 def test_a_found_manifest_that_is_nobodys_is_warned_of(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_bytes(content)
-    with pytest.warns(
-        RuntimeWarning, match=rf"{tmp_path}/manifest\.json is .* python -m asyncloader\.manifest"
-    ):
+    with pytest.warns(RuntimeWarning, match=rf"{tmp_path}/manifest\.json is .* asyncloader index"):
         assert find_local_manifests([f"{tmp_path}/a.tar"]) == ()
 
 
@@ -231,7 +230,7 @@ def check_reading(
     start: int = 0,
 ) -> None:
     """Pass ``CONTENT`` from ``start`` on through a check of its bytes."""
-    chunks = ShardChunks(Shard("s.tar", total=total, digests=digests or {}), 1 << 20, bool)
+    chunks = ShardChunks(Shard("s.tar", total=total, digests=digests or {}), 1 << 20, Buffers(), bool)
     for at in range(start, len(CONTENT), 7):
         chunks.send(memoryview(CONTENT)[at : at + 7], 7)
     chunks.finish()
@@ -277,7 +276,7 @@ def test_the_entry_is_verified_even_if_the_stores_digest_would_be_cheaper() -> N
 
 
 def test_a_manifest_and_a_store_that_disagree_are_told_before_the_first_byte() -> None:
-    chunks = ShardChunks(Shard("s.tar", total=len(CONTENT), digests={"sha256": OTHER}), 1, bool)
+    chunks = ShardChunks(Shard("s.tar", total=len(CONTENT), digests={"sha256": OTHER}), 1, Buffers(), bool)
     chunks.send(CONTENT)
     with pytest.raises(al.StoreError, match=rf"manifest promises the sha256 .* the store {OTHER.hex()}"):
         next(ShardCheck("s.tar", SOUND, {}).watch(chunks))
@@ -391,19 +390,23 @@ def write_shards(folder: Path, suffix: str = "tar.gz") -> list[Path]:
     return [Path(shard.path) for shard in writer.shards]
 
 
-def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return python("-m", "asyncloader.manifest", *arguments)
+def index(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return python("-m", "asyncloader", "index", *arguments)
+
+
+def verify(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return python("-m", "asyncloader", "verify", *arguments)
 
 
 def test_the_command_makes_the_manifest_that_the_writer_made(tmp_path: Path) -> None:
     write_shards(tmp_path)
     written = (tmp_path / "manifest.json").read_bytes()
     (tmp_path / "manifest.json").unlink()
-    ran = command(tmp_path / "s-*.tar.gz")
+    ran = index(tmp_path / "s-*.tar.gz")
     assert ran.returncode == 0, ran.stderr
-    assert "s-2.tar.gz: 5 samples" in ran.stderr and not ran.stdout
+    assert "s-2.tar.gz: 5 samples" in ran.stdout and not ran.stderr
     assert (tmp_path / "manifest.json").read_bytes() == written
-    assert command("--check", tmp_path / "s-{0..2}.tar.gz").returncode == 0
+    assert verify(tmp_path / "s-{0..2}.tar.gz").returncode == 0
 
 
 def test_the_command_reads_shards_of_a_server(tmp_path: Path) -> None:
@@ -411,15 +414,15 @@ def test_the_command_reads_shards_of_a_server(tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", "tar")
     with testing.serve(tmp_path / "shards") as server:
         urls = f"{server.url}/s-{{0..2}}.tar?signature=SENTINEL"
-        assert command(urls).returncode == 2, "a place for the manifest must be named"
-        made = command(urls, "-o", tmp_path / "made.json")
+        assert index(urls).returncode == 2, "a place for the manifest must be named"
+        made = index(urls, "-o", tmp_path / "made.json")
         assert made.returncode == 0, made.stderr
         checked = [
-            command("--check", urls, "-o", manifest)
+            verify(urls, "-m", manifest)
             for manifest in (tmp_path / "made.json", f"{server.url}/manifest.json?signature=SENTINEL")
         ]
     assert [ran.returncode for ran in checked] == [0, 0], checked
-    assert "SENTINEL" not in "".join(ran.stderr for ran in (made, *checked))
+    assert "SENTINEL" not in "".join(ran.stdout + ran.stderr for ran in (made, *checked))
     names = parse_manifest((tmp_path / "made.json").read_bytes()).shards
     assert list(names) == [f"{server.url}/s-{number}.tar" for number in range(3)]
     assert list(names.values()) == list(entries_of(tmp_path / "shards").values())
@@ -438,10 +441,10 @@ def test_the_command_reads_the_shards_below_a_prefix(tmp_path: Path, monkeypatch
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.access_key_id)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.secret_access_key)
         monkeypatch.setenv("AWS_REGION", s3.region)
-        made = command("s3://corpus/train/", "-o", tmp_path / "made.json")
+        made = index("s3://corpus/train/", "-o", tmp_path / "made.json")
         assert made.returncode == 0, made.stderr
-        checked = command("--check", "s3://corpus/*/s-?.tar", "-o", "s3://corpus/train/manifest.json")
-        missing = command("s3://corpus/elsewhere/", "-o", tmp_path / "none.json")
+        checked = verify("s3://corpus/*/s-?.tar", "-m", "s3://corpus/train/manifest.json")
+        missing = index("s3://corpus/elsewhere/", "-o", tmp_path / "none.json")
     assert checked.returncode == 0, checked.stderr
     names = parse_manifest((tmp_path / "made.json").read_bytes()).shards
     assert list(names) == [f"s3://corpus/train/s-{number}.tar" for number in range(3)]
@@ -453,10 +456,10 @@ def test_a_bad_shard_fails_the_command_and_nothing_is_written(tmp_path: Path) ->
     shards = write_shards(tmp_path)
     (tmp_path / "manifest.json").unlink()
     shards[1].write_bytes(shards[1].read_bytes()[:-20])
-    ran = command(*shards, tmp_path / "missing.tar")
+    ran = index(*shards, tmp_path / "missing.tar")
     assert ran.returncode == 1
-    assert f"BAD {shards[1]}: gzip: truncated" in ran.stderr and "BAD" in ran.stderr.splitlines()[3]
-    assert "2 of 4 shards are bad; no manifest was written" in ran.stderr
+    assert f"BAD {shards[1]}: gzip: truncated" in ran.stdout and "BAD" in ran.stdout.splitlines()[3]
+    assert "2 of 4 shards bad; no manifest was written" in ran.stdout
     assert not (tmp_path / "manifest.json").exists()
 
 
@@ -467,14 +470,14 @@ def test_a_check_lists_everything_that_is_wrong(tmp_path: Path) -> None:
     shards[0].write_bytes(flipped)
     shards[2].write_bytes(shards[1].read_bytes())
     (tmp_path / "new.tar").write_bytes(shards[1].read_bytes())
-    ran = command("--check", *shards, tmp_path / "new.tar")
+    ran = verify(*shards, tmp_path / "new.tar")
     assert ran.returncode == 1
-    first, second, third, fourth, last = ran.stderr.splitlines()
+    first, second, third, fourth, last = ran.stdout.splitlines()
     assert f"BAD {shards[0]}: crc32c: expected" in first and "; sha256: expected" in first
     assert "as the manifest says" in second
     assert "samples: expected 5, found 10" in third and "size_bytes" in third
     assert fourth.endswith("new.tar: no entry in the manifest")
-    assert last == "3 of 4 shards are bad"
+    assert last == "3 of 4 shards bad"
 
 
 @pytest.mark.parametrize(
@@ -491,5 +494,5 @@ def test_a_check_lists_everything_that_is_wrong(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_calls_of_the_command_are_refused(arguments: list[str], message: str) -> None:
-    ran = command(*arguments)
+    ran = index(*arguments)
     assert ran.returncode == 2 and message in ran.stderr

@@ -131,10 +131,10 @@ def test_an_object_that_is_gone_from_a_prefix_or_glob_is_missed(tmp_path: Path) 
 def test_a_check_names_what_is_missing(tmp_path: Path) -> None:
     shards = write(tmp_path)
     shards[2].unlink()
-    ran = python("-m", "asyncloader.manifest", "--check", f"{tmp_path}/*.tar", f"{tmp_path}/")
+    ran = python("-m", "asyncloader", "verify", f"{tmp_path}/*.tar", f"{tmp_path}/")
     assert ran.returncode == 1
-    assert ran.stderr.count(f"BAD {shards[2]}: missing, and listed in the manifest") == 1
-    assert ran.stderr.splitlines()[-1] == "1 of 7 shards are bad"
-    assert python("-m", "asyncloader.manifest", "--check", f"{tmp_path}/s-{{0..1}}.tar").returncode == 0
-    assert python("-m", "asyncloader.manifest", f"{tmp_path}/*.tar").returncode == 0
-    assert python("-m", "asyncloader.manifest", "--check", f"{tmp_path}/").returncode == 0
+    assert ran.stdout.count(f"BAD {shards[2]}: missing, and listed in the manifest") == 1
+    assert ran.stdout.splitlines()[-1] == "1 of 7 shards bad"
+    assert python("-m", "asyncloader", "verify", f"{tmp_path}/s-{{0..1}}.tar").returncode == 0
+    assert python("-m", "asyncloader", "index", f"{tmp_path}/*.tar").returncode == 0
+    assert python("-m", "asyncloader", "verify", f"{tmp_path}/").returncode == 0

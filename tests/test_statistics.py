@@ -45,6 +45,7 @@ def test_they_are_json_and_come_back_from_it() -> None:
         "stages_s": {"map(f)": 2.0},
         "calls": {"map(f)": {"took_s": 4.0, "cpu_s": 1.0}},
         "wants_memory": False,
+        "cpu_s": 0.0,
     }
     assert Statistics.from_dict(saved) == FULL
     assert Statistics.from_dict({"batches": 3, "what_came_later": 1}) == Statistics(batches=3)

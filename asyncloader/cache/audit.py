@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from .folder.checksums import Check
-from .folder.layout import ROOT, SHARDS, Folder, Found
+from .folder.layout import ROOT, SHARDS, Found
+from .upkeep import open_cache
 
 __all__ = ["Audit", "audit", "verify_cache"]
 
@@ -16,7 +16,7 @@ def verify_cache(cache_dir: str | os.PathLike[str]) -> list[str]:
     """Read every shard of a disk cache and compare it with its digest; move the bad ones aside.
 
     Nothing has to stop for it, and nothing is made by it. What it moves aside is downloaded again when it is
-    needed. The program ``python -m asyncloader.cache DIR`` does the same, and tells how much is there.
+    needed. ``asyncloader cache verify DIR`` does the same, and tells how much is there.
 
     Args:
         cache_dir: As given to ``from_urls``.
@@ -43,16 +43,8 @@ class Audit:
 
 def audit(cache_dir: str | os.PathLike[str]) -> Audit:
     """As ``verify_cache``, and counts what is there."""
-    parent = Path(cache_dir).absolute()
-    if not parent.is_dir():
-        raise FileNotFoundError(f"there is no folder {str(parent)!r}")
-    if not os.path.lexists(parent / ROOT):
-        raise FileNotFoundError(
-            f"there is no cache in {str(parent)!r}: a cache_dir, once it is used, has a folder {ROOT!r} in it"
-        )
-    folder = Folder(str(parent))
     verified = Audit()
-    try:
+    with open_cache(cache_dir) as folder:
         for below in sorted(folder.names(SHARDS)):
             for name in sorted(folder.names(f"{SHARDS}/{below}")):
                 path = f"{SHARDS}/{below}/{name}"
@@ -63,8 +55,6 @@ def audit(cache_dir: str | os.PathLike[str]) -> Audit:
                     verified.sound_bytes += size
                 elif (bad := folder.quarantine(path)) is not None:
                     verified.bad.append(f"{ROOT}/{bad}")
-    finally:
-        folder.close()
     return verified
 
 

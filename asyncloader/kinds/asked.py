@@ -17,9 +17,11 @@ from ..report import Setup
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
 from ..stores.urls import scheme_of
+from ..torch_kind.adapt import is_async, is_iterable
+from ..torch_kind.tally import stage_of
 from .kind import Loader
 
-__all__ = ["batching_of", "budget_of", "memory_of", "restarts_of", "setup_of"]
+__all__ = ["batching_of", "budget_of", "memory_of", "restarts_of", "setup_of", "setup_of_torch"]
 
 # As many as accidents explain. Workers that die again and again have a reason, such as too little memory.
 _RESTARTS = 3
@@ -64,9 +66,31 @@ def setup_of(loader: Loader[Any], recipe: Dataset, world: World) -> Setup:
         in_order=loader.in_order,
         concurrency={shown(op): op.concurrency for op in recipe.all_ops if hasattr(op, "concurrency")},
         coroutines=[shown(op) for op in recipe.all_ops if isinstance(op, AsyncMap)],
-        processors=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        processors=_processors(),
         caches=any(source.access.cache is not None for source in shards),
         is_local=all(scheme_of(url).is_local for source in shards for url in source.urls[:1]),
         is_indexed=bool(shards) and all(source.is_indexed for source in shards),
         has_ranks=world.size > 1,
     )
+
+
+def setup_of_torch(loader: Loader[Any], dataset: Any) -> Setup:
+    """Likewise, of a dataset that torch's loop reads."""
+    return Setup(
+        num_workers=loader.num_workers,
+        in_order=loader.in_order,
+        concurrency={},
+        coroutines=[stage_of(dataset)] if is_async(dataset) else [],
+        processors=_processors(),
+        caches=False,
+        is_local=True,
+        is_indexed=False,
+        has_ranks=False,
+        style="iterable" if is_iterable(dataset) else "map",
+        keeps_workers=loader.persistent_workers or not loader.num_workers,
+    )
+
+
+def _processors() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

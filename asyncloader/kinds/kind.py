@@ -39,6 +39,7 @@ class Loader(torch.utils.data.DataLoader[T]):
     snapshot_every_n_steps: int
     audit: str | os.PathLike[str] | None
     on_error: str | Skip
+    trace: str | os.PathLike[str] | None
 
     @property
     def use_stateful_dataloader(self) -> bool:

@@ -47,6 +47,7 @@ from .auditing import open_recording
 from .kind import Loader
 from .lengths import Lengths, if_empty_of, receipt_of
 from .passes import Passes
+from .tracing import Traces
 
 __all__ = ["StreamKind", "Streamed"]
 
@@ -74,6 +75,7 @@ class StreamKind:
         self._recipe = dataset if isinstance(dataset, Dataset) else from_iterable(dataset)
         #: Held here, so that it serves all epochs.
         self._forkserver: ForkServer | None = None
+        self._traces = Traces()
 
     # --- constructing ---
 
@@ -122,14 +124,8 @@ class StreamKind:
         self._check_world(loader)
         cursor, limit = self._passes.begin(self._lengths(loader).batches), memory_of(loader)
         job = self._job(loader, cursor, limit)
-        counters = Counters(
-            passes=self._passes.begun + 1,
-            epoch=cursor.epoch,
-            components=counted_names(self._recipe.source),
-            bar=self._bar(loader, cursor) if loader.progress else None,
-        )
         with ExitStack() as stack, ExitStack() as undo:
-            stack.callback(counters.end)
+            counters = self._open_counters(loader, cursor, stack)
             recording = self._recording(loader, cursor, undo)  # before a byte of any shard is read
             lanes = self._open_lanes(loader, job, counters, stack)
             source = keep_in_step(
@@ -210,9 +206,15 @@ class StreamKind:
         self._forkserver = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_passes": copy.copy(self._passes), "_forkserver": None}
+        return {**self.__dict__, "_passes": copy.copy(self._passes), "_forkserver": None, "_traces": Traces()}
 
     # --- the parts ---
+
+    def _open_counters(self, loader: Loader[Any], cursor: Cursor, stack: ExitStack) -> Counters:
+        options: dict[str, Any] = {"passes": self._passes.begun + 1, "epoch": cursor.epoch}
+        options["components"] = counted_names(self._recipe.source)
+        options["bar"] = self._bar(loader, cursor) if loader.progress else None
+        return self._traces.open_counters(loader, self._world, self._setup(loader), options, stack)
 
     def _open_lanes(
         self, loader: Loader[Any], job: Job, counters: Counters, stack: ExitStack
@@ -248,6 +250,7 @@ class StreamKind:
             ahead=None if loader.ahead is None else loader.ahead // max(len(turns), 1),
             is_audited=loader.audit is not None,
             budget=budget_of(loader),
+            is_traced=loader.trace is not None,
             skipped_before=tuple((lane, skipped_in(row.position)) for lane, row in cursor.rows.items()),
         )
 

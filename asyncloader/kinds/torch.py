@@ -13,18 +13,20 @@ from typing import Any
 import torch.utils.data
 
 from ..plan.topology import World, process_group, resolve_world
-from ..report import Report
+from ..report import Report, judge
 from ..statistics import Receipt, Statistics
 from ..torch_kind.adapt import for_torch
 from ..torch_kind.iterate import close_torch_iterator
 from ..torch_kind.resuming import Standing
 from ..torch_kind.unsplit import UnsplitNotice
 from ..torch_private import forget_iterator
+from .asked import setup_of_torch
 from .kind import Loader
 
 __all__ = ["TorchKind"]
 
-_STREAM_OPTIONS = ("ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven")
+_STREAM_OPTIONS = ["ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress"]
+_STREAM_OPTIONS += ["trace", "uneven"]
 
 
 class TorchKind:
@@ -83,19 +85,16 @@ class TorchKind:
                 told(epoch)
 
     def statistics(self) -> Statistics:
-        raise self._uncounted("statistics are counted")
+        return self._standing.statistics()
 
     def receipt(self, loader: Loader[Any]) -> Receipt:
-        raise self._uncounted("a receipt is given")
-
-    def report(self, loader: Loader[Any]) -> Report:
-        raise self._uncounted("a report is given")
-
-    def _uncounted(self, what: str) -> AttributeError:
-        return AttributeError(
-            f"{what} for streams only (from_urls, from_iterable, AsyncIterableDataset), "
+        raise AttributeError(
+            "a receipt is given for streams only (from_urls, from_iterable, AsyncIterableDataset), "
             f"but the dataset is a {type(self._dataset).__name__}"
         )
+
+    def report(self, loader: Loader[Any]) -> Report:
+        return judge(self.statistics(), setup_of_torch(loader, self._dataset))
 
     def state_dict(self, loader: Loader[Any]) -> dict[str, Any]:
         return self._standing.save(loader, self._world)

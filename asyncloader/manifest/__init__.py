@@ -1,4 +1,4 @@
 """What a folder's shards should be: length, digests and number of samples, in a file beside them.
 
-``python -m asyncloader.manifest`` makes that file for existing shards, and checks them against it.
+``asyncloader index`` makes that file for existing shards, ``asyncloader verify`` checks them against it.
 """

@@ -14,10 +14,7 @@ from .entries import Expected
 
 __all__ = ["ShardCheck"]
 
-_ADVICE = (
-    "restore the shard, or, if it was replaced on purpose, make its entry anew with "
-    "python -m asyncloader.manifest"
-)
+_ADVICE = "restore the shard, or, if it was replaced on purpose, make its entry anew with asyncloader index"
 
 
 class ShardCheck:

@@ -136,7 +136,7 @@ def expectations(urls: Sequence[str], entries: Entries) -> Expectations:
         first = urls[int(np.flatnonzero(found.known == 0)[0])]
         raise ValueError(
             f"the manifest {redact(entries.url)} has no entry for {missing} of {len(urls)} "
-            f"shards; the first is {redact(first)}. Add them with python -m asyncloader.manifest, or name "
+            f"shards; the first is {redact(first)}. Add them with asyncloader index, or name "
             "the manifest that is theirs"
         )
     return found
@@ -155,7 +155,7 @@ def check_complete(entries: Entries, match: Match, is_shard: Callable[[str], boo
     raise StoreError(
         f"{redact(match.pattern)} lacks {len(missing)} of the shards that the manifest {redact(entries.url)} "
         f"lists: {named}. Restore them, or, if they were removed on purpose, delete the manifest and make it "
-        "anew with python -m asyncloader.manifest; to read a part of them, name it by braces or in a list",
+        "anew with asyncloader index; to read a part of them, name it by braces or in a list",
         shard=missing[0],
     )
 
@@ -251,7 +251,7 @@ def is_found_manifest(place: str, file: BinaryIO) -> bool:
     if is_broken(beginning):
         warnings.warn(
             f"{redact(place)} is {'no JSON' if beginning else 'empty'}, so the shards beside it are read "
-            "unchecked; delete it, and python -m asyncloader.manifest makes it anew",
+            "unchecked; delete it, and asyncloader index makes it anew",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -15,6 +15,7 @@ from ..counting import NetworkCounts
 from ..plan.counts import Counter, Deal
 from ..plan.topology import Topology
 from ..stopwatch import Stopwatch
+from ..trace.traffic import Traffic
 from ..types import Position
 from .left_out import LeavesOut
 from .shortfalls import Shortfall
@@ -134,6 +135,7 @@ class Lane:
         skips: Counts what is skipped; None where every error is raised.
         stopwatch: Divides the time of the thread that pulls the stream.
         leaves_out: Told of what operators leave out; None where nobody audits it.
+        traffic: Told of what is asked of stores.
     """
 
     topology: Topology
@@ -152,6 +154,7 @@ class Lane:
     skips: Skips | None = field(default=None, compare=False)
     stopwatch: Stopwatch = field(default_factory=Stopwatch, compare=False)
     leaves_out: LeavesOut | None = field(default=None, compare=False)
+    traffic: Traffic = field(default_factory=Traffic, compare=False)
 
     def leave_out(self, by: str, block: Block, indices: Indices) -> None:
         """These samples of a block go no further: to be said where ``leaves_out`` is there."""

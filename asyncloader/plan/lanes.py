@@ -68,7 +68,7 @@ def check_ranks(count: int, world: World, of: str = "shards") -> None:
     """
     if count >= world.size or world.size == 1:
         return
-    by_index = ", or have ranks share shards by an index: python -m asyncloader.manifest makes it"
+    by_index = ", or have ranks share shards by an index: asyncloader index makes it"
     raise ValueError(
         f"{count} {of} cannot be split over {world.size} ranks: {world.size - count} of them would get "
         f"nothing and wait for ever in the first collective call. Write at least {world.size} {of}, use at "

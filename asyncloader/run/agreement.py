@@ -142,7 +142,7 @@ class Agreement:
                 raise RanksError(
                     f"this rank {'has a batch' if has_batch else 'has no batch'} for step {self.steps} and "
                     f"{'others have none' if has_batch else 'others have one'}. Deal lanes equally by an "
-                    'index (python -m asyncloader.manifest), or say uneven="stop" or "pad"',
+                    'index (asyncloader index), or say uneven="stop" or "pad"',
                     rank=self._rank,
                     step=self.steps,
                 )

@@ -117,7 +117,7 @@ class InStep:
                 f"rank {rank} was stopped after {self._settled.agreement.steps} batches of this pass, with "
                 f"others that had no more; {len(ready)} batches of {counters.undelivered_samples} samples "
                 "were ready, and these and what it had left of the epoch were not delivered. Lanes are equal "
-                'with an index (python -m asyncloader.manifest); uneven="pad" goes on with empty batches',
+                'with an index (asyncloader index); uneven="pad" goes on with empty batches',
                 stacklevel=users_level(),
             )
 

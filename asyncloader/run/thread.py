@@ -15,8 +15,8 @@ from ..audit.rows import LeftSamples
 from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..plan.memory import BATCHES_AHEAD
-from ..stopwatch import Stopwatch
 from ..stream import Job, Note, read_lanes
+from ..trace.counters import tell_rest
 from .intake import Intake
 
 __all__ = ["LanesInThread", "stream_in_thread"]
@@ -34,13 +34,15 @@ def stream_in_thread(job: Job, batch_bytes: int, counters: Counters, stack: Exit
     keep_freed_pages()
     if job.recipe.runs_on_threads:
         share_arenas()
+    stopwatch = job.open_stopwatch()
+    stack.callback(tell_rest, stopwatch, counters)  # when all has ended
     engine = stack.enter_context(Engine())
     asks = None if job.batches_ahead is None else Asks(job.batches_ahead)
 
     def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
         # At most so many batches, at most so many bytes, whichever comes first.
         least = batch_bytes // BATCHES_AHEAD
-        with closing(read_lanes(job, engine, Stopwatch())) as items:
+        with closing(read_lanes(job, engine, stopwatch)) as items:
             while _is_asked(asks) and (made := list(islice(items, 1))):
                 size_bytes = max(made[0][1].size_bytes, least)
                 yield made.pop(), size_bytes  # nothing here holds it while it waits

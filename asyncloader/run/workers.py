@@ -161,7 +161,7 @@ class _WorkerJob:
 
     def __call__(self, shared: tuple[Job, WorkerSetting]) -> Iterator[tuple[Any, Note]]:
         job, setting = shared
-        engine, stopwatch = Engine(), Stopwatch()
+        engine, stopwatch = Engine(), job.open_stopwatch()
         batches = _worker_batches(replace(job, turns=self.turns), self.worker, setting, engine, stopwatch)
         if job.recipe.has_context:
             return _Interruptible(batches, stopwatch, engine.stop)

@@ -123,6 +123,7 @@ class Shards:
             (self._wanted(shard, cut, stores) for _, shard, cut in cuts()),
             lane.budget.claim(lane.topology.lane),
             out,
+            lane.traffic,
         )
         lane.engine.submit(work, out)
         # Rows are made with the lock held, so that who wants those would only take turns with the decoder.
@@ -166,7 +167,7 @@ class Shards:
         if missing := len(self.urls) - self.checks.count_of(Known.SAMPLES):
             raise UnknownCount(
                 f"no manifest says how many samples are in {missing} of the {len(self.urls)} shards; "
-                "ShardWriter writes one, and python -m asyncloader.manifest makes it of shards that exist"
+                "ShardWriter writes one, and asyncloader index makes it of shards that exist"
             )
         return self._dealing.count_lanes(deal, self.checks.samples)
 
@@ -225,7 +226,7 @@ class Shards:
 
     def _open_stores(self, lane: Lane) -> Stores | CachedStores:
         engine = lane.engine
-        stores = Stores(engine.resources, self.access, lane.network)
+        stores = Stores(engine.resources, self.access, lane.network, lane.traffic)
         if self.access.cache is None:
             return stores
         return CachedStores(

@@ -24,9 +24,6 @@ __all__ = ["BUFFER_BYTES", "Buffers"]
 #: many, 1 GB of tar from a server on loopback took a fifth more of the processor's time.
 BUFFER_BYTES = 2 << 20
 
-# Less is had from the allocator: the rest of a buffer would lie idle.
-_LEAST_BYTES = BUFFER_BYTES // 2
-
 # As many as come free before others are asked for, where what was read is decoded in one go.
 _MOST_FREE = 8
 
@@ -39,12 +36,17 @@ class _Loan(weakref.ref[Any]):
 
 
 class Buffers:
-    """Lends buffers of ``BUFFER_BYTES``; for one thread, though loans may end in any."""
+    """Lends buffers, to one thread, though loans may end in any.
 
-    def __init__(self) -> None:
+    Args:
+        each_bytes: How long they are.
+    """
+
+    def __init__(self, each_bytes: int = BUFFER_BYTES) -> None:
+        self._each_bytes = each_bytes
         self._free: list[NDArray[np.uint8]] = []
         self._loans: dict[int, _Loan] = {}
-        self._lease_type = ctypes.c_ubyte * BUFFER_BYTES
+        self._lease_type = ctypes.c_ubyte * each_bytes
         self._on_end = partial(_take_back, self._free, self._loans)
 
     def take(self, size_bytes: int) -> memoryview:
@@ -53,9 +55,10 @@ class Buffers:
         Args:
             size_bytes: How much is of use.
         """
-        if size_bytes < _LEAST_BYTES:
+        # Less is had from the allocator: the rest of a buffer would lie idle.
+        if size_bytes < self._each_bytes // 2:
             return np.empty(size_bytes, np.uint8).data
-        memory = self._free.pop() if self._free else np.empty(BUFFER_BYTES, np.uint8)
+        memory = self._free.pop() if self._free else np.empty(self._each_bytes, np.uint8)
         # Made for this loan alone. NumPy lets a view skip the arrays that it was cut from, but never the
         # owner of the memory: so that is what is watched.
         lease = self._lease_type.from_buffer(memory.data)

@@ -1,4 +1,7 @@
-"""Local files. What is not in the page cache is read on threads: a slow disk must not hold up the loop."""
+"""Local files. What is not in the page cache is read on threads: a slow disk must not hold up the loop.
+
+What is there may be read by whoever decodes it: see ``FileSpan``.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ import os
 import stat
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, suppress
+from functools import partial
 
 from .._flow.opening import opened
 from ..errors import StoreError
 from ..types import Buffer
 from .buffers import Buffers
+from .file_span import FileSpan, is_cached
 from .store import Body, clip
 from .urls import local_path
 
@@ -47,7 +52,8 @@ class LocalStore:
                 raise StoreError("the file was changed while it was being read", shard=url, offset=start)
             end = min(stop, found.st_size)
             async with aclosing(self._pieces(fd, start, end, url)) as pieces:
-                yield Body(min(start, end), end, found.st_size, version, pieces)
+                span_of = partial(_span_of, fd, url)
+                yield Body(min(start, end), end, found.st_size, version, pieces, span_of=span_of)
         finally:
             os.close(fd)
 
@@ -64,6 +70,10 @@ class LocalStore:
             offset += size
             yield clip(piece, 0, size)
             del piece  # it is used again when nobody looks at it
+
+
+def _span_of(fd: int, url: str, start: int, stop: int) -> FileSpan | None:
+    return FileSpan(fd, start, stop, url) if is_cached(fd, start, stop) else None
 
 
 async def _open(url: str, start: int) -> int:

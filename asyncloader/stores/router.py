@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from ..counting import NetworkCounts
+from ..trace.traffic import Traffic
 from .access import Access
 from .backends import backend_of
 from .local import LocalStore
@@ -42,12 +43,20 @@ class Stores:
         resources: The engine's; it closes what is opened here.
         access: How the stores are reached.
         counts: Told of each request.
+        traffic: Told of those that are repeated.
     """
 
-    def __init__(self, resources: AsyncExitStack, access: Access, counts: NetworkCounts) -> None:
+    def __init__(
+        self,
+        resources: AsyncExitStack,
+        access: Access,
+        counts: NetworkCounts,
+        traffic: Traffic | None = None,
+    ) -> None:
         self._resources = resources
         self._access = access
         self._counts = counts
+        self._traffic = traffic
         self._budget = RetryBudget()
         self._origins: dict[tuple[Scheme, str], _Origin] = {}
         self._clients: dict[tuple[object, str], Store] = {}
@@ -76,7 +85,8 @@ class Stores:
             client = RenewingStore(client, self._access.renew, self._counts)
         timed = TimedStore(client, network, hedges)
         paced = PacedStore(timed, Pace(network.deadline_s), hedges, self._counts)
-        return _Origin(ResumingStore(paced, network, self._budget, self._counts), hedges)
+        resuming = ResumingStore(paced, network, self._budget, self._counts, self._traffic)
+        return _Origin(resuming, hedges)
 
     async def _client(self, scheme: Scheme, place: str) -> Store:
         backend = backend_of(scheme)

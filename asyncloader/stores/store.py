@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from ..types import Buffer
+from .file_span import FileSpan
 
 __all__ = ["NO_END", "Body", "Store", "clip", "no_chunks"]
 
@@ -33,6 +34,8 @@ class Body:
             that made it can close it: one left to the garbage collector is closed by a task without owner.
         digests: Of the whole object, as the store promises them, by algorithm as hashlib spells it, or
             ``crc32`` and ``crc32c`` (big-endian).
+        span_of: Gives bytes from one offset up to another in place of ``chunks``, for whoever decodes them to
+            read; None where they would have to be waited for.
         give_way: Call it before reading at another pace than the bytes come: the body then no longer counts
             among the requests that its server is given at a time.
     """
@@ -43,6 +46,7 @@ class Body:
     etag: str | None
     chunks: AsyncGenerator[Buffer, None]
     digests: Mapping[str, bytes] = field(default_factory=dict)
+    span_of: Callable[[int, int], FileSpan | None] = field(default=lambda start, stop: None, repr=False)
     give_way: Callable[[], None] = field(default=lambda: None, repr=False)
 
 

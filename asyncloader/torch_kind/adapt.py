@@ -25,6 +25,7 @@ __all__ = [
     "PlainIterated",
     "for_loop",
     "for_torch",
+    "is_async",
     "is_iterable",
     "torch_reads",
 ]
@@ -57,7 +58,7 @@ def for_loop(dataset: Any, num_workers: int) -> Any:
         return AsyncIterated(dataset.dataset)  # each iterator stops its own engine
     if isinstance(dataset, IterableDataset):
         return dataset
-    if _is_async(dataset):
+    if is_async(dataset):
         return AsyncFetched(dataset)
     if num_workers and hasattr(type(dataset), "__getitem__"):
         return Fetched(dataset)
@@ -69,12 +70,12 @@ def is_iterable(dataset: Any) -> bool:
     return isinstance(for_torch(dataset), IterableDataset)
 
 
-def _is_async(dataset: Any) -> bool:
+def is_async(dataset: Any) -> bool:
     """Whether ``dataset[index]`` or its ``__getitems__`` gives something to be awaited."""
     if isinstance(dataset, Subset):
-        return _is_async(dataset.dataset)
+        return is_async(dataset.dataset)
     if isinstance(dataset, ConcatDataset):
-        return any(map(_is_async, dataset.datasets))
+        return any(map(is_async, dataset.datasets))
     kind = type(dataset)
     methods = (getattr(kind, "__getitems__", None), getattr(kind, "__getitem__", None))
     return any(map(iscoroutinefunction, methods))
@@ -82,7 +83,7 @@ def _is_async(dataset: Any) -> bool:
 
 def torch_reads(dataset: Any) -> bool:
     """Whether torch's own loop, without ours, can read ``dataset``."""
-    return for_torch(dataset) is dataset and not _is_async(dataset)
+    return for_torch(dataset) is dataset and not is_async(dataset)
 
 
 def _fetches_together(dataset: Any) -> bool:

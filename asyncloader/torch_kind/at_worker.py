@@ -15,6 +15,7 @@ from ..workers.packing import Packed
 from ..workers.pages import OpenSlot
 from .collating import use_own_rules
 from .parcels import pack_result
+from .tally import watch_worker
 from .worker_info import worker_number
 
 __all__ = ["AtWorker", "run_worker"]
@@ -28,20 +29,29 @@ class AtWorker:
         spare: How many free slots to keep.
         abandon: Called in a worker that was forked, with ``connection``, to close all that it has inherited
             beside that. None in others.
+        stage: What the dataset's own work is called.
+        began_s: When this worker was begun to be made, by ``time.perf_counter()``.
     """
 
     def __init__(
-        self, connection: socket.socket, spare: int, abandon: Callable[[socket.socket], None] | None
+        self,
+        connection: socket.socket,
+        spare: int,
+        abandon: Callable[[socket.socket], None] | None,
+        stage: str,
+        began_s: float,
     ) -> None:
         self.connection = connection
         self._spare = spare
         self._abandon = abandon
+        self._stage = stage
+        self._began_s = began_s
         self._made_in: OpenSlot | None = None
         self._result: tuple[Packed, OpenSlot | None, int] | None = None
 
     def __reduce__(self) -> Any:
         # By multiprocessing's pickler while a worker is started, which knows of sockets.
-        return AtWorker, (self.connection, self._spare, None)
+        return AtWorker, (self.connection, self._spare, None, self._stage, self._began_s)
 
     def enter(self) -> None:
         """Begin, in the worker."""
@@ -49,6 +59,7 @@ class AtWorker:
             self._abandon(self.connection)
             self._abandon = None
         self._link = Link(self.connection, self._spare)
+        self._watch = watch_worker(self._stage, self._began_s)
         use_own_rules()
 
     def leave(self) -> None:
@@ -70,6 +81,7 @@ class AtWorker:
             try:
                 announced = self._link.read()
             except BlockingIOError:
+                self._watch.rest()
                 if not self._link.wait(timeout):
                     raise queue.Empty from None
             except EndOfChannel:
@@ -78,6 +90,7 @@ class AtWorker:
                 task = self._link.rebuild(announced)
                 self._made_in = self._link.open_slot()
                 lend(self._made_in)
+                self._watch.fetch()
                 return task
 
     # --- as a queue of results ---
@@ -90,7 +103,12 @@ class AtWorker:
         """
         lend(None)
         made_in, self._made_in = self._made_in, None
-        self._result = pack_result(result, made_in), made_in, result[0]
+        self._watch.send()
+        number, batch = result
+        self._result = pack_result((number, batch, self._watch.worked()), made_in), made_in, number
+        if not isinstance(number, int):  # an answer to being told to begin anew, which comes now
+            self._watch.stopwatch.forget()
+            self._watch.fetch()
 
     def _send_result(self) -> None:
         if self._result is None:
@@ -100,7 +118,7 @@ class AtWorker:
             self._link.send(packed, made_in)
         except OSError:  # there is no memory for a slot, or no descriptor
             failed = ExceptionWrapper(where=f"in DataLoader worker process {worker_number()}")  # type: ignore[no-untyped-call]
-            self._link.send(pack_result((number, failed), None))
+            self._link.send(pack_result((number, failed, self._watch.worked()), None))
 
     def cancel_join_thread(self) -> None:
         """Nothing: there is no thread."""

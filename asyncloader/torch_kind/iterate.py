@@ -16,7 +16,6 @@ from torch.utils.data import get_worker_info as torch_worker_info
 
 from .._flow.channel import Channel, EndOfChannel
 from ..descriptors import occupy_standard_descriptors
-from ..lent_memory import borrowing
 from ..plan.topology import World
 from ..torch_private import HereIterator, WorkersIterator
 from .adapt import Adapter, AsyncFetched, AsyncIterated, for_loop
@@ -24,6 +23,7 @@ from .indices import Indices
 from .passes import Pass
 from .reading import Carrying, Reading
 from .roads import Roads
+from .tally import Collating
 from .travel import ByValue, travels_by_pickle
 from .worker_info import enter_worker
 
@@ -48,7 +48,7 @@ def open_torch_iterator(
         indices: What stands for the loader's sampler.
         reading: Makes of an iterable dataset what stands for it.
     """
-    seen = for_loop(dataset, loader.num_workers)
+    seen, tally = for_loop(dataset, loader.num_workers), told.tally
     pipe = isinstance(seen, IterDataPipe | MapDataPipe)
     view = copy.copy(loader)
     _set(view, "sampler" if loader.batch_sampler is None else "batch_sampler", indices)
@@ -58,6 +58,7 @@ def open_torch_iterator(
         _set(view, "dataset", read)
         here = None if loader.num_workers else read
         _set(view, "collate_fn", Carrying(loader.collate_fn, here, several=loader.num_workers > 1))
+    _set(view, "collate_fn", Collating(view.collate_fn, tally.watch, loader.batch_sampler is not None))
     if loader.num_workers == 0:
         if not isinstance(seen, AsyncFetched | AsyncIterated):
             return HereIterator(view, told, interrupt=_nothing)
@@ -69,8 +70,7 @@ def open_torch_iterator(
         for name in ("dataset", "collate_fn", "worker_init_fn"):
             if name != "dataset" or not pipe:  # torch must see that it is one, and pickles it itself
                 _set(view, name, ByValue(getattr(view, name), name, getattr(loader, name)))
-    _set(view, "collate_fn", _InSlots(view.collate_fn))
-    roads = Roads(loader.multiprocessing_context, loader.prefetch_factor or 0)
+    roads = Roads(loader.multiprocessing_context, loader.prefetch_factor or 0, tally)
     _set(view, "multiprocessing_context", roads)
     loader.check_worker_number_rationality()
     occupy_standard_descriptors()  # also for the workers, which inherit them
@@ -99,17 +99,6 @@ class _Enter:
         enter_worker(worker, info.num_workers, info.seed, dataset, self.world.rank, self.world.size)
         if self.user_fn is not None:
             self.user_fn(worker)
-
-
-@dataclass(frozen=True)
-class _InSlots:
-    """The ``collate_fn`` that torch is given: the user's, making large arrays in what the transport lends."""
-
-    collate_fn: Callable[[Any], Any]
-
-    def __call__(self, samples: Any) -> Any:
-        with borrowing():
-            return self.collate_fn(samples)
 
 
 class AsyncDoor:

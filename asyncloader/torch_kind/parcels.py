@@ -17,6 +17,7 @@ from ..torch_private import ExceptionWrapper
 from ..workers.link import MOST_INLINE_BYTES
 from ..workers.packing import Keep, Made, Packed, pack_by
 from .sharing import closing_descriptors, plain_pickler
+from .tally import Worked
 from .travel import HomewardPickler, OutwardPickler
 
 __all__ = ["pack_result", "pack_task"]
@@ -32,19 +33,19 @@ def pack_task(task: Any, by_value: bool) -> Packed:
     return _pack(OutwardPickler if by_value else plain_pickler, task)
 
 
-def pack_result(result: tuple[Any, Any], made_in: Made | None) -> Packed:
+def pack_result(result: tuple[Any, Any, Worked], made_in: Made | None) -> Packed:
     """The result of a task, for the consumer; or else the error that it could not travel.
 
     Args:
-        result: The task's number, and the batch or an error.
+        result: The task's number, the batch or an error, and what is told beside it.
         made_in: The slot that the batch may lie in.
     """
     try:
         # Only where a class came by value does the slower pickler pay.
         return _pack(HomewardPickler if any_class_came() else plain_pickler, result, made_in)
     except Exception as error:
-        number, batch = result
-        return _pack(plain_pickler, (number, _untold(batch, error)))
+        number, batch, worked = result
+        return _pack(plain_pickler, (number, _untold(batch, error), worked))
 
 
 def _untold(result: Any, error: Exception) -> Any:

@@ -11,6 +11,7 @@ from .generators import DEFAULT, States, read_states
 from .indices import Indices
 from .reading import Carried
 from .saved import Part, Saved
+from .tally import Tally
 
 __all__ = ["Pass"]
 
@@ -24,6 +25,7 @@ class Pass:
         resumed: Whether it begins there, rather than at an epoch's beginning.
         workers: How many there are.
         persistent: Whether they stay for the next pass.
+        tally: Counts it.
         tell_unsplit: Called with a line if a dataset is not split.
     """
 
@@ -35,6 +37,7 @@ class Pass:
         resumed: bool,
         workers: int,
         persistent: bool,
+        tally: Tally,
         tell_unsplit: Callable[[Line], None],
     ) -> None:
         self._indices = indices
@@ -44,6 +47,7 @@ class Pass:
         self._base_seed: int | None = None
         self._workers = workers
         self._persistent = persistent
+        self.tally = tally
         self._tell_unsplit = tell_unsplit
         self._turn = before.turn if resumed and before.in_the_middle else 0
         self._start(before, before if resumed else Saved())
@@ -83,6 +87,7 @@ class Pass:
 
     def begin(self) -> None:
         """The loop begins anew, with the same workers."""
+        self.tally.begin()
         before, self.resumed = self.left(), None
         self._start(before, Saved())
 
@@ -102,6 +107,7 @@ class Pass:
 
         def count() -> None:
             self._given += 1
+            self.tally.deliver(None if following is None or pending is not None else following - 1)
             if carried is not None:
                 self._count_carried(carried)
             elif following is None:
@@ -128,6 +134,23 @@ class Pass:
             self._is_over = True
 
         self._count_or_hold(count)
+        self.tally.end()
+
+    def wait(self) -> None:
+        """The consumer waits for a batch."""
+        self.tally.wait()
+
+    def waited(self) -> None:
+        """It waits no more."""
+        self.tally.waited()
+
+    def draw(self) -> None:
+        """The sampler is asked."""
+        self.tally.draw()
+
+    def drew(self) -> None:
+        """It has answered."""
+        self.tally.drew()
 
     # --- told by who hands on what torch's loop gives ---
 

@@ -9,13 +9,15 @@ import socket
 import threading
 from collections import deque
 from multiprocessing.process import BaseProcess
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import Any
 
 from .._flow.channel import EndOfChannel
-from ..workers.link import Link
+from ..torch_private import ExceptionWrapper
+from ..workers.link import Announced, Link
 from .at_worker import AtWorker
 from .parcels import pack_task
+from .tally import Tally
 
 __all__ = ["Results", "Tasks"]
 
@@ -67,13 +69,19 @@ class Tasks:
 
 
 class Results:
-    """The results of all workers, each worker's in its order."""
+    """The results of all workers, each worker's in its order.
 
-    def __init__(self) -> None:
+    Args:
+        tally: Hears of what is told beside them.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
         self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_wanted_awake = False
         self._poll = select.poll()
         self._poll.register(self._woken, select.POLLIN)
+        #: Those of all workers, by their number.
         self._links: list[Link] = []
         #: Those that may have something to be read, and the workers that may end.
         self._open: dict[int, Link] = {}
@@ -170,7 +178,15 @@ class Results:
             self._behind.discard(descriptor)
             del self._open[descriptor]
             return None
-        return link.rebuild(announced)
+        return self._open_result(link, announced)
+
+    def _open_result(self, link: Link, announced: Announced) -> tuple[Any, Any]:
+        began_s = perf_counter()
+        number, batch, worked = link.rebuild(announced)
+        if isinstance(batch, ExceptionWrapper):  # a batch may have become one on the way
+            worked = worked._replace(is_batch=False)
+        self._tally.hear(self._links.index(link), number, worked, perf_counter() - began_s)
+        return number, batch
 
     def _take_last(self, sentinel: int) -> Any:
         """What a worker has left that has ended."""
@@ -184,7 +200,7 @@ class Results:
                 return None
             process.join(_REAPED_S)
             return _WOKEN
-        return tasks.link.rebuild(announced)
+        return self._open_result(tasks.link, announced)
 
     def close(self) -> None:
         """Close the links, and let whoever waits go."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,9 @@ from typing import Any
 import torch
 from torch.utils.data import IterDataPipe
 
+from ..counting import Counters
 from ..plan.topology import World
+from ..statistics import Statistics
 from ..torch_private import HereIterator, WorkersIterator, forget_iterator
 from ..tracebacks import Line, users_level
 from .adapt import is_iterable
@@ -22,6 +25,7 @@ from .iterate import open_torch_iterator
 from .passes import Pass
 from .reading import Reading
 from .saved import Saved, check_workers, load_saved, save_saved
+from .tally import Tally, stage_of
 
 __all__ = ["Standing"]
 
@@ -31,6 +35,9 @@ class Standing:
 
     def __init__(self) -> None:
         self._latest: Pass | None = None
+        #: Of the latest pass, and how many there were with it.
+        self._counters: Counters | None = None
+        self._begun = 0
         #: What was loaded, until a pass goes on from there.
         self._loaded: Saved | None = None
         self._loaded_state: dict[str, Any] | None = None
@@ -49,12 +56,15 @@ class Standing:
             before = replace(Saved() if latest is None else latest.left(), now=read_states(generators))
         index_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         indices = Indices(index_sampler, generators, resumed)
+        stage = stage_of(dataset)
+        tally = Tally(partial(self._count, _with_epoch(loader)), stage, loader.num_workers, loader.pin_memory)
         told = Pass(
             indices,
             before,
             resumed=resumed is not None,
             workers=loader.num_workers,
             persistent=loader.persistent_workers,
+            tally=tally,
             tell_unsplit=tell_unsplit,
         )
         reading = partial(_read, loader, indices, resumed) if _is_read(loader) else None
@@ -63,13 +73,25 @@ class Standing:
         held = torch.default_generator.get_state() if in_the_middle and DEFAULT in generators else None
         try:
             iterator = open_torch_iterator(loader, dataset, world, told, indices, reading)
+            weakref.finalize(iterator, tally.end).atexit = False
             if in_the_middle:
                 indices.begin()
         finally:
             if held is not None:
                 torch.default_generator.set_state(held)
         self._latest, self._loaded, self._loaded_state = told, None, None
+        tally.waited()  # for the workers, too
         return iterator
+
+    def _count(self, sampler: Any) -> Counters:
+        """Counters of the next pass."""
+        self._begun += 1
+        self._counters = Counters(passes=self._begun, epoch=None if sampler is None else int(sampler.epoch))
+        return self._counters
+
+    def statistics(self) -> Statistics:
+        """Of the latest pass."""
+        return Statistics() if self._counters is None else self._counters.snapshot()
 
     def _resumed(self, loader: Any) -> Saved | None:
         """Where the next pass goes on, if it does not simply begin."""
@@ -125,7 +147,7 @@ class Standing:
         self._loaded, self._loaded_state = saved, copy.deepcopy(dict(state))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_latest": None}
+        return {**self.__dict__, "_latest": None, "_counters": None, "_begun": 0}
 
 
 def _is_read(loader: Any) -> bool:

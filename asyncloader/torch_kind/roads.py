@@ -14,11 +14,13 @@ import socket
 from collections.abc import Callable, Sequence
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
+from time import perf_counter
 from typing import Any
 
 from ..workers.link import Link, socketpair
 from .at_worker import AtWorker, run_worker
 from .queues import Results, Tasks
+from .tally import Tally
 from .travel import actual_context
 
 __all__ = ["Roads"]
@@ -32,9 +34,11 @@ class Roads(BaseContext):
     Args:
         context: The loader's ``multiprocessing_context``.
         prefetch_factor: How many tasks torch gives each worker ahead.
+        tally: Hears of what workers tell beside their results.
     """
 
-    def __init__(self, context: BaseContext | None, prefetch_factor: int) -> None:
+    def __init__(self, context: BaseContext | None, prefetch_factor: int, tally: Tally) -> None:
+        self._tally = tally
         self._context = actual_context(context)
         # One for each batch ahead, one that the consumer holds, one that is being made.
         self._spare = prefetch_factor + 2
@@ -51,10 +55,10 @@ class Roads(BaseContext):
 
     def Queue(self, maxsize: int = 0) -> Any:
         if self._results is None:
-            self._results = Results()
+            self._results = Results(self._tally)
             return self._results
         ours, theirs = socketpair()
-        far = AtWorker(theirs, self._spare, self._abandon)
+        far = AtWorker(theirs, self._spare, self._abandon, self._tally.stage, perf_counter())
         tasks = Tasks(Link(ours, self._spare), far, by_value=self.get_start_method() != "fork")
         self._tasks.append(tasks)
         self._results.add(tasks.link)

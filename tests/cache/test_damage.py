@@ -213,11 +213,11 @@ def test_the_program_prints_what_is_bad(serve: Serve, new_run: Any, kept: Any, t
 
     def verify(*arguments: str) -> tuple[int, str, str]:
         environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-        command = [sys.executable, "-m", "asyncloader.cache", *arguments]
+        command = [sys.executable, "-m", "asyncloader", "cache", "verify", *arguments]
         run = subprocess.run(command, capture_output=True, text=True, env=environment)
         return run.returncode, run.stdout, run.stderr
 
-    assert verify(str(tmp_path / "cache")) == (0, "1 shard, 5 MB: all sound\n", "")
+    assert verify(str(tmp_path / "cache")) == (0, "1 shard, 5.12 MB: all sound\n", "")
     flip(kept("shards")[0])
     status, printed, _ = verify(str(tmp_path / "cache"))
     first, last = printed.splitlines()

@@ -18,7 +18,7 @@ from waiting import until
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.audit.__main__ import main
+from asyncloader.cli import main
 
 from .restarts import judged, restart_alone
 
@@ -255,14 +255,14 @@ def test_an_epoch_left_half_way_is_unfinished_and_the_next_is_judged_by_itself(
     _read([loader], most=3)
     _read([loader])
     assert [verdict.verdict for verdict in al.verify_audit(tmp_path)] == ["unfinished", "exact"]
-    assert main([str(tmp_path)]) == 1
+    assert main(["audit", str(tmp_path)]) == 1
     told = capsys.readouterr().out
     assert "epoch 0: unfinished: 12 samples in 3 batches by ranks 0, none twice; lanes" in told
     assert "how many there are is not known" in told
-    assert main([str(tmp_path), "--epoch", "1", "--json"]) == 0
+    assert main(["audit", str(tmp_path), "--epoch", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["samples"] == SAMPLES
-    assert main([str(tmp_path), "--epoch", "7"]) == 2
-    assert main([str(tmp_path / "none")]) == 2
+    assert main(["audit", str(tmp_path), "--epoch", "7"]) == 2
+    assert main(["audit", str(tmp_path / "none")]) == 2
 
 
 def test_two_loaders_in_one_folder_are_told_apart(corpus: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import asyncloader as al
-from asyncloader.audit.__main__ import main
+from asyncloader.cli import main
 
 from .restarts import judged, restart_alone
 
@@ -193,5 +193,5 @@ def test_what_was_left_out_is_named_by_shard_and_samples(
         for shard, count in enumerate(COUNTS)
         for at in range(1, count, 2)
     }
-    assert main([str(tmp_path), "--left-out"]) == 0
+    assert main(["audit", str(tmp_path), "--left-out"]) == 0
     assert f"left out by filter(is_even): sample 1 of {corpus / '0.jsonl'}" in capsys.readouterr().out

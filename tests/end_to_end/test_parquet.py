@@ -20,8 +20,8 @@ from columnar_files import arrow_files, parquet_files, plain, read_by_pyarrow, r
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.cli import main
 from asyncloader.errors import FormatError, StoreError
-from asyncloader.manifest.__main__ import main as manifest_main
 
 from .conftest import Place
 
@@ -207,7 +207,7 @@ def test_a_manifest_counts_rows_whatever_is_read_of_them(tmp_path: Path) -> None
     for name in "ab":
         (tmp_path / f"{name}.parquet").write_bytes(written(tokens(50), row_group_size=20))
     (tmp_path / "c.arrow").write_bytes(dict(arrow_files())["pyarrow-stream-None-7"])
-    assert manifest_main([f"{tmp_path}/*.parquet", f"{tmp_path}/c.arrow"]) == 0
+    assert main(["index", f"{tmp_path}/*.parquet", f"{tmp_path}/c.arrow"]) == 0
     text = (tmp_path / "manifest.json").read_text()
     assert sorted(map(int, re.findall(r'"samples": *(\d+)', text))) == [50, 50, 100]
     recipe = al.from_urls([tmp_path / "a.parquet", tmp_path / "b.parquet"], columns=["id"])

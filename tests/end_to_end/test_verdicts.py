@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from corpus import tar_of
 
 import asyncloader as al
@@ -67,12 +68,101 @@ def one_lane_is_slow(topology: al.Topology) -> Iterator[int]:
         yield number
 
 
+class Numbers(torch.utils.data.Dataset[int]):
+    """Map style; subclasses are slow somewhere."""
+
+    def __len__(self) -> int:
+        return 320
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Busy(Numbers):
+    def __getitem__(self, index: int) -> int:
+        busy(0.001)
+        return index
+
+
+class Sleepy(Numbers):
+    def __getitem__(self, index: int) -> int:
+        time.sleep(0.002)
+        return index
+
+
+class Together(Numbers):
+    def __getitems__(self, indices: list[int]) -> list[int]:
+        busy(0.02)
+        return indices
+
+
+class Remote(Numbers):
+    async def __getitem__(self, index: int) -> int:  # type: ignore[override]
+        await asyncio.sleep(0.02)
+        return index
+
+
+class Record:
+    """What whoever receives it works on."""
+
+    def __reduce__(self) -> Any:
+        return _receive, ()
+
+
+def _receive() -> Record:
+    busy(0.02)
+    return Record()
+
+
+class Records(Numbers):
+    def __getitem__(self, index: int) -> Any:
+        return index if index % 16 else Record()
+
+
+class Stream(torch.utils.data.IterableDataset[int]):
+    """Iterable style, of which each worker has its part."""
+
+    uneven = False
+
+    def __iter__(self) -> Iterator[int]:
+        info = al.get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info is not None else (0, 1)
+        for number in range(worker, 320, workers):
+            if not self.uneven or worker:
+                time.sleep(0.003)
+            yield number
+
+
+class Uneven(Stream):
+    uneven = True
+
+
+class Drawn(torch.utils.data.Sampler[int]):
+    """A sampler that thinks."""
+
+    def __iter__(self) -> Iterator[int]:
+        for number in range(320):
+            busy(0.002)
+            yield number
+
+    def __len__(self) -> int:
+        return 320
+
+
+def slow_start(worker: int) -> None:
+    time.sleep(1.0)
+
+
+def whole(samples: Any) -> Any:
+    return samples
+
+
 class Case(NamedTuple):
     """A pass with one bottleneck.
 
     Attributes:
         limit: What it is.
-        recipe: Made of the folder with the shards, or of the URL of the server that has them.
+        recipe: Makes the dataset of the folder with the shards, or of the URL of the server that has them.
         options: Of the loader.
         server: That has the shards, if they are read from one.
         step_s: What the training loop takes for a batch.
@@ -81,7 +171,7 @@ class Case(NamedTuple):
     """
 
     limit: str
-    recipe: Callable[[str], al.Dataset]
+    recipe: Callable[[str], Any]
     options: Mapping[str, Any] = MappingProxyType({})
     server: Callable[[], AbstractContextManager[testing.Server]] | None = None
     step_s: float = 0.0
@@ -132,6 +222,30 @@ CASES = {
     "a cold cache": Case("cache", lambda url: tars(url, cache_dir=CACHE[0]), server=serve(rate=8e6)),
 }
 
+TORCHS = {
+    "slow consumer of a map": Case("consumer", lambda _: Numbers(), step_s=0.04),
+    "slow __getitem__": Case("Busy.__getitem__", lambda _: Busy(), advice="num_workers=|process"),
+    "__getitem__ that waits": Case("Sleepy.__getitem__", lambda _: Sleepy(), advice="mostly waits"),
+    "slow __getitems__": Case("Together.__getitems__", lambda _: Together(), advice="num_workers=|process"),
+    "remote items": Case("Remote.__getitem__", lambda _: Remote(), advice="48"),
+    "a subset": Case("Busy.__getitem__", lambda _: torch.utils.data.Subset(Busy(), range(300))),
+    "slow sampler": Case("sampler", lambda _: Numbers(), {"sampler": Drawn()}, advice="order"),
+    "slow collate_fn of a map": Case("collate", lambda _: Numbers(), {"collate_fn": slow_collate}),
+    "large batches of a map": Case(
+        "transport", lambda _: Numbers(), {"collate_fn": large_batch}, advice="smaller", workers=(2,)
+    ),
+    "batches of slow objects": Case("transport", lambda _: Records(), {"collate_fn": whole}, workers=(2,)),
+    "slow start": Case(
+        "start",
+        lambda _: Numbers(),
+        {"worker_init_fn": slow_start},
+        advice="persistent_workers",
+        workers=(2,),
+    ),
+    "slow iterable": Case("Stream.__iter__", lambda _: Stream(), advice="mostly waits"),
+    "unbalanced workers": Case("workers", lambda _: Uneven(), advice="split", workers=(2,)),
+}
+
 CACHE: list[Path] = []
 """The folder of the test that runs."""
 
@@ -155,11 +269,12 @@ def report_of(case: Case, workers: int, folder: Path) -> Report:
 
 
 @pytest.mark.parametrize(
-    ("name", "workers"), [(name, workers) for name, case in CASES.items() for workers in case.workers]
+    ("name", "workers"),
+    [(name, workers) for name, case in {**CASES, **TORCHS}.items() for workers in case.workers],
 )
 def test_the_bottleneck_is_named(name: str, workers: int, folder: Path, tmp_path: Path) -> None:
     CACHE[:] = [tmp_path]
-    case = CASES[name]
+    case = {**CASES, **TORCHS}[name]
     report = report_of(case, workers, folder)
     print(report)
     assert report.limit == case.limit, str(report)

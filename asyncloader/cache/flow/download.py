@@ -17,6 +17,7 @@ from ...digest import Verifier
 from ...errors import StoreError
 from ...stores.buffers import BUFFER_BYTES
 from ...stores.failures import changed
+from ...stores.file_span import FileSpan
 from ...stores.reading.chunks import ShardChunks
 from ...stores.reading.reader import read_shards
 from ...stores.store import Body, Store
@@ -152,11 +153,13 @@ class Download:
             length = 0
             while length < BUFFER_BYTES and (not piece or len(chunks)):
                 try:
-                    piece.append(await chunks.receive_async())
+                    chunk = await chunks.receive_async()
                 except EndOfChannel:
                     ended = True
                     break
-                length += len(piece[-1])
+                assert not isinstance(chunk, FileSpan), "local files are not cached"
+                piece.append(chunk)
+                length += len(chunk)
             if piece:
                 assert self._copy is not None, "the first answer comes before its first byte"
                 await self._file.run(self._store_piece, self._file.number, piece, self._header.begin + offset)

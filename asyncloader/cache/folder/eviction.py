@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from .layout import QUARANTINE, SHARDS, Folder
 from .locks import being_filled
 
-__all__ = ["Demand", "Kept", "choose_victims", "floor_bytes", "make_room"]
+__all__ = ["Demand", "Kept", "choose_victims", "floor_bytes", "kept_files", "make_room"]
 
 _GIB = 1 << 30
 
@@ -91,7 +91,7 @@ def make_room(folder: Folder, limit_bytes: int) -> bool:
         full = length if header is None else header.file_bytes
         announced += full
         unwritten += max(full - length, 0)
-    kept = _kept(folder)
+    kept = kept_files(folder)
     disk = os.fstatvfs(folder.number)
     demand = Demand(
         announced,
@@ -106,7 +106,8 @@ def make_room(folder: Folder, limit_bytes: int) -> bool:
     return victims is not None
 
 
-def _kept(folder: Folder) -> list[Kept]:
+def kept_files(folder: Folder) -> list[Kept]:
+    """All files that could be evicted now, in no order."""
     below = [(f"{SHARDS}/{name}", False) for name in folder.names(SHARDS)]
     kept = []
     for path, quarantined in [*below, (QUARANTINE, True)]:

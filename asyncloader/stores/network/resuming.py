@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from ..._flow.clock import pause
 from ...counting import NetworkCounts
+from ...trace.traffic import Traffic
 from ...types import Buffer
-from ..failures import TransientError, check_same
+from ..failures import ThrottledError, TransientError, check_same
 from ..policy import NetworkPolicy
 from ..store import NO_END, Body, Store, clip
 from ..urls import redact
@@ -29,15 +30,22 @@ class ResumingStore:
         policy: How often, and for how long.
         budget: Shared by all stores of the process.
         counts: Told of each retry.
+        traffic: Likewise, with the reason.
     """
 
     def __init__(
-        self, inner: Store, policy: NetworkPolicy, budget: RetryBudget, counts: NetworkCounts
+        self,
+        inner: Store,
+        policy: NetworkPolicy,
+        budget: RetryBudget,
+        counts: NetworkCounts,
+        traffic: Traffic | None = None,
     ) -> None:
         self._inner = inner
         self._policy = policy
         self._budget = budget
         self._counts = counts
+        self._traffic = traffic or Traffic()
         self._draw = random.Random()
         self._notices = Notices()
 
@@ -62,7 +70,12 @@ class ResumingStore:
     async def _wait_turn(self, attempts: Attempts, error: TransientError) -> None:
         wait_s = self._notices.pause_s(attempts, error, time.monotonic())
         self._counts.retries += 1
+        self._mark(error, wait_s)
         await pause(wait_s)
+
+    def _mark(self, error: TransientError, wait_s: float) -> None:
+        kind = "throttled" if isinstance(error, ThrottledError) else "retry"
+        self._traffic.mark(kind, error.shard or "", reason=error.args[0], status=error.status, wait_s=wait_s)
 
     async def _chunks(
         self, request: AsyncExitStack, attempts: Attempts, url: str, asked: int, first: Body, etag: str | None

@@ -8,7 +8,8 @@ from time import monotonic
 from ..._flow.channel import Channel
 from ...stopwatch import STORE, Stopwatch
 from ...types import Buffer, Layout
-from ..buffers import BUFFER_BYTES
+from ..buffers import BUFFER_BYTES, Buffers
+from ..file_span import FileSpan
 from .lookahead import Shard
 
 __all__ = ["HANDOVER_BYTES", "ShardChunks"]
@@ -18,26 +19,54 @@ __all__ = ["HANDOVER_BYTES", "ShardChunks"]
 HANDOVER_BYTES = 2 * BUFFER_BYTES
 
 
-class ShardChunks(Channel[Buffer]):
-    """The bytes of one shard.
+class ShardChunks(Channel[Buffer | FileSpan]):
+    """The bytes of one shard, of which the receiver reads himself what lies in a file.
 
     Args:
         shard: Whose they are.
         capacity: How many of them may wait here.
+        buffers: Lends memory to the receiver, for all shards that he reads.
         waited: Told how long a thread had to wait for some.
 
     Attributes:
         stopwatch: Of the thread that receives them.
     """
 
-    def __init__(self, shard: Shard, capacity: int, waited: Callable[[float], object]) -> None:
+    def __init__(
+        self, shard: Shard, capacity: int, buffers: Buffers, waited: Callable[[float], object]
+    ) -> None:
         super().__init__(capacity)
         self._shard = shard
+        self._buffers = buffers
+        self._span: FileSpan | None = None
         self._waited = waited
         self.stopwatch = Stopwatch()
 
     def receive(self, timeout_s: float | None = None) -> Buffer:
-        """See ``Channel.receive``."""
+        """See ``Channel.receive``.
+
+        Raises:
+            StoreError: What lies in a file cannot be read.
+        """
+        while not self._span:
+            received = self._receive(timeout_s)
+            if not isinstance(received, FileSpan):
+                return received
+            self._span = received
+        former = self.stopwatch.enter(STORE)
+        try:
+            return self._span.read(self._buffers)
+        finally:
+            self.stopwatch.enter(former)
+
+    def close(self) -> None:
+        """See ``Channel.close``."""
+        span, self._span = self._span, None
+        if span is not None:
+            span.close()
+        super().close()
+
+    def _receive(self, timeout_s: float | None) -> Buffer | FileSpan:
         if len(self):
             return super().receive(timeout_s)
         began_s, former = monotonic(), self.stopwatch.enter(STORE)

@@ -11,6 +11,7 @@ from ..._flow.engine import Scope
 from ...errors import StoreError
 from ...types import Buffer
 from ..failures import check_same
+from ..file_span import FileSpan
 from ..network.hedging import Hedges
 from ..store import NO_END, Body, Store, clip
 from ..urls import redact
@@ -27,11 +28,17 @@ class Fetch:
         hedges: Decides whether to ask twice; None never does.
         shard: What the part belongs to.
         part: What to bring.
-        opened: Called with each answer, before its first byte, to take what it tells of the shard.
+        opened: Called with each answer, before its first byte, to take what it tells of the shard, and
+            whether it brings all that is wanted of it.
     """
 
     def __init__(
-        self, store: Store, hedges: Hedges | None, shard: Shard, part: Part, opened: Callable[[Body], None]
+        self,
+        store: Store,
+        hedges: Hedges | None,
+        shard: Shard,
+        part: Part,
+        opened: Callable[[Body, bool], None],
     ) -> None:
         self._store = store
         self._hedges = hedges
@@ -65,19 +72,22 @@ class Fetch:
             return None
         return max(0.0, self._moved_s + late_s - self._clock())
 
-    def hedge(self) -> None:
-        """Ask a second time for what is missing, if that may be.
+    def hedge(self) -> bool:
+        """Ask a second time for what is missing, if that may be; says whether it does.
 
         Whichever request brings the next byte goes on alone.
         """
         if not self._part.ranged:
-            return  # it would begin with the first byte, and hold a place at the server for the whole object
+            # It would begin with the first byte, and hold a place at the server for the whole object.
+            return False
         total = NO_END if self._shard.total is None else self._shard.total
         if self._part.received_to >= min(self._part.stop, total):
-            return  # all is here but the word that it was all, and a range of no bytes is refused
+            return False  # all is here but the word that it was all, and a range of no bytes is refused
         if len(self._requests) == 1 and self._hedges is not None and self._hedges.take():
             with suppress(RuntimeError):  # the part is just being let go
                 self._start()
+                return True
+        return False
 
     def _start(self) -> None:
         request = self._started
@@ -100,7 +110,11 @@ class Fetch:
         # is always something, so that reopening after a shard's last byte needs no rule of its own.
         ask_from = max(begin - 1, 0) if begin == shard.start else begin
         async with self._store.read(shard.url, ask_from, part.stop, etag=shard.etag) as body:
-            self._opened(body)
+            if (span := _span_of_file(shard, begin, body)) is not None:
+                self._opened(body, True)
+                await self._hand_on(span)
+                return
+            self._opened(body, False)
             _check_promise(shard, part, body)
             stop = part.stop if body.stop is None else min(part.stop, body.stop)
             offset = body.start
@@ -126,11 +140,19 @@ class Fetch:
             cancel()
         return True
 
-    async def _hand_on(self, chunk: Buffer) -> None:
+    async def _hand_on(self, chunk: Buffer | FileSpan) -> None:
         # Counted before it is sent: a request that takes over meanwhile must not bring it once more.
         self._part.received_to += len(chunk)
         self._moved_s = self._clock()
         await self._part.chunks.send_async(chunk, len(chunk))
+
+
+def _span_of_file(shard: Shard, begin: int, body: Body) -> FileSpan | None:
+    """All that is wanted of a shard, where its reader can have it from a file at once."""
+    if shard.plan is not None or shard.total is not None or body.total is None:
+        return None
+    stop = min(shard.stop, body.total)
+    return body.span_of(begin, stop) if begin < stop else None
 
 
 def _check_promise(shard: Shard, part: Part, body: Body) -> None:

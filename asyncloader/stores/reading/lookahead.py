@@ -19,6 +19,7 @@ from typing import TypeAlias
 from ..._flow.budget import Claim
 from ..._flow.channel import Channel
 from ...types import Buffer, Layout, Planning, Span
+from ..file_span import FileSpan
 from ..store import NO_END, Body
 
 __all__ = ["FIRST_PART_BYTES", "PART_BYTES", "SMALL_PART_BYTES", "Lookahead", "Part", "Shard", "Wanted"]
@@ -61,7 +62,7 @@ class Part:
     start: int
     stop: int
     reserved: int
-    chunks: Channel[Buffer]
+    chunks: Channel[Buffer | FileSpan]
     received_to: int = field(init=False)
     ranged: bool = True
 
@@ -144,8 +145,15 @@ class Lookahead:
         shard.parts.append(part)
         return shard, part
 
-    def opened(self, shard: Shard, part: Part, body: Body) -> None:
-        """The first answer for ``shard``, to ``part``, told its length and version."""
+    def opened(self, shard: Shard, part: Part, body: Body, is_whole: bool = False) -> None:
+        """The first answer for ``shard``, to ``part``, told its length and version.
+
+        Args:
+            shard: Which has no plan, if the answer is whole.
+            part: Grows to what its answer brings.
+            body: The answer.
+            is_whole: It brings all that is wanted of the shard, without taking memory for it.
+        """
         shard.etag = body.etag
         shard.digests = body.digests
         stop = part.stop
@@ -154,7 +162,10 @@ class Lookahead:
             stop = NO_END if body.stop is None else body.stop
             part.ranged = False
         shard.total = stop if body.total is None else body.total
-        if shard.plan is None:
+        if is_whole:
+            part.stop = min(shard.stop, shard.total)
+            self._ask(shard, [])
+        elif shard.plan is None:
             part.stop = min(stop, shard.stop)
             self._ask(shard, [Span(min(stop, shard.total), min(shard.stop, shard.total))])
         else:

@@ -19,7 +19,10 @@ from ..._flow.channel import Channel, EndOfChannel
 from ..._flow.clock import Alarm
 from ..._flow.engine import EngineStopped, Scope
 from ...errors import StoreError
+from ...trace.traffic import Flying, Traffic
 from ...types import Answer, Buffer, Layout, Planning, Span
+from ..buffers import Buffers
+from ..file_span import PIECE_BYTES, FileSpan
 from ..network.hedging import Hedges
 from ..store import Body, Store
 from ..urls import origin_of, redact
@@ -43,7 +46,11 @@ class StoresByUrl(Protocol):
 
 
 async def read_shards(
-    stores: StoresByUrl, shards: Iterable[Wanted], budget: Claim, out: Channel[ShardChunks]
+    stores: StoresByUrl,
+    shards: Iterable[Wanted],
+    budget: Claim,
+    out: Channel[ShardChunks],
+    traffic: Traffic | None = None,
 ) -> None:
     """Send one channel of chunks for each shard, in order; each ends as its shard ends.
 
@@ -53,6 +60,7 @@ async def read_shards(
             read of it; asked for one by one, on the loop. The plans run on threads.
         budget: Bounds what is requested and not yet taken by the receiver.
         out: Receives the shards' channels; closing it, or one of them, stops the reading.
+        traffic: Told of every part.
 
     Raises:
         StoreError: Also ends the channel of the shard it happened in.
@@ -60,7 +68,7 @@ async def read_shards(
     """
     async with Scope() as scope:
         loop = asyncio.get_running_loop()
-        reader = _Reader(stores, Lookahead(shards, budget), budget, scope)
+        reader = _Reader(stores, Lookahead(shards, budget), budget, scope, traffic or Traffic())
         budget.on_room = partial(_call_soon, loop, reader.on_room)
         try:
             await reader.run(out)
@@ -80,13 +88,17 @@ def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> N
 class _Reader:
     """Requests what the lookahead decides, and hands the answers on in order."""
 
-    def __init__(self, stores: StoresByUrl, lookahead: Lookahead, budget: Claim, scope: Scope) -> None:
+    def __init__(
+        self, stores: StoresByUrl, lookahead: Lookahead, budget: Claim, scope: Scope, traffic: Traffic
+    ) -> None:
         self._stores = stores
         self._lookahead = lookahead
         self._budget = budget
         self._scope = scope
+        self._traffic = traffic
         self._fetches: dict[Part, Fetch] = {}
         self._layouts: dict[Shard, Channel[Layout]] = {}
+        self._buffers = Buffers(PIECE_BYTES)
         self._closed = False
         self._has_more = asyncio.Event()
 
@@ -94,7 +106,7 @@ class _Reader:
         self.top_up()
         while self._lookahead.window:
             shard = self._lookahead.window[0]
-            chunks = ShardChunks(shard, HANDOVER_BYTES, self._budget.waited)
+            chunks = ShardChunks(shard, HANDOVER_BYTES, self._buffers, self._budget.waited)
             await out.send_async(chunks)
             try:
                 if shard.plan is not None:
@@ -113,6 +125,9 @@ class _Reader:
 
     def close(self) -> None:
         self._closed = True
+        for shard in self._lookahead.window:
+            for part in shard.parts:
+                part.chunks.close()  # drops what is there, and with it the files of spans
 
     def top_up(self) -> None:
         """Start every request that the budget allows."""
@@ -166,7 +181,7 @@ class _Reader:
             self.top_up()
         return shard.parts[0]
 
-    async def _next_chunk(self, part: Part, late: Alarm) -> Buffer:
+    async def _next_chunk(self, part: Part, late: Alarm) -> Buffer | FileSpan:
         """The next bytes of the part; if they are late, they are asked for a second time."""
         if len(part.chunks) == 0 and (fetch := self._fetches.get(part)) and fetch.late_s is not None:
             late.begin(fetch.late_s)
@@ -204,7 +219,9 @@ class _Reader:
             while (part := await self._next_part(shard)) is not None:
                 try:
                     while True:
-                        pieces.append(await self._next_chunk(part, late))
+                        chunk = await self._next_chunk(part, late)
+                        assert not isinstance(chunk, FileSpan), "what has a plan is read in parts"
+                        pieces.append(chunk)
                 except EndOfChannel:
                     self._lookahead.release(part, part.reserved)
                     shard.parts.popleft()
@@ -215,26 +232,31 @@ class _Reader:
 
     def _hedge(self, shard: Shard) -> None:
         fetch = self._fetches.get(shard.parts[0])
-        if fetch is not None:
-            fetch.hedge()
+        if fetch is not None and fetch.hedge():
+            self._traffic.mark("hedge", shard.url, offset=shard.parts[0].received_to)
 
     async def _fetch(self, shard: Shard, part: Part) -> None:
         store = await self._stores.of(shard.url)
         hedges = self._stores.hedges_of(shard.url)
-        fetch = Fetch(store, hedges, shard, part, partial(self._opened, shard, part))
+        flying = self._traffic.began(shard.url, part.start, part.stop - part.start)
+        fetch = Fetch(store, hedges, shard, part, partial(self._opened, shard, part, flying))
         self._fetches[part] = fetch
         began_s = monotonic()
+        is_whole = False
         try:
             await fetch.run()
+            is_whole = True
         finally:
             del self._fetches[part]
+            flying.ended(part.received_to - part.start, is_whole=is_whole)
         self._budget.received(origin_of(shard.url), part.received_to - part.start, monotonic() - began_s)
 
-    def _opened(self, shard: Shard, part: Part, body: Body) -> None:
+    def _opened(self, shard: Shard, part: Part, flying: Flying, body: Body, is_whole: bool) -> None:
+        flying.answered()
         self._budget.answered()
         if shard.total is not None:
             return
-        self._lookahead.opened(shard, part, body)
+        self._lookahead.opened(shard, part, body, is_whole)
         if shard.plan is not None and not part.ranged and (body.stop or 0) > PART_BYTES:
             # Each part would begin with the first byte, and bring all bytes before its own.
             raise StoreError(

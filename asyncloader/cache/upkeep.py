@@ -1,0 +1,166 @@
+"""What a disk cache holds, and making it smaller, whatever else goes on in it.
+
+Law: only files that are whole, or known to be bad, are taken away. One that is being downloaded stays, and so
+does what is read of a file that has gone: whoever has it open goes on reading it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from .folder.eviction import Kept, kept_files
+from .folder.layout import ROOT, Folder
+from .folder.locks import being_filled
+
+__all__ = ["CacheContents", "CacheFile", "Pruned", "choose_old", "list_cache", "open_cache", "prune_cache"]
+
+
+@dataclass(frozen=True)
+class CacheFile:
+    """A file of a cache.
+
+    Attributes:
+        path: Below the ``cache_dir``. It is made of digests: which URL it had is not known.
+        size_bytes: Its length on disk, some hundred bytes more than the shard's.
+        unused_s: How long ago it was last used.
+        is_bad: Whether it was found to be damaged, and is only kept to be looked at.
+    """
+
+    path: str
+    size_bytes: int
+    unused_s: float
+    is_bad: bool
+
+
+@dataclass(frozen=True)
+class CacheContents:
+    """What a cache holds.
+
+    Attributes:
+        files: The shards, and those that were put aside; what was not used for longest comes first.
+        size_bytes: Of them all.
+        downloads: How many shards are being downloaded now.
+        announced_bytes: Full lengths of these, as far as they are known.
+    """
+
+    files: tuple[CacheFile, ...]
+    size_bytes: int
+    downloads: int
+    announced_bytes: int
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What was taken away, and what is left."""
+
+    removed: tuple[CacheFile, ...]
+    removed_bytes: int
+    left: int
+    left_bytes: int
+
+
+def list_cache(cache_dir: str | os.PathLike[str]) -> CacheContents:
+    """What is in a disk cache now. Files that killed downloads have left are removed, as by any download.
+
+    Raises:
+        FileNotFoundError: There is no such folder, or no cache in it.
+        ValueError: The cache in it is not private; see ``from_urls``.
+    """
+    with open_cache(cache_dir) as folder:
+        filling = [length if header is None else header.file_bytes for header, length in being_filled(folder)]
+        files = _listed(folder)
+    return CacheContents(files, sum(file.size_bytes for file in files), len(filling), sum(filling))
+
+
+def prune_cache(
+    cache_dir: str | os.PathLike[str],
+    *,
+    to_bytes: int | None = None,
+    older_than_s: float | None = None,
+    dry_run: bool = False,
+) -> Pruned:
+    """Take files away, those that were not used for longest first; nothing has to stop for it.
+
+    Args:
+        cache_dir: As given to ``from_urls``.
+        to_bytes: Until the files have no more than this; what is being downloaded comes on top.
+        older_than_s: Those that were not used for so long, whatever room there is.
+        dry_run: Only say which.
+
+    Raises:
+        FileNotFoundError: There is no such folder, or no cache in it.
+        ValueError: The cache in it is not private; neither limit was given, or one below 0.
+    """
+    if to_bytes is None and older_than_s is None:
+        raise ValueError("say how far to prune: to how many bytes, or what was not used for how long")
+    if min(to_bytes or 0, older_than_s or 0) < 0:
+        raise ValueError(f"limits should be 0 or more, but got {to_bytes} bytes, {older_than_s} s")
+    with open_cache(cache_dir) as folder:
+        files = _listed(folder)
+        removed = choose_old(files, to_bytes, older_than_s)
+        if not dry_run:
+            for file in removed:
+                folder.remove(os.path.relpath(file.path, ROOT))
+    removed_bytes = sum(file.size_bytes for file in removed)
+    left_bytes = sum(file.size_bytes for file in files) - removed_bytes
+    return Pruned(tuple(removed), removed_bytes, len(files) - len(removed), left_bytes)
+
+
+def choose_old(
+    files: Sequence[CacheFile], to_bytes: int | None, older_than_s: float | None
+) -> list[CacheFile]:
+    """Which files to take away; pure.
+
+    Args:
+        files: What was not used for longest comes first.
+        to_bytes: See ``prune_cache``.
+        older_than_s: Likewise.
+    """
+    old = {file.path for file in files if older_than_s is not None and file.unused_s >= older_than_s}
+    left_bytes = sum(file.size_bytes for file in files if file.path not in old)
+    for file in sorted(files, key=lambda file: not file.is_bad):  # bad ones first, else as they come
+        if to_bytes is None or left_bytes <= to_bytes:
+            break
+        if file.path not in old:
+            old.add(file.path)
+            left_bytes -= file.size_bytes
+    return [file for file in files if file.path in old]
+
+
+@contextmanager
+def open_cache(cache_dir: str | os.PathLike[str]) -> Iterator[Folder]:
+    """The private folder of a cache that is there; makes none.
+
+    Raises:
+        FileNotFoundError: There is no such folder, or no cache in it.
+        ValueError: The cache in it is not private; see ``from_urls``.
+    """
+    parent = Path(cache_dir).absolute()
+    if not parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {str(parent)!r}")
+    if not os.path.lexists(parent / ROOT):
+        raise FileNotFoundError(
+            f"there is no cache in {str(parent)!r}: a cache_dir, once it is used, has a folder {ROOT!r} in it"
+        )
+    folder = Folder(str(parent))
+    try:
+        yield folder
+    finally:
+        folder.close()
+
+
+def _listed(folder: Folder) -> tuple[CacheFile, ...]:
+    now_ns = time.time_ns()
+
+    def told(kept: Kept) -> CacheFile:
+        unused_s = max(now_ns - kept.used_ns, 0) / 1e9
+        return CacheFile(f"{ROOT}/{kept.name}", kept.size_bytes, unused_s, kept.quarantined)
+
+    return tuple(
+        told(kept) for kept in sorted(kept_files(folder), key=lambda kept: (kept.used_ns, kept.name))
+    )

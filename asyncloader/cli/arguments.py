@@ -1,0 +1,107 @@
+"""The arguments that several commands share: which shards, of which format, by which storage options."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+__all__ = ["add_columns", "add_json", "add_shards", "add_stores", "storage_options"]
+
+_SPOKEN = {"true": True, "false": False}
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """``--json``, which each command has."""
+    parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+
+
+def add_shards(parser: argparse.ArgumentParser) -> None:
+    """The URLs, their format, and the options of their stores."""
+    parser.add_argument(
+        "urls",
+        nargs="+",
+        metavar="URL",
+        help="shards: http(s)://, s3://, gs://, az://, hf://datasets/, file:// and paths, with {000..127}; "
+        "but for web servers also globs, and folders and prefixes, which end in /",
+    )
+    parser.add_argument(
+        "--format", help="of shards whose suffix does not tell it: tar, jsonl, text, parquet or arrow"
+    )
+    add_stores(parser)
+
+
+def add_stores(parser: argparse.ArgumentParser) -> None:
+    """How stores are reached, where their environment does not say it."""
+    stores = parser.add_argument_group(
+        "stores",
+        "Credentials are taken from the environment and the usual files. What is given here can be seen by "
+        "all users of the machine; give secrets in the environment or by --options.",
+    )
+    stores.add_argument("--endpoint", metavar="URL", help="of an object store, such as http://host:9000")
+    stores.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="'NAME: VALUE'",
+        help="for web servers; repeatable",
+    )
+    stores.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a storage option, such as region=eu-west-1 or anonymous=true; repeatable",
+    )
+    stores.add_argument(
+        "--options",
+        metavar="FILE",
+        help="a JSON file of storage options, beside those given here",
+    )
+
+
+def add_columns(parser: argparse.ArgumentParser) -> None:
+    """Which fields are wanted."""
+    parser.add_argument(
+        "--columns",
+        metavar="NAME,...",
+        help="only these fields, in this order; of Parquet no other columns are read",
+    )
+
+
+def storage_options(asked: argparse.Namespace) -> dict[str, Any]:
+    """The storage options that were given.
+
+    Raises:
+        ValueError: One is not written as it should be. No message shows a value.
+        OSError: The file of options cannot be read.
+    """
+    options = {} if asked.options is None else _read(asked.options)
+    for given in asked.option:
+        name, equals, value = given.partition("=")
+        if not (name and equals):
+            raise ValueError("--option should be NAME=VALUE, such as region=eu-west-1, but has no '='")
+        options[name] = _SPOKEN.get(value.lower(), value)
+    if asked.endpoint is not None:
+        options["endpoint"] = asked.endpoint
+    if asked.header:
+        options["headers"] = {**options.get("headers", {}), **dict(map(_header, asked.header))}
+    return options
+
+
+def _header(given: str) -> tuple[str, str]:
+    name, colon, value = given.partition(":")
+    if not (name and colon):
+        raise ValueError("--header should be 'NAME: VALUE', but has no ':'")
+    return name.strip(), value.strip()
+
+
+def _read(path: str) -> dict[str, Any]:
+    with open(path, "rb") as file:
+        try:
+            options = json.load(file)
+        except ValueError:
+            raise ValueError(f"--options should name a JSON file, but {path!r} is none") from None
+    if not isinstance(options, dict):
+        raise ValueError(f"--options should name a JSON file of one object, but {path!r} has something else")
+    return options

@@ -1,0 +1,47 @@
+"""``asyncloader audit``: prove that each epoch delivered each sample once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import groupby
+
+from ..audit.verdict import EpochVerdict
+from ..audit.verifying import verify_audit
+from .arguments import add_json
+from .printing import print_json
+
+HELP = (
+    "Merge what all ranks recorded under DataLoader(audit=FOLDER), over restarts, and prove that each epoch "
+    "delivered each sample once, or name what came twice or never. The exit status is 1 if an epoch is wrong "
+    "or unfinished, 2 if there is nothing to be judged."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("paths", nargs="+", metavar="FOLDER", help="as given to DataLoader(audit=...)")
+    parser.add_argument("--epoch", type=int, metavar="N", help="look at this one only")
+    parser.add_argument(
+        "--manifest", metavar="PATH", help="says how many samples shards have, if the loader did not know"
+    )
+    parser.add_argument("--left-out", action="store_true", help="name what filters and drop_last left out")
+    add_json(parser)
+
+
+def run(asked: argparse.Namespace) -> int:
+    verdicts = verify_audit(asked.paths, epoch=asked.epoch, manifest=asked.manifest, left_out=asked.left_out)
+    if asked.json:
+        print_json([asdict(verdict) for verdict in verdicts])
+    else:
+        _print(verdicts)
+    return 0 if all(verdict.verdict == "exact" for verdict in verdicts) else 1
+
+
+def _print(verdicts: Sequence[EpochVerdict]) -> None:
+    recipes = [[*group] for _, group in groupby(verdicts, key=lambda verdict: verdict.recipe)]
+    for group in recipes:
+        if len(recipes) > 1:
+            print(f"recipe {group[0].recipe}:")
+        for verdict in group:
+            print(verdict)

@@ -1,0 +1,161 @@
+"""``asyncloader bench``: how fast batches come, and what limits them."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from .arguments import add_columns, add_json, add_shards
+from .printing import counted, print_json, print_table, size_of, with_bar
+
+if TYPE_CHECKING:
+    from ..bench import Measured
+    from ..dataset import Dataset
+
+HELP = (
+    "Read batches for some seconds with a DataLoader whose consumer does nothing, and say how fast they "
+    "come, what limits, and what to change."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shards(parser)
+    add_columns(parser)
+    loader = parser.add_argument_group("the loader")
+    loader.add_argument("--batch-size", type=int, default=64, metavar="N", help="samples of a batch; 64")
+    loader.add_argument(
+        "--num-workers", type=int, default=0, metavar="N", help="processes that make batches; 0"
+    )
+    loader.add_argument("--memory-limit", metavar="SIZE", help="such as 2GB; by default as DataLoader's")
+    loader.add_argument("--shuffle", type=int, metavar="WINDOW", help="shuffle in windows of so many samples")
+    loader.add_argument(
+        "--decode", action="store_true", help="decode fields by their extension, as .decode()"
+    )
+    loader.add_argument(
+        "--pad", metavar="NAME,...", help="pad these fields with 0, as collate_fn=al.Pad(...)"
+    )
+    loader.add_argument("--no-collate", action="store_true", help="leave batches lists of samples")
+    loader.add_argument(
+        "--cache-dir", metavar="FOLDER", help="keep shards on disk, as from_urls(cache_dir=...)"
+    )
+    measuring = parser.add_argument_group("what is measured")
+    measuring.add_argument("--seconds", type=float, default=10.0, metavar="S", help="for how long; 10")
+    measuring.add_argument("--batches", type=int, metavar="N", help="stop after so many, if that is before")
+    measuring.add_argument(
+        "--sweep", action="store_true", help="try 0, 1, 2, 4, ... workers up to the processors; name the best"
+    )
+    add_json(parser)
+
+
+def run(asked: argparse.Namespace) -> int:
+    _check(asked)
+    from ..bench import best_of, measure, numbers_of_workers
+    from ..loader import DataLoader
+    from .recipe import open_recipe, told_of_fields
+
+    recipe = _recipe(asked, open_recipe(asked, cache_dir=asked.cache_dir))
+    options = _loader_options(asked)
+    numbers = [asked.num_workers]
+    if asked.sweep:
+        numbers = numbers_of_workers(len(os.sched_getaffinity(0)))
+    measured = []
+    for number in with_bar(numbers, "bench", len(numbers), "loaders"):
+        with told_of_fields(), _told_of_collate():
+            loader = DataLoader(recipe, num_workers=number, **options)
+            measured.append(measure(loader, asked.seconds, asked.batches))
+    best = best_of(measured)
+    if asked.json:
+        print_json({"runs": [_as_json(each) for each in measured], "best_num_workers": best.num_workers})
+    elif asked.sweep:
+        _print_sweep(measured, best)
+    else:
+        _print(best)
+    return 0
+
+
+def _check(asked: argparse.Namespace) -> None:
+    if not (math.isfinite(asked.seconds) and asked.seconds > 0):
+        raise ValueError(f"--seconds should be a number above 0, but is {asked.seconds:g}")
+    if asked.batches is not None and asked.batches < 1:
+        raise ValueError(f"--batches should be 1 or more, but is {asked.batches}")
+    if asked.pad is not None and asked.no_collate:
+        raise ValueError("--pad and --no-collate exclude one another: one collates, the other does not")
+
+
+def _recipe(asked: argparse.Namespace, recipe: Dataset) -> Dataset:
+    if asked.shuffle is not None:
+        recipe = recipe.shuffle(asked.shuffle)
+    return recipe.decode() if asked.decode else recipe
+
+
+def _loader_options(asked: argparse.Namespace) -> dict[str, Any]:
+    from ..collate import Pad
+
+    options: dict[str, Any] = {"batch_size": asked.batch_size, "memory_limit": asked.memory_limit}
+    if asked.pad is not None:
+        options["collate_fn"] = Pad({name.strip(): 0 for name in asked.pad.split(",")})
+    elif asked.no_collate:
+        options["collate_fn"] = list
+    return options
+
+
+@contextmanager
+def _told_of_collate() -> Iterator[None]:
+    """What does not collate is a wrong call, of an option that is missing."""
+    try:
+        yield
+    except (RuntimeError, TypeError) as error:
+        notes = getattr(error, "__notes__", [])
+        if not any(note.startswith("in collate_fn") for note in notes):
+            raise
+        raise ValueError(f"{error}; {notes[0]}; here that is --pad, or --no-collate") from None
+
+
+def _print(measured: Measured) -> None:
+    statistics = measured.statistics
+    whole = ": the whole epoch" if measured.is_whole else ""
+    print(
+        f"{counted(statistics.batches, 'batch', 'batches')} of {counted(statistics.samples, 'sample')} "
+        f"in {statistics.elapsed_s:.2f} s{whole}"
+    )
+    if measured.first_batch_s is None:
+        return
+    print(f"first batch    {measured.first_batch_s:.2f} s")
+    rate = f"{measured.samples_per_s:,.0f} samples/s, {size_of(measured.bytes_per_s)}/s of batches"
+    print(f"then           {rate}")
+    print(measured.report)
+
+
+def _print_sweep(measured: list[Measured], best: Measured) -> None:
+    head = ("workers", "samples/s", "of batches", "first batch", "limit")
+    print_table([head, *map(_row, measured)], right=[0, 1, 2, 3])
+    print(f"best: num_workers={best.num_workers}")
+    print(best.report)
+
+
+def _row(measured: Measured) -> tuple[str, ...]:
+    first_s = "" if measured.first_batch_s is None else f"{measured.first_batch_s:.2f} s"
+    return (
+        str(measured.num_workers),
+        f"{measured.samples_per_s:,.0f}",
+        f"{size_of(measured.bytes_per_s)}/s",
+        first_s,
+        measured.report.limit,
+    )
+
+
+def _as_json(measured: Measured) -> dict[str, Any]:
+    report = measured.report
+    return {
+        "num_workers": measured.num_workers,
+        "first_batch_s": measured.first_batch_s,
+        "samples_per_s": measured.samples_per_s,
+        "bytes_per_s": measured.bytes_per_s,
+        "is_whole": measured.is_whole,
+        "report": {"limit": report.limit, "wait_share": report.wait_share, "lines": [*report.lines]},
+        "statistics": measured.statistics.as_dict(),
+    }

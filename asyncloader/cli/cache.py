@@ -1,0 +1,115 @@
+"""``asyncloader cache``: look after a disk cache."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import asdict
+from typing import Any
+
+from ..cache.audit import audit
+from ..cache.upkeep import CacheFile, list_cache, prune_cache
+from ..quantity import parse_bytes, parse_seconds
+from .arguments import add_json
+from .printing import age_of, counted, print_json, size_of
+
+HELP = "Look after a disk cache. Nothing has to stop for it."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    commands = parser.add_subparsers(dest="cache_command", metavar="COMMAND", required=True)
+    _add(
+        commands,
+        "ls",
+        "list what is in it",
+        "List the files of a disk cache, those that were not used for longest first. Their names are "
+        "digests: which URLs they had is not known.",
+    )
+    _add(
+        commands,
+        "verify",
+        "read every shard and compare it with its digest",
+        "Read every shard of a disk cache and compare it with its digest. Damaged ones are put aside, and "
+        "downloaded again when they are needed; the exit status is 1 if there are any.",
+    )
+    prune = _add(
+        commands,
+        "prune",
+        "make it smaller",
+        "Take shards away, those that were not used for longest first. What is read or downloaded now goes "
+        "on.",
+    )
+    prune.add_argument("--to", metavar="SIZE", help="until no more than this is left, such as 50GB")
+    prune.add_argument("--older-than", metavar="AGE", help="what was not used for so long: 12h, 7d, 2w")
+    prune.add_argument("--dry-run", action="store_true", help="only say what would go")
+
+
+def run(asked: argparse.Namespace) -> int:
+    return {"ls": _list, "verify": _verify, "prune": _prune}[asked.cache_command](asked)
+
+
+def _add(commands: Any, name: str, does: str, more: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=does, description=more)
+    parser.add_argument("cache_dir", metavar="CACHE_DIR", help="as given to from_urls")
+    add_json(parser)
+    return parser
+
+
+def _list(asked: argparse.Namespace) -> int:
+    contents = list_cache(asked.cache_dir)
+    if asked.json:
+        print_json(asdict(contents))
+        return 0
+    for file in contents.files:
+        print(_line(file))
+    total = f"{counted(len(contents.files), 'file')}, {size_of(contents.size_bytes)}"
+    if contents.downloads:
+        total += (
+            f"; {counted(contents.downloads, 'download')} of {size_of(contents.announced_bytes)} going on"
+        )
+    print(total)
+    return 0
+
+
+def _verify(asked: argparse.Namespace) -> int:
+    verified = audit(asked.cache_dir)
+    paths = [os.path.join(asked.cache_dir, name) for name in verified.bad]
+    if asked.json:
+        print_json({"sound": verified.sound, "sound_bytes": verified.sound_bytes, "bad": paths})
+    elif not paths:
+        print(f"{counted(verified.sound, 'shard')}, {size_of(verified.sound_bytes)}: all sound")
+    else:
+        for path in paths:
+            print(f"damaged, put aside as {path}")
+        print(
+            f"{counted(verified.sound + len(paths), 'shard')}, {len(paths)} of them damaged: "
+            "what was put aside is downloaded again when it is needed"
+        )
+    return 1 if paths else 0
+
+
+def _prune(asked: argparse.Namespace) -> int:
+    if asked.to is None and asked.older_than is None:
+        raise ValueError("say how far to prune: --to 50GB, --older-than 7d, or both")
+    pruned = prune_cache(
+        asked.cache_dir,
+        to_bytes=None if asked.to is None else parse_bytes("--to", asked.to),
+        older_than_s=None if asked.older_than is None else parse_seconds("--older-than", asked.older_than),
+        dry_run=asked.dry_run,
+    )
+    if asked.json:
+        print_json({**asdict(pruned), "dry_run": asked.dry_run})
+        return 0
+    for file in pruned.removed:
+        print(_line(file))
+    done = "would be removed" if asked.dry_run else "removed"
+    print(
+        f"{counted(len(pruned.removed), 'file')}, {size_of(pruned.removed_bytes)}, {done}; "
+        f"{counted(pruned.left, 'file')}, {size_of(pruned.left_bytes)}, left"
+    )
+    return 0
+
+
+def _line(file: CacheFile) -> str:
+    bad = "  (damaged, put aside)" if file.is_bad else ""
+    return f"{size_of(file.size_bytes):>8}  {age_of(file.unused_s):>8}  {file.path}{bad}"

@@ -1,0 +1,75 @@
+"""``asyncloader index``: make the manifest of shards that exist."""
+
+from __future__ import annotations
+
+import argparse
+
+from ..manifest.building import open_index
+from ..manifest.entries import Expected
+from ..stores.urls import MANIFEST_NAME, redact
+from .arguments import add_json, add_shards, storage_options
+from .printing import counted, print_json, with_bar
+
+HELP = (
+    "Read each shard once and write to a manifest its length, digests and number of samples, and where to "
+    "begin inside of it. A run that was killed goes on where it was. The exit status is 1 if a shard is bad; "
+    "then nothing is written."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shards(parser)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="MANIFEST",
+        help=f"path of the manifest; {MANIFEST_NAME} beside the shards if they are files of one folder",
+    )
+    parser.add_argument(
+        "-j",
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="how many shards are read at a time; as many as there are processors, of up to 8",
+    )
+    add_json(parser)
+
+
+def run(asked: argparse.Namespace) -> int:
+    with open_index(
+        asked.urls,
+        output=asked.output,
+        format=asked.format,
+        storage_options=storage_options(asked),
+        concurrency=asked.concurrency,
+    ) as index:
+        rows, found = [], []
+        for url, outcome in with_bar(index.measured, "index", index.count, "shards"):
+            if isinstance(outcome, Expected):
+                found.append(outcome)
+            row = _row(redact(url), outcome)
+            rows.append(row)
+            if not asked.json:
+                print(_line(row))
+        bad = index.count - len(found)
+        if not bad:
+            index.write(found)
+        if asked.json:
+            print_json({"manifest": None if bad else index.manifest, "bad": bad, "shards": rows})
+        elif bad:
+            print(f"{bad} of {counted(index.count, 'shard')} bad; no manifest was written")
+        else:
+            print(f"{index.manifest}: {counted(index.count, 'shard')}")
+        return 1 if bad else 0
+
+
+def _row(shard: str, outcome: Expected | Exception) -> dict[str, str | int | None]:
+    if isinstance(outcome, Expected):
+        return {"shard": shard, "samples": outcome.samples, "size_bytes": outcome.size_bytes, "error": None}
+    return {"shard": shard, "samples": None, "size_bytes": None, "error": str(outcome)}
+
+
+def _line(row: dict[str, str | int | None]) -> str:
+    if row["error"] is not None:
+        return f"BAD {row['shard']}: {row['error']}"
+    return f"{row['shard']}: {row['samples']} samples, {row['size_bytes']} bytes"

@@ -1,0 +1,53 @@
+"""``asyncloader ls``: which shards there are."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from ..shard_listing import ListedShard, open_shard_list
+from .arguments import add_json, add_shards, storage_options
+from .printing import counted, print_json, size_of, with_bar
+
+HELP = (
+    "List the shards that globs, prefixes, folders and braces stand for, in order, with their lengths. "
+    "The exit status is 1 if one of them cannot be had."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shards(parser)
+    add_json(parser)
+
+
+def run(asked: argparse.Namespace) -> int:
+    options = storage_options(asked)
+    with open_shard_list(asked.urls, format=asked.format, storage_options=options) as listed:
+        seen = []
+        for shard in with_bar(listed.shards, "ls", listed.count, "shards"):
+            seen.append(shard)
+            if not asked.json:
+                print(_line(shard))
+    bad = sum(shard.error is not None for shard in seen)
+    total_bytes = sum(shard.size_bytes or 0 for shard in seen)
+    if asked.json:
+        print_json({"shards": [*map(asdict, seen)], "size_bytes": total_bytes, "bad": bad})
+    else:
+        print(_total(seen, total_bytes, bad))
+    return 1 if bad else 0
+
+
+def _line(shard: ListedShard) -> str:
+    if shard.error is not None:
+        return f"BAD {shard.url}: {shard.error}"
+    size = "?" if shard.size_bytes is None else size_of(shard.size_bytes)
+    return f"{size:>8}  {shard.format or '?':<7}  {shard.url}"
+
+
+def _total(seen: Sequence[ListedShard], total_bytes: int, bad: int) -> str:
+    sizes = [shard.size_bytes for shard in seen if shard.size_bytes is not None]
+    line = f"{counted(len(seen), 'shard')}, {size_of(total_bytes)}"
+    if len(sizes) > 1:
+        line += f": from {size_of(min(sizes))} to {size_of(max(sizes))} each"
+    return f"{line}; {bad} cannot be had" if bad else line

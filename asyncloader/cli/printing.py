@@ -1,0 +1,70 @@
+"""What commands print: JSON, tables, sizes for people, and bars where a terminal is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from typing import Any, TypeVar
+
+from ..progress import open_bar
+
+__all__ = ["age_of", "counted", "print_json", "print_table", "size_of", "with_bar"]
+
+T = TypeVar("T")
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, indented, on standard output."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> None:
+    """Rows of cells in columns, two spaces apart.
+
+    Args:
+        rows: Of equal lengths.
+        right: Numbers of the columns that end at one place rather than begin there: those of numbers.
+    """
+    rows = [*rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if number in right else cell.ljust(width)
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        print("  ".join(cells).rstrip())
+
+
+def size_of(count: float) -> str:
+    """A number of bytes for people: three digits and a unit in powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if count < 999.5:  # what is more has four digits when it is rounded
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.0f} PB"
+
+
+def age_of(seconds: float) -> str:
+    """How long something is ago, in its largest unit."""
+    for unit, length_s in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length_s:
+            return f"{seconds / length_s:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def counted(count: int, noun: str, several: str | None = None) -> str:
+    """``1 shard``, ``2 shards``; ``several`` where an s is not enough."""
+    return f"{count:,} {noun if count == 1 else several or noun + 's'}"
+
+
+def with_bar(things: Iterable[T], description: str, total: int, unit: str) -> Iterator[T]:
+    """The things, with a bar on standard error as they pass; none where that is no terminal."""
+    if not sys.stderr.isatty():
+        yield from things
+        return
+    with closing(open_bar(description, total, f" {unit}")) as bar:
+        for thing in things:
+            bar.update()
+            yield thing

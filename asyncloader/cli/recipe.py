@@ -1,0 +1,51 @@
+"""The recipe that a command line describes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from ..dataset import Dataset
+from ..formats import formats
+from ..formats.columnar.selection import make_selection
+from ..recipes import from_urls
+from ..sources.shards import Shards
+from .arguments import storage_options
+
+__all__ = ["open_recipe", "told_of_fields"]
+
+
+def open_recipe(asked: argparse.Namespace, **options: Any) -> Dataset:
+    """The recipe of the shards that were asked for, of the fields that are wanted.
+
+    Args:
+        asked: With the arguments of ``add_shards`` and ``add_columns``.
+        options: Others of ``from_urls``.
+
+    Raises:
+        ValueError: Something that ``from_urls`` does not take, or columns that are no list of names.
+        OSError: A server cannot be asked for a listing.
+    """
+    recipe = from_urls(asked.urls, format=asked.format, storage_options=storage_options(asked), **options)
+    if asked.columns is None:
+        return recipe
+    names = [name.strip() for name in asked.columns.split(",")]
+    if not all(names):
+        raise ValueError("--columns should be names with commas between them, such as id,tokens")
+    source = recipe.source
+    assert isinstance(source, Shards)
+    if all(formats[name].plan is not None for name in source.formats):  # so that no others are read
+        return replace(recipe, source=replace(source, selection=make_selection(names, None)))
+    return recipe.select(*names)
+
+
+@contextmanager
+def told_of_fields() -> Iterator[None]:
+    """A field that is not there is a wrong call, whose message names those that are."""
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(*error.args) from None

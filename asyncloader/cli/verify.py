@@ -1,0 +1,63 @@
+"""``asyncloader verify``: hold shards against their manifest."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+
+from ..manifest.verifying import Verified, open_verifying
+from ..stores.urls import MANIFEST_NAME
+from .arguments import add_json, add_shards, storage_options
+from .printing import counted, print_json, with_bar
+
+HELP = (
+    "Read each shard and compare its length, digests, number of samples and offsets with what the manifest "
+    "says. Writes nothing. The exit status is 1 if a shard differs, cannot be read, or is listed and missing."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_shards(parser)
+    parser.add_argument(
+        "-m",
+        "--manifest",
+        metavar="MANIFEST",
+        help=f"path or URL of the manifest; {MANIFEST_NAME} beside the shards if they are of one folder",
+    )
+    parser.add_argument(
+        "-j",
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="how many shards are read at a time; as many as there are processors, of up to 8",
+    )
+    add_json(parser)
+
+
+def run(asked: argparse.Namespace) -> int:
+    with open_verifying(
+        asked.urls,
+        manifest=asked.manifest,
+        format=asked.format,
+        storage_options=storage_options(asked),
+        concurrency=asked.concurrency,
+    ) as verifying:
+        seen = []
+        for shard in with_bar(verifying.each, "verify", verifying.count, "shards"):
+            seen.append(shard)
+            if not asked.json:
+                print(_line(shard))
+        bad = sum(bool(shard.wrong) for shard in seen)
+        if asked.json:
+            print_json({"manifest": verifying.manifest, "bad": bad, "shards": [*map(asdict, seen)]})
+        elif bad:
+            print(f"{bad} of {counted(len(seen), 'shard')} bad")
+        else:
+            print(f"{counted(len(seen), 'shard')} as the manifest says")
+        return 1 if bad else 0
+
+
+def _line(shard: Verified) -> str:
+    if shard.wrong:
+        return f"BAD {shard.shard}: {'; '.join(shard.wrong)}"
+    return f"{shard.shard}: as the manifest says"

@@ -1,0 +1,141 @@
+"""A preview of each field of a sample, whatever it holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..blocks import Ragged
+from ..sizes import bytes_of
+from .images import image_of
+
+__all__ = ["Preview", "preview_field", "preview_sample"]
+
+# A line of a terminal, with the names of fields before it.
+_MOST_CHARACTERS = 60
+# Of sequences, as many as fit in a line; and no more of a text is looked at.
+_MOST_VALUES = 8
+_MOST_BYTES = 4 * _MOST_CHARACTERS
+
+_NPY = b"\x93NUMPY"
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a field holds.
+
+    Attributes:
+        kind: ``bytes``, ``text``, ``array``, ``list``, ``object``, ``number``, ``bool``, ``null``; that of
+            an image; ``npy``; else the name of the type.
+        dtype: Of an array, or what all the numbers of a list are: ``int`` or ``float``. None elsewhere.
+        shape: Of an array; of an image height and width; of a list or an object its length. None elsewhere.
+        size_bytes: Of the value, without containers, as ``Statistics.size_bytes`` counts.
+        beginning: Its first values or characters, in a line; empty for an image and other bytes.
+    """
+
+    kind: str
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    size_bytes: int
+    beginning: str
+
+
+def preview_sample(sample: Any) -> dict[str, Preview]:
+    """A preview of each field; of a sample that is no mapping, of all of it under an empty name."""
+    fields = sample if isinstance(sample, Mapping) else {"": sample}
+    return {_shown(str(name)): preview_field(value) for name, value in fields.items()}
+
+
+def preview_field(value: Any) -> Preview:
+    """What one value is. Bytes are looked at, and not decoded: an image is told by its header."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _of_bytes(bytes(value))
+    size = bytes_of(value)
+    if isinstance(value, str):
+        return Preview("text", None, None, len(value.encode(errors="replace")), _clip(value))
+    if isinstance(value, bool | np.bool_):
+        return Preview("bool", None, None, size, str(bool(value)).lower())
+    if isinstance(value, int | float | np.number):
+        return Preview("number", _dtype_of(value), None, size, str(value))
+    if value is None:
+        return Preview("null", None, None, 0, "null")
+    if isinstance(value, np.ndarray):
+        return Preview("array", str(value.dtype), value.shape, value.nbytes, _listed(value.reshape(-1)))
+    if isinstance(value, Ragged):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        dtypes = {_dtype_of(each) for each in value}
+        dtype = dtypes.pop() if len(dtypes) == 1 else None
+        return Preview("list", dtype, (len(value),), size, _listed(value))
+    if isinstance(value, Mapping):
+        return Preview("object", None, (len(value),), size, _clip(_json(dict(value))))
+    return Preview(type(value).__name__, None, None, size, _clip(str(value)))
+
+
+def _of_bytes(content: bytes) -> Preview:
+    size = len(content)
+    image = image_of(content)
+    if image is not None:
+        return Preview(image.kind, None, (image.height, image.width), size, "")
+    if content.startswith(_NPY) and (header := _npy_header(content)) is not None:
+        return Preview("npy", header[1], header[0], size, "")
+    text = _text_of(content[:_MOST_BYTES], whole=size <= _MOST_BYTES)
+    return Preview("bytes", None, None, size, "" if text is None else _clip(text))
+
+
+def _npy_header(content: bytes) -> tuple[tuple[int, ...], str] | None:
+    from io import BytesIO
+
+    from numpy.lib import format as npy
+
+    file = BytesIO(content)
+    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+    try:
+        shape, _, dtype = readers[npy.read_magic(file)](file)
+    except (ValueError, KeyError):
+        return None
+    return shape, str(dtype)
+
+
+def _text_of(content: bytes, *, whole: bool) -> str | None:
+    """The text that bytes begin with; None if they are none. A character may be cut at the end."""
+    try:
+        text = str(content, "utf-8")
+    except UnicodeDecodeError as error:
+        if whole or error.start < len(content) - 3:
+            return None
+        text = str(content[: error.start], "utf-8")
+    return text if all(each.isprintable() or each.isspace() for each in text) else None
+
+
+def _dtype_of(value: Any) -> str | None:
+    if isinstance(value, np.generic):
+        return str(value.dtype)
+    if isinstance(value, bool):
+        return "bool"
+    return type(value).__name__ if isinstance(value, int | float | str) else None
+
+
+def _listed(values: Any) -> str:
+    first = [each.item() if isinstance(each, np.generic) else each for each in values[:_MOST_VALUES]]
+    inside = ", ".join(_json(each) for each in first)
+    return _clip(f"[{inside}{', ...' if len(values) > len(first) else ''}]")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=lambda other: f"<{type(other).__name__}>")
+
+
+def _shown(text: str) -> str:
+    """The text in a line. What a terminal would obey is escaped: shards are not to be trusted."""
+    text = text[: _MOST_CHARACTERS + 1]
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def _clip(text: str) -> str:
+    text = _shown(text)
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."

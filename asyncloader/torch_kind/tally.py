@@ -1,0 +1,262 @@
+"""What is counted of torch's loop: batches as they are delivered, and where the time goes, in workers too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sized
+from time import perf_counter, thread_time
+from typing import Any, NamedTuple
+
+from torch.utils.data import Subset
+
+from ..counting import Counters
+from ..lent_memory import borrowing
+from ..sizes import bytes_of
+from ..stopwatch import BATCHING, COLLATE, PINNING, RECEIVING, RESTING, SAMPLER, SENDING, Spent, Stopwatch
+from .adapt import Adapter, is_iterable
+from .reading import Carried
+
+__all__ = ["Collating", "Tally", "Watch", "Worked", "stage_of", "watch_worker"]
+
+
+class Worked(NamedTuple):
+    """What a worker tells beside a batch.
+
+    Attributes:
+        samples: In the batch.
+        size_bytes: Likewise.
+        spent: Where its time has gone since it told before; now and then.
+        is_batch: Whether there is one, rather than an error, or the worker's end.
+    """
+
+    samples: int = 0
+    size_bytes: int = 0
+    spent: Spent | None = None
+    is_batch: bool = False
+
+
+class Watch:
+    """Divides the time of the thread that fetches and collates: a worker's, or without workers the loop's.
+
+    Args:
+        stage: That of the dataset.
+        stopwatch: Of that thread.
+        after: What comes when a batch is collated.
+    """
+
+    def __init__(self, stage: str, stopwatch: Stopwatch, after: str) -> None:
+        self._stage = stage
+        self._after = after
+        self._made = Worked()
+        self._samples = 0
+        self._has_begun = False
+        self.stopwatch = stopwatch
+
+    def fetch(self) -> None:
+        """The dataset is asked, for all that comes until a batch is collated."""
+        if self._has_begun:
+            self.stopwatch.enter(self._stage)
+        else:
+            self._has_begun = True
+            self.stopwatch.begin(self._stage)
+
+    def rest(self) -> None:
+        """Nothing is asked for. Before anything was, this is still the start."""
+        if self._has_begun:
+            self.stopwatch.enter(RESTING)
+
+    def send(self) -> None:
+        """What was made is handed over."""
+        self.stopwatch.enter(SENDING)
+
+    def collate(self, samples: Any, is_batch: bool) -> None:
+        """It has given these."""
+        self.stopwatch.enter(COLLATE)
+        self._samples = _count(samples) if is_batch else 1
+
+    def collated(self, batch: Any) -> None:
+        """They have become a batch."""
+        self._made = Worked(self._samples, _size(batch), is_batch=True)
+        self.stopwatch.enter(self._after)
+
+    def worked(self, *, at_once: bool = False) -> Worked:
+        """What is to be told beside the batch, once."""
+        made, self._made = self._made, Worked()
+        spent = self.stopwatch.news(at_once=at_once or not made.is_batch)
+        return made if spent is None else made._replace(spent=spent)
+
+
+# The watch of this process, if it is a worker: one process is one worker, for life. The transport and
+# collate_fn reach it on separate roads and meet here.
+_of_worker: Watch | None = None
+
+
+def watch_worker(stage: str, began_s: float) -> Watch:
+    """Begin to watch this process, a worker that was begun to be made at a time by ``perf_counter()``."""
+    global _of_worker
+    # That clock is one for all processes of the system, so that starting them is in it.
+    _of_worker = Watch(stage, Stopwatch(began_s), SENDING)
+    return _of_worker
+
+
+class Collating:
+    """The ``collate_fn`` that torch is given: the user's, watched; in workers with lent memory.
+
+    Args:
+        collate_fn: The user's.
+        watch: Of the loop's own thread; None for that of the worker it is called in.
+        is_batch: Whether it is given lists of samples.
+    """
+
+    def __init__(self, collate_fn: Callable[[Any], Any], watch: Watch | None, is_batch: bool) -> None:
+        self._collate_fn = collate_fn
+        self._watch = watch
+        self._is_batch = is_batch
+
+    def __call__(self, samples: Any) -> Any:
+        watch = self._watch or _of_worker
+        assert watch is not None, "a worker is watched before it collates"
+        watch.collate(samples, self._is_batch)
+        if self._watch is None:
+            with borrowing():
+                batch = self._collate_fn(samples)
+        else:
+            batch = self._collate_fn(samples)
+        watch.collated(batch)
+        return batch
+
+
+class Tally:
+    """Counts the passes of one iterator of torch's.
+
+    Args:
+        begin: Makes the counters of the next pass.
+        stage: See ``stage_of``.
+        num_workers: How many there are.
+        pins: Whether batches are pinned.
+    """
+
+    def __init__(self, begin: Callable[[], Counters], stage: str, num_workers: int, pins: bool) -> None:
+        self._begin = begin
+        self._counters = begin()
+        self._came: dict[Any, tuple[int, Worked]] = {}
+        self._since_s = 0.0
+        self._cpu_s = 0.0
+        self._cpu_before_s: float | None = None
+        #: Of this thread, where no workers are.
+        self.watch: Watch | None = None
+        self.stage = stage
+        if not num_workers:
+            self.watch = Watch(stage, Stopwatch(), PINNING if pins else BATCHING)
+            self.watch.stopwatch.enter(RESTING)
+
+    def begin(self) -> None:
+        """Another pass begins, with the same workers."""
+        self._counters.end()
+        self._counters = self._begin()
+        self._came.clear()
+
+    def end(self) -> None:
+        """The pass is over, or nobody reads it any more. Idempotent."""
+        if self.watch is not None:
+            self._tell(at_once=True)
+        self._counters.end()
+
+    # --- told by the loop ---
+
+    def wait(self) -> None:
+        """The consumer waits for a batch."""
+        self._counters.wait()
+        self._cpu_before_s = thread_time()
+
+    def waited(self) -> None:
+        """It waits no more, for whatever reason."""
+        self._counters.waited()
+        if self.watch is not None and self._cpu_before_s is not None:
+            self._cpu_s += thread_time() - self._cpu_before_s
+            self._cpu_before_s = None
+            self.watch.rest()
+
+    def draw(self) -> None:
+        """The sampler is asked for what comes next."""
+        if self.watch is not None:
+            self.watch.stopwatch.enter(SAMPLER)
+        else:
+            self._since_s = perf_counter()
+
+    def drew(self) -> None:
+        """It has answered."""
+        if self.watch is not None:
+            self.watch.fetch()
+        else:
+            self._counters.work_in_loop(SAMPLER, perf_counter() - self._since_s)
+
+    def deliver(self, number: int | None) -> None:
+        """A batch is the consumer's.
+
+        Args:
+            number: Of torch's task, if batches come in the order of those.
+        """
+        if self.watch is not None:
+            worked = self._tell()
+        else:
+            came = self._came
+            key = next(iter(came), None) if number is None else number
+            worked = came.pop(key, (0, Worked()))[1]
+        self._counters.count(worked.samples, 0, worked.size_bytes)
+
+    # --- told by the transport, in whichever thread receives ---
+
+    def hear(self, worker: int, number: Any, worked: Worked, took_s: float) -> None:
+        """A worker's result has come.
+
+        Args:
+            worker: Which one's.
+            number: Of torch's task; something else where the worker says that it begins anew.
+            worked: What it has told.
+            took_s: How long it took to unpack.
+        """
+        self._counters.work_in_loop(RECEIVING, took_s)
+        if not isinstance(number, int):  # what it has sent before is of a pass that was left
+            self._counters.forget(worker)
+            for stale in [key for key, (whose, _) in self._came.items() if whose == worker]:
+                del self._came[stale]
+            return
+        if worked.spent is not None:
+            self._counters.spend(worker, worked.spent)
+        if worked.is_batch:
+            self._came[number] = worker, worked
+
+    def _tell(self, *, at_once: bool = False) -> Worked:
+        assert self.watch is not None
+        worked = self.watch.worked(at_once=at_once)
+        if worked.spent is not None:
+            # All else that the thread works on is the consumer's.
+            self._counters.spend(0, worked.spent._replace(cpu_s=self._cpu_s))
+            self._cpu_s = 0.0
+        return worked
+
+
+def stage_of(dataset: Any) -> str:
+    """What a dataset's own work is called: ``"Images.__getitem__"``."""
+    while isinstance(dataset, Adapter | Subset):
+        dataset = dataset.dataset
+    if is_iterable(dataset):
+        method = "__iter__" if hasattr(type(dataset), "__iter__") else "__aiter__"
+    else:
+        method = "__getitems__" if getattr(dataset, "__getitems__", None) else "__getitem__"
+    return f"{type(dataset).__name__}.{method}"
+
+
+def _count(samples: Any) -> int:
+    """How many samples a dataset has given for a batch, which need not be a list."""
+    if isinstance(samples, Mapping):
+        samples = next(iter(samples.values()), ())
+    return len(samples) if isinstance(samples, Sized) else 0
+
+
+def _size(batch: Any) -> int:
+    """As ``bytes_of``, and 0 for what does not tell: nothing of the user's fails for being counted."""
+    try:
+        return bytes_of(batch.batch if isinstance(batch, Carried) else batch)
+    except Exception:
+        return 0

@@ -1,0 +1,221 @@
+"""The counts of a pass that is traced: they also keep what happened when, and write it at the end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from ..counting import Counters
+from ..statistics import Statistics
+from ..stopwatch import STARTING, Spent, Stopwatch
+from .events import Dropped, Flight, Mark, Padded, Slice, Traced, longest
+from .files import write_run
+from .latency import Latencies
+from .series import Series
+from .timeline import Timeline, timeline
+
+__all__ = ["TracedCounters", "Tracing", "tell_rest"]
+
+WAITING = "waiting for a batch"
+STEP = "training step"
+
+# Of each: what is beyond is dropped, the shortest first, and counted. A file then has 30 MB at most, which
+# viewers open in seconds. A batch is two slices of the consumer.
+_MOST_OF_CONSUMER = 60_000
+_MOST_SLICES = 120_000
+_MOST_FLIGHTS = 20_000
+_MOST_MARKS = 5_000
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """Where a trace goes, and what stands in it beside the events.
+
+    Attributes:
+        path: Of the file.
+        about: What tells the pass from others: JSON values.
+        judge: What the verdict is on statistics, and what it went by: JSON values.
+    """
+
+    path: str
+    about: Mapping[str, Any]
+    judge: Callable[[Statistics], Mapping[str, Any]]
+
+
+class TracedCounters(Counters):
+    """Counts one pass, and keeps its trace; see ``Counters``.
+
+    Args:
+        tracing: Where it goes.
+        options: Those of ``Counters``.
+    """
+
+    def __init__(self, tracing: Tracing, **options: Any) -> None:
+        super().__init__(**options)
+        self._tracing = tracing
+        self._began_unix_s = time.time()
+        self._owner = os.getpid()
+        self._keeping = Lock()  # workers' news may be taken in on another thread than the consumer's
+        self._timeline = Timeline(workers=bool(tracing.about.get("num_workers")))
+        self._series = Series(self.started_s)
+        self._latencies = Latencies()
+        self._told_s: dict[int, float] = {}
+        self._dropped = Dropped()
+        self._restarts = self._skips = 0
+        self._is_written = False
+        #: The consumer's slice that is going on.
+        self._at, self._since_s = WAITING, self.started_s
+        self._about: Mapping[str, Any] = {}
+
+    # --- told of the consumer ---
+
+    def wait(self) -> float:
+        now_s = super().wait()
+        self._turn(WAITING, now_s)
+        return now_s
+
+    def waited(self) -> None:
+        super().waited()
+        self._turn(STEP, time.perf_counter())
+
+    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> None:
+        super().count(samples, tokens, size_bytes, components)
+        now_s = time.perf_counter()
+        self._turn(STEP, now_s, {"batch": self.batches - 1, "samples": samples, "bytes": size_bytes})
+        with self._keeping:
+            for name, amount in (("batches", 1), ("samples", samples), ("size_bytes", size_bytes)):
+                self._series.add(name, now_s, amount)
+
+    # --- told of those who make batches ---
+
+    def spend(self, worker: int, spent: Spent) -> None:
+        super().spend(worker, spent._replace(traced=None))
+        traced: Traced | None = spent.traced
+        if traced is not None:
+            with self._keeping:
+                self._take_in(worker, spent.seconds, traced)
+
+    # --- its end ---
+
+    def write(self) -> None:
+        """Write the file, once; all who make batches have ended.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        with self._keeping:
+            if self._is_written or self._owner != os.getpid():
+                return
+            self._is_written = True
+        statistics = self.snapshot()
+        end_s = self.started_s + statistics.elapsed_s
+        self._turn(STEP, end_s)
+        with self._keeping:
+            self._limit(1.0)
+            events = timeline(self._timeline, self.started_s, end_s, self._tracing.about.get("rank", 0))
+            write_run(self._tracing.path, events, self._summary(statistics, end_s))
+
+    def _summary(self, statistics: Statistics, end_s: float) -> dict[str, Any]:
+        return {
+            **self._tracing.about,
+            "began_unix_s": self._began_unix_s,
+            "statistics": statistics.as_dict(),
+            **self._tracing.judge(statistics),
+            "series": {"bin_s": self._series.bin_s, "rows": self._series.rows(end_s)},
+            "latency": self._latencies.as_dict(),
+            "dropped": self._dropped._asdict(),
+        }
+
+    # --- the parts ---
+
+    def _turn(self, stage: str, now_s: float, about: Mapping[str, Any] | None = None) -> None:
+        """The consumer is at ``stage`` from now on."""
+        with self._keeping:
+            now_s = max(now_s, self._since_s)
+            if now_s > self._since_s:
+                self._timeline.consumer.append(Slice(0, self._at, self._since_s, now_s, self._about))
+            if self._at == WAITING:
+                self._series.spread("waited_s", self._since_s, now_s, now_s - self._since_s)
+            self._at, self._since_s, self._about = stage, now_s, about or {}
+            self._limit(2.0)
+
+    def _take_in(self, worker: int, seconds: Mapping[str, float], traced: Traced) -> None:
+        until_s = traced.until_s
+        # A worker may have been replaced: then there is a gap.
+        since_s = max(self._told_s.get(worker, 0.0), until_s - sum(seconds.values()))
+        self._told_s[worker] = until_s
+        for stage, spent_s in seconds.items():
+            if stage != STARTING:
+                self._series.spread(f"stage/{stage}", since_s, until_s, spent_s)
+        self._timeline.slices.setdefault(worker, []).extend(traced.slices)
+        for flight in traced.flights:
+            self._take_in_flight(worker, flight)
+        for batch in traced.padded:
+            self._take_in_padded(batch)
+        self._note_changes(worker, until_s)
+        for mark in traced.marks:
+            self._mark(worker, mark)
+        self._dropped = self._dropped.plus(traced.dropped)
+        self._limit(2.0)
+
+    def _take_in_flight(self, worker: int, flight: Flight) -> None:
+        self._timeline.flights.append((worker, flight))
+        took_s = flight.end_s - flight.start_s
+        # On average, and whatever it was before the answer said how much there is.
+        asked_bytes = flight.size_bytes if flight.is_whole else flight.asked_bytes
+        self._series.spread("in_flight_byte_s", flight.start_s, flight.end_s, asked_bytes * took_s)
+        begin_s = flight.start_s if flight.answered_s is None else flight.answered_s
+        self._series.spread("received_bytes", begin_s, flight.end_s, flight.size_bytes)
+        self._series.add("parts", flight.end_s, 1)
+        if flight.answered_s is not None:
+            self._latencies.add(flight.answered_s - flight.start_s)
+
+    def _take_in_padded(self, batch: Padded) -> None:
+        self._series.add("real_cells", batch.at_s, batch.real)
+        self._series.add("cells", batch.at_s, batch.cells)
+
+    def _note_changes(self, worker: int, at_s: float) -> None:
+        """Mark what is counted elsewhere, when it is first seen to have grown."""
+        if (restarts := self.worker_restarts) > self._restarts:
+            self._mark(worker, Mark("worker restarted", at_s, {"restarts": restarts}))
+            self._restarts = restarts
+        if (skips := self.skipped) > self._skips:
+            self._mark(worker, Mark("skipped", at_s, {"skipped": skips}))
+            self._skips = skips
+
+    def _mark(self, worker: int, mark: Mark) -> None:
+        self._series.add(f"mark/{mark.kind}", mark.at_s, 1)
+        if len(self._timeline.marks) < _MOST_MARKS:
+            self._timeline.marks.append((worker, mark))
+        else:
+            self._dropped = self._dropped.plus(Dropped(marks=1))
+
+    def _limit(self, slack: float) -> None:
+        """Drop the shortest of what is too much, by so many times: rarely, since it takes some time."""
+        kept = self._timeline
+        if len(kept.consumer) > _MOST_OF_CONSUMER * slack:
+            kept.consumer, short = longest(kept.consumer, _MOST_OF_CONSUMER)
+            self._drop_slices(short)
+        if sum(map(len, kept.slices.values())) > _MOST_SLICES * slack:
+            each = _MOST_SLICES // len(kept.slices)
+            for worker, slices in kept.slices.items():
+                kept.slices[worker], short = longest(slices, each)
+                self._drop_slices(short)
+        if (many := len(kept.flights)) > _MOST_FLIGHTS * slack:
+            by_length = sorted(kept.flights, key=lambda each: each[1].end_s - each[1].start_s)
+            kept.flights = sorted(by_length[many - _MOST_FLIGHTS :], key=lambda each: each[1].start_s)
+            self._dropped = self._dropped.plus(Dropped(flights=many - _MOST_FLIGHTS))
+
+    def _drop_slices(self, short: Sequence[Slice]) -> None:
+        seconds = sum(each.end_s - each.start_s for each in short)
+        self._dropped = self._dropped.plus(Dropped(slices=len(short), seconds=seconds))
+
+
+def tell_rest(stopwatch: Stopwatch, counters: Counters) -> None:
+    """Take in what a thread of this process has not told, which has ended."""
+    if isinstance(counters, TracedCounters) and (spent := stopwatch.news(at_once=True)) is not None:
+        counters.spend(0, spent)

@@ -1,0 +1,138 @@
+"""What was kept of a pass, in the Trace Event Format that Perfetto and chrome://tracing open. Pure.
+
+See "Trace Event Format" (Nat Duca and Dan Sinclair, Google, 2016). A process of the format is the consumer or
+a worker; a thread of it, a thread. Parts in flight are asynchronous, since they overlap. Times are
+microseconds since the pass began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+from .events import Flight, Mark, Slice
+
+__all__ = ["Timeline", "timeline"]
+
+Event = dict[str, Any]
+
+# Apart, so that the files of ranks can be put together.
+_PIDS_OF_RANK = 10_000
+
+_CONSUMER_TID = 1
+_MAKER_TID = 2  # and those behind it are of threads that help it
+
+
+@dataclass
+class Timeline:
+    """What was kept.
+
+    Attributes:
+        consumer: Its slices, one after the other.
+        slices: Of the threads of each worker, by its number; 0 without any.
+        flights: Each with the worker that asked.
+        marks: Likewise, with the worker where it was.
+        workers: Whether those are processes of their own.
+    """
+
+    consumer: list[Slice] = field(default_factory=list)
+    slices: dict[int, list[Slice]] = field(default_factory=dict)
+    flights: list[tuple[int, Flight]] = field(default_factory=list)
+    marks: list[tuple[int, Mark]] = field(default_factory=list)
+    workers: bool = False
+
+
+def timeline(kept: Timeline, start_s: float, end_s: float, rank: int = 0) -> list[Event]:
+    """The events, those of each track in the order of their times.
+
+    Args:
+        kept: What they are made of.
+        start_s: When the pass began; nothing lies before.
+        end_s: When it ended; nothing lies behind.
+        rank: Whose pass it is.
+    """
+    clock = _Clock(start_s, end_s)
+    consumer = rank * _PIDS_OF_RANK + 1
+
+    def pid_of(worker: int) -> int:
+        return consumer + 1 + worker if kept.workers else consumer
+
+    events = [*_names(kept, consumer, pid_of, rank)]
+    events += [_slice(clock, consumer, _CONSUMER_TID, "consumer", each) for each in kept.consumer]
+    for worker, slices in sorted(kept.slices.items()):
+        ordered = sorted(slices, key=lambda each: (each.track, each.start_s, each.end_s))
+        events += [_slice(clock, pid_of(worker), _MAKER_TID + each.track, "maker", each) for each in ordered]
+    for number, (worker, flight) in enumerate(kept.flights):
+        events += _flight(clock, pid_of(worker), f"{rank}.{number}", flight)
+    events += _bytes_in_flight(clock, kept, pid_of)
+    events += [_mark(clock, pid_of(worker), mark) for worker, mark in kept.marks]
+    named = [event for event in events if event["ph"] == "M"]
+    timed = [event for event in events if event["ph"] != "M"]
+    return named + sorted(timed, key=lambda event: event["ts"])  # stable: an end stays behind its beginning
+
+
+class _Clock:
+    def __init__(self, start_s: float, end_s: float) -> None:
+        self._start_s, self._end_s = start_s, end_s
+
+    def us(self, at_s: float) -> float:
+        """Microseconds, to the nanosecond."""
+        return round((min(max(at_s, self._start_s), self._end_s) - self._start_s) * 1e6, 3)
+
+
+def _names(kept: Timeline, consumer: int, pid_of: Any, rank: int) -> Iterator[Event]:
+    yield _meta(consumer, 0, "process_name", {"name": f"rank {rank}"})
+    yield _meta(consumer, 0, "process_sort_index", {"sort_index": consumer})
+    yield _meta(consumer, _CONSUMER_TID, "thread_name", {"name": "consumer"})
+    yield _meta(consumer, _CONSUMER_TID, "thread_sort_index", {"sort_index": 0})
+    for worker, slices in sorted(kept.slices.items()):
+        pid = pid_of(worker)
+        if kept.workers:
+            yield _meta(pid, 0, "process_name", {"name": f"rank {rank}, worker {worker}"})
+            yield _meta(pid, 0, "process_sort_index", {"sort_index": pid})
+        for track in sorted({each.track for each in slices}):
+            name = "makes batches" if track == 0 else f"decodes ahead {track}"
+            yield _meta(pid, _MAKER_TID + track, "thread_name", {"name": name})
+
+
+def _meta(pid: int, tid: int, name: str, args: dict[str, Any]) -> Event:
+    return {"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": name, "args": args}
+
+
+def _slice(clock: _Clock, pid: int, tid: int, category: str, each: Slice) -> Event:
+    ts = clock.us(each.start_s)
+    event: Event = {"ph": "X", "pid": pid, "tid": tid, "ts": ts, "dur": round(clock.us(each.end_s) - ts, 3)}
+    event |= {"cat": category, "name": each.name}
+    return {**event, "args": dict(each.about)} if each.about else event
+
+
+def _flight(clock: _Clock, pid: int, number: str, flight: Flight) -> Iterator[Event]:
+    name = urlsplit(flight.shard).path.rpartition("/")[2] or flight.shard
+    common: Event = {"cat": "part", "id": number, "pid": pid, "tid": 0, "name": name}
+    asked = {"shard": flight.shard, "offset": flight.offset, "asked_bytes": flight.asked_bytes}
+    yield {"ph": "b", "ts": clock.us(flight.start_s), **common, "args": asked}
+    if flight.answered_s is not None:
+        yield {"ph": "n", "ts": clock.us(flight.answered_s), **common, "args": {"answer": "begins"}}
+    ended = {"size_bytes": flight.size_bytes, "whole": flight.is_whole}
+    yield {"ph": "e", "ts": clock.us(flight.end_s), **common, "args": ended}
+
+
+def _bytes_in_flight(clock: _Clock, kept: Timeline, pid_of: Any) -> Iterator[Event]:
+    changes: dict[int, list[tuple[float, int]]] = {}
+    for worker, flight in kept.flights:
+        size_bytes = flight.size_bytes if flight.is_whole else flight.asked_bytes
+        rows = changes.setdefault(pid_of(worker), [])
+        rows += [(flight.start_s, size_bytes), (flight.end_s, -size_bytes)]
+    for pid, rows in changes.items():
+        level = 0
+        for at_s, change in sorted(rows, key=lambda row: (row[0], -row[1])):
+            level += change
+            common: Event = {"ph": "C", "pid": pid, "tid": 0, "ts": clock.us(at_s)}
+            yield {**common, "name": "bytes in flight", "args": {"bytes": level}}
+
+
+def _mark(clock: _Clock, pid: int, mark: Mark) -> Event:
+    event: Event = {"ph": "i", "s": "p", "pid": pid, "tid": 0, "ts": clock.us(mark.at_s), "cat": "event"}
+    return {**event, "name": mark.kind, "args": dict(mark.about)}

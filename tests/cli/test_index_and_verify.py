@@ -1,0 +1,79 @@
+"""``asyncloader index`` and ``verify``."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from asyncloader import testing
+
+from .conftest import TAR_SAMPLES, Ask, Place
+
+
+def test_an_index_is_made_and_verified(ask: Ask, place: Place, corpus: Path, tmp_path: Path) -> None:
+    manifest = tmp_path / "manifest.json"
+    if place.root.startswith("/"):  # files are named by their paths from the manifest
+        shutil.copytree(corpus / "tar", tmp_path / "tar", ignore=shutil.ignore_patterns("manifest.json"))
+        place = Place(f"{tmp_path}/")
+    made = ask("index", *place("tar/"), "-o", manifest, "--json")
+    assert (made.status, made.err) == (0, "")
+    told = made.json
+    assert told["manifest"] == str(manifest) and told["bad"] == 0
+    assert [shard["shard"] for shard in told["shards"]] == [f"{place.root}tar/s-{n}.tar" for n in range(3)]
+    assert sum(shard["samples"] for shard in told["shards"]) == TAR_SAMPLES
+    verified = ask("verify", *place("tar/"), "-m", manifest, "--json")
+    assert (verified.status, verified.err) == (0, "")
+    assert verified.json["bad"] == 0
+    assert [shard["wrong"] for shard in verified.json["shards"]] == [[], [], []]
+
+
+def test_the_manifest_of_a_folder_or_prefix_is_found_there(ask: Ask, place: Place) -> None:
+    told = ask("verify", *place("tar/"))
+    assert told.status == 0 and told.out.splitlines()[-1] == "3 shards as the manifest says"
+    one = ask("verify", *place("tar/s-1.tar"), "--json").json
+    assert one["manifest"] == f"{place.root}tar/manifest.json" and len(one["shards"]) == 1
+
+
+def test_shards_of_two_folders_have_no_one_manifest(ask: Ask, place: Place) -> None:
+    told = ask("verify", *place("tar/", "jsonl/"))
+    assert told.status == 2 and "--manifest" in told.err
+
+
+def test_a_manifest_beside_signed_urls_is_to_be_named(ask: Ask, corpus: Path) -> None:
+    with testing.serve(corpus / "tar") as server:
+        signed = f"{server.url}/s-{{0..2}}.tar?signature=SENTINEL"
+        assert "--manifest" in ask("verify", signed).err
+        told = ask("verify", f"{server.url}/s-{{0..2}}.tar", "--json")
+    assert told.status == 0 and told.json["manifest"] == f"{server.url}/manifest.json"
+
+
+def test_what_differs_is_told_with_both_values(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus / "tar", tmp_path / "tar")
+    (tmp_path / "tar/s-2.tar").unlink()
+    shutil.copy(tmp_path / "tar/s-0.tar", tmp_path / "tar/s-1.tar")
+    told = ask("verify", f"{tmp_path}/tar/", "--json")
+    assert told.status == 1 and told.json["bad"] == 2
+    wrong = {Path(shard["shard"]).name: " ".join(shard["wrong"]) for shard in told.json["shards"]}
+    assert wrong["s-0.tar"] == "" and "missing" in wrong["s-2.tar"]
+    assert "expected" in wrong["s-1.tar"] and "found" in wrong["s-1.tar"]
+
+
+def test_a_bad_shard_is_told_and_nothing_is_written(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus / "tar", tmp_path / "tar", ignore=shutil.ignore_patterns("manifest.json"))
+    cut = (tmp_path / "tar/s-1.tar").read_bytes()[:700]
+    (tmp_path / "tar/s-1.tar").write_bytes(cut)
+    told = ask("index", f"{tmp_path}/tar/", "--json")
+    assert told.status == 1
+    assert (told.json["manifest"], told.json["bad"]) == (None, 1)
+    assert [shard["error"] is None for shard in told.json["shards"]] == [True, False, True]
+    assert not (tmp_path / "tar/manifest.json").exists()
+
+
+def test_a_file_that_is_no_manifest_stays(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+    shutil.copytree(corpus / "tar", tmp_path / "tar")
+    other = json.dumps({"mine": 1})
+    (tmp_path / "tar/manifest.json").write_text(other)
+    told = ask("index", f"{tmp_path}/tar/*.tar")
+    assert (told.status, told.out) == (2, "") and "no manifest of shards" in told.err
+    assert (tmp_path / "tar/manifest.json").read_text() == other

@@ -1,0 +1,60 @@
+"""``asyncloader ls``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from asyncloader import testing
+
+from .conftest import Ask, Place
+
+
+def sizes(folder: Path) -> list[int]:
+    return [path.stat().st_size for path in sorted(folder.glob("s-*"))]
+
+
+def test_a_prefix_a_glob_and_braces_mean_the_same_shards(ask: Ask, place: Place, corpus: Path) -> None:
+    wanted = [f"{place.root}tar/s-{number}.tar" for number in range(3)]
+    for name in ("tar/", "tar/*.tar", "tar/s-{0..2}.tar"):
+        told = ask("ls", *place(name), "--json")
+        assert (told.status, told.err) == (0, "")
+        assert [shard["url"] for shard in told.json["shards"]] == wanted
+        assert [shard["size_bytes"] for shard in told.json["shards"]] == sizes(corpus / "tar")
+        assert {shard["format"] for shard in told.json["shards"]} == {"tar"}
+        assert told.json["size_bytes"] == sum(sizes(corpus / "tar")) and told.json["bad"] == 0
+
+
+def test_the_table_ends_in_a_total(ask: Ask, place: Place) -> None:
+    told = ask("ls", *place("tar/", "jsonl/"))
+    *lines, total = told.out.splitlines()
+    assert [line.split()[-1] for line in lines] == [
+        *(f"{place.root}tar/s-{number}.tar" for number in range(3)),
+        *(f"{place.root}jsonl/s-{number}.jsonl.gz" for number in range(3)),
+    ]
+    assert total.startswith("6 shards, ") and " to " in total
+
+
+def test_a_shard_that_is_not_there_is_named_beside_the_others(ask: Ask, place: Place) -> None:
+    told = ask("ls", *place("tar/s-{1..3}.tar"))
+    assert told.status == 1
+    lines = told.out.splitlines()
+    assert lines[2].startswith(f"BAD {place.root}tar/s-3.tar: ") and lines[3].endswith("1 cannot be had")
+    assert ask("ls", *place("tar/s-{1..3}.tar"), "--json").json["bad"] == 1
+
+
+def test_a_web_server_is_asked_for_each_length_and_gets_the_headers(ask: Ask, corpus: Path) -> None:
+    with testing.serve(corpus / "tar") as server:
+        told = ask("ls", f"{server.url}/s-{{0..2}}.tar?key=SENTINEL", "--header", "X-Who: me", "--json")
+        assert {request.headers["x-who"] for request in server.requests} == {"me"}
+    assert [shard["size_bytes"] for shard in told.json["shards"]] == sizes(corpus / "tar")
+    assert "SENTINEL" not in told.out
+
+
+def test_a_file_of_an_unknown_format_is_listed_all_the_same(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "a.zip").write_bytes(bytes(1500))
+    assert ask("ls", tmp_path / "a.zip").out.splitlines()[0].split() == [
+        "1.5",
+        "kB",
+        "?",
+        str(tmp_path / "a.zip"),
+    ]

@@ -1,0 +1,159 @@
+"""Bytes of local files that whoever decodes them reads himself."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncloader.errors import StoreError
+from asyncloader.stores import file_span
+from asyncloader.stores.buffers import Buffers
+from asyncloader.stores.file_span import PIECE_BYTES, FileSpan, is_cached
+
+MiB = 1 << 20
+
+
+@pytest.fixture
+def shard(tmp_path: Path) -> Path:
+    path = tmp_path / "x"
+    path.write_bytes(os.urandom(3 * PIECE_BYTES + 5))
+    return path
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def span_of(path: Path, start: int, stop: int) -> FileSpan:
+    with opened(path) as fd:  # the span keeps the file open by itself
+        return FileSpan(fd, start, stop, str(path))
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize(
+    ("start", "stop"), [(0, 3 * PIECE_BYTES + 5), (7, 8), (PIECE_BYTES, 2 * PIECE_BYTES + 1)]
+)
+def test_it_gives_its_bytes_in_pieces_and_then_lets_go_of_the_file(
+    shard: Path, start: int, stop: int
+) -> None:
+    before = descriptors()
+    span, buffers, found = span_of(shard, start, stop), Buffers(PIECE_BYTES), []
+    while span:
+        piece = span.read(buffers)
+        assert 0 < len(piece) <= PIECE_BYTES
+        found.append(bytes(piece))
+    assert b"".join(found) == shard.read_bytes()[start:stop]
+    assert descriptors() == before
+
+
+def test_one_that_is_dropped_or_closed_lets_go_of_the_file(shard: Path) -> None:
+    before = descriptors()
+    span = span_of(shard, 0, 10)
+    span.close()
+    span.close()
+    del span
+    other = span_of(shard, 0, 10)
+    assert descriptors() == before + 1
+    del other
+    gc.collect()
+    assert descriptors() == before
+
+
+def cut(path: Path) -> None:
+    os.truncate(path, PIECE_BYTES)
+
+
+def overwrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"other")
+    os.utime(path, ns=(1, 1))  # the clock of a file system may stand still for some milliseconds
+
+
+@pytest.mark.parametrize("change", [cut, overwrite])
+def test_a_file_that_was_changed_meanwhile_is_refused(shard: Path, change: Any) -> None:
+    span, buffers = span_of(shard, 0, shard.stat().st_size), Buffers(PIECE_BYTES)
+    span.read(buffers)
+    change(shard)
+    with pytest.raises(StoreError, match="changed while it was being read") as caught:
+        span.read(buffers)
+    assert (caught.value.shard, caught.value.offset) == (str(shard), PIECE_BYTES)
+
+
+def test_a_disk_that_fails_says_which_shard(shard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    span = span_of(shard, 3, 10)
+
+    def fail(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(file_span.os, "preadv", fail)
+    with pytest.raises(StoreError, match="Input/output error") as caught:
+        span.read(Buffers(PIECE_BYTES))
+    assert (caught.value.shard, caught.value.offset) == (str(shard), 3)
+
+
+def test_what_is_not_in_memory_is_seen(shard: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size, real, missing = shard.stat().st_size, os.preadv, 2 * PIECE_BYTES
+    with opened(shard) as fd:
+        assert is_cached(fd, 0, size)
+
+        def preadv(fd: int, buffers: list[bytearray], offset: int, flags: int) -> int:
+            assert flags == os.RWF_NOWAIT
+            if offset >= missing:
+                raise BlockingIOError
+            return real(fd, buffers, offset, flags)
+
+        monkeypatch.setattr(file_span.os, "preadv", preadv)
+        assert not is_cached(fd, 0, size)
+        assert is_cached(fd, 0, missing)
+
+
+# --- as shards are read ---
+
+
+def held_below(folder: Path) -> list[str]:
+    """The files there that this process has open."""
+    found = []
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the listing itself
+            found.append(os.readlink(f"/proc/self/fd/{fd}"))
+    return [name for name in found if name.startswith(str(folder))]
+
+
+@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("start", [0, 5, 20 * MiB, 20 * MiB + 1])
+def test_files_are_read_to_their_end_wherever_their_bytes_lie(
+    reading: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: bool, start: int
+) -> None:
+    content = os.urandom(20 * MiB + 1)
+    path = tmp_path / "x"
+    path.write_bytes(content)
+    if not cached:
+        monkeypatch.setattr("asyncloader.stores.local.is_cached", lambda *_: False)
+    with reading([(str(path), start)]) as run:
+        assert run.all_shards() == [content[start:]]
+    assert not held_below(tmp_path)
+
+
+def test_a_shard_that_is_left_early_lets_go_of_its_file(reading: Any, tmp_path: Path) -> None:
+    for name in "xy":
+        (tmp_path / name).write_bytes(bytes(8 * MiB))
+    with reading([str(tmp_path / "x"), str(tmp_path / "y")]) as run:
+        chunks = run.out.receive()
+        chunks.receive()
+        chunks.close()
+        run.out.close()
+    assert not held_below(tmp_path)

@@ -1,0 +1,188 @@
+"""Traces of passes: what stands in the file, when it is written, and that viewers can read it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asyncloader as al
+from asyncloader import testing
+
+from .trace_format import check_events, slices_of
+
+pytestmark = pytest.mark.usefixtures("fork_server")
+
+SHARDS = 6
+
+
+def slow(sample: Any) -> Any:
+    time.sleep(0.001)
+    return {"tokens": list(sample["txt"])}
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    with al.ShardWriter(str(folder / "{:02d}.tar"), max_samples=20) as writer:
+        for number in range(20 * SHARDS):
+            writer.write({"__key__": f"{number:05d}", "txt": "x" * (5 + number % 20), "bin": bytes(5_000)})
+    return folder
+
+
+def recipe(url: object) -> al.Dataset:
+    return al.from_urls(f"{url}/{{00..0{SHARDS - 1}}}.tar").map(slow)
+
+
+def loader_of(dataset: Any, path: Path, **options: Any) -> al.DataLoader[Any]:
+    return al.DataLoader(dataset, batch_size=8, collate_fn=al.Pad({"tokens": 0}), trace=path, **options)
+
+
+def load(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The events and the summary of a file, whose format is checked."""
+    run = json.loads(path.read_text())
+    check_events(run)
+    return run["traceEvents"], run["asyncloader"]
+
+
+def of_consumer(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [event for event in events if event.get("cat") == "consumer"]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_trace_of_a_stream_is_in_the_format_and_adds_up(shards: Path, tmp_path: Path, workers: int) -> None:
+    path = tmp_path / "run.json"
+    with testing.serve(shards, latency_s=0.005) as server:
+        for _ in loader_of(recipe(server.url), path, num_workers=workers):
+            time.sleep(0.002)
+    events, summary = load(path)
+    wall_us = summary["statistics"]["elapsed_s"] * 1e6
+    consumer = of_consumer(events)
+    assert {event["name"] for event in consumer} == {"waiting for a batch", "training step"}
+    assert sum(event["dur"] for event in consumer) == pytest.approx(wall_us, rel=0.05)
+    waited = sum(event["dur"] for event in consumer if event["name"] == "waiting for a batch")
+    assert waited == pytest.approx(summary["statistics"]["wait_s"] * 1e6, rel=0.05)
+    makers = [slices for slices in slices_of(events).values() if slices[0]["cat"] == "maker"]
+    assert len(makers) == max(workers, 1)
+    for slices in makers:  # each moment of a thread is of one stage
+        seconds = (slices[-1]["ts"] + slices[-1]["dur"] - slices[0]["ts"]) / 1e6
+        assert sum(event["dur"] for event in slices) / 1e6 == pytest.approx(seconds, rel=0.05)
+        assert {"map(slow)", "store", "collate"} <= {event["name"] for event in slices}
+    parts = [event for event in events if event["ph"] == "b"]
+    assert {event["name"] for event in parts} == {f"0{n}.tar" for n in range(SHARDS)}
+    assert summary["latency"]["count"] == len(parts) and summary["latency"]["p50_s"] >= 0.005
+    assert any(event["ph"] == "C" and event["args"]["bytes"] for event in events)
+
+
+def test_what_comes_of_it_over_time_is_what_was_counted(shards: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with testing.serve(shards) as server:
+        for _ in loader_of(recipe(server.url), path, num_workers=2):
+            time.sleep(0.002)
+    _, summary = load(path)
+    rows, statistics = summary["series"]["rows"], summary["statistics"]
+    assert len({len(row) for row in rows.values()}) == 1
+    for name in ("batches", "samples", "size_bytes"):
+        assert sum(rows[name]) == statistics[name]
+    assert sum(rows["waited_s"]) == pytest.approx(statistics["wait_s"], rel=0.05)
+    assert sum(rows["received_bytes"]) == pytest.approx(
+        sum(path.stat().st_size for path in shards.glob("*.tar")), rel=0.01
+    )
+    assert 0.5 < sum(rows["real_cells"]) / sum(rows["cells"]) < 0.9
+    assert summary["report"]["lines"][0].startswith("16 batches")
+    assert summary["setup"]["num_workers"] == 2
+
+
+def test_retries_and_refusals_are_marked_without_secrets(shards: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    faults = [
+        testing.CutAt(key="01.tar", times=1, byte=10_000),
+        testing.Status(503, key="02.tar", times=1),
+    ]
+    with testing.serve(shards, faults) as server:
+        urls = [f"{server.url}/{number:02d}.tar?X-Amz-Signature=secret" for number in range(SHARDS)]
+        for _ in loader_of(al.from_urls(urls).map(slow), path):
+            pass
+    events, summary = load(path)
+    marks = {event["name"]: event["args"] for event in events if event["ph"] == "i"}
+    assert marks.keys() == {"retry", "throttled"}
+    assert "01.tar" in marks["retry"]["shard"] and marks["throttled"]["status"] == 503
+    assert sum(summary["series"]["rows"]["mark/retry"]) == 1
+    assert "secret" not in path.read_text()
+
+
+def test_the_file_is_whole_when_a_loop_breaks_or_raises(shards: Path, tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    batches = iter(loader_of(recipe(shards), path))
+    next(batches)
+    assert not path.exists()
+    batches.close()
+    assert load(path)[1]["statistics"]["batches"] == 1
+
+    def fails(sample: Any) -> Any:
+        raise ValueError("the user's own")
+
+    path = tmp_path / "failed.json"
+    with pytest.raises(ValueError, match="the user's own"):
+        list(loader_of(recipe(shards).map(fails), path))
+    events, summary = load(path)
+    assert summary["statistics"]["batches"] == 0 and of_consumer(events)
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_each_epoch_and_each_rank_has_a_file_of_its_own(shards: Path, tmp_path: Path) -> None:
+    loader = loader_of(recipe(shards), tmp_path / "run.json")
+    for _ in range(2):
+        list(loader)
+    loader.set_epoch(0)
+    list(loader)
+    assert [load(tmp_path / name)[1]["epoch"] for name in ("run.json", "run-epoch-1.json")] == [0, 1]
+    assert load(tmp_path / "run-2.json")[1]["epoch"] == 0
+    list(loader_of(recipe(shards), tmp_path / "run.json", rank=1, world_size=2, uneven="ignore"))
+    events, summary = load(tmp_path / "run-rank-1.json")
+    assert summary["rank"] == 1
+    assert {event["pid"] for event in events}.isdisjoint(
+        {event["pid"] for event in load(tmp_path / "run.json")[0]}
+    )
+
+
+@pytest.mark.parametrize("trace", [5, b"run.json"])
+def test_a_trace_that_is_no_path_is_refused(trace: Any) -> None:
+    with pytest.raises(TypeError, match="trace should be the path of a file, but got"):
+        al.DataLoader(al.from_iterable([1]), trace=trace)
+
+
+def test_a_url_and_a_folder_that_is_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="trace should be the path of a file on disk"):
+        al.DataLoader(al.from_iterable([1]), trace="s3://bucket/run.json")
+    with pytest.raises(ValueError, match="is no folder; make it, or name another"):
+        iter(al.DataLoader(al.from_iterable([1]), trace=tmp_path / "nowhere" / "run.json"))
+
+
+def numbers(topology: al.Topology) -> Iterator[int]:
+    yield from topology.split(range(2_000))
+
+
+def test_a_trace_stays_bounded_and_says_what_it_has_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncloader.trace.counters._MOST_OF_CONSUMER", 100)
+    monkeypatch.setattr("asyncloader.trace.counters._MOST_SLICES", 50)
+    path = tmp_path / "run.json"
+    for number in al.DataLoader(al.from_iterable(numbers), batch_size=None, trace=path):
+        if number == 1_000:
+            time.sleep(0.2)
+    events, summary = load(path)
+    assert len(of_consumer(events)) <= 100
+    assert sum(event["ph"] == "X" for event in events) <= 150
+    assert summary["dropped"]["slices"] > 3_000
+    # The longest stay, wherever they are.
+    assert max(event["dur"] for event in of_consumer(events)) > 0.19e6
+    told = sum(event["dur"] for event in of_consumer(events)) / 1e6
+    assert told > 0.2
+    assert sum(summary["series"]["rows"]["batches"]) == 2_000
