@@ -130,7 +130,7 @@ class TracedCounters(Counters):
             "began_unix_s": self._began_unix_s,
             "statistics": statistics.as_dict(),
             **self._tracing.judge(statistics),
-            "series": {"bin_s": self._series.bin_s, "rows": self._series.rows(end_s)},
+            "series": self._series.as_dict(end_s),
             "latency": self._latencies.as_dict(),
             "dropped": self._dropped._asdict(),
         }
