@@ -213,6 +213,7 @@ class StreamKind:
     def _open_counters(self, loader: Loader[Any], cursor: Cursor, stack: ExitStack) -> Counters:
         options: dict[str, Any] = {"passes": self._passes.begun + 1, "epoch": cursor.epoch}
         options["components"] = counted_names(self._recipe.source)
+        options["earlier"] = None if self._passes.latest is None else self._passes.latest.counters
         options["bar"] = self._bar(loader, cursor) if loader.progress else None
         return self._traces.open_counters(loader, self._world, self._setup(loader), options, stack)
 
