@@ -11,12 +11,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["as_count", "as_counts", "as_whole", "parse_bytes", "parse_seconds"]
+__all__ = ["as_count", "as_counts", "as_whole", "parse_bytes", "parse_rate", "parse_seconds"]
 
 _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgtp])(i?))?b\s*", re.IGNORECASE | re.ASCII)
-
-_DURATION = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([smhdw])\s*", re.ASCII)
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
+_TIME = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|min|h|d|w)\s*", re.ASCII)
+_SECONDS = {
+    "us": Decimal("1e-6"),
+    "ms": Decimal("1e-3"),
+    "s": Decimal(1),
+    "min": Decimal(60),
+    "h": Decimal(3600),
+    "d": Decimal(86400),
+    "w": Decimal(604800),
+}
 
 
 def as_whole(value: object) -> int | None:
@@ -90,19 +97,43 @@ def parse_bytes(name: str, value: object) -> int:
     return int(Decimal(number) * base ** (" kmgtp".index((prefix or " ").lower())))
 
 
-def parse_seconds(name: str, value: str) -> float:
-    """The seconds that an option means: a number with its unit, such as ``"90s"``, ``"12h"`` or ``"7d"``.
+def parse_rate(name: str, value: str) -> float:
+    """Bytes a second: a number of bytes with its unit, by the second, such as ``"40MB/s"``.
 
     Args:
         name: The option's, for messages.
         value: What was given for it.
 
     Raises:
-        ValueError: No such number.
+        ValueError: It is no such text, or 0.
     """
-    found = _DURATION.fullmatch(value)
+    size, slash, second = value.rpartition("/")
+    try:
+        rate = parse_bytes(name, size) if slash and second.strip() == "s" else 0
+    except ValueError:
+        rate = 0
+    if not rate:
+        raise ValueError(
+            f"{name} should be a number of bytes a second, such as '40MB/s' or '1.5 GiB/s', "
+            f"but got {name}={value!r}"
+        )
+    return rate
+
+
+def parse_seconds(name: str, value: str) -> float:
+    """A time with its unit, such as ``"50ms"`` or ``"7d"``, in seconds.
+
+    Args:
+        name: The option's, for messages.
+        value: What was given for it.
+
+    Raises:
+        ValueError: It is no such text.
+    """
+    found = _TIME.fullmatch(value)
     if found is None:
         raise ValueError(
-            f"{name} should be a number with its unit, s, m, h, d or w, such as 12h or 7d, but is {value!r}"
+            f"{name} should be a time with its unit, us, ms, s, min, h, d or w, such as '50ms' or '7d', "
+            f"but got {name}={value!r}"
         )
-    return float(found[1]) * _SECONDS[found[2]]
+    return float(Decimal(found[1]) * _SECONDS[found[2]])

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.quantity import as_count, as_whole, parse_bytes, parse_seconds
+from asyncloader.quantity import as_count, as_whole, parse_bytes, parse_rate, parse_seconds
 
 
 @pytest.mark.parametrize("value", [5, np.int64(5), np.uint8(5)], ids=repr)
@@ -67,14 +67,36 @@ def test_what_is_neither_number_nor_text_is_refused(value: Any) -> None:
         parse_bytes("cache_limit", value)
 
 
+@pytest.mark.parametrize(("text", "rate"), [("40MB/s", 40e6), ("1 GiB/s", 1 << 30), ("7 B / s", 7)])
+def test_bytes_by_the_second_are_a_rate(text: str, rate: float) -> None:
+    assert parse_rate("--link", text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "40MB", "40/s", "40Mbit/s", "0B/s", "40MB/min", "/s"])
+def test_another_rate_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"--link should be a number of bytes a second.*'40MB/s'"):
+        parse_rate("--link", text)
+
+
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("12h", 43200), ("1.5 d", 129600), ("2w", 1209600)]
+    ("text", "seconds"),
+    [
+        ("50ms", 0.05),
+        ("1.5 s", 1.5),
+        ("20us", 20e-6),
+        ("2min", 120),
+        ("12h", 43200),
+        ("1.5 d", 129600),
+        ("2w", 1209600),
+        ("0s", 0),
+    ],
 )
-def test_a_duration_is_so_many_seconds(text: str, seconds: float) -> None:
-    assert parse_seconds("age", text) == seconds
+def test_a_time_with_its_unit_is_so_many_seconds(text: str, seconds: float) -> None:
+    assert parse_seconds("--step", text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "7", "d", "-1d", "7 days", "1e3s"])
-def test_what_is_no_duration_is_refused_with_the_units(text: str) -> None:
-    with pytest.raises(ValueError, match="age should be a number with its unit, s, m, h, d or w"):
-        parse_seconds("age", text)
+@pytest.mark.parametrize("text", ["", "50", "ms", "-1s", "1e3s", "5m", "50 MS"])
+def test_another_time_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"--step should be a time with its unit.*'50ms'") as caught:
+        parse_seconds("--step", text)
+    assert repr(text) in str(caught.value)

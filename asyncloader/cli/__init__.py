@@ -28,7 +28,9 @@ COMMANDS = {
     "bench": "read batches, and say how fast they come, what limits, and what to change",
     "index": "read shards once, and write their manifest: lengths, digests, samples, where to begin",
     "verify": "read shards, and hold them against their manifest",
+    "simulate": "say how fast a pass would go, what would limit it, and what a resize would cost",
     "cache": "list, verify or prune a disk cache",
+    "report": "show a traced pass as a page",
     "audit": "prove from what ranks recorded that epochs delivered each sample once",
 }
 
