@@ -151,6 +151,7 @@ class Tally:
     ) -> None:
         self._begin = begin
         self._counters = begin()
+        self._is_over = False
         self._came: dict[Any, tuple[int, Worked]] = {}
         self._since_s = 0.0
         self._cpu_s = 0.0
@@ -172,11 +173,13 @@ class Tally:
         self._counters.close()
         self._counters = self._begin()
         self._came.clear()
+        self._is_over = False
 
     def end(self) -> None:
         """The pass is over, or nobody reads it any more. Idempotent."""
-        if self.watch is not None:
+        if self.watch is not None and not self._is_over:
             self._tell(at_once=True)
+        self._is_over = True
         self._counters.end()
         self._counters.close()
 
