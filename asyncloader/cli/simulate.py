@@ -114,7 +114,7 @@ def _setting_of(asked: argparse.Namespace) -> Setting:
         shards=shards,
         link=link,
         ranks=asked.ranks,
-        ranks_per_machine=asked.ranks_per_machine or asked.ranks,
+        ranks_per_machine=asked.ranks if asked.ranks_per_machine is None else asked.ranks_per_machine,
         num_workers=asked.num_workers,
         lanes=asked.lanes,
         is_indexed=is_indexed or asked.index,
