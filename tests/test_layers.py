@@ -22,7 +22,7 @@ ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
     {"blocks", "page", "stopwatch"},  # runs of samples; how a pass is drawn; where the time goes
     # Small things that know nobody else: values, and what lies in memory and on disk.
-    {"quantity", "sizes", "statistics", "texts", "tracebacks"},
+    {"processors", "quantity", "sizes", "statistics", "texts", "tracebacks"},
     {"advice", "counting"},  # what to change; a pass's counts, which statistics are a copy of
     {"report"},  # the verdict on a pass
     {"progress"},  # bars

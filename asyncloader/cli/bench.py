@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(asked: argparse.Namespace) -> int:
     _check(asked)
     from ..bench import best_of, measure, numbers_of_workers
-    from ..kinds.asked import usable_processors
     from ..loader import DataLoader
+    from ..processors import usable_processors
     from .recipe import open_recipe, told_of_fields
 
     recipe = _recipe(asked, open_recipe(asked, cache_dir=asked.cache_dir))
