@@ -158,6 +158,9 @@ class Counters:
         if self._bar is not None:
             self._bar.close(self)
 
+    def close(self) -> None:
+        """The pass has ended, and so have those who made its batches. Idempotent."""
+
     def snapshot(self) -> Statistics:
         """All of it at this moment, from any thread."""
         with self._lock:

@@ -25,6 +25,7 @@ from .kinds.torch import TorchKind
 from .ops.batching import Batching
 from .ops.skips import Skip
 from .options import check_batching, check_trace
+from .page import loader_html
 from .quantity import as_count
 from .report import Report
 from .statistics import Receipt, Statistics
@@ -109,7 +110,7 @@ class DataLoader(Closing, Loader[T]):
         audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
             ``asyncloader audit`` proves of it that an epoch was delivered once, over restarts.
         on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
-        trace: For streams: a file, such as ``"run.json"``, that each pass writes at its end: a timeline for
+        trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for
             Perfetto, and what a report page shows. The epoch is put into the name of all but the first.
 
     Raises:
@@ -198,6 +199,10 @@ class DataLoader(Closing, Loader[T]):
         many = f"batch_size={self.batch_size}" if self.batching is None else f"batching={self.batching}"
         parts = [shown_dataset(self.dataset), many, f"num_workers={self.num_workers}"]
         return f"{type(self).__name__}({', '.join([*parts, *self._kind.describe(self)])})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the loader, and the verdict on its latest pass."""
+        return loader_html(repr(self), self.report() if self.statistics.batches else None)
 
     # --- iterating ---
 

@@ -70,6 +70,12 @@ class Report:
     shares: Mapping[str, float]
     lines: tuple[str, str, str]
 
+    def _repr_html_(self) -> str:
+        """For notebooks; whatever is in the user's names is escaped."""
+        from .page import report_html
+
+        return report_html(self)
+
     def __str__(self) -> str:
         return "\n".join(self.lines)
 

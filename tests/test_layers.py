@@ -20,7 +20,7 @@ PACKAGE = Path(asyncloader.__file__).parent
 #: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
-    {"blocks", "stopwatch"},  # runs of samples, as rows or columns; where the time goes
+    {"blocks", "page", "stopwatch"},  # runs of samples; how a pass is drawn; where the time goes
     # Small things that know nobody else: values, and what lies in memory and on disk.
     {"quantity", "sizes", "statistics", "texts", "tracebacks"},
     {"advice", "counting"},  # what to change; a pass's counts, which statistics are a copy of
@@ -58,7 +58,19 @@ ROOMS = [
 APART = {"testing"}
 
 #: Rooms without ``async``, clock and I/O, so that their rules can be tested as functions.
-PURE = {"errors", "types", "sizes", "quantity", "digest", "blocks", "plan", "formats", "collate", "simulate"}
+PURE = {
+    "errors",
+    "types",
+    "sizes",
+    "quantity",
+    "digest",
+    "blocks",
+    "page",
+    "plan",
+    "formats",
+    "collate",
+    "simulate",
+}
 
 
 def level_of(room: str) -> int:

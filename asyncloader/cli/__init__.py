@@ -32,6 +32,7 @@ COMMANDS = {
     "pack": "make shards of the files of a folder",
     "simulate": "say how fast a pass would go, what would limit it, and what a resize would cost",
     "cache": "list, verify or prune a disk cache",
+    "report": "show a traced pass as a page",
     "audit": "prove from what ranks recorded that epochs delivered each sample once",
 }
 

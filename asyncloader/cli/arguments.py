@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from ..stores.options import check_storage_options
+from ..stores.urls import scheme_of
 
 __all__ = ["add_columns", "add_json", "add_shards", "add_stores", "columns_of", "storage_options"]
 
@@ -99,8 +103,22 @@ def storage_options(asked: argparse.Namespace) -> dict[str, Any]:
     if asked.endpoint is not None:
         options["endpoint"] = asked.endpoint
     if asked.header:
-        options["headers"] = {**options.get("headers", {}), **dict(map(_header, asked.header))}
+        headers = options.get("headers", {})
+        if not isinstance(headers, dict):
+            raise ValueError("--options should have headers as an object of names and values")
+        options["headers"] = {**headers, **dict(map(_header, asked.header))}
+    _check_types(getattr(asked, "urls", None) or (), options)
     return options
+
+
+def _check_types(urls: Sequence[str], options: Mapping[str, Any]) -> None:
+    """Refuse values of wrong types, which are wrong calls here."""
+    try:
+        check_storage_options({*map(scheme_of, urls)}, options)
+    except TypeError as error:
+        raise ValueError(f"{error}; --option takes true, false and strings, --options JSON") from None
+    except ValueError:
+        pass  # said by whoever looks at the URLs as a whole, with braces expanded
 
 
 def _header(given: str) -> tuple[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -54,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(asked: argparse.Namespace) -> int:
     _check(asked)
     from ..bench import best_of, measure, numbers_of_workers
+    from ..kinds.asked import usable_processors
     from ..loader import DataLoader
     from .recipe import open_recipe, told_of_fields
 
@@ -61,7 +61,7 @@ def run(asked: argparse.Namespace) -> int:
     options = _loader_options(asked)
     numbers = [asked.num_workers]
     if asked.sweep:
-        numbers = numbers_of_workers(len(os.sched_getaffinity(0)))
+        numbers = numbers_of_workers(usable_processors())
     measured = []
     for number in with_bar(numbers, "bench", len(numbers), "loaders"):
         with told_of_fields(), _told_of_collate():

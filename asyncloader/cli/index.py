@@ -44,7 +44,7 @@ def run(asked: argparse.Namespace) -> int:
         concurrency=asked.concurrency,
     ) as index:
         rows, found = [], []
-        for url, outcome in with_bar(index.measured, "index", index.count, "shards"):
+        for url, outcome in with_bar(index.measured, "index", index.count, "shards", prints=not asked.json):
             if isinstance(outcome, Expected):
                 found.append(outcome)
             row = _row(redact(url), outcome)

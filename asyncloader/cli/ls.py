@@ -25,7 +25,7 @@ def run(asked: argparse.Namespace) -> int:
     options = storage_options(asked)
     with open_shard_list(asked.urls, format=asked.format, storage_options=options) as listed:
         seen = []
-        for shard in with_bar(listed.shards, "ls", listed.count, "shards"):
+        for shard in with_bar(listed.shards, "ls", listed.count, "shards", prints=not asked.json):
             seen.append(shard)
             if not asked.json:
                 print(_line(shard))

@@ -59,9 +59,19 @@ def counted(count: int, noun: str, several: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else several or noun + 's'}"
 
 
-def with_bar(things: Iterable[T], description: str, total: int, unit: str) -> Iterator[T]:
-    """The things, with a bar on standard error as they pass; none where that is no terminal."""
-    if not sys.stderr.isatty():
+def with_bar(
+    things: Iterable[T], description: str, total: int, unit: str, *, prints: bool = False
+) -> Iterator[T]:
+    """The things, with a bar on standard error as they pass; none where that is no terminal.
+
+    Args:
+        things: What is worked at.
+        description: Stands before the bar.
+        total: How many there are.
+        unit: What they are.
+        prints: Whether a line is printed for each, which on a terminal says how far it is without a bar.
+    """
+    if not sys.stderr.isatty() or (prints and sys.stdout.isatty()):
         yield from things
         return
     with closing(open_bar(description, total, f" {unit}")) as bar:

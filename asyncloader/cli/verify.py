@@ -43,7 +43,7 @@ def run(asked: argparse.Namespace) -> int:
         concurrency=asked.concurrency,
     ) as verifying:
         seen = []
-        for shard in with_bar(verifying.each, "verify", verifying.count, "shards"):
+        for shard in with_bar(verifying.each, "verify", verifying.count, "shards", prints=not asked.json):
             seen.append(shard)
             if not asked.json:
                 print(_line(shard))

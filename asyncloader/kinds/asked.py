@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from ..dataset import Dataset
@@ -12,7 +13,7 @@ from ..ops.op import shown
 from ..ops.skips import Skip
 from ..options import memory_bytes
 from ..plan.memory import DEFAULT_LIMIT_BYTES
-from ..plan.topology import World
+from ..plan.topology import World, process_group
 from ..report import Setup
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
@@ -21,7 +22,16 @@ from ..torch_kind.adapt import is_async, is_iterable
 from ..torch_kind.tally import stage_of
 from .kind import Loader
 
-__all__ = ["batching_of", "budget_of", "memory_of", "restarts_of", "setup_of", "setup_of_torch"]
+__all__ = [
+    "batching_of",
+    "budget_of",
+    "check_world",
+    "memory_of",
+    "restarts_of",
+    "setup_of",
+    "setup_of_torch",
+    "usable_processors",
+]
 
 # As many as accidents explain. Workers that die again and again have a reason, such as too little memory.
 _RESTARTS = 3
@@ -58,6 +68,17 @@ def budget_of(loader: Loader[Any]) -> Skip | None:
     return None
 
 
+def check_world(loader: Loader[Any], mine: World) -> None:
+    """Refuse to read for another rank than was known when the loader was made."""
+    group = process_group(sys.modules)
+    if loader.rank is None and group is not None and World(*group) != mine:
+        raise RuntimeError(
+            f"this loader was made for rank {mine.rank} of {mine.size}, but the process "
+            f"group says rank {group[0]} of {group[1]}: samples would be read twice. Make the loader "
+            "after torch.distributed.init_process_group(), or pass rank= and world_size="
+        )
+
+
 def setup_of(loader: Loader[Any], recipe: Dataset, world: World) -> Setup:
     """What advice on its passes has to go by."""
     shards = [source for source in leaves_of(recipe) if isinstance(source, Shards)]
@@ -66,7 +87,7 @@ def setup_of(loader: Loader[Any], recipe: Dataset, world: World) -> Setup:
         in_order=loader.in_order,
         concurrency={shown(op): op.concurrency for op in recipe.all_ops if hasattr(op, "concurrency")},
         coroutines=[shown(op) for op in recipe.all_ops if isinstance(op, AsyncMap)],
-        processors=_processors(),
+        processors=usable_processors(),
         caches=any(source.access.cache is not None for source in shards),
         is_local=all(scheme_of(url).is_local for source in shards for url in source.urls[:1]),
         is_indexed=bool(shards) and all(source.is_indexed for source in shards),
@@ -81,7 +102,7 @@ def setup_of_torch(loader: Loader[Any], dataset: Any) -> Setup:
         in_order=loader.in_order,
         concurrency={},
         coroutines=[stage_of(dataset)] if is_async(dataset) else [],
-        processors=_processors(),
+        processors=usable_processors(),
         caches=False,
         is_local=True,
         is_indexed=False,
@@ -91,6 +112,6 @@ def setup_of_torch(loader: Loader[Any], dataset: Any) -> Setup:
     )
 
 
-def _processors() -> int:
+def usable_processors() -> int:
     """That this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -25,7 +25,7 @@ from ..plan.cursor import Cursor
 from ..plan.lanes import check_ranks, choose_lanes, rank_lanes
 from ..plan.memory import share_memory
 from ..plan.states import load_state, save_state, saved_lanes
-from ..plan.topology import World, process_group, resolve_world
+from ..plan.topology import process_group, resolve_world
 from ..progress import ProgressBar
 from ..quantity import as_whole
 from ..recipes import AsyncIterableDataset, from_iterable
@@ -42,7 +42,7 @@ from ..sources.shards import Shards
 from ..statistics import Receipt, Statistics
 from ..stream import Job
 from ..workers import ForkServer
-from .asked import batching_of, budget_of, memory_of, restarts_of, setup_of
+from .asked import batching_of, budget_of, check_world, memory_of, restarts_of, setup_of
 from .auditing import open_recording
 from .kind import Loader
 from .lengths import Lengths, if_empty_of, receipt_of
@@ -121,11 +121,13 @@ class StreamKind:
     # --- iterating ---
 
     def open(self, loader: Loader[Any]) -> BatchIterator[Any]:
-        self._check_world(loader)
+        check_world(loader, self._world)
         cursor, limit = self._passes.begin(self._lengths(loader).batches), memory_of(loader)
         job = self._job(loader, cursor, limit)
         with ExitStack() as stack, ExitStack() as undo:
-            counters = self._open_counters(loader, cursor, stack)
+            counters = self._open_counters(loader, cursor)
+            stack.callback(counters.close)
+            stack.callback(counters.end)
             recording = self._recording(loader, cursor, undo)  # before a byte of any shard is read
             lanes = self._open_lanes(loader, job, counters, stack)
             source = keep_in_step(
@@ -210,11 +212,13 @@ class StreamKind:
 
     # --- the parts ---
 
-    def _open_counters(self, loader: Loader[Any], cursor: Cursor, stack: ExitStack) -> Counters:
-        options: dict[str, Any] = {"passes": self._passes.begun + 1, "epoch": cursor.epoch}
-        options["components"] = counted_names(self._recipe.source)
-        options["bar"] = self._bar(loader, cursor) if loader.progress else None
-        return self._traces.open_counters(loader, self._world, self._setup(loader), options, stack)
+    def _open_counters(self, loader: Loader[Any], cursor: Cursor) -> Counters:
+        counting = self._traces.counting(loader, self._world, self._setup(loader))
+        names, bar = (
+            counted_names(self._recipe.source),
+            self._bar(loader, cursor) if loader.progress else None,
+        )
+        return counting(passes=self._passes.begun + 1, epoch=cursor.epoch, components=names, bar=bar)
 
     def _open_lanes(
         self, loader: Loader[Any], job: Job, counters: Counters, stack: ExitStack
@@ -273,16 +277,6 @@ class StreamKind:
         recording = open_recording(loader.audit, self._recipe, described, *options)
         undo.callback(recording.close)
         return recording
-
-    def _check_world(self, loader: Loader[Any]) -> None:
-        """Refuse to read for another rank than was known when the loader was made."""
-        group = process_group(sys.modules)
-        if loader.rank is None and group is not None and World(*group) != self._world:
-            raise RuntimeError(
-                f"this loader was made for rank {self._world.rank} of {self._world.size}, but the process "
-                f"group says rank {group[0]} of {group[1]}: samples would be read twice. Make the loader "
-                "after torch.distributed.init_process_group(), or pass rank= and world_size="
-            )
 
     def _recipe_of(self, loader: Loader[Any], lanes: int) -> dict[str, Any]:
         """What a saved state and a loader must agree on."""

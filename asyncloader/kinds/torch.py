@@ -22,11 +22,11 @@ from ..torch_kind.unsplit import UnsplitNotice
 from ..torch_private import forget_iterator
 from .asked import setup_of_torch
 from .kind import Loader
+from .tracing import Traces
 
 __all__ = ["TorchKind"]
 
-_STREAM_OPTIONS = ["ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress"]
-_STREAM_OPTIONS += ["trace", "uneven"]
+_STREAM_OPTIONS = ["ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven"]
 
 
 class TorchKind:
@@ -43,6 +43,7 @@ class TorchKind:
         self._dataset = dataset
         self._notice = UnsplitNotice()
         self._standing = Standing()
+        self._traces = Traces()
         self._latest: weakref.ref[Any] | None = None
 
     def check(self, loader: Loader[Any], **torchs: Any) -> None:
@@ -67,7 +68,8 @@ class TorchKind:
         # An adapter stands in for its dataset; all else is what the loader has, which may be replaced.
         dataset = self.seen if self.seen is not self._dataset else loader.dataset
         tell_unsplit = partial(self._notice.tell, loader.dataset)
-        iterator = self._standing.open(loader, dataset, self._world, tell_unsplit)
+        counting = self._traces.counting(loader, self._world, setup_of_torch(loader, self._dataset))
+        iterator = self._standing.open(loader, dataset, self._world, tell_unsplit, counting)
         self._latest = weakref.ref(iterator)
         return iterator
 
@@ -113,7 +115,7 @@ class TorchKind:
         forget_iterator(loader)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_latest": None, "_standing": copy.copy(self._standing)}
+        return {**self.__dict__, "_latest": None, "_standing": copy.copy(self._standing), "_traces": Traces()}
 
 
 def _world_of_workers(rank: int | None, world_size: int | None) -> World:

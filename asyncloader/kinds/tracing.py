@@ -1,11 +1,10 @@
-"""What a loader that is traced counts with: where the file of each pass goes, and what stands in it."""
+"""What a loader counts its passes with: where the file of a traced one goes, and what stands in it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
@@ -22,60 +21,65 @@ __all__ = ["Traces"]
 
 
 class Traces:
-    """The traces of one loader's passes. Copied and pickled, it is one of no passes."""
+    """The traces of one loader's passes, each of which has a file of its own."""
 
     def __init__(self) -> None:
-        self._paths: set[str] = set()
+        self._taken: set[str] = set()
 
-    def open_counters(
-        self,
-        loader: Loader[Any],
-        world: World,
-        setup: Setup,
-        options: Mapping[str, Any],
-        stack: ExitStack,
-    ) -> Counters:
-        """What counts a pass that begins.
+    def counting(self, loader: Loader[Any], world: World, setup: Setup) -> Callable[..., Counters]:
+        """What makes the counters of a pass, given their options; it holds no loader.
 
         Args:
-            loader: Says whether, and where to, its passes are traced.
+            loader: Says whether its passes are traced, and where to.
             world: Its rank.
             setup: What the verdict on the pass goes by.
-            options: Those of ``Counters``.
-            stack: Ends the count, and writes the trace, after all that is put on it later.
 
         Raises:
             ValueError: There is no folder for the file.
         """
         if loader.trace is None:
-            counters = Counters(**options)
-            stack.callback(counters.end)
-            return counters
+            return Counters
         path = expand_home(os.fspath(loader.trace))
         if not os.path.isdir(folder := os.path.dirname(os.path.abspath(path))):
             raise ValueError(
                 f"trace should be the path of a file in a folder that is there, but got trace={path!r}, and "
                 f"{folder} is no folder; make it, or name another"
             )
-        epoch = options["epoch"] if options["epoch"] is not None else options["passes"] - 1
-        place = run_path(path, epoch=epoch, rank=world.rank, world_size=world.size, taken=self._paths)
-        self._paths.add(place)
         about = {
             "loader": repr(loader),
-            "epoch": options["epoch"],
-            "passes": options["passes"],
             "rank": world.rank,
             "world_size": world.size,
             "num_workers": loader.num_workers,
             "batch_size": loader.batch_size,
         }
-        traced = TracedCounters(Tracing(place, about, partial(_judged, setup)), **options)
-        stack.callback(traced.write)
-        stack.callback(traced.end)
-        return traced
+        return _Traced(path, about, setup, self._taken)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_paths": set()}
+
+@dataclass(frozen=True)
+class _Traced:
+    """Makes the counters of traced passes.
+
+    Attributes:
+        path: As the user said it.
+        about: What the file says of the loader.
+        setup: What the verdict goes by.
+        taken: The files of its passes before.
+    """
+
+    path: str
+    about: Mapping[str, Any]
+    setup: Setup
+    taken: set[str]
+
+    def __call__(self, **options: Any) -> Counters:
+        epoch, passes, about = options["epoch"], options["passes"], self.about
+        # Where a loader has no such number, its passes are counted.
+        number = passes - 1 if epoch is None else epoch
+        rank, size = about["rank"], about["world_size"]
+        place = run_path(self.path, epoch=number, rank=rank, world_size=size, taken=self.taken)
+        self.taken.add(place)
+        told = {**about, "epoch": epoch, "passes": passes}
+        return TracedCounters(Tracing(place, told, partial(_judged, self.setup)), **options)
 
 
 def _judged(setup: Setup, statistics: Statistics) -> dict[str, Any]:

@@ -65,7 +65,6 @@ class Maker:
         more: Given when something was made.
         stages_s: Seconds by stage.
         wants_memory: Whether the limit on memory held up the reading, when a batch was made last.
-        delivered: Samples by lane that were taken.
     """
 
     def __init__(

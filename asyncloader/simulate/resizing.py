@@ -35,7 +35,10 @@ def simulate_resize(setting: Setting, ranks: int, fraction: float) -> Resized:
     starts = {lane: start for rank in before.training.ranks for lane, start in rank.lanes.items()}
     samples = sum(rank.samples for rank in before.training.ranks)
     received = sum(maker.received_bytes for rank in before.training.ranks for maker in rank.makers)
-    again_bytes = max(received - samples * setting.size_bytes / max(setting.samples, 1), 0.0)
+    # Of an open window all samples are made again, also those that were delivered.
+    reopened = sum(start.samples % setting.window for start in starts.values()) if setting.window else 0
+    sample_bytes = setting.size_bytes / max(setting.samples, 1)
+    again_bytes = max(received - (samples - reopened) * sample_bytes, 0.0)
     left = {lane: count - starts[lane].samples for lane, count in before.left_samples.items()}
     resized = replace(setting, ranks=ranks, lanes=lane_count)
     mine = [rank_lanes(lane_count, World(rank, ranks)) for rank in range(ranks)]

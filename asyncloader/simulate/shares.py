@@ -11,7 +11,7 @@ from ..plan.counts import Deal
 from ..plan.pieces import Dealing
 from .setting import Setting
 
-__all__ = ["LaneStart", "Share", "count_lanes", "deal_shares", "order_key"]
+__all__ = ["LaneStart", "Share", "count_lanes", "deal_shares"]
 
 
 class Share(NamedTuple):
@@ -44,16 +44,11 @@ class LaneStart(NamedTuple):
     samples: int = 0
 
 
-def order_key(setting: Setting) -> tuple[int, ...] | None:
-    """What draws the order of shards, in the first epoch."""
-    return _deal(setting, ()).order_key
-
-
 def deal_shares(setting: Setting, starts: Mapping[int, LaneStart]) -> dict[int, list[Share]]:
     """The shares of each lane, from where it begins on; within a window from the window's first sample on."""
     counts = np.array([shard.samples for shard in setting.shards], np.int64)
     dealing = Dealing(len(setting.shards), counts if setting.is_indexed else None)
-    key = order_key(setting)
+    key = _deal(setting).order_key
     shares: dict[int, list[Share]] = {}
     for lane in range(setting.lane_count):
         skip = starts.get(lane, LaneStart()).samples
@@ -74,11 +69,12 @@ def count_lanes(setting: Setting, *, is_indexed: bool) -> list[int]:
     """The samples of each lane, with an index or without one."""
     counts = np.array([shard.samples for shard in setting.shards], np.int64)
     dealing = Dealing(len(counts), counts if is_indexed else None)
-    return [int(count) for count in dealing.count_lanes(_deal(setting, range(setting.lane_count)), counts)]
+    return [int(count) for count in dealing.count_lanes(_deal(setting), counts)]
 
 
-def _deal(setting: Setting, lanes: range | tuple[()]) -> Deal:
-    return Deal(tuple(lanes), setting.lane_count, epoch=0, order_seed=setting.seed)
+def _deal(setting: Setting) -> Deal:
+    """All lanes, in the first epoch."""
+    return Deal(tuple(range(setting.lane_count)), setting.lane_count, epoch=0, order_seed=setting.seed)
 
 
 def _offset(sample: int, size_bytes: int, samples: int) -> int:

@@ -15,7 +15,7 @@ from ..workers.packing import Packed
 from ..workers.pages import OpenSlot
 from .collating import use_own_rules
 from .parcels import pack_result
-from .tally import watch_worker
+from .tally import Watch
 from .worker_info import worker_number
 
 __all__ = ["AtWorker", "run_worker"]
@@ -29,8 +29,7 @@ class AtWorker:
         spare: How many free slots to keep.
         abandon: Called in a worker that was forked, with ``connection``, to close all that it has inherited
             beside that. None in others.
-        stage: What the dataset's own work is called.
-        began_s: When this worker was begun to be made, by ``time.perf_counter()``.
+        watch: Called in the worker, to watch it.
     """
 
     def __init__(
@@ -38,20 +37,18 @@ class AtWorker:
         connection: socket.socket,
         spare: int,
         abandon: Callable[[socket.socket], None] | None,
-        stage: str,
-        began_s: float,
+        watch: Callable[[], Watch],
     ) -> None:
         self.connection = connection
         self._spare = spare
         self._abandon = abandon
-        self._stage = stage
-        self._began_s = began_s
+        self._begin_watch = watch
         self._made_in: OpenSlot | None = None
         self._result: tuple[Packed, OpenSlot | None, int] | None = None
 
     def __reduce__(self) -> Any:
         # By multiprocessing's pickler while a worker is started, which knows of sockets.
-        return AtWorker, (self.connection, self._spare, None, self._stage, self._began_s)
+        return AtWorker, (self.connection, self._spare, None, self._begin_watch)
 
     def enter(self) -> None:
         """Begin, in the worker."""
@@ -59,7 +56,7 @@ class AtWorker:
             self._abandon(self.connection)
             self._abandon = None
         self._link = Link(self.connection, self._spare)
-        self._watch = watch_worker(self._stage, self._began_s)
+        self._watch = self._begin_watch()
         use_own_rules()
 
     def leave(self) -> None:

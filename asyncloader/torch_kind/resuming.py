@@ -16,7 +16,9 @@ from torch.utils.data import IterDataPipe
 from ..counting import Counters
 from ..plan.topology import World
 from ..statistics import Statistics
+from ..stopwatch import Stopwatch
 from ..torch_private import HereIterator, WorkersIterator, forget_iterator
+from ..trace.stopwatch import TracingStopwatch
 from ..tracebacks import Line, users_level
 from .adapt import is_iterable
 from .generators import DEFAULT, generators_of, innermost_sampler, read_states, set_states
@@ -43,7 +45,12 @@ class Standing:
         self._loaded_state: dict[str, Any] | None = None
 
     def open(
-        self, loader: Any, dataset: Any, world: World, tell_unsplit: Callable[[Line], None]
+        self,
+        loader: Any,
+        dataset: Any,
+        world: World,
+        tell_unsplit: Callable[[Line], None],
+        counting: Callable[..., Counters],
     ) -> HereIterator | WorkersIterator:
         """torch's iterator over ``loader``, from where that stands; see ``open_torch_iterator``."""
         generators = generators_of(loader)
@@ -57,7 +64,9 @@ class Standing:
         index_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
         indices = Indices(index_sampler, generators, resumed)
         stage = stage_of(dataset)
-        tally = Tally(partial(self._count, _with_epoch(loader)), stage, loader.num_workers, loader.pin_memory)
+        begin = partial(self._count, counting, _with_epoch(loader))
+        kind = Stopwatch if loader.trace is None else TracingStopwatch
+        tally = Tally(begin, stage, loader.num_workers, loader.pin_memory, kind)
         told = Pass(
             indices,
             before,
@@ -83,10 +92,10 @@ class Standing:
         tally.waited()  # for the workers, too
         return iterator
 
-    def _count(self, sampler: Any) -> Counters:
+    def _count(self, counting: Callable[..., Counters], sampler: Any) -> Counters:
         """Counters of the next pass."""
         self._begun += 1
-        self._counters = Counters(passes=self._begun, epoch=None if sampler is None else int(sampler.epoch))
+        self._counters = counting(passes=self._begun, epoch=None if sampler is None else int(sampler.epoch))
         return self._counters
 
     def statistics(self) -> Statistics:

@@ -58,7 +58,7 @@ class Roads(BaseContext):
             self._results = Results(self._tally)
             return self._results
         ours, theirs = socketpair()
-        far = AtWorker(theirs, self._spare, self._abandon, self._tally.stage, perf_counter())
+        far = AtWorker(theirs, self._spare, self._abandon, self._tally.watch_from(perf_counter()))
         tasks = Tasks(Link(ours, self._spare), far, by_value=self.get_start_method() != "fork")
         self._tasks.append(tasks)
         self._results.add(tasks.link)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sized
+from functools import partial
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from ..counting import Counters
 from ..lent_memory import borrowing
 from ..sizes import bytes_of
 from ..stopwatch import BATCHING, COLLATE, PINNING, RECEIVING, RESTING, SAMPLER, SENDING, Spent, Stopwatch
+from ..trace.stopwatch import TracingStopwatch
 from .adapt import Adapter, is_iterable
 from .reading import Carried
 
@@ -75,6 +77,8 @@ class Watch:
 
     def collated(self, batch: Any) -> None:
         """They have become a batch."""
+        if isinstance(self.stopwatch, TracingStopwatch):
+            self.stopwatch.made(batch.batch if isinstance(batch, Carried) else batch)
         self._made = Worked(self._samples, _size(batch), is_batch=True)
         self.stopwatch.enter(self._after)
 
@@ -90,11 +94,11 @@ class Watch:
 _of_worker: Watch | None = None
 
 
-def watch_worker(stage: str, began_s: float) -> Watch:
+def watch_worker(stage: str, began_s: float, kind: type[Stopwatch]) -> Watch:
     """Begin to watch this process, a worker that was begun to be made at a time by ``perf_counter()``."""
     global _of_worker
     # That clock is one for all processes of the system, so that starting them is in it.
-    _of_worker = Watch(stage, Stopwatch(began_s), SENDING)
+    _of_worker = Watch(stage, kind(began_s), SENDING)
     return _of_worker
 
 
@@ -133,9 +137,17 @@ class Tally:
         stage: See ``stage_of``.
         num_workers: How many there are.
         pins: Whether batches are pinned.
+        kind: Of the stopwatches.
     """
 
-    def __init__(self, begin: Callable[[], Counters], stage: str, num_workers: int, pins: bool) -> None:
+    def __init__(
+        self,
+        begin: Callable[[], Counters],
+        stage: str,
+        num_workers: int,
+        pins: bool,
+        kind: type[Stopwatch] = Stopwatch,
+    ) -> None:
         self._begin = begin
         self._counters = begin()
         self._came: dict[Any, tuple[int, Worked]] = {}
@@ -144,14 +156,19 @@ class Tally:
         self._cpu_before_s: float | None = None
         #: Of this thread, where no workers are.
         self.watch: Watch | None = None
-        self.stage = stage
+        self._stage, self._kind = stage, kind
         if not num_workers:
-            self.watch = Watch(stage, Stopwatch(), PINNING if pins else BATCHING)
+            self.watch = Watch(stage, kind(), PINNING if pins else BATCHING)
             self.watch.stopwatch.enter(RESTING)
+
+    def watch_from(self, began_s: float) -> Callable[[], Watch]:
+        """What begins to watch a worker, called in it; it was begun to be made at that time."""
+        return partial(watch_worker, self._stage, began_s, self._kind)
 
     def begin(self) -> None:
         """Another pass begins, with the same workers."""
         self._counters.end()
+        self._counters.close()
         self._counters = self._begin()
         self._came.clear()
 
@@ -160,6 +177,7 @@ class Tally:
         if self.watch is not None:
             self._tell(at_once=True)
         self._counters.end()
+        self._counters.close()
 
     # --- told by the loop ---
 

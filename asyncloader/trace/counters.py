@@ -92,6 +92,11 @@ class TracedCounters(Counters):
 
     # --- told of those who make batches ---
 
+    def forget(self, worker: int) -> None:
+        super().forget(worker)
+        with self._keeping:
+            self._told_s.pop(worker, None)
+
     def spend(self, worker: int, spent: Spent) -> None:
         super().spend(worker, spent._replace(traced=None))
         traced: Traced | None = spent.traced
@@ -101,8 +106,8 @@ class TracedCounters(Counters):
 
     # --- its end ---
 
-    def write(self) -> None:
-        """Write the file, once; all who make batches have ended.
+    def close(self) -> None:
+        """Write the file, once.
 
         Raises:
             OSError: It cannot be written.
@@ -113,8 +118,8 @@ class TracedCounters(Counters):
             self._is_written = True
         statistics = self.snapshot()
         end_s = self.started_s + statistics.elapsed_s
-        self._turn(STEP, end_s)
         with self._keeping:
+            self._cut(end_s)
             self._limit(1.0)
             events = timeline(self._timeline, self.started_s, end_s, self._tracing.about.get("rank", 0))
             write_run(self._tracing.path, events, self._summary(statistics, end_s))
@@ -133,15 +138,22 @@ class TracedCounters(Counters):
     # --- the parts ---
 
     def _turn(self, stage: str, now_s: float, about: Mapping[str, Any] | None = None) -> None:
-        """The consumer is at ``stage`` from now on."""
+        """The consumer is at ``stage`` from now on, if it was not yet."""
+        if stage == self._at:
+            return
         with self._keeping:
-            now_s = max(now_s, self._since_s)
-            if now_s > self._since_s:
-                self._timeline.consumer.append(Slice(0, self._at, self._since_s, now_s, self._about))
-            if self._at == WAITING:
-                self._series.spread("waited_s", self._since_s, now_s, now_s - self._since_s)
-            self._at, self._since_s, self._about = stage, now_s, about or {}
+            self._cut(now_s)
+            self._at, self._about = stage, about or {}
             self._limit(2.0)
+
+    def _cut(self, now_s: float) -> None:
+        """What the consumer was at until now is kept."""
+        now_s = max(now_s, self._since_s)
+        if now_s > self._since_s:
+            self._timeline.consumer.append(Slice(0, self._at, self._since_s, now_s, self._about))
+        if self._at == WAITING:
+            self._series.spread("waited_s", self._since_s, now_s, now_s - self._since_s)
+        self._since_s = now_s
 
     def _take_in(self, worker: int, seconds: Mapping[str, float], traced: Traced) -> None:
         until_s = traced.until_s

@@ -16,11 +16,12 @@ class TracingStopwatch(Stopwatch):
     """Records when its thread was at which stage, and tells it with what was spent.
 
     Args:
+        since_s: See ``Stopwatch``.
         recorder: Of the process; a new one by default.
     """
 
-    def __init__(self, recorder: Recorder | None = None) -> None:
-        super().__init__()
+    def __init__(self, since_s: float | None = None, recorder: Recorder | None = None) -> None:
+        super().__init__(since_s)
         self.recorder = Recorder() if recorder is None else recorder
         self._track = self.recorder.new_track()
         self._at_stage_since_s = self._since_s
@@ -32,7 +33,7 @@ class TracingStopwatch(Stopwatch):
         return former
 
     def helper(self) -> Stopwatch:
-        helper = TracingStopwatch(self.recorder)
+        helper = TracingStopwatch(recorder=self.recorder)
         self._helpers.add(helper)
         return helper
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import io
 import re
 import shlex
 import signal
@@ -153,6 +154,27 @@ def test_a_reader_that_has_gone_is_no_error(tmp_path: Path) -> None:
     )
     assert ran.stderr == ""
     assert ran.stdout.splitlines()[-1] == "141"
+
+
+class Terminal(io.StringIO):
+    """What looks like a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("out", "json", "draws"), [(io.StringIO, False, True), (Terminal, False, False), (Terminal, True, True)]
+)
+def test_a_bar_is_drawn_on_a_terminal_that_has_no_lines_to_show(
+    out: type[io.StringIO], json: bool, draws: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("a\n")
+    err = Terminal()
+    monkeypatch.setattr(sys, "stdout", out())
+    monkeypatch.setattr(sys, "stderr", err)
+    assert main(["ls", str(tmp_path / "a.txt"), *(["--json"] if json else [])]) == 0
+    assert ("1/1" in err.getvalue()) == draws
 
 
 def test_sizes_are_told_in_three_digits() -> None:

@@ -22,6 +22,8 @@ _SHARDS = [
     (["a.tar", "--option", "region=x"], "local files have no storage options"),
     (["s3://b/a.tar", "--option", "regoin=x"], "did you mean 'region'?"),
     (["s3://b/a.tar", "--endpoint", "host:9000"], "endpoint should be http://host[:port]"),
+    (["s3://b/a.tar", "--option", "anonymous=yes"], "'anonymous' should be True or False, not str"),
+    (["s3://b/a.tar", "--option", "region=true"], "'region' should be a string, not bool"),
     (["http://h/a.tar", "--header", "Authorization"], "--header should be 'NAME: VALUE'"),
     (["s3://b/a.tar", "--options", "/nowhere/o.json"], "No such file or directory: '/nowhere/o.json'"),
 ]

@@ -69,6 +69,7 @@ def test_every_sample_is_delivered_once_or_counted_as_left(setting: Setting) -> 
         assert outcome.undelivered_samples == 0
     assert outcome.received_bytes <= setting.size_bytes
     assert 0 <= outcome.wait_share <= 1
+    assert outcome == simulate(setting), "no clock and no chance is in it"
     assert sum(outcome.shares.values()) == pytest.approx(1) or not outcome.shares
 
 
@@ -84,6 +85,9 @@ def test_a_pass_takes_no_less_than_its_consumer_its_makers_and_its_link(setting:
     )
     makers = setting.ranks * max(setting.num_workers, 1)
     assert outcome.elapsed_s >= outcome.samples * setting.decode_s / makers - 1e-6
+    for operator in setting.operators:
+        work_s = operator.sample_s / operator.concurrency
+        assert outcome.elapsed_s >= outcome.samples * work_s / makers - 1e-6
 
 
 @settings(max_examples=30, deadline=None)
@@ -162,6 +166,9 @@ def test_what_was_under_way_is_read_again_after_a_resize() -> None:
         ValueError, match="cannot be split evenly over 3 ranks; they fit a world size of 1, 2"
     ):
         simulate_resize(setting, 3, 0.5)
+    shuffled = simulate_resize(replace(setting, window=70, seed=0), 2, 0.5)
+    # 150 samples of each lane were delivered, 10 of them of a third window of which all is there.
+    assert shuffled.read_again_bytes >= 8 * 70 * 0.1 * MB
     with pytest.raises(ValueError, match="between 0 and 1"):
         simulate_resize(setting, 2, 1.5)
 

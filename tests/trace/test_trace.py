@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch.utils.data import Dataset
 
 import asyncloader as al
 from asyncloader import testing
@@ -77,6 +78,47 @@ def test_a_trace_of_a_stream_is_in_the_format_and_adds_up(shards: Path, tmp_path
     assert {event["name"] for event in parts} == {f"0{n}.tar" for n in range(SHARDS)}
     assert summary["latency"]["count"] == len(parts) and summary["latency"]["p50_s"] >= 0.005
     assert any(event["ph"] == "C" and event["args"]["bytes"] for event in events)
+
+
+class Slow(Dataset[dict[str, Any]]):
+    """Map style."""
+
+    def __len__(self) -> int:
+        return 120
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        time.sleep(0.001)
+        return {"tokens": [1] * (1 + index % 20)}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_trace_of_a_map_style_dataset_is_in_the_format_and_adds_up(tmp_path: Path, workers: int) -> None:
+    path = tmp_path / "run.json"
+    loader = loader_of(Slow(), path, num_workers=workers, persistent_workers=bool(workers))
+    for _ in range(2):
+        for _ in loader:
+            time.sleep(0.002)
+    del loader
+    for name in ("run.json", "run-epoch-1.json"):
+        events, summary = load(tmp_path / name)
+        wall_us = summary["statistics"]["elapsed_s"] * 1e6
+        consumer = of_consumer(events)
+        assert sum(event["dur"] for event in consumer) == pytest.approx(wall_us, rel=0.05)
+        waited = sum(event["dur"] for event in consumer if event["name"] == "waiting for a batch")
+        assert waited == pytest.approx(summary["statistics"]["wait_s"] * 1e6, rel=0.05, abs=1e3)
+        makers = [slices for slices in slices_of(events).values() if slices[0]["cat"] == "maker"]
+        assert len(makers) == max(workers, 1)
+        assert all("Slow.__getitem__" in {event["name"] for event in slices} for slices in makers)
+        rows = summary["series"]["rows"]
+        assert sum(rows["batches"]) == summary["statistics"]["batches"] == 15
+        assert 0.5 < sum(rows["real_cells"]) / sum(rows["cells"]) < 1
+
+
+def test_a_map_style_loop_that_is_left_is_written_too(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    for _ in loader_of(Slow(), path, num_workers=2):
+        break
+    assert load(path)[1]["statistics"]["batches"] == 1
 
 
 def test_what_comes_of_it_over_time_is_what_was_counted(shards: Path, tmp_path: Path) -> None:

@@ -58,6 +58,9 @@ def _workload(workload: Workload, found: dict[str, Any]) -> str:
     goals = [_goal(goal, rows) for goal in workload.goals if _has(goal, rows)]
     if goals:
         goals = ["", "| what is wanted | bound | found | |", "|---|---|---|---|", *goals]
+    profiles = [line for row in rows if (line := _profile(row))]
+    if profiles:
+        profiles = ["\nWhere the time of those who make the batches goes, by `loader.report()`:\n", *profiles]
     rounds = len(rows[0]["runs"])
     conditions = [
         f"`{found['command']}`",
@@ -72,6 +75,7 @@ def _workload(workload: Workload, found: dict[str, Any]) -> str:
             f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}",
             *(_row(row, rows, columns, workload.figure) for row in rows),
             *goals,
+            *profiles,
             f"\n{'; '.join(conditions)}.",
         ]
     )
@@ -95,6 +99,13 @@ def _row(
         # How many times as good.
         cells.append("" if ratio is None else f"{ratio if FIGURES[by] else 1 / ratio:.2f}x")
     return f"| {row['name']} | {row['setting']} | {' | '.join(cells)} |"
+
+
+def _profile(row: dict[str, Any]) -> str:
+    """The stages of the last round; empty for a loader that does not tell."""
+    shares = row["runs"][-1].get("shares") or {}
+    told = ", ".join(f"{share:.0%} {stage}" for stage, share in shares.items() if share >= 0.01)
+    return f"- {row['name']}, {row['setting']}: {told}" if told else ""
 
 
 def _has(goal: Goal, rows: list[dict[str, Any]]) -> bool:

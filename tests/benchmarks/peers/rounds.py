@@ -152,7 +152,10 @@ def _run(command: list[str]) -> Figures:
 
 def _rounded(figures: Figures) -> Figures:
     """To four digits: more would be noise."""
-    return {key: float(f"{value:.4g}") if key != "wrong" else value for key, value in figures.items()}
+    return {
+        key: float(f"{value:.4g}") if isinstance(value, int | float) else value
+        for key, value in figures.items()
+    }
 
 
 def _line(figures: Figures) -> str:

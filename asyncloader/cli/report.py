@@ -1,0 +1,47 @@
+"""``asyncloader report``: a traced pass as a page, or its verdict in three lines."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from ..draft import Draft
+from ..page import render
+from ..trace.files import read_run
+from .arguments import add_json
+from .printing import print_json
+
+HELP = (
+    "Print the verdict on a pass that DataLoader(trace=...) has written, and with -o make one HTML file of "
+    "it: throughput, what the consumer waits for, bytes in flight, the latency of the store, padding, "
+    "balance and errors. The page needs no network and runs no script."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the file of the pass, such as run.json")
+    parser.add_argument("-o", "--output", metavar="PAGE", help="where to write the page, such as report.html")
+    add_json(parser)
+
+
+def run(asked: argparse.Namespace) -> int:
+    told = read_run(asked.run)
+    if asked.output is not None:
+        _write(asked.output, render(told))
+    if asked.json:
+        print_json({**told, "page": asked.output})
+    else:
+        print("\n".join(told["report"]["lines"]))
+    return 0
+
+
+def _write(path: str, page: str) -> None:
+    path = os.path.abspath(path)
+    if not os.path.isdir(folder := os.path.dirname(path)):
+        raise ValueError(f"-o should be a file in a folder that is there, but {folder} is none; make it")
+    draft = Draft(path)
+    try:
+        draft.file.write(page.encode())
+        draft.publish()
+    finally:
+        draft.discard()
