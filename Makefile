@@ -16,7 +16,7 @@ AZURITE := .servers/azurite-$(AZURITE_VERSION)
 # The tests start hundreds of processes, and each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow lint docs bench servers peers clean
+.PHONY: demo test test-slow lint docs dist bench servers peers clean
 .DELETE_ON_ERROR:
 
 demo: $(LIBRARY)
@@ -33,11 +33,16 @@ lint: $(TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/mypy --python-version 3.13
 
 # Of docs/ and README.md, with every warning as an error; to be read with `python -m http.server -d build/site`.
 docs: $(TOOLS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
 	@echo "build/site"
+
+# The wheel and the sdist; `make test-slow PYTEST_ARGS=tests/distribution` installs them and tests that.
+dist: $(TOOLS)
+	$(BIN)/python -m hatchling build --directory dist
 
 # Needs nginx, and takes half an hour on a machine with nothing else to do; writes what docs/benchmarks.md keeps.
 bench: $(TOOLS)

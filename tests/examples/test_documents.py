@@ -105,6 +105,15 @@ def _is_in_repository(url: str) -> bool:
     }
 
 
+def test_files_named_to_contributors_exist_but_those_to_be_written() -> None:
+    named = re.findall(r"`((?:\w+/)*\w+\.(?:py|yml))`", (ROOT / "docs/CONTRIBUTING.md").read_text())
+    missing = {
+        path for path in named if not any((top / path).exists() for top in (ROOT, ROOT / "asyncloader"))
+    }
+    package = {f"asyncloader/{path}.py" for path in ("formats/tsv", "stores/memory", "ops/drop")}
+    assert missing == package | {"tests/formats/test_tsv.py", "tests/ops/test_drop.py"}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_make_targets_named_in_the_pages_exist(page: Path) -> None:
     targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
