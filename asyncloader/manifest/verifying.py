@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
+from ..errors import StoreError
 from ..formats import check_format
 from ..shard_names import formats_of, is_shard_name
 from ..shard_search import find_shards
@@ -19,7 +21,7 @@ from .entries import Expected
 from .expectations import Expectations
 from .lookup import Entries
 from .measuring import Measured, open_measuring
-from .survey import differences
+from .survey import Survey, differences
 
 __all__ = ["Verified", "Verifying", "open_verifying"]
 
@@ -79,7 +81,7 @@ def open_verifying(
 
     Raises:
         TypeError: ``urls`` holds something else than strings and paths.
-        ValueError: No shard, names that do not fit, no place of a manifest, or ``concurrency`` below 1.
+        ValueError: No shard, names that do not fit, no manifest, or ``concurrency`` below 1.
         StoreError: A server cannot be asked, or the manifest not be read.
         FormatError: The manifest is not sound.
     """
@@ -91,12 +93,29 @@ def open_verifying(
     formats = formats_of(shards, format)
     place = _manifest_beside(shards) if manifest is None else expand_home(os.fspath(manifest))
     with open_measuring(options, network, concurrency) as measuring:
-        entries = Entries(place, measuring.survey.read(place))
+        entries = _read(measuring.survey, place)
         is_shard = partial(is_shard_name, format=format)
         gone = (place for match in found.matches for place in entries.missing(match, is_shard))
         missing = [*dict.fromkeys(gone)]
         each = _each(missing, entries.of(shards), measuring.each(shards, formats))
         yield Verifying(redact(place), len(shards) + len(missing), each)
+
+
+def _read(survey: Survey, place: str) -> Entries:
+    if scheme_of(place).is_local and not os.path.lexists(local_path(place)):
+        raise _no_manifest(place)
+    try:
+        return Entries(place, survey.read(place))
+    except StoreError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+    raise _no_manifest(place)
+
+
+def _no_manifest(place: str) -> ValueError:
+    return ValueError(
+        f"there is no manifest {redact(place)}; asyncloader index makes one, and --manifest names another"
+    )
 
 
 def _each(missing: Sequence[str], entries: Expectations, measured: Iterator[Measured]) -> Iterator[Verified]:

@@ -35,6 +35,12 @@ def test_the_manifest_of_a_folder_or_prefix_is_found_there(ask: Ask, place: Plac
     assert one["manifest"] == f"{place.root}tar/manifest.json" and len(one["shards"]) == 1
 
 
+def test_where_there_is_no_manifest_it_says_what_makes_one(ask: Ask, place: Place, corpus: Path) -> None:
+    told = ask("verify", *place("columns/a.parquet"))
+    assert (told.status, told.out) == (2, "") and told.err.count("\n") == 1
+    assert f"there is no manifest {place.root}columns/manifest.json; asyncloader index makes one" in told.err
+
+
 def test_shards_of_two_folders_have_no_one_manifest(ask: Ask, place: Place) -> None:
     told = ask("verify", *place("tar/", "jsonl/"))
     assert told.status == 2 and "--manifest" in told.err

@@ -48,7 +48,8 @@ def test_a_missing_url_is_asked_for(ask: Ask, command: str) -> None:
 
 @pytest.mark.parametrize("command", READERS)
 def test_a_prefix_or_glob_that_matches_nothing_is_refused(ask: Ask, command: str, bucket: Place) -> None:
-    for name in ("nowhere/", "tar/*.parquet"):
+    # A bucket is listed in a process of its own, which takes a second.
+    for name in ("nowhere/", "tar/*.parquet") if command == "ls" else ("nowhere/",):
         told = ask(command, *bucket(name), *(["-o", "/tmp/m.json"] if command == "index" else []))
         assert (told.status, told.out) == (2, "") and name in told.err
 
