@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .blocks import Ragged
     from .cache.audit import verify_cache
     from .collate import Pad, PadField, default_collate, default_convert, is_empty
+    from .converting.convert import Converted, convert, pack
     from .dataset import Dataset
     from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
     from .loader import DataLoader
@@ -41,6 +42,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AsyncIterableDataset",
     "Buckets",
+    "Converted",
     "DataLoader",
     "Dataset",
     "EpochVerdict",
@@ -66,6 +68,7 @@ __all__ = [
     "WrittenShard",
     "build_index",
     "concat",
+    "convert",
     "default_collate",
     "default_convert",
     "from_iterable",
@@ -75,6 +78,7 @@ __all__ = [
     "is_empty",
     "merge_states",
     "mix",
+    "pack",
     "sample_rng",
     "sample_seed",
     "split",
@@ -86,6 +90,7 @@ __all__ = [
 _HOME = {
     "AsyncIterableDataset": "recipes",
     "Buckets": "ops.buckets",
+    "Converted": "converting.convert",
     "DataLoader": "loader",
     "Dataset": "dataset",
     "EpochVerdict": "audit.verdict",
@@ -111,6 +116,7 @@ _HOME = {
     "WrittenShard": "writer",
     "build_index": "manifest.building",
     "concat": "mixtures",
+    "convert": "converting.convert",
     "default_collate": "collate",
     "default_convert": "collate",
     "from_iterable": "recipes",
@@ -120,6 +126,7 @@ _HOME = {
     "is_empty": "collate",
     "merge_states": "plan.states",
     "mix": "mixtures",
+    "pack": "converting.convert",
     "sample_rng": "ops.draws",
     "sample_seed": "ops.draws",
     "split": "torch_kind.split",

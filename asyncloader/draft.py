@@ -11,21 +11,22 @@ __all__ = ["Draft"]
 
 
 class Draft:
-    """A new file under a hidden name in the folder of its own, which it gets when it is published.
+    """A new file under a hidden name, which gets its own when it is published.
 
     A process that is killed leaves the hidden file at most, which nobody reads and anybody may remove.
 
     Args:
         path: The name that it is to have; what has it until then stays whole.
+        aside: The folder where it is hidden until then, of the same file system; None for that of its name.
 
     Raises:
         OSError: The folder is not there, or takes no file.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, aside: str | None = None) -> None:
         self._path = path
         folder, name = os.path.split(path)
-        self._hidden = os.path.join(folder, f".{name}.{secrets.token_hex(8)}.tmp")
+        self._hidden = os.path.join(folder if aside is None else aside, f".{name}.{secrets.token_hex(8)}.tmp")
         #: To write to. Whoever does calls ``publish`` or ``discard`` in the end.
         self.file: IO[bytes] = open(self._hidden, "xb")  # noqa: SIM115 - publish or discard close it
 

@@ -28,6 +28,8 @@ COMMANDS = {
     "bench": "read batches, and say how fast they come, what limits, and what to change",
     "index": "read shards once, and write their manifest: lengths, digests, samples, where to begin",
     "verify": "read shards, and hold them against their manifest",
+    "convert": "make shards of other shards: of another form, another size, with fewer fields",
+    "pack": "make shards of the files of a folder",
     "simulate": "say how fast a pass would go, what would limit it, and what a resize would cost",
     "cache": "list, verify or prune a disk cache",
     "report": "show a traced pass as a page",

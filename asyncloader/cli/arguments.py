@@ -10,7 +10,7 @@ from typing import Any
 from ..stores.options import check_storage_options
 from ..stores.urls import scheme_of
 
-__all__ = ["add_columns", "add_json", "add_shards", "add_stores", "storage_options"]
+__all__ = ["add_columns", "add_json", "add_shards", "add_stores", "columns_of", "storage_options"]
 
 _SPOKEN = {"true": True, "false": False}
 
@@ -30,7 +30,7 @@ def add_shards(parser: argparse.ArgumentParser) -> None:
         "but for web servers also globs, and folders and prefixes, which end in /",
     )
     parser.add_argument(
-        "--format", help="of shards whose suffix does not tell it: tar, jsonl, text, parquet or arrow"
+        "--format", help="of shards whose suffix does not tell it: tar, jsonl, text, csv, parquet or arrow"
     )
     add_stores(parser)
 
@@ -71,6 +71,20 @@ def add_columns(parser: argparse.ArgumentParser) -> None:
         metavar="NAME,...",
         help="only these fields, in this order; of Parquet no other columns are read",
     )
+
+
+def columns_of(asked: argparse.Namespace) -> list[str] | None:
+    """The fields that are wanted; None for all.
+
+    Raises:
+        ValueError: They are no list of names.
+    """
+    if asked.columns is None:
+        return None
+    names = [name.strip() for name in asked.columns.split(",")]
+    if not all(names):
+        raise ValueError("--columns should be names with commas between them, such as id,tokens")
+    return names
 
 
 def storage_options(asked: argparse.Namespace) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ..formats import formats
 from ..formats.columnar.selection import make_selection
 from ..recipes import from_urls
 from ..sources.shards import Shards
-from .arguments import storage_options
+from .arguments import columns_of, storage_options
 
 __all__ = ["open_recipe", "told_of_fields"]
 
@@ -30,11 +30,9 @@ def open_recipe(asked: argparse.Namespace, **options: Any) -> Dataset:
         OSError: A server cannot be asked for a listing.
     """
     recipe = from_urls(asked.urls, format=asked.format, storage_options=storage_options(asked), **options)
-    if asked.columns is None:
+    names = columns_of(asked)
+    if names is None:
         return recipe
-    names = [name.strip() for name in asked.columns.split(",")]
-    if not all(names):
-        raise ValueError("--columns should be names with commas between them, such as id,tokens")
     source = recipe.source
     assert isinstance(source, Shards)
     if all(formats[name].plan is not None for name in source.formats):  # so that no others are read

@@ -21,6 +21,7 @@ from .columnar.footers import Footers
 from .columnar.importing import check_pyarrow
 from .columnar.parquet import plan_parquet
 from .columnar.selection import EVERYTHING, Selection
+from .csv_records import CsvDecoder
 from .decoder import Decoder, PassOver
 from .json_lines import JsonlDecoder
 from .lines import TextDecoder
@@ -80,6 +81,8 @@ formats = MappingProxyType(
             passes_over=True,
         ),
         "text": Format(TextDecoder, (".txt", ".text"), passes_over=True),
+        # Only from its beginning, where the names are.
+        "csv": Format(CsvDecoder, (".csv",)),
         "parquet": Format(None, (".parquet", ".pq"), plan=plan_parquet),
         "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow),
     }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
 from .._flow.budget import claim_alone
@@ -28,6 +29,8 @@ __all__ = ["Survey", "differences"]
 # Eight large parts in flight: shards are read one after another, and each as fast as one may be.
 _READ_BYTES = 64 << 20
 
+_DIGESTS = ("sha256", "crc32c")
+
 
 class Survey:
     """Reads shards from wherever they are, one after another.
@@ -48,11 +51,54 @@ class Survey:
             StoreError: It cannot be read.
             FormatError: It is not of its format.
         """
-        shown = redact(url)
-        digests = {name: digest for name in ("sha256", "crc32c") if (digest := open_digest(name))}
         # What has a plan is read a second time, as it will be read.
         plan = open_plan(format_name)
-        decoder = open_decoder(format_name) if plan is None else None
+        found = self._pass_through(url, open_decoder(format_name) if plan is None else None, _DIGESTS)
+        return found if plan is None else replace(found, samples=self._count(url, plan), offsets=())
+
+    def count(self, url: str, format_name: str) -> Expected:
+        """The same without digests; of what says itself how many samples it holds, only that is read.
+
+        Raises:
+            StoreError, FormatError: See ``measure``.
+        """
+        plan = open_plan(format_name)
+        if plan is None:
+            return self._pass_through(url, open_decoder(format_name), ())
+        with (
+            closing(self._open(url, plan)) as out,
+            closing(out.receive()) as chunks,
+            _in_shard(redact(url)),
+        ):
+            with suppress(EndOfChannel):  # it has no rows
+                chunks.receive()
+            assert chunks.layout is not None and chunks.total is not None, "it has a plan"
+            size_bytes, samples = chunks.total, chunks.layout.samples
+        if samples is None:
+            again = open_plan(format_name)
+            assert again is not None
+            samples = self._count(url, again)
+        return Expected(size_bytes, samples, offsets=())
+
+    def version(self, url: str) -> tuple[int | None, str | None]:
+        """The length of a shard as it is now, and what its store calls this version; None as far as not told.
+
+        Raises:
+            StoreError: It cannot be read.
+        """
+        out = Channel[tuple[int | None, str | None]](1)
+        self._engine.submit(partial(self._ask_version, url, out), out)
+        return out.receive()
+
+    async def _ask_version(self, url: str, out: Channel[tuple[int | None, str | None]]) -> None:
+        store = await self._stores.of(url)
+        async with store.read(url, 0, 1) as body:
+            await out.send_async((body.total, body.etag))
+
+    def _pass_through(self, url: str, decoder: Decoder | None, algorithms: Iterable[str]) -> Expected:
+        """Read a shard from its first byte to its last."""
+        shown = redact(url)
+        digests = {name: digest for name in algorithms if (digest := open_digest(name))}
         check = ShardCheck(shown, None, {})
         size = samples = 0
         offsets = OffsetPicker()
@@ -65,8 +111,6 @@ class Survey:
                     samples += sum(_seen(block, offsets) for block in decoder.feed(chunk))
             if decoder is not None:
                 samples += sum(_seen(block, offsets) for block in decoder.finish())
-        if plan is not None:
-            samples = self._count(url, plan)
         found = {name: digest.digest() for name, digest in digests.items()}
         return Expected(size, samples, offsets=offsets.picked(samples), **found)
 

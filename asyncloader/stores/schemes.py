@@ -20,6 +20,7 @@ class Scheme:
             one.
         is_web: Whether a URL has the parts and escapes of RFC 3986; elsewhere a key is taken as written.
         is_renewed: Whether URLs may be signed for a time, or lead to such.
+        is_writable: Whether ``convert`` can put objects there.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Scheme:
     is_listed: bool = False
     is_web: bool = False
     is_renewed: bool = False
+    is_writable: bool = False
 
     @property
     def is_local(self) -> bool:
@@ -39,9 +41,9 @@ SCHEMES: Mapping[str, Scheme] = {
     for row in (
         Scheme("http", "http", is_web=True, is_renewed=True),
         Scheme("https", "http", is_web=True, is_renewed=True),
-        Scheme("s3", "objects", is_listed=True),
-        Scheme("gs", "objects", is_listed=True),
-        Scheme("az", "objects", is_listed=True),
+        Scheme("s3", "objects", is_listed=True, is_writable=True),
+        Scheme("gs", "objects", is_listed=True, is_writable=True),
+        Scheme("az", "objects", is_listed=True, is_writable=True),
         Scheme("hf", "hub", is_listed=True, is_renewed=True),
         Scheme("file", None),
     )

@@ -9,7 +9,7 @@ import lzma
 import os
 import sys
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from ..descriptors import occupy_standard_descriptors
 from ..digest import Digest, open_digest
@@ -18,27 +18,46 @@ from ..manifest.entries import Expected
 from ..manifest.offsets import OffsetPicker, Offsets
 from ..types import Buffer
 
-__all__ = ["OpenShard"]
+__all__ = ["OpenShard", "Pending", "draft_in_folder"]
+
+
+class Pending(Protocol):
+    """What is written to, and is nowhere to be seen before it is published; see ``draft.Draft``."""
+
+    file: IO[bytes]
+
+    def publish(self) -> None: ...
+    def discard(self) -> None: ...
+
+
+def draft_in_folder(path: str) -> Draft:
+    """A draft of a shard, whose folder is made if it is not there."""
+    folder = os.path.dirname(path)
+    occupy_standard_descriptors()
+    try:
+        os.makedirs(folder or ".", exist_ok=True)
+    except FileExistsError:  # would read as if a shard were there
+        raise NotADirectoryError(
+            errno.ENOTDIR, "shards are written to a folder, but this is a file", folder
+        ) from None
+    return Draft(path)
 
 
 class OpenShard:
-    """A shard under its temporary name."""
+    """A shard that nobody sees yet.
 
-    def __init__(self, path: str, compression: str | None) -> None:
-        self.path = path
+    Args:
+        draft: What it is written to.
+        compression: Of all of it; None for none.
+        is_entered: Whether a decoder may begin between any two writes.
+    """
+
+    def __init__(self, draft: Pending, compression: str | None, *, is_entered: bool = True) -> None:
         self.samples = 0
         self.size_bytes = 0
         # What is compressed can only be read from its beginning.
-        self._offsets = OffsetPicker() if compression is None else None
-        folder = os.path.dirname(path)
-        occupy_standard_descriptors()
-        try:
-            os.makedirs(folder or ".", exist_ok=True)
-        except FileExistsError:  # would read as if a shard were there
-            raise NotADirectoryError(
-                errno.ENOTDIR, "shards are written to a folder, but this is a file", folder
-            ) from None
-        self._draft = Draft(path)
+        self._offsets = OffsetPicker() if compression is None and is_entered else None
+        self._draft = draft
         self._stored = _StoredBytes(self._draft.file)
         self._stream: Any = self._stored
         try:
@@ -47,12 +66,13 @@ class OpenShard:
             self.discard()
             raise
 
-    def write(self, encoded: bytes) -> None:
+    def write(self, encoded: Buffer, samples: int = 1) -> None:
+        """Write what ``samples`` samples are encoded to."""
         if self._offsets is not None:
             self._offsets.add(self.samples, self.size_bytes)
         self._stream.write(encoded)
-        self.samples += 1
-        self.size_bytes += len(encoded)
+        self.samples += samples
+        self.size_bytes += memoryview(encoded).nbytes
 
     def finish(self, end: bytes) -> Expected:
         """Give the shard its name; what it is."""

@@ -27,7 +27,7 @@ from ..formats.encode import encode_jsonl_sample, encode_tar_sample, tar_end
 from ..manifest.entries import Expected
 from ..manifest.folder import update_manifest
 from ..stores.urls import MANIFEST_NAME, redact
-from .open_shard import OpenShard
+from .open_shard import OpenShard, draft_in_folder
 
 __all__ = ["ShardWriter", "WrittenShard"]
 
@@ -108,6 +108,7 @@ class ShardWriter:
         self._max_samples = max_samples
         self._max_bytes = max_bytes
         self._open: OpenShard | None = None
+        self._open_path = ""
         self._closed = False
         self._last_key: object = None
         self._unlisted: dict[str, Expected] = {}  # finished and not in the manifest yet
@@ -144,7 +145,8 @@ class ShardWriter:
                 raise FileExistsError(
                     f"{path!r} exists, from another run perhaps; write to an empty folder, or remove it first"
                 )
-            self._open = OpenShard(path, self._compression)
+            self._open = OpenShard(draft_in_folder(path), self._compression)
+            self._open_path = path
         try:
             self._open.write(encoded)
         except BaseException:
@@ -199,9 +201,11 @@ class ShardWriter:
         shard, self._open = self._open, None
         stored = shard.finish(tar_end if self._format == "tar" else b"")
         assert stored.sha256 is not None
-        self._unlisted[os.path.basename(shard.path)] = stored
+        self._unlisted[os.path.basename(self._open_path)] = stored
         self.shards.append(
-            WrittenShard(shard.path, shard.samples, shard.size_bytes, stored.size_bytes, stored.sha256.hex())
+            WrittenShard(
+                self._open_path, shard.samples, shard.size_bytes, stored.size_bytes, stored.sha256.hex()
+            )
         )
 
     def _write_manifest(self) -> None:

@@ -27,6 +27,10 @@ SAYS = {
         r"1714 of 2000 texts in 4 columns: \['number', 'spaces', 'tokens', 'tokens_lengths'\]\n"
         r"a row: \[ 97 108 108  32\], number np.int64\(\d+\), [1-9]\d* spaces"
     ),
+    "convert.py": (
+        r"40 samples in 5 shards\ncat/001 2000 picture 1 of a cat 0 cat\n"
+        r"3 300 \[\{'id': 0, 'height': 1.5\}, \{'id': 1, 'height': 1.501\}\]\nmade again: 2 of 3"
+    ),
     "credentials.py": r"100 samples with \{'Bearer secret'\}\n100 samples from URLs that had expired",
     "distributed_checkpoint.py": r"7 batches before, the same 33 after",
     "disk_cache.py": (

@@ -16,6 +16,8 @@ BODIES = {
     "tar": make_tar([(f"{index:03d}.txt", b"x" * index) for index in range(9)]),
     "jsonl": b"".join(b'{"n": %d}\n' % index for index in range(9)),
     "text": b"".join(b"line %d\n" % index for index in range(9)),
+    "csv": b"n,text\r\n"
+    + b"".join(b'%d,"line, or ""line"" \n%d"\r\n' % (index, index) for index in range(9)),
 }
 
 #: Those that have a plan are in test_columnar.
@@ -28,7 +30,7 @@ FED = [name for name, row in formats.items() if row.plan is None]
         ("a.tar", "tar"), ("s3://b/x.y/a.TAR.GZ", "tar"), ("a.tgz", "tar"), ("a.tar.zst", "tar"),
         ("a.jsonl", "jsonl"), ("a.ndjson.bz2", "jsonl"), ("dir/a.txt.xz", "text"), ("a.text", "text"),
         ("a.parquet", "parquet"), ("a.ARROW", "arrow"), ("hf://datasets/me/set/a.feather", "arrow"),
-        ("a.pq", "parquet"), ("a.ipc", "arrow"),
+        ("a.pq", "parquet"), ("a.ipc", "arrow"), ("a.csv", "csv"), ("a.CSV.gz", "csv"),
         ("https://h/a.tar?X-Amz-Signature=1.txt#f", "tar"), ("/weird?.tar", "tar"),
     ],
 )  # fmt: skip
@@ -57,7 +59,7 @@ def test_unknown_formats_are_refused() -> None:
     for name in formats:
         check_format(name)
     for refuse in (check_format, open_decoder):
-        with pytest.raises(ValueError, match="'tar', 'jsonl', 'text', 'parquet', 'arrow', not 'zip'"):
+        with pytest.raises(ValueError, match="'tar', 'jsonl', 'text', 'csv', 'parquet', 'arrow', not 'zip'"):
             refuse("zip")
     with pytest.raises(ValueError, match="0 or more"):
         open_decoder("tar", start_sample=-1)
@@ -74,7 +76,7 @@ def test_content_says_whether_to_decompress_and_every_position_reopens(
     assert samples == samples_of(open_decoder(name), body)
     assert (len(samples), fault) == (9, None)
     for index, position in enumerate(positions, 1):
-        assert ("byte" in position) == (compression is None)
+        assert ("byte" in position) == (compression is None and name != "csv")
         decoder = open_decoder(name, start_sample=index, start_byte=position.get("byte", 0))
         rest = outcome(decoder, cut(stored[position.get("byte", 0) :], (97,)))
         assert rest == (samples[index:], positions[index:], None)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,6 +158,27 @@ def test_retries_and_refusals_are_marked_without_secrets(shards: Path, tmp_path:
     assert "01.tar" in marks["retry"]["shard"] and marks["throttled"]["status"] == 503
     assert sum(summary["series"]["rows"]["mark/retry"]) == 1
     assert "secret" not in path.read_text()
+
+
+def test_a_killed_worker_and_what_is_skipped_are_marked(tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+
+    def dies_once(number: int) -> int:
+        if number == 150 and not killed.exists():
+            killed.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if number == 20:
+            raise ValueError("a bad sample")
+        return number
+
+    path = tmp_path / "run.json"
+    recipe = al.from_iterable(lambda topology: topology.split(range(400))).map(dies_once)
+    loader = al.DataLoader(recipe, 10, num_workers=2, on_error=al.Skip(max=5), trace=path)
+    assert sum(len(batch) for batch in loader) == 399
+    events, summary = load(path)
+    marks = [event["name"] for event in events if event["ph"] == "i"]
+    assert sorted(marks) == ["skipped", "worker restarted"]
+    assert summary["statistics"]["worker_restarts"] == summary["statistics"]["skipped"] == 1
 
 
 def test_the_file_is_whole_when_a_loop_breaks_or_raises(shards: Path, tmp_path: Path) -> None:

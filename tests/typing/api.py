@@ -196,6 +196,10 @@ al.PadField(side="middle")  # type: ignore[arg-type]  # left or right
 with al.ShardWriter(Path("shard-%05d.tar"), max_samples=1000) as writer:
     assert_type(writer, al.ShardWriter)
     assert_type(writer.write({"__key__": "a", "txt": "text"}), None)
+assert_type(
+    al.convert("s3://b/x/", Path("out"), to="parquet", columns=["id"], types={"id": "int"}), al.Converted
+)
+assert_type(al.pack(Path("pictures"), "s3://b/y", labels=True).samples, int)
 
 
 # --- errors ---

@@ -42,15 +42,21 @@ def refuse_after_fork() -> None:
 
 
 def make_client(
-    scheme: str, bucket: str, options: Mapping[str, Any], provider: Provider | None = None
+    scheme: str,
+    bucket: str,
+    options: Mapping[str, Any],
+    provider: Provider | None = None,
+    *,
+    retries: int = 0,
 ) -> Client:
-    """A client of one bucket, with obstore's own retries off.
+    """A client of one bucket.
 
     Args:
         scheme: ``s3``, ``gs`` or ``az``.
         bucket: Its name.
         options: Checked ones.
         provider: In place of the ``credential_provider`` among them.
+        retries: How often obstore itself asks again; 0 where a wrapper does.
 
     Raises:
         ValueError: obstore takes no such values, or there is no such profile.
@@ -69,7 +75,7 @@ def make_client(
             bucket,
             config=config,
             client_options=client_options,
-            retry_config={"max_retries": 0},
+            retry_config={"max_retries": retries},
             credential_provider=chosen.provider,
         )
     except (BaseError, OSError, TypeError, ValueError) as error:

@@ -1,0 +1,45 @@
+"""``asyncloader pack``: shards of the files of a folder."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from ..converting.convert import pack
+from .arguments import add_json, add_stores, storage_options
+from .convert import add_output, say
+
+HELP = (
+    "Make shards of the files of a folder: those whose paths are the same up to the first dot of their names "
+    "are one sample. In all else it is as convert."
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="with files, and with folders of any depth")
+    add_output(parser)
+    parser.add_argument(
+        "--labels",
+        action="store_true",
+        help="the folders in FOLDER are classes: samples get their names as label.txt, their numbers as cls",
+    )
+    add_stores(parser)
+    add_json(parser)
+
+
+def run(asked: argparse.Namespace) -> int:
+    done = pack(
+        asked.folder,
+        asked.output,
+        to=asked.to,
+        shard_size=asked.shard_size,
+        samples_per_shard=asked.samples_per_shard,
+        labels=asked.labels,
+        decode=asked.decode,
+        storage_options=storage_options(asked),
+        num_workers=asked.num_workers,
+        overwrite=asked.overwrite,
+        progress=sys.stderr.isatty(),
+    )
+    say(done, asked.json)
+    return 0

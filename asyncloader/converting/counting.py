@@ -1,0 +1,49 @@
+"""Counting the samples of sources, noted as it goes, so that a run that was killed does not begin it anew."""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from ..catalog import Catalog
+from ..manifest.entries import Expected
+from ..manifest.expectations import Expectations
+from ..stores.access import Access
+from .job import COUNTED
+from .outlets import Outlet
+from .shard_material import count_shards, entries_to_lines, lines_to_entries
+
+__all__ = ["count_noted"]
+
+# What is counted in so many seconds may be lost, and a twentieth of the time goes into keeping it.
+_NOTED_EVERY_S = 10.0
+_MOST_OF_THE_TIME = 0.05
+
+
+def count_noted(catalog: Catalog, access: Access, outlet: Outlet) -> Expectations:
+    """What is in each shard; see ``count_shards``.
+
+    Args:
+        catalog: The shards.
+        access: How they are reached.
+        outlet: Keeps what was counted, and knows what a run of the same job has.
+    """
+    known = lines_to_entries(outlet.read(COUNTED) or b"")
+    noted, next_s = len(known), monotonic() + _NOTED_EVERY_S
+
+    def note() -> None:
+        nonlocal noted, next_s
+        began_s = monotonic()
+        outlet.write(COUNTED, entries_to_lines(known.items()))
+        noted, took_s = len(known), monotonic() - began_s
+        next_s = monotonic() + max(_NOTED_EVERY_S, took_s / _MOST_OF_THE_TIME)
+
+    def told(number: int, expected: Expected) -> None:
+        known[number] = expected
+        if monotonic() > next_s:
+            note()
+
+    try:
+        return count_shards(catalog, access, dict(known), told)
+    finally:
+        if len(known) > noted:
+            note()

@@ -1,0 +1,147 @@
+"""Shards of CSV: a record a sample, by the names in the first one; every value is the text that is there.
+
+CSV has no types: what looks like a number may be a key with zeros in front. Who knows better says so to
+``convert``, or in a ``.map``.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+
+from ..blocks import Block, OffsetTrail, Rows
+from ..errors import FormatError
+from ._push import MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
+from .lines import excerpt
+
+__all__ = ["CsvDecoder"]
+
+_BOM = b"\xef\xbb\xbf"
+_UNENDED = "unexpected end of data"
+
+
+class CsvDecoder(PushDecoder):
+    """Decode CSV (RFC 4180, in UTF-8): ``{name: text, ...}``, the names being those of the first record.
+
+    Fields are separated by commas; one in quotes may hold commas, line ends and quotes, these written twice.
+    Lines end with ``\\n`` or ``\\r\\n``; blank ones are no records, a byte order mark is dropped. A shard is
+    read from its beginning, where the names are.
+
+    Args:
+        start_sample: Only 0.
+        start_byte: Only 0.
+        max_record_bytes: Longest record held. 256 MiB as for lines: a quote that is never closed makes one
+            record of all that follows.
+    """
+
+    def __init__(
+        self, *, start_sample: int = 0, start_byte: int = 0, max_record_bytes: int = 256 << 20
+    ) -> None:
+        super().__init__()
+        if start_sample or start_byte:
+            raise ValueError("CSV is read from its beginning, where the names are")
+        self._max_record_bytes = max_record_bytes
+        # Python's limit is one of the process, and of 128 KiB: a longer text would be an error.
+        if csv.field_size_limit() < max_record_bytes:
+            csv.field_size_limit(max_record_bytes)
+        self._begun = False
+        self._open: list[bytes] = []  # of a record that has not ended
+        self._open_bytes = 0
+        self._retry_bytes = 0
+        self._names: list[str] | None = None
+        self._index = 0
+        self._line = 1  # of the shard, that comes next
+
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
+        chunk = bytes(chunk)
+        self._open.append(chunk)
+        self._open_bytes += len(chunk)
+        # What is open is looked at again when it has doubled, lest a long record be parsed for each chunk.
+        if b"\n" in chunk and self._open_bytes >= self._retry_bytes:
+            yield from self._parse(is_end=False)
+        if self._open_bytes > self._max_record_bytes:
+            raise self._fault(
+                f"csv: a record of more than {self._max_record_bytes} bytes; is a quote not closed?"
+            )
+
+    def _decode_end(self) -> Iterator[Block]:
+        yield from self._parse(is_end=True)
+        if self._names is None:
+            raise FormatError("csv: expected the names of the fields in the first record, found nothing")
+
+    def _parse(self, is_end: bool) -> Iterator[Block]:
+        """The samples of the whole records there are; what is left stays open."""
+        content = b"".join(self._open)
+        if not self._begun:
+            content = content.removeprefix(_BOM)
+            self._begun = True
+        whole = len(content) if is_end else content.rfind(b"\n") + 1
+        lines = _lines(content[:whole])
+        reader = csv.reader(map(self._text, lines), strict=True)
+        samples, done, first_line = [], 0, self._line
+        try:
+            for record in reader:
+                self._line, done = first_line + reader.line_num, reader.line_num
+                if record and (sample := self._sample(record, content)) is not None:
+                    samples.append(sample)
+                if len(samples) == MAX_BLOCK_SAMPLES:
+                    yield self._block(samples)
+                    samples = []
+        except csv.Error as error:
+            if samples:
+                yield self._block(samples)
+            if is_end or str(error) != _UNENDED:
+                raise self._fault(f"csv: {error}") from error
+            samples = []
+        except FormatError as error:
+            if samples:
+                yield self._block(samples)
+            raise self._located(error) from error.__cause__
+        if samples:
+            yield self._block(samples)
+        rest = b"".join(lines[done:]) + content[whole:]
+        self._open, self._open_bytes = [rest], len(rest)
+        self._retry_bytes = 2 * len(rest) if done < len(lines) else 0
+
+    def _text(self, line: bytes) -> str:
+        try:
+            return str(line, "utf-8")
+        except UnicodeDecodeError as error:
+            raise FormatError(
+                f"csv: invalid UTF-8 at byte {error.start} of the line: "
+                f"{excerpt(line, error.start)}{describe_bytes(line)}"
+            ) from error
+
+    def _sample(self, record: list[str], content: bytes) -> dict[str, str] | None:
+        """What a record is; None for that of the names."""
+        if self._names is None:
+            if len(set(record)) < len(record) or "" in record:
+                raise FormatError(
+                    "csv: expected a name of its own for each field in the first record, found "
+                    f"{', '.join(map(repr, record))[:200]}{describe_bytes(content)}"
+                )
+            self._names = record
+            return None
+        if len(record) != len(self._names):
+            raise FormatError(
+                f"csv: expected {len(self._names)} fields, as the first record has, found {len(record)}"
+            )
+        return dict(zip(self._names, record, strict=True))
+
+    def _block(self, samples: list[dict[str, str]]) -> Block:
+        first, self._index = self._index, self._index + len(samples)
+        return Rows([*samples], OffsetTrail(first, None))
+
+    def _fault(self, what: str) -> FormatError:
+        return self._located(FormatError(what))
+
+    def _located(self, error: FormatError) -> FormatError:
+        error.args = (f"{error.args[0]} (line {self._line})",)
+        error.sample = self._index
+        return error
+
+
+def _lines(content: bytes) -> list[bytes]:
+    """The lines, which end at ``\\n`` alone: bytes know of ``\\r`` as an end, too."""
+    *ended, last = content.split(b"\n")
+    return [line + b"\n" for line in ended] + ([last] if last else [])

@@ -1,0 +1,175 @@
+"""Runs that are killed, by whatever, and go on: the shards are those of a run that nobody disturbed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+import asyncloader as al
+from asyncloader.errors import WorkerDiedError
+
+from .corpora import files_of, write_corpus
+
+SAMPLES = 3000
+PROGRAM = """
+import sys, asyncloader as al
+print("begins", flush=True)
+source, output, to = sys.argv[1:]
+al.convert(source, output, to=to, samples_per_shard=40, num_workers=2)
+"""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("source")
+    write_corpus("jsonl", folder, SAMPLES)
+    return f"{folder}/*.jsonl"
+
+
+def start(source: str, output: Path, to: str) -> subprocess.Popen[str]:
+    """A run in a process of its own, which has imported what it needs."""
+    command = [sys.executable, "-W", "error", "-c", PROGRAM, source, str(output), to]
+    run = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "MARK": str(output)}
+    )
+    assert run.stdout is not None
+    assert run.stdout.readline() == "begins\n"
+    return run
+
+
+def processes_of(output: Path) -> list[int]:
+    """Those that the run of ``output`` has started, and itself."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and f"MARK={output}\0" in (folder / "environ").read_text():
+                found.append(int(folder.name))
+        except OSError:
+            pass
+    return found
+
+
+@pytest.mark.parametrize(
+    ("to", "moments"),
+    [
+        ("tar", 2),
+        ("parquet", 2),
+        *(
+            pytest.param(to, 20, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
+            for to in ("tar", "jsonl.zst", "parquet")
+        ),
+    ],
+)
+def test_killed_at_random_moments_and_run_again_gives_the_same_shards(
+    to: str, moments: int, source: str, tmp_path: Path
+) -> None:
+    began = time.monotonic()
+    with start(source, tmp_path / "whole", to) as run:
+        assert run.wait(120) == 0
+    took_s = time.monotonic() - began
+    expected = files_of(tmp_path / "whole")
+    assert len(expected) == SAMPLES // 40 + 1
+    draw = random.Random(to + str(moments))
+    stages = set()
+    for moment in range(moments):
+        output = tmp_path / f"killed-{moment}"
+        with start(source, output, to) as run:
+            time.sleep(draw.uniform(0, took_s * 0.7))
+            run.send_signal(signal.SIGKILL)
+        until(lambda output=output: not processes_of(output))  # type: ignore[misc]
+        left = files_of(output) if output.exists() else {}
+        stages.add(len(left))
+        # What has a name is whole.
+        assert {name: content for name, content in left.items() if expected[name] != content} == {}
+        done = al.convert(source, output, to=to, samples_per_shard=40, num_workers=0)
+        assert (done.samples, files_of(output)) == (SAMPLES, expected)
+        assert sorted(path.name for path in (output / ".convert").iterdir()) == sorted(
+            path.name for path in (tmp_path / "whole" / ".convert").iterdir()
+        )
+        shutil.rmtree(output)
+    if moments > 10:
+        assert len(stages) > 4, f"the kills came at {stages} files"
+
+
+def test_what_is_whole_is_not_made_again(source: str, tmp_path: Path) -> None:
+    al.convert(source, tmp_path / "out", samples_per_shard=100, num_workers=0)
+    expected = files_of(tmp_path / "out")
+    inodes = {path.name: path.stat().st_ino for path in (tmp_path / "out").glob("*.tar")}
+    (tmp_path / "out/shard-00007.tar").unlink()
+    with open(tmp_path / "out/shard-00009.tar", "ab") as file:
+        file.write(b"more")
+    done = al.convert(source, tmp_path / "out", samples_per_shard=100, num_workers=0)
+    assert (done.made, done.shards, files_of(tmp_path / "out")) == (2, 30, expected)
+    now = {path.name: path.stat().st_ino for path in (tmp_path / "out").glob("*.tar")}
+    assert {name for name in now if now[name] != inodes[name]} == {"shard-00007.tar", "shard-00009.tar"}
+
+
+def test_shards_inside_of_what_is_compressed_are_gone_on_with(tmp_path: Path) -> None:
+    urls = write_corpus("jsonl.zst", tmp_path / "in", 600, shards=1)
+    al.convert(urls, tmp_path / "out", samples_per_shard=50, num_workers=0)
+    expected = files_of(tmp_path / "out")
+    for number in (0, 4, 5, 11):
+        (tmp_path / f"out/shard-{number:05d}.tar").unlink()
+    done = al.convert(urls, tmp_path / "out", samples_per_shard=50, num_workers=2)
+    assert (done.made, files_of(tmp_path / "out")) == (4, expected)
+
+
+def test_a_worker_that_is_killed_ends_the_run_with_an_error(source: str, tmp_path: Path) -> None:
+    program = PROGRAM.replace("al.convert", "try: al.convert").rstrip() + (
+        "\nexcept al.WorkerDiedError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", program, source, str(tmp_path / "out"), "tar"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "MARK": str(tmp_path / "out")}
+    ) as run:
+        until(lambda: len(processes_of(tmp_path / "out")) == 3)
+        for pid in processes_of(tmp_path / "out"):
+            if pid != run.pid:
+                os.kill(pid, signal.SIGKILL)
+        said, _ = run.communicate(timeout=60)
+    assert "call convert again" in said
+    assert WorkerDiedError.__name__ not in said
+    assert not processes_of(tmp_path / "out")
+    al.convert(source, tmp_path / "out", samples_per_shard=40, num_workers=0)
+
+
+def test_a_second_run_into_one_folder_is_refused(source: str, tmp_path: Path) -> None:
+    (tmp_path / "out/.convert").mkdir(parents=True)
+    number = os.open(tmp_path / "out/.convert", os.O_RDONLY)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match="another run is writing to"):
+            al.convert(source, tmp_path / "out", num_workers=0)
+    finally:
+        os.close(number)
+    al.convert(source, tmp_path / "out", num_workers=0)
+
+
+def test_a_full_disk_is_an_error_and_the_next_call_goes_on(source: str, tmp_path: Path) -> None:
+    folder, mount = tmp_path / "small", shutil.which("mount")
+    folder.mkdir()
+    command = [str(mount), "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
+    if mount is None or subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("only who may mount file systems can fill one")
+    try:
+        for workers in (0, 2):
+            with pytest.raises(OSError, match="No space left"):
+                al.convert(source, folder / "out", samples_per_shard=100, num_workers=workers)
+            assert not [*(folder / "out/.convert").glob(".*.tmp")]
+        subprocess.run([mount, "-o", "remount,size=64m", str(folder)], check=True)
+        done = al.convert(source, folder / "out", samples_per_shard=100, num_workers=0)
+        assert 0 < done.made < done.shards
+        al.convert(source, tmp_path / "whole", samples_per_shard=100, num_workers=0)
+        assert files_of(folder / "out") == files_of(tmp_path / "whole")
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)

@@ -1,0 +1,155 @@
+"""A folder of files becomes shards: what is a sample, what is a field, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import asyncloader as al
+
+from .corpora import counts_of, files_of, samples_of
+
+
+def make(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Path:
+    """Samples in folders, whose names sort between each other's."""
+    files = {
+        f"{kind}/{number:03d}.JPG": bytes([number]) * 900 for kind in ("dog", "cat") for number in range(9)
+    }
+    files |= {f"cat/{number:03d}.txt": b"a cat" for number in range(9)}
+    files |= {"cat/x/1.seg.png": b"1", "cat/x.y/1.png": b"2", ".git/config": b"3", "dog/.DS_Store": b"4"}
+    return make(tmp_path / "in", files)
+
+
+def test_files_of_one_base_name_are_a_sample(pictures: Path, tmp_path: Path) -> None:
+    done = al.pack(pictures, tmp_path / "out", num_workers=0)
+    found = samples_of(str(tmp_path / "out") + "/")
+    assert (done.samples, done.hidden_files, done.source_bytes) == (20, 2, 18 * 900 + 9 * 5 + 2)
+    assert found[2] == {"__key__": "cat/002", "jpg": bytes([2]) * 900, "txt": b"a cat"}
+    assert found[9:11] == [{"__key__": "cat/x.y/1", "png": b"2"}, {"__key__": "cat/x/1", "seg.png": b"1"}]
+    assert found[11] == {"__key__": "dog/000", "jpg": bytes(900)}
+
+
+def test_folders_are_classes_if_asked(pictures: Path, tmp_path: Path) -> None:
+    al.pack(pictures, tmp_path / "out", labels=True, num_workers=0)
+    found = al.from_urls(str(tmp_path / "out") + "/").decode({"jpg": bytes, "png": bytes}).head(99)
+    assert {(sample["cls"], sample["label.txt"]) for sample in found} == {(0, "cat"), (1, "dog")}
+    assert all(sample["__key__"].startswith(sample["label.txt"]) for sample in found)
+
+
+def test_shards_hold_what_fits_whoever_makes_them(pictures: Path, tmp_path: Path) -> None:
+    for workers in (0, 2):
+        done = al.pack(pictures, tmp_path / str(workers), shard_size=3000, num_workers=workers)
+        assert done.samples == 20
+    assert counts_of(tmp_path / "0") == [3, 3, 5, 3, 3, 3]
+    assert files_of(tmp_path / "0") == files_of(tmp_path / "2")
+    al.pack(pictures, tmp_path / "few", samples_per_shard=7, num_workers=0)
+    assert counts_of(tmp_path / "few") == [7, 7, 6]
+
+
+def test_files_become_columns_and_values(pictures: Path, tmp_path: Path) -> None:
+    make(pictures, {f"dog/{number:03d}.json": b'{"n": %d}' % number for number in range(9)})
+    al.pack(pictures / "dog", tmp_path / "table", to="parquet", decode=True, num_workers=0)
+    assert samples_of(str(tmp_path / "table") + "/")[4] == {
+        "__key__": "004", "jpg": bytes([4]) * 900, "json": {"n": 4}
+    }  # fmt: skip
+
+
+def test_hostile_names_are_only_names(tmp_path: Path) -> None:
+    names = ["new\nline", "..", "quote'\"", "-rf", "%2e%2e", "ünï", "~", "a b", "$HOME", "{0,9}", "*"]
+    folder = make(
+        tmp_path / "in", {f"{name}x.txt": name.encode() for name in names if not name.startswith(".")}
+    )
+    make(folder, {"..x/..y/a.txt": b"hidden"})
+    raw = os.path.join(os.fsencode(folder), b"\xff\xfe.txt")
+    with open(raw, "wb") as file:
+        file.write(b"raw")
+    done = al.pack(folder, tmp_path / "out", num_workers=2)
+    found = {sample["__key__"]: sample["txt"] for sample in samples_of(str(tmp_path / "out") + "/")}
+    expected = {f"{name}x": name.encode() for name in names if not name.startswith(".")}
+    assert found == {**expected, os.fsdecode(b"\xff\xfe"): b"raw"}
+    assert (done.hidden_files, {path.name for path in tmp_path.iterdir()}) == (1, {"in", "out"})
+    with pytest.raises(ValueError, match="surrogates not allowed"):
+        al.pack(folder, tmp_path / "table", to="parquet", num_workers=0)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({"a/README": b""}, "'a/README' has no extension.*rename it"),
+        (
+            {"a/0.jpg": b"1", "a/0.JPG": b"2"},
+            "'a/0.JPG' and 'a/0.jpg' are the same field 'jpg' of sample 'a/0'",
+        ),
+        ({"a/.hidden": b""}, "no file below .* but for 1 that are hidden"),
+        ({}, "there is no folder"),
+    ],
+)
+def test_what_would_be_lost_is_refused(files: dict[str, bytes], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        al.pack(make(tmp_path / "in", files), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
+    folder = make(tmp_path / "in", {"a/0.txt": b"1"})
+    (folder / "circle").symlink_to(folder)
+    with pytest.raises(ValueError, match="'circle' is a link to a folder"):
+        al.pack(folder, tmp_path / "out")
+    (folder / "circle").unlink()
+    (folder / "nowhere.txt").symlink_to(folder / "missing")
+    with pytest.raises(ValueError, match=r"'nowhere.txt' cannot be read"):
+        al.pack(folder, tmp_path / "out")
+    (folder / "nowhere.txt").unlink()
+    os.mkfifo(folder / "pipe.txt")
+    with pytest.raises(ValueError, match=r"'pipe.txt' is no regular file"):
+        al.pack(folder, tmp_path / "out")
+    (folder / "pipe.txt").unlink()
+    (folder / "good.txt").symlink_to(folder / "a/0.txt")
+    al.pack(folder, tmp_path / "out", num_workers=0)
+    assert samples_of(str(tmp_path / "out") + "/")[1] == {"__key__": "good", "txt": b"1"}
+
+
+def test_labels_need_folders_and_their_fields(tmp_path: Path) -> None:
+    folder = make(tmp_path / "in", {"0.txt": b"1"})
+    with pytest.raises(ValueError, match=r"'0.txt' is in none"):
+        al.pack(folder, tmp_path / "out", labels=True)
+    (folder / "0.txt").unlink()
+    with pytest.raises(ValueError, match=r"there is 'a/0.cls' already"):
+        al.pack(make(folder, {"a/0.cls": b"1"}), tmp_path / "out", labels=True)
+
+
+def test_the_output_is_not_packed_with_the_rest(tmp_path: Path) -> None:
+    folder = make(tmp_path / "in", {"0.txt": b"1"})
+    for output in (folder, folder / "out", folder / "a/../out"):
+        with pytest.raises(ValueError, match="is in the folder that is packed: write beside it"):
+            al.pack(folder, output)
+
+
+def test_a_file_that_is_changed_meanwhile_is_an_error(tmp_path: Path) -> None:
+    from asyncloader.converting.file_material import find_files
+
+    folder = make(tmp_path / "in", {"0.txt": b"1"})
+    material, _ = find_files(str(folder), labels=False)
+    (folder / "0.txt").write_bytes(b"22")
+    with pytest.raises(al.StoreError, match="changed while it was being packed"):
+        [*material.samples()]
+
+
+def test_files_that_changed_since_are_another_job(tmp_path: Path) -> None:
+    folder = make(tmp_path / "in", {"0.txt": b"1", "1.txt": b"2"})
+    al.pack(folder, tmp_path / "out", num_workers=0)
+    (folder / "0.txt").write_bytes(b"22")
+    with pytest.raises(ValueError, match=r"'0.txt' has changed since; call it again as it was called"):
+        al.pack(folder, tmp_path / "out", num_workers=0)
+    al.pack(folder, tmp_path / "out", num_workers=0, overwrite=True)
+    assert samples_of(str(tmp_path / "out") + "/")[0]["txt"] == b"22"

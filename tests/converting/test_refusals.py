@@ -1,0 +1,155 @@
+"""Calls that cannot be: the error says what was expected, what was found and what to do."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import asyncloader as al
+
+from .corpora import files_of, write_corpus
+
+
+def lines(path: Path, *samples: Any) -> str:
+    path.write_text("".join(json.dumps(sample) + "\n" for sample in samples))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"to": "zip"}, ValueError, "written as tar or jsonl.*or as parquet, but not as 'zip'"),
+        ({"to": "parquet.gz"}, ValueError, "not as 'parquet.gz'"),
+        ({"to": "text"}, ValueError, "not as 'text'"),
+        ({"shard_size": "much"}, ValueError, "shard_size should be a number with its unit"),
+        ({"shard_size": 0}, ValueError, "shard_size should be at least 1 byte"),
+        ({"samples_per_shard": 0}, ValueError, "samples_per_shard should be a positive integer"),
+        ({"num_workers": -1}, ValueError, "num_workers should be a whole number of 0 or more, but got -1"),
+        ({"columns": "id"}, TypeError, "columns should be a list of names, but got the text 'id'"),
+        ({"columns": []}, ValueError, "columns should name each field once"),
+        (
+            {"columns": ["id", "nix"]},
+            ValueError,
+            r"expected the field 'nix'.*found only \['id', .*in sample 0 of",
+        ),
+        ({"types": {"id": "int32"}}, ValueError, "type of 'id' should be one of int, float, .*'int32'"),
+        ({"types": {"name": "int"}, "to": "jsonl"}, ValueError, "field 'name' is 'näme 0', which is no int"),
+        ({"format": "zip"}, ValueError, "format must be one of"),
+        ({"output": "https://host/x/"}, ValueError, "written to a folder or an object store, not to https"),
+        ({"output": "hf://datasets/a/b"}, ValueError, "written to a folder or an object store"),
+        ({"output": 7}, TypeError, "output should be a path or a URL, but got int"),
+        ({"urls": []}, ValueError, "at least one shard"),
+        ({"urls": "nowhere/*.tar"}, ValueError, "no file matches"),
+        ({"urls": "nowhere.tar"}, al.StoreError, "cannot read the file"),
+    ],
+)
+def test_bad_arguments(options: dict[str, Any], error: type[Exception], message: str, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    call = {"urls": write_corpus("jsonl", tmp_path / "in"), "output": output, "num_workers": 0, **options}
+    with pytest.raises(error) as caught:
+        al.convert(call.pop("urls"), call.pop("output"), **call)
+    said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert re.search(message, said, re.DOTALL), said
+    assert not [path for path in output.glob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize(
+    ("sample", "to", "message"),
+    [
+        ({"__x__": 1}, "tar", "field '__x__' cannot be kept in tar"),
+        ({"json": 1, "n": 2}, "tar", "fields 'n' have no form in tar but that of a member 'json'"),
+        ({"__key__": "a.b", "n": 1}, "tar", "__key__ 'a.b' would not read back"),
+        ({"big": 1 << 70}, "parquet", "field 'big' cannot be kept as int64"),
+    ],
+)
+def test_values_that_a_format_cannot_keep(sample: Any, to: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        al.convert(lines(tmp_path / "a.jsonl", sample), tmp_path / "out", to=to, num_workers=0)
+    assert not files_of(tmp_path / "out")
+    assert to == "parquet" or "in sample 0 of" in caught.value.__notes__[-1]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("late", "message"),
+    [
+        ({"n": "text"}, "field 'n' cannot be kept as int64, as which"),
+        ({"n": True}, "field 'n' cannot be kept as int64, as which the first samples are: found bool"),
+        ({"n": 1.5}, "field 'n' cannot be kept as int64, as which"),
+        ({"n": 1, "new": 2}, "field 'new' is in none of the samples that the columns were told by"),
+        ({"n": 1, "s": {"b": 2}}, "field 's' cannot be kept as struct<a: int64>, as which"),
+        ({"n": 1, "t": 5}, "field 't' cannot be kept as string, as which"),
+        ({"n": 1, "no": 5}, "field 'no' cannot be kept as null, as which.*say by types what it is"),
+    ],
+)
+def test_values_that_come_late_and_do_not_fit(workers: int, late: Any, message: str, tmp_path: Path) -> None:
+    early = {"n": 1, "s": {"a": 1}, "t": "x", "no": None}
+    source = lines(tmp_path / "a.jsonl", *[early] * 300, {**early, **late})
+    with pytest.raises(ValueError, match=message):
+        al.convert(source, tmp_path / "out", to="parquet", samples_per_shard=100, num_workers=workers)
+    assert not [*(tmp_path / "out").glob("*.tmp")]
+    if "no" in late:
+        options: Any = {"overwrite": True, "types": {"no": "int"}, "num_workers": workers}
+        assert al.convert(source, tmp_path / "out", to="parquet", **options).samples == 301
+
+
+def test_two_samples_of_one_key_in_a_row(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with al.ShardWriter(tmp_path / f"{name}.tar") as writer:
+            writer.write({"__key__": "same", "txt": "x"})
+    urls = [str(tmp_path / "a.tar"), str(tmp_path / "b.tar")]
+    with pytest.raises(ValueError, match="two samples in a row have the __key__ 'same'") as caught:
+        al.convert(urls, tmp_path / "out", num_workers=0)
+    assert "b.tar" in caught.value.__notes__[-1]
+    assert al.convert(urls, tmp_path / "lines", to="jsonl", num_workers=0).samples == 2
+
+
+def test_another_call_is_told_what_is_different(tmp_path: Path) -> None:
+    urls = write_corpus("jsonl", tmp_path / "in")
+    out = tmp_path / "out"
+    al.convert(urls, out, samples_per_shard=9, num_workers=0)
+    before = files_of(out)
+    for call, message in (
+        ({"to": "jsonl"}, r"was made with to='tar', and is now to be made with 'jsonl'; call it again"),
+        ({"samples_per_shard": 8}, r"was made with samples_per_shard=9.* with 8; .*--overwrite"),
+        ({"urls": urls[:2]}, "was made of other sources, or of the same in another order"),
+        ({"urls": [*urls, *write_corpus("tar", tmp_path / "more")]}, r"part-0.tar' is new"),
+    ):
+        options: Any = {"urls": urls, "samples_per_shard": 9, **call}
+        with pytest.raises(ValueError, match=message):
+            al.convert(options.pop("urls"), out, num_workers=0, **options)
+    assert files_of(out) == before
+    al.convert(urls, out, to="jsonl", samples_per_shard=30, num_workers=0, overwrite=True)
+    assert {*files_of(out)} == {"shard-00000.jsonl", "shard-00001.jsonl", "manifest.json"}
+
+
+def test_a_source_that_was_changed_is_another(tmp_path: Path) -> None:
+    source = tmp_path / "a.jsonl"
+    al.convert(lines(source, {"n": 1}), tmp_path / "out", num_workers=0)
+    lines(source, {"n": 1}, {"n": 2})
+    with pytest.raises(ValueError, match=r"a.jsonl' has changed since"):
+        al.convert(source, tmp_path / "out", num_workers=0)
+
+
+def test_what_others_have_made_is_never_removed(tmp_path: Path) -> None:
+    urls = write_corpus("jsonl", tmp_path / "in")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/notes.txt").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(ValueError, match=r"should be empty, but has 'notes.txt' in it"):
+            al.convert(urls, tmp_path / "out", overwrite=overwrite)
+    (tmp_path / "out/notes.txt").rename(tmp_path / "out/shard-00000.tar")
+    with pytest.raises(ValueError, match=r"has shards of another program in it.*--overwrite"):
+        al.convert(urls, tmp_path / "out")
+    with pytest.raises(ValueError, match=r"but .*part-0.jsonl' is a file"):
+        al.convert(urls, urls[0])
+
+
+def test_a_bad_source_says_where(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n{"n": \n')
+    with pytest.raises(al.FormatError, match=r"a.jsonl, offset \d+, sample 1"):
+        al.convert(tmp_path / "a.jsonl", tmp_path / "out", num_workers=0)

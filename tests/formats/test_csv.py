@@ -1,0 +1,65 @@
+"""CSV: what ``csv`` makes of it, in any chunking, and where it is none."""
+
+from __future__ import annotations
+
+import csv
+import io
+from functools import partial
+
+import pytest
+from feeding import assert_any_chunking_equal, samples_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asyncloader.errors import FormatError
+from asyncloader.formats import open_decoder
+from asyncloader.formats.csv_records import CsvDecoder
+
+open_csv = partial(open_decoder, "csv")
+texts = st.text(st.sampled_from('a",\r\n é\0;'), max_size=6)
+
+
+@given(st.lists(st.tuples(texts, texts), max_size=8))
+def test_what_csv_writes_reads_back(rows: list[tuple[str, str]]) -> None:
+    out = io.StringIO()
+    csv.writer(out, quoting=csv.QUOTE_ALL).writerows([("first", "second"), *rows])
+    expected = [{"first": first, "second": second} for first, second in rows]
+    found, _, fault = assert_any_chunking_equal(open_csv, out.getvalue().encode(), (3,))
+    assert (found, fault) == (expected, None)
+
+
+def test_blank_lines_are_no_records_and_a_mark_is_dropped() -> None:
+    assert samples_of(open_csv(), b"\xef\xbb\xbfa,b\n\n1,\n\r\n3,4") == [
+        {"a": "1", "b": ""},
+        {"a": "3", "b": "4"},
+    ]
+
+
+def test_a_long_field_is_read() -> None:
+    assert samples_of(open_csv(), b"a\n" + b"x" * 300_000) == [{"a": "x" * 300_000}]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "found nothing"),
+        (b"a,a\n", "a name of its own for each field"),
+        (b"a,\n1,2\n", "a name of its own for each field"),
+        (b"a,b\n1,2\n3\n", r"expected 2 fields, as the first record has, found 1 \(line 4\)"),
+        (b'a,b\n1,"2\n', r"unexpected end of data \(line 2\)"),
+        (b'a,b\n1,"2"x\n', r"expected after"),
+        (b"a,b\n1,\xff\n", r"invalid UTF-8 at byte 2 of the line"),
+    ],
+)
+def test_what_is_no_csv_says_where(body: bytes, message: str) -> None:
+    with pytest.raises(FormatError, match=message):
+        samples_of(open_csv(), body)
+    assert_any_chunking_equal(open_csv, body, (1,))
+
+
+def test_a_quote_that_is_never_closed_is_held_to_a_limit() -> None:
+    decoder, piece = CsvDecoder(max_record_bytes=1000), b'a\n"'
+    with pytest.raises(FormatError, match="more than 1000 bytes; is a quote not closed"):
+        for _ in range(100):
+            [*decoder.feed(piece)]
+            piece = b"x" * 19 + b"\n"
