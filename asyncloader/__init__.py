@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
     from .loader import DataLoader
     from .manifest.building import build_index
+    from .metrics import Metrics
     from .mixtures import concat, mix
     from .mixtures import zip as zip
     from .ops.buckets import Buckets
@@ -48,6 +49,7 @@ __all__ = [
     "EpochVerdict",
     "Finding",
     "FormatError",
+    "Metrics",
     "NetworkPolicy",
     "Pack",
     "Pad",
@@ -96,6 +98,7 @@ _HOME = {
     "EpochVerdict": "audit.verdict",
     "Finding": "audit.verdict",
     "FormatError": "errors",
+    "Metrics": "metrics",
     "NetworkPolicy": "stores.policy",
     "Pack": "ops.pack",
     "Pad": "collate",

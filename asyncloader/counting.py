@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Protocol
 
-from .statistics import Calls, Maker, Network, Statistics
+from .statistics import Calls, Maker, Network, Statistics, Totals
 from .stopwatch import Spent
 
 __all__ = ["Counters", "NetworkCounts"]
@@ -60,6 +60,7 @@ class Counters:
         epoch: See ``Statistics``.
         components: The names of a mixture's.
         bar: Shown every batch, and closed at the end.
+        earlier: Of the pass before; None if there was none.
 
     Attributes: those of ``Statistics``, and
         started_s: When the pass began, by ``time.perf_counter()``.
@@ -72,7 +73,9 @@ class Counters:
         epoch: int | None = None,
         components: Iterable[str] = (),
         bar: Bar | None = None,
+        earlier: Counters | None = None,
     ) -> None:
+        self._earlier = Totals() if earlier is None else earlier.snapshot().totals()
         self.started_s = time.perf_counter()
         self.batches = self.samples = self.worker_restarts = self.skipped = 0
         self.stopped = False
@@ -187,6 +190,7 @@ class Counters:
                 undelivered_samples=self.undelivered_samples,
                 makers=tuple(_maker(worker, self._spent[worker]) for worker in sorted(self._spent)),
                 loop_stages_s=dict(self._loop_stages_s),
+                earlier=self._earlier,
             )
 
     def _add_wait(self, now_s: float) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Calls", "Maker", "Network", "Receipt", "State", "Statistics"]
+__all__ = ["Calls", "Maker", "Network", "Receipt", "State", "Statistics", "Totals"]
 
 State: TypeAlias = Literal["none", "running", "ended"]
 
@@ -61,6 +61,33 @@ class Maker:
     cpu_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class Totals:
+    """What several passes of a loader come to, together.
+
+    Attributes:
+        batches: Delivered.
+        samples: In those batches.
+        tokens: Likewise.
+        size_bytes: Likewise.
+        elapsed_s: From the beginning of each pass to its end.
+        wait_s: How long the consumer has waited in that time.
+        network: What it took to get them.
+        worker_restarts: How many workers have died and were replaced.
+        stages_s: Seconds by stage, of all who make batches together.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    tokens: int = 0
+    size_bytes: int = 0
+    elapsed_s: float = 0.0
+    wait_s: float = 0.0
+    network: Network = field(default_factory=Network)
+    worker_restarts: int = 0
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, repr=False)
 class Statistics:
     """Counts and times of a loader's latest pass, as they were when one asked for them.
@@ -93,6 +120,7 @@ class Statistics:
         makers: Where the time went of those who make the batches, by the number of the worker.
         loop_stages_s: Of torch's kinds with workers, seconds that the loop's process itself worked for the
             batches, by stage: ``"sampler"`` draws indices, ``"receiving"`` unpacks what workers have sent.
+        earlier: What the passes before this one came to.
     """
 
     state: State = "none"
@@ -114,11 +142,36 @@ class Statistics:
     undelivered_samples: int = 0
     makers: tuple[Maker, ...] = ()
     loop_stages_s: Mapping[str, float] = field(default_factory=dict)
+    earlier: Totals = field(default_factory=Totals)
 
     @property
     def wait_share(self) -> float:
         """The part of the time, from 0 to 1, that the consumer has waited."""
         return min(self.wait_s / max(self.elapsed_s, 1e-9), 1.0)
+
+    def totals(self) -> Totals:
+        """What all passes of the loader come to, with this one: numbers that never become less."""
+        before, network = self.earlier, self.earlier.network
+        stages_s = dict(before.stages_s)
+        for maker in self.makers:
+            for stage, spent_s in maker.stages_s.items():
+                stages_s[stage] = stages_s.get(stage, 0.0) + spent_s
+        return Totals(
+            before.batches + self.batches,
+            before.samples + self.samples,
+            before.tokens + self.tokens,
+            before.size_bytes + self.size_bytes,
+            before.elapsed_s + self.elapsed_s,
+            before.wait_s + self.wait_s,
+            Network(
+                network.requests + self.network.requests,
+                network.retries + self.network.retries,
+                network.throttled + self.network.throttled,
+                network.hedges + self.network.hedges,
+            ),
+            before.worker_restarts + self.worker_restarts,
+            stages_s,
+        )
 
     def as_dict(self) -> dict[str, Any]:
         """All of it and ``wait_share``, as a new dict of numbers, strings, bools, None, lists and dicts."""
@@ -138,6 +191,7 @@ class Statistics:
         try:
             values = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
             values["network"] = Network(**saved.get("network", {}))
+            values["earlier"] = _totals(saved.get("earlier", {}))
             values["makers"] = tuple(_maker(maker) for maker in saved.get("makers", ()))
             if "batches" not in values:
                 raise TypeError("it has no batches")
@@ -194,6 +248,10 @@ class Receipt:
     stopped: bool
     undelivered_batches: int
     undelivered_samples: int
+
+
+def _totals(saved: Mapping[str, Any]) -> Totals:
+    return Totals(**{**saved, "network": Network(**saved.get("network", {}))})
 
 
 def _maker(saved: Mapping[str, Any]) -> Maker:

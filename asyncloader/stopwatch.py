@@ -10,7 +10,6 @@ import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Generator, Mapping
-from contextlib import closing
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
@@ -126,16 +125,7 @@ class Stopwatch:
 
     def timed(self, stage: str, items: Generator[T, None, None]) -> Generator[T, None, None]:
         """The same items; whoever waits for one is at ``stage`` meanwhile, if not at one further up."""
-        with closing(items):
-            while True:
-                former = self.enter(stage)
-                try:
-                    made = [item for item in (next(items, None),) if item is not None]
-                finally:
-                    self.enter(former)
-                if not made:
-                    return
-                yield made.pop()  # nothing here holds it meanwhile
+        return _Timed(self.enter, stage, items)
 
     def helper(self) -> Stopwatch:
         """That of a thread which decodes ahead for this one; while this one waits, its stages are told."""
@@ -186,6 +176,35 @@ class Stopwatch:
             waited_s = seconds.pop(DECODE, 0.0)
             for stage, spent_s in theirs.items():
                 seconds[stage] += waited_s * spent_s / total_s
+
+
+class _Timed(Generator[T, None, None]):
+    """A generator whose items are waited for at a stage. It holds none, and no frame stands between."""
+
+    __slots__ = ("_enter", "_items", "_next", "_stage")
+
+    def __init__(self, enter: Callable[[str], str], stage: str, items: Generator[T, None, None]) -> None:
+        self._enter, self._stage, self._items = enter, stage, items
+        self._next = items.__next__
+
+    def __iter__(self) -> _Timed[T]:
+        return self
+
+    def __next__(self) -> T:
+        former = self._enter(self._stage)
+        try:
+            return self._next()
+        finally:
+            self._enter(former)
+
+    def send(self, value: None) -> T:
+        return next(self)
+
+    def throw(self, *error: Any) -> T:
+        return self._items.throw(*error)
+
+    def close(self) -> None:
+        self._items.close()
 
 
 def _add(calls: dict[str, tuple[float, float]], stage: str, more: tuple[float, float]) -> None:

@@ -50,6 +50,7 @@ ROOMS = [
     {"kinds"},  # streams, and the datasets that torch's own loop reads, behind one protocol
     {"interop"},  # what Lightning and accelerate probe a loader for
     {"loader"},  # the facade
+    {"metrics"},  # what is counted, for those who collect it
     {"bench"},  # how fast a loader is
     {"cli"},  # the command line, a command a file
     {"__main__"},  # the package as a program

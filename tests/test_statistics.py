@@ -14,7 +14,7 @@ import pytest
 import asyncloader as al
 from asyncloader.counting import Counters, NetworkCounts
 from asyncloader.report import Setup, judge
-from asyncloader.statistics import Calls, Maker, Network, Statistics
+from asyncloader.statistics import Calls, Maker, Network, Statistics, Totals
 from asyncloader.stopwatch import Spent
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "statistics.md"
@@ -86,6 +86,17 @@ def test_what_was_told_in_a_pass_stays_as_it_was() -> None:
     assert (loader.statistics.passes, loader.statistics.epoch) == (2, 1)
 
 
+@pytest.mark.parametrize("dataset", [range(12), al.from_iterable(range(12))])
+def test_totals_are_of_all_passes(dataset: Any) -> None:
+    loader = al.DataLoader(dataset, 4)
+    for passes in (1, 2, 3):
+        list(loader)
+        totals = loader.statistics.totals()
+        assert (totals.batches, totals.samples) == (3 * passes, 12 * passes)
+        assert totals.elapsed_s == loader.statistics.earlier.elapsed_s + loader.statistics.elapsed_s
+        assert totals.stages_s["collate"] > loader.statistics.earlier.stages_s.get("collate", 0.0)
+
+
 def test_a_wait_that_goes_on_counts() -> None:
     counters = Counters()
     counters.count(1, 0, 8)
@@ -125,7 +136,7 @@ def test_saved_ones_are_judged_as_those_of_the_pass() -> None:
     assert report.limit == "map(f)"
 
 
-@pytest.mark.parametrize("of", [Statistics, Maker, Network, Calls])
+@pytest.mark.parametrize("of", [Statistics, Maker, Totals, Network, Calls])
 def test_the_page_names_what_there_is(of: Any) -> None:
     page = PAGE.read_text()
     section = page.partition(f"## `{of.__name__}`")[2].partition("\n## ")[0]

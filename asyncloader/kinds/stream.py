@@ -214,11 +214,14 @@ class StreamKind:
 
     def _open_counters(self, loader: Loader[Any], cursor: Cursor) -> Counters:
         counting = self._traces.counting(loader, self._world, self._setup(loader))
-        names, bar = (
-            counted_names(self._recipe.source),
-            self._bar(loader, cursor) if loader.progress else None,
+        latest = self._passes.latest
+        return counting(
+            passes=self._passes.begun + 1,
+            epoch=cursor.epoch,
+            components=counted_names(self._recipe.source),
+            bar=self._bar(loader, cursor) if loader.progress else None,
+            earlier=None if latest is None else latest.counters,
         )
-        return counting(passes=self._passes.begun + 1, epoch=cursor.epoch, components=names, bar=bar)
 
     def _open_lanes(
         self, loader: Loader[Any], job: Job, counters: Counters, stack: ExitStack

@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from ..blocks import Block, PickedTrail, Rows
@@ -54,8 +55,9 @@ class Map:
                 pieces = Pieces(PIECE_SAMPLES, lane.made_bytes)
                 for block in blocks:
                     for piece in lane.want.pieces(block, pieces.size):
+                        began_s = perf_counter()
                         applied = self._apply(fn, piece, lane)
-                        pieces.measure(applied.made.rows())
+                        pieces.measure(applied.made.rows(), perf_counter() - began_s)
                         yield from applied.hand_on(attempts, during)
                         del applied  # before the next one is made
             else:

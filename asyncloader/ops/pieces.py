@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from ..sizes import bytes_of
@@ -15,6 +16,11 @@ _MOST_BYTES = 8 << 20
 _MEASURED = 4
 
 
+# Of calls that take next to nothing, more may be in a piece than otherwise: as many as take so long.
+_BRIEF_S = 0.001
+_MOST_OF_BRIEF = 8
+
+
 class Pieces:
     """How large pieces may be, by what was made of those before.
 
@@ -22,7 +28,7 @@ class Pieces:
     not known until it has made it.
 
     Args:
-        most: Samples of a piece.
+        most: Samples of a piece; of brief calls eight times as many.
         made_bytes: Bound on what is made and not yet handed on, one piece or many.
     """
 
@@ -38,8 +44,8 @@ class Pieces:
         """Samples of the next piece."""
         return self._samples
 
-    def measure(self, made: list[Any]) -> None:
-        """Learn from the samples that were made of a piece."""
+    def measure(self, made: list[Any], took_s: float = math.inf) -> None:
+        """Learn from the samples that were made of a piece, and from how long that took."""
         if not made:
             return
         seen = made[:: -(-len(made) // _MEASURED)]
@@ -48,7 +54,8 @@ class Pieces:
             sample_bytes = max(sample_bytes, self._sample_bytes * 7 // 8)
         self._measured, self._sample_bytes = True, sample_bytes
         fit = min(self._made_bytes, _MOST_BYTES) // max(self._sample_bytes, 1)
-        self._samples = max(1, min(fit, 2 * self._samples, self._most))
+        brief = min(_MOST_OF_BRIEF * self._most, int(_BRIEF_S / max(took_s, 1e-9) * len(made)))
+        self._samples = max(1, min(fit, 2 * self._samples, max(self._most, brief)))
 
     def may_hold(self, samples: int) -> bool:
         """Whether so many may be made and not yet handed on, all pieces together."""

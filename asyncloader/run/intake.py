@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Collection, Sequence
 
@@ -13,6 +14,8 @@ from ..stream import Job, Note
 from ..tracebacks import users_level
 
 __all__ = ["Intake"]
+
+_log = logging.getLogger("asyncloader.skips")
 
 
 class Intake:
@@ -54,6 +57,12 @@ class Intake:
         return note.position is not None
 
     def _count(self, lane: int, count: int, last: str) -> None:
+        if count > self._skipped.get(lane, 0):
+            # The first one is news; of many, each is for whoever asks for them.
+            level = logging.INFO if self._counters.skipped else logging.WARNING
+            _log.log(
+                level, "lane %d has skipped %d samples and shards; the last error was %s", lane, count, last
+            )
         self._skipped[lane] = count
         total = self._counters.skipped = sum(self._skipped.values())
         if self._most is not None and total > self._most:

@@ -95,7 +95,8 @@ class Standing:
     def _count(self, counting: Callable[..., Counters], sampler: Any) -> Counters:
         """Counters of the next pass."""
         self._begun += 1
-        self._counters = counting(passes=self._begun, epoch=None if sampler is None else int(sampler.epoch))
+        epoch = None if sampler is None else int(sampler.epoch)
+        self._counters = counting(passes=self._begun, epoch=epoch, earlier=self._counters)
         return self._counters
 
     def statistics(self) -> Statistics:

@@ -12,7 +12,7 @@ from torch.utils.data import Subset
 from ..counting import Counters
 from ..lent_memory import borrowing
 from ..sizes import bytes_of
-from ..stopwatch import BATCHING, COLLATE, PINNING, RECEIVING, RESTING, SAMPLER, SENDING, Spent, Stopwatch
+from ..stopwatch import COLLATE, PINNING, RECEIVING, RESTING, SAMPLER, SENDING, Spent, Stopwatch
 from ..trace.stopwatch import TracingStopwatch
 from .adapt import Adapter, is_iterable
 from .reading import Carried
@@ -42,10 +42,10 @@ class Watch:
     Args:
         stage: That of the dataset.
         stopwatch: Of that thread.
-        after: What comes when a batch is collated.
+        after: What comes when a batch is collated; None for nothing that takes time.
     """
 
-    def __init__(self, stage: str, stopwatch: Stopwatch, after: str) -> None:
+    def __init__(self, stage: str, stopwatch: Stopwatch, after: str | None) -> None:
         self._stage = stage
         self._after = after
         self._made = Worked()
@@ -80,7 +80,8 @@ class Watch:
         if isinstance(self.stopwatch, TracingStopwatch):
             self.stopwatch.made(batch.batch if isinstance(batch, Carried) else batch)
         self._made = Worked(self._samples, _size(batch), is_batch=True)
-        self.stopwatch.enter(self._after)
+        if self._after is not None:
+            self.stopwatch.enter(self._after)
 
     def worked(self, *, at_once: bool = False) -> Worked:
         """What is to be told beside the batch, once."""
@@ -98,7 +99,7 @@ def watch_worker(stage: str, began_s: float, kind: type[Stopwatch]) -> Watch:
     """Begin to watch this process, a worker that was begun to be made at a time by ``perf_counter()``."""
     global _of_worker
     # That clock is one for all processes of the system, so that starting them is in it.
-    _of_worker = Watch(stage, kind(began_s), SENDING)
+    _of_worker = Watch(stage, kind(began_s), None)
     return _of_worker
 
 
@@ -150,6 +151,7 @@ class Tally:
     ) -> None:
         self._begin = begin
         self._counters = begin()
+        self._is_over = False
         self._came: dict[Any, tuple[int, Worked]] = {}
         self._since_s = 0.0
         self._cpu_s = 0.0
@@ -158,7 +160,7 @@ class Tally:
         self.watch: Watch | None = None
         self._stage, self._kind = stage, kind
         if not num_workers:
-            self.watch = Watch(stage, kind(), PINNING if pins else BATCHING)
+            self.watch = Watch(stage, kind(), PINNING if pins else None)
             self.watch.stopwatch.enter(RESTING)
 
     def watch_from(self, began_s: float) -> Callable[[], Watch]:
@@ -171,11 +173,13 @@ class Tally:
         self._counters.close()
         self._counters = self._begin()
         self._came.clear()
+        self._is_over = False
 
     def end(self) -> None:
         """The pass is over, or nobody reads it any more. Idempotent."""
-        if self.watch is not None:
+        if self.watch is not None and not self._is_over:
             self._tell(at_once=True)
+        self._is_over = True
         self._counters.end()
         self._counters.close()
 

@@ -69,6 +69,7 @@ class TracedCounters(Counters):
         self._is_written = False
         #: The consumer's slice that is going on.
         self._at, self._since_s = WAITING, self.started_s
+        self._waited_until_s = self.started_s
         self._about: Mapping[str, Any] = {}
 
     # --- told of the consumer ---
@@ -80,15 +81,19 @@ class TracedCounters(Counters):
 
     def waited(self) -> None:
         super().waited()
-        self._turn(STEP, time.perf_counter())
+        self._turn(STEP, self._waited_until_s)
 
     def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> None:
         super().count(samples, tokens, size_bytes, components)
-        now_s = time.perf_counter()
+        now_s = self._waited_until_s
         self._turn(STEP, now_s, {"batch": self.batches - 1, "samples": samples, "bytes": size_bytes})
         with self._keeping:
             for name, amount in (("batches", 1), ("samples", samples), ("size_bytes", size_bytes)):
                 self._series.add(name, now_s, amount)
+
+    def _add_wait(self, now_s: float) -> None:
+        super()._add_wait(now_s)
+        self._waited_until_s = now_s  # the slices end when what is counted does
 
     # --- told of those who make batches ---
 
@@ -130,7 +135,7 @@ class TracedCounters(Counters):
             "began_unix_s": self._began_unix_s,
             "statistics": statistics.as_dict(),
             **self._tracing.judge(statistics),
-            "series": {"bin_s": self._series.bin_s, "rows": self._series.rows(end_s)},
+            "series": self._series.as_dict(end_s),
             "latency": self._latencies.as_dict(),
             "dropped": self._dropped._asdict(),
         }

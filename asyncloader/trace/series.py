@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 __all__ = ["Series"]
 
@@ -48,6 +49,11 @@ class Series:
         """The sums of every name, each with as many bins as there are up to ``end_s``."""
         bins = self._place(end_s) + 1
         return {name: row[:bins] + [0.0] * (bins - len(row)) for name, row in self._rows.items()}
+
+    def as_dict(self, end_s: float) -> dict[str, Any]:
+        """The rows, with the width of their bins."""
+        rows = self.rows(end_s)  # which may have made them wider
+        return {"bin_s": self.bin_s, "rows": rows}
 
     def _place(self, at_s: float) -> int:
         past_s = max(at_s - self._start_s, 0.0)

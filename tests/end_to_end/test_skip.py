@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 from collections.abc import Callable
@@ -112,6 +113,19 @@ def test_a_replaced_worker_skips_and_counts_what_the_killed_one_did(paths: list[
             os.kill(batch[0]["pid"], signal.SIGKILL)
     assert sorted(numbers) == GOOD
     assert (loader.receipt().skipped, loader.statistics.worker_restarts) == (len(BAD), 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_is_skipped_is_logged_the_first_one_as_a_warning(
+    workers: int, paths: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "asyncloader"):
+        drained(loader_of(al.from_urls(paths).map(_check), num_workers=workers))
+    said = [record for record in caplog.records if record.name == "asyncloader.skips"]
+    assert (
+        [record.levelno for record in said].count(logging.WARNING) == 1 == said[0].levelno // logging.WARNING
+    )
+    assert "samples and shards; the last error was " in said[0].getMessage()
 
 
 @pytest.mark.parametrize("name", ["both", "mixed"])

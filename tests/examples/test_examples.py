@@ -50,6 +50,7 @@ SAYS = {
         r"manifest.json: \d+ bytes\nrank 0: 26 batches, 260 samples\n"
         r"(rank [123]: 26 batches, 259 samples\n){3}each once: True"
     ),
+    "metrics.py": r"asyncloader_batches_total\{loader=\"train\"\} 20\.0\n",
     "mixture.py": (
         r"epoch 0: \{'web': 800, 'books': 150, 'chats': 50\}\nepoch 1: .*\n"
         r"epoch 2: \{'web': 400, 'books': 300, 'chats': 300\}\n"

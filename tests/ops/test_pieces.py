@@ -109,3 +109,14 @@ def test_pieces_shrink_at_once_when_samples_grow_and_keep_their_positions() -> N
         pieces.measure([bytes(10 if piece.rows()[-1] < 100 else MiB // 4)] * len(piece))
     assert seen[6:9] == [(94, {"sample": 95}), (126, {"sample": 127}), (130, {"sample": 131})]
     assert [number for number, _ in seen[8:12]] == [130, 134, 138, 142]
+
+
+def test_of_brief_calls_a_piece_has_more_and_of_slow_ones_as_many_as_ever() -> None:
+    pieces = Pieces(32, 1 << 20)
+    for _ in range(12):
+        pieces.measure([1] * pieces.size(), took_s=1e-6 * pieces.size())
+    assert pieces.size() == 8 * 32
+    pieces.measure([1] * pieces.size(), took_s=1e-4 * pieces.size())
+    assert pieces.size() == 32
+    pieces.measure([1] * 32)
+    assert pieces.size() == 32

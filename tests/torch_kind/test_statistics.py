@@ -139,6 +139,7 @@ def test_the_stages_of_a_maker_are_its_time(workers: int) -> None:
     list(loader)
     told = loader.statistics
     for maker in told.makers:
-        assert sum(maker.stages_s.values()) == pytest.approx(told.elapsed_s, abs=0.15)
+        # What a worker did after its last batch, it tells nobody.
+        assert told.elapsed_s / 5 < sum(maker.stages_s.values()) <= told.elapsed_s
         assert maker.stages_s["collate"] >= 0.02 * (13 // max(workers, 1) - 1)
         assert maker.cpu_s < told.elapsed_s

@@ -181,6 +181,7 @@ def test_a_killed_worker_and_what_is_skipped_are_marked(tmp_path: Path) -> None:
     assert summary["statistics"]["worker_restarts"] == summary["statistics"]["skipped"] == 1
 
 
+@pytest.mark.usefixtures("no_leaks")
 def test_the_file_is_whole_when_a_loop_breaks_or_raises(shards: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     batches = iter(loader_of(recipe(shards), path))
