@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import tarfile
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from asyncloader.digest import open_digest
 from asyncloader.formats import format_of, open_decoder
+from asyncloader.formats.encode import _tar_member
 from asyncloader.formats.fields import decode_sample
 from asyncloader.manifest.entries import Expected, parse_manifest
 from asyncloader.writer import ShardWriter
@@ -444,3 +446,11 @@ def test_a_manifest_of_another_program_stays_and_a_warning_says_so(tmp_path: Pat
 def test_a_field_whose_name_is_no_text_is_refused_in_json_lines(tmp_path: Path) -> None:
     with ShardWriter(tmp_path / "x.jsonl") as writer, pytest.raises(TypeError, match="not 1"):
         writer.write({1: 2, "1": 3})
+
+
+@given(st.text(st.characters(max_codepoint=300), max_size=120), st.integers(0, 3000))
+def test_headers_are_those_of_tarfile(name: str, size: int) -> None:
+    described = tarfile.TarInfo(name)
+    described.size = size
+    header = described.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    assert _tar_member(name, bytes(size)) == header + bytes(size) + bytes(-size % 512)

@@ -57,6 +57,9 @@ def make_shards(task: Task) -> Iterator[tuple[str, Expected]]:
             encoder = open_encoder(task.target, task.outlet.draft(shard.name), task.schema)
             try:
                 _fill(encoder, shard, samples, prepare)
+                if shard is task.shards[-1] and next(samples, None) is not None:
+                    # Its end, where a source is held against its digest, comes before the shard is one.
+                    raise FormatError("the sources have more samples than were counted: have they changed?")
                 made = encoder.finish()
             except BaseException:
                 encoder.discard()

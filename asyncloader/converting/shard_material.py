@@ -24,6 +24,7 @@ from ..manifest.entries import Expected, entry_of, parse_entry
 from ..manifest.expectations import Expectations
 from ..manifest.survey import Survey
 from ..ops.op import Lane
+from ..plan.pieces import Pieces
 from ..plan.topology import Topology
 from ..sources.shards import Shards
 from ..stores.access import Access
@@ -161,8 +162,11 @@ class ShardMaterial:
         with Engine() as engine:
             budget = Budget(_READ_BYTES, [0])
             lane = Lane(Topology(), engine, budget, _READ_BYTES)
-            start = {"shard": 0, "from": {"sample": self.skip}} if self.skip else {}
-            with closing(shards.open(start, lane)) as blocks:
+            last = self.stops[-2] if len(self.stops) > 1 else 0
+            pieces = Pieces(
+                np.arange(len(self.urls)), self.counted.samples, self.skip, self.skip + left - last
+            )
+            with closing(shards.read(pieces, lane)) as blocks:
                 for block in blocks:
                     wanted = min(left, len(block))
                     numbered = self.formats[block.trail.place(0).number] == "text"
@@ -171,8 +175,6 @@ class ShardMaterial:
                             sample = {"text": sample["text"]}
                         yield sample, _Place(block, index)
                     left -= wanted
-                    if not left:
-                        return
 
     def look_from(self) -> Iterator[ShardMaterial]:
         """Parts to look at the first samples of: some shards, from all over the recipe."""

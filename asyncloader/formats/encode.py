@@ -63,10 +63,35 @@ def encode_tar_sample(sample: Mapping[str, Any]) -> bytes:
 
 
 def _tar_member(name: str, body: bytes) -> bytes:
-    header = tarfile.TarInfo(name)
-    header.size = len(body)
-    # tobuf, not TarFile: that one wants a file that can tell, and a compressor cannot.
-    return header.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape") + body + bytes(-len(body) % BLOCK)
+    encoded = name.encode("utf-8", "surrogateescape")
+    if name.isascii() and len(encoded) < _MOST_NAME_BYTES and len(body) < _MOST_BODY_BYTES:
+        header = _plain_header(encoded, len(body))
+    else:
+        described = tarfile.TarInfo(name)
+        described.size = len(body)
+        # tobuf, not TarFile: that one wants a file that can tell, and a compressor cannot.
+        header = described.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+    return b"".join((header, body, bytes(-len(body) % BLOCK)))
+
+
+# Of what one header without extensions holds: larger names and bodies need more than that.
+_MOST_NAME_BYTES, _MOST_BODY_BYTES = 100, 8**11
+_SIZE, _SUM = slice(124, 136), slice(148, 156)
+
+# Of an empty file with the shortest name; all others are it, but for name, size and sum.
+_EMPTY_HEADER = tarfile.TarInfo("").tobuf(tarfile.PAX_FORMAT)
+_EMPTY_SUM = sum(_EMPTY_HEADER) - sum(_EMPTY_HEADER[_SUM]) + 8 * ord(" ") - sum(_EMPTY_HEADER[_SIZE])
+
+
+def _plain_header(name: bytes, size: int) -> bytes:
+    """What tarfile would make, in a tenth of its time."""
+    octal = b"%011o\0" % size
+    total = _EMPTY_SUM + sum(name) + sum(octal)
+    header = bytearray(_EMPTY_HEADER)
+    header[: len(name)] = name
+    header[_SIZE] = octal
+    header[_SUM] = b"%06o\0 " % total
+    return bytes(header)
 
 
 def _checked_key(key: object) -> str:

@@ -100,6 +100,10 @@ class Shards:
                 attempts.bad("shard", error, place, "reading")
                 first, inside = reading.nth + 1, START
 
+    def read(self, pieces: Pieces, lane: Lane) -> Blocks:
+        """The samples of these pieces, and no byte behind them, as far as an index tells where that is."""
+        return self._read(pieces, START, lane, Reading(None, 0))
+
     def _read(self, mine: Pieces, start: Position, lane: Lane, reading: Reading) -> Blocks:
         """The samples from the piece on that ``reading`` is at, up to what cannot be read."""
         first = reading.nth

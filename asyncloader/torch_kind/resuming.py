@@ -82,7 +82,8 @@ class Standing:
         held = torch.default_generator.get_state() if in_the_middle and DEFAULT in generators else None
         try:
             iterator = open_torch_iterator(loader, dataset, world, told, indices, reading)
-            weakref.finalize(iterator, tally.end).atexit = False
+            # A trace is written also where the loop's error ends the program.
+            weakref.finalize(iterator, tally.end).atexit = loader.trace is not None
             if in_the_middle:
                 indices.begin()
         finally:

@@ -84,7 +84,10 @@ def test_killed_at_random_moments_and_run_again_gives_the_same_shards(
     for moment in range(moments):
         output = tmp_path / f"killed-{moment}"
         with start(source, output, to) as run:
-            time.sleep(draw.uniform(0, took_s * 0.7))
+            # A while after so many shards, lest most kills come while the run is still being planned.
+            shards = draw.randrange(len(expected)) - 1
+            until(lambda output=output, shards=shards: len([*output.glob("shard-*")]) >= shards)  # type: ignore[misc]
+            time.sleep(draw.uniform(0, took_s * 0.02))
             run.send_signal(signal.SIGKILL)
         until(lambda output=output: not processes_of(output))  # type: ignore[misc]
         left = files_of(output) if output.exists() else {}

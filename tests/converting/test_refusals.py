@@ -153,3 +153,13 @@ def test_a_bad_source_says_where(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"n": 1}\n{"n": \n')
     with pytest.raises(al.FormatError, match=r"a.jsonl, offset \d+, sample 1"):
         al.convert(tmp_path / "a.jsonl", tmp_path / "out", num_workers=0)
+
+
+def test_a_source_that_is_damaged_is_held_against_its_manifest(tmp_path: Path) -> None:
+    (source,) = write_corpus("tar", tmp_path / "in", shards=1)
+    content = bytearray(Path(source).read_bytes())
+    content[content.index(b"text 7")] ^= 1
+    Path(source).write_bytes(content)
+    with pytest.raises(al.StoreError, match=r"sha256|crc32c"):
+        al.convert(source, tmp_path / "out", num_workers=0)
+    assert not files_of(tmp_path / "out")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import Programs
 from torch.utils.data import Dataset
 
 import asyncloader as al
@@ -123,6 +124,22 @@ def test_a_map_style_loop_that_is_left_is_written_too(tmp_path: Path) -> None:
     assert load(path)[1]["statistics"]["batches"] == 1
 
 
+@pytest.mark.parametrize(
+    "options", ["range(99)", "range(99), num_workers=1", "al.from_iterable(range(99))"], ids=str
+)
+def test_the_file_is_there_when_an_error_ends_the_program(
+    tmp_path: Path, programs: Programs, options: str
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import asyncloader as al\n"
+        f"for _ in al.DataLoader({options}, trace={str(tmp_path / 'run.json')!r}):\n"
+        "    raise SystemExit(3)\n"
+    )
+    assert programs.run(script, strict=False).returncode == 3
+    assert load(tmp_path / "run.json")[1]["statistics"]["batches"] == 1
+
+
 def test_what_comes_of_it_over_time_is_what_was_counted(shards: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     with testing.serve(shards) as server:
@@ -181,13 +198,13 @@ def test_a_killed_worker_and_what_is_skipped_are_marked(tmp_path: Path) -> None:
     assert summary["statistics"]["worker_restarts"] == summary["statistics"]["skipped"] == 1
 
 
-@pytest.mark.usefixtures("no_leaks")
 def test_the_file_is_whole_when_a_loop_breaks_or_raises(shards: Path, tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    batches = iter(loader_of(recipe(shards), path))
-    next(batches)
-    assert not path.exists()
-    batches.close()
+    with testing.check_leaks():
+        batches = iter(loader_of(recipe(shards), path))
+        next(batches)
+        assert not path.exists()
+        batches.close()
     assert load(path)[1]["statistics"]["batches"] == 1
 
     def fails(sample: Any) -> Any:
