@@ -64,7 +64,10 @@ class Counters:
 
     Attributes: those of ``Statistics``, and
         started_s: When the pass began, by ``time.perf_counter()``.
+        closes_slowly: Whether ``close`` takes longer than an event loop may be held up.
     """
+
+    closes_slowly = False
 
     def __init__(
         self,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Self
 
+from .._flow.aside import run_aside
+
 __all__ = ["Closing"]
 
 
@@ -24,4 +26,4 @@ class Closing:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.close()
+        await run_aside(self.close, "asyncloader-close")

@@ -124,9 +124,9 @@ class StreamKind:
         check_world(loader, self._world)
         cursor, limit = self._passes.begin(self._lengths(loader).batches), memory_of(loader)
         job = self._job(loader, cursor, limit)
-        with ExitStack() as stack, ExitStack() as undo:
+        with ExitStack() as undo, ExitStack() as stack:
             counters = self._open_counters(loader, cursor)
-            stack.callback(counters.close)
+            undo.callback(counters.close)
             stack.callback(counters.end)
             recording = self._recording(loader, cursor, undo)  # before a byte of any shard is read
             lanes = self._open_lanes(loader, job, counters, stack)

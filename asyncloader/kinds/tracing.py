@@ -14,7 +14,7 @@ from ..report import Setup, judge
 from ..statistics import Statistics
 from ..stores.expanding import expand_home
 from ..trace.counters import TracedCounters, Tracing
-from ..trace.files import run_path
+from ..trace.files import check_run_path, run_path
 from .kind import Loader
 
 __all__ = ["Traces"]
@@ -39,8 +39,8 @@ class Traces:
         """
         if loader.trace is None:
             return Counters
-        path = expand_home(os.fspath(loader.trace))
-        if not os.path.isdir(folder := os.path.dirname(os.path.abspath(path))):
+        path = os.path.abspath(expand_home(os.fspath(loader.trace)))
+        if not os.path.isdir(folder := os.path.dirname(path)):
             raise ValueError(
                 f"trace should be the path of a file in a folder that is there, but got trace={path!r}, and "
                 f"{folder} is no folder; make it, or name another"
@@ -77,6 +77,7 @@ class _Traced:
         number = passes - 1 if epoch is None else epoch
         rank, size = about["rank"], about["world_size"]
         place = run_path(self.path, epoch=number, rank=rank, world_size=size, taken=self.taken)
+        check_run_path(place)
         self.taken.add(place)
         told = {**about, "epoch": epoch, "passes": passes}
         return TracedCounters(Tracing(place, told, partial(_judged, self.setup)), **options)

@@ -62,7 +62,7 @@ def _named(run: Mapping[str, Any]) -> str:
         named.append(f"rank {run['rank']} of {run['world_size']}")
     workers = run["num_workers"]
     named.append("without workers" if not workers else f"{workers} worker{'s' * (workers > 1)}")
-    return " · ".join(named)
+    return escape(" · ".join(named))
 
 
 def _began(run: Mapping[str, Any]) -> str:

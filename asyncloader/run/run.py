@@ -9,10 +9,11 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
+from .._flow.aside import run_aside
 from .._flow.channel import EndOfChannel, Receiver
 from ..audit.recording import Recording
 from ..audit.rows import LeftSamples
@@ -126,7 +127,7 @@ class Run:
                 self._check_open()
                 if isinstance(error, TimeoutError) and deadline.expired():
                     raise self._timed_out(await self._makers.describe_wait_async()) from None
-                self._end(error)
+                await self._end_async(error)
                 drop_frames(error)
                 raise
             return self._deliver(batch, note)
@@ -138,6 +139,22 @@ class Run:
 
     def close(self) -> None:
         """Free everything. Idempotent, from any thread."""
+        try:
+            self._free()
+        finally:
+            self.counters.close()
+
+    async def aclose(self) -> None:
+        """Like ``close``; what takes long of it does not hold up the event loop."""
+        try:
+            self._free()
+        finally:
+            if self.counters.closes_slowly:
+                await run_aside(self.counters.close, "asyncloader-counters")
+            else:
+                self.counters.close()
+
+    def _free(self) -> None:
         self._closed = True
         self.counters.end()
         try:
@@ -197,14 +214,28 @@ class Run:
         return TimeoutError(f"no batch came within timeout={self._timeout_s:g} seconds: {doing}")
 
     def _end(self, error: BaseException) -> None:
+        with self._ending(error):
+            self.close()
+        self._warn_if_empty()
+
+    async def _end_async(self, error: BaseException) -> None:
+        with self._ending(error):
+            await self.aclose()
+        self._warn_if_empty()
+
+    @contextmanager
+    def _ending(self, error: BaseException) -> Iterator[None]:
+        """What ``error`` means for the pass, which is closed within."""
         self.exhausted = isinstance(error, EndOfChannel)
         try:
-            self.close()
+            yield
         except Exception as at_close:
             if self.exhausted:
                 raise at_close from None
             # The first one is what the user has to know.
             error.add_note(f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
+
+    def _warn_if_empty(self) -> None:
         if self.exhausted and self._if_empty is not None and not self.cursor.batches:
             warnings.warn(self._if_empty, stacklevel=users_level())
 
@@ -242,7 +273,8 @@ class BatchIterator(Generic[T]):
 
     async def aclose(self) -> None:
         """End the pass now and free what it holds."""
-        self._closer()
+        if self._closer.detach() is not None:
+            await self._run.aclose()
 
     def __reduce__(self) -> Any:
         raise NotImplementedError("an iterator cannot be pickled; pickle the loader, and its state_dict()")

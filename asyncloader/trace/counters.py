@@ -23,11 +23,12 @@ __all__ = ["TracedCounters", "Tracing", "tell_rest"]
 WAITING = "waiting for a batch"
 STEP = "training step"
 
-# Of each: what is beyond is dropped, the shortest first, and counted. A file then has 30 MB at most, which
-# viewers open in seconds. A batch is two slices of the consumer.
-_MOST_OF_CONSUMER = 60_000
-_MOST_SLICES = 120_000
-_MOST_FLIGHTS = 20_000
+# Of each: what is beyond is dropped, the shortest first, and counted. A file then has 20 MB at most and is
+# written in half a second of a processor, since a loop that is left should be over within one. A batch is two
+# slices of the consumer.
+_MOST_OF_CONSUMER = 30_000
+_MOST_SLICES = 60_000
+_MOST_FLIGHTS = 10_000
 _MOST_MARKS = 5_000
 
 
@@ -53,6 +54,8 @@ class TracedCounters(Counters):
         tracing: Where it goes.
         options: Those of ``Counters``.
     """
+
+    closes_slowly = True
 
     def __init__(self, tracing: Tracing, **options: Any) -> None:
         super().__init__(**options)

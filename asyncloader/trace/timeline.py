@@ -7,16 +7,36 @@ microseconds since the pass began.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
+
 from .events import Flight, Mark, Slice
 
-__all__ = ["Timeline", "timeline"]
+__all__ = ["Event", "Timeline", "timeline"]
 
-Event = dict[str, Any]
+
+class Event(msgspec.Struct, omit_defaults=True, gc=False):
+    """One of the format. It takes a third of the time of a dict, also since no collector looks at it.
+
+    Attributes: those of the format, where None stands for what an event of its phase does not have.
+    """
+
+    ph: str
+    pid: int
+    tid: int
+    ts: float
+    name: str
+    dur: float | None = None
+    cat: str | None = None
+    id: str | None = None
+    s: str | None = None
+    args: Mapping[str, Any] | None = None
+
 
 # Apart, so that the files of ranks can be put together.
 _PIDS_OF_RANK = 10_000
@@ -68,9 +88,9 @@ def timeline(kept: Timeline, start_s: float, end_s: float, rank: int = 0) -> lis
         events += _flight(clock, pid_of(worker), f"{rank}.{number}", flight)
     events += _bytes_in_flight(clock, kept, pid_of)
     events += [_mark(clock, pid_of(worker), mark) for worker, mark in kept.marks]
-    named = [event for event in events if event["ph"] == "M"]
-    timed = [event for event in events if event["ph"] != "M"]
-    return named + sorted(timed, key=lambda event: event["ts"])  # stable: an end stays behind its beginning
+    named = [event for event in events if event.ph == "M"]
+    timed = [event for event in events if event.ph != "M"]
+    return named + sorted(timed, key=attrgetter("ts"))  # stable: an end stays behind its beginning
 
 
 class _Clock:
@@ -79,7 +99,9 @@ class _Clock:
 
     def us(self, at_s: float) -> float:
         """Microseconds, to the nanosecond."""
-        return round((min(max(at_s, self._start_s), self._end_s) - self._start_s) * 1e6, 3)
+        if at_s <= self._start_s:
+            return 0.0
+        return round(((at_s if at_s < self._end_s else self._end_s) - self._start_s) * 1e6, 3)
 
 
 def _names(kept: Timeline, consumer: int, pid_of: Any, rank: int) -> Iterator[Event]:
@@ -98,25 +120,27 @@ def _names(kept: Timeline, consumer: int, pid_of: Any, rank: int) -> Iterator[Ev
 
 
 def _meta(pid: int, tid: int, name: str, args: dict[str, Any]) -> Event:
-    return {"ph": "M", "pid": pid, "tid": tid, "ts": 0, "name": name, "args": args}
+    return Event("M", pid, tid, 0.0, name, args=args)
 
 
 def _slice(clock: _Clock, pid: int, tid: int, category: str, each: Slice) -> Event:
     ts = clock.us(each.start_s)
-    event: Event = {"ph": "X", "pid": pid, "tid": tid, "ts": ts, "dur": round(clock.us(each.end_s) - ts, 3)}
-    event |= {"cat": category, "name": each.name}
-    return {**event, "args": dict(each.about)} if each.about else event
+    dur = round(clock.us(each.end_s) - ts, 3)
+    return Event("X", pid, tid, ts, each.name, dur, category, args=each.about or None)
 
 
 def _flight(clock: _Clock, pid: int, number: str, flight: Flight) -> Iterator[Event]:
     name = urlsplit(flight.shard).path.rpartition("/")[2] or flight.shard
-    common: Event = {"cat": "part", "id": number, "pid": pid, "tid": 0, "name": name}
     asked = {"shard": flight.shard, "offset": flight.offset, "asked_bytes": flight.asked_bytes}
-    yield {"ph": "b", "ts": clock.us(flight.start_s), **common, "args": asked}
-    if flight.answered_s is not None:
-        yield {"ph": "n", "ts": clock.us(flight.answered_s), **common, "args": {"answer": "begins"}}
     ended = {"size_bytes": flight.size_bytes, "whole": flight.is_whole}
-    yield {"ph": "e", "ts": clock.us(flight.end_s), **common, "args": ended}
+    steps: tuple[tuple[str, float | None, Mapping[str, Any]], ...] = (
+        ("b", flight.start_s, asked),
+        ("n", flight.answered_s, {"answer": "begins"}),
+        ("e", flight.end_s, ended),
+    )
+    for phase, at_s, args in steps:
+        if at_s is not None:
+            yield Event(phase, pid, 0, clock.us(at_s), name, cat="part", id=number, args=args)
 
 
 def _bytes_in_flight(clock: _Clock, kept: Timeline, pid_of: Any) -> Iterator[Event]:
@@ -129,10 +153,8 @@ def _bytes_in_flight(clock: _Clock, kept: Timeline, pid_of: Any) -> Iterator[Eve
         level = 0
         for at_s, change in sorted(rows, key=lambda row: (row[0], -row[1])):
             level += change
-            common: Event = {"ph": "C", "pid": pid, "tid": 0, "ts": clock.us(at_s)}
-            yield {**common, "name": "bytes in flight", "args": {"bytes": level}}
+            yield Event("C", pid, 0, clock.us(at_s), "bytes in flight", args={"bytes": level})
 
 
 def _mark(clock: _Clock, pid: int, mark: Mark) -> Event:
-    event: Event = {"ph": "i", "s": "p", "pid": pid, "tid": 0, "ts": clock.us(mark.at_s), "cat": "event"}
-    return {**event, "name": mark.kind, "args": dict(mark.about)}
+    return Event("i", pid, 0, clock.us(mark.at_s), mark.kind, cat="event", s="p", args=mark.about)

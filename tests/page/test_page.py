@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,6 +146,16 @@ def test_the_command_writes_the_page_and_prints_the_verdict(
     read_run(str(run_file))  # is what it was
     assert main(["report", str(run_file), "--json"]) == 0
     assert '"page": null' in capsys.readouterr().out
+
+
+def test_what_a_terminal_would_obey_is_printed_as_text(
+    run_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, path = json.loads(run_file.read_text()), tmp_path / "run.json"
+    run["asyncloader"]["report"]["lines"] = ["\x1b[2Ja\nb", "\x9b31m", "c"]
+    path.write_text(json.dumps(run))
+    assert main(["report", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines() == ["\\x1b[2Ja\\nb", "\\x9b31m", "c"]
 
 
 @pytest.mark.parametrize(

@@ -58,17 +58,26 @@ def of_consumer(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [event for event in events if event.get("cat") == "consumer"]
 
 
+def approx_wall(wall_s: float) -> Any:
+    """What a loop took, seen from outside: the pass is also made in that time, closed, and written."""
+    return pytest.approx(wall_s, rel=0.05, abs=0.05)
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_trace_of_a_stream_is_in_the_format_and_adds_up(shards: Path, tmp_path: Path, workers: int) -> None:
     path = tmp_path / "run.json"
     with testing.serve(shards, latency_s=0.005) as server:
-        for _ in loader_of(recipe(server.url), path, num_workers=workers):
-            time.sleep(0.002)
+        loader = loader_of(recipe(server.url), path, num_workers=workers)
+        began_s = time.perf_counter()
+        for _ in loader:
+            time.sleep(0.05)
+        wall_s = time.perf_counter() - began_s
     events, summary = load(path)
-    wall_us = summary["statistics"]["elapsed_s"] * 1e6
     consumer = of_consumer(events)
     assert {event["name"] for event in consumer} == {"waiting for a batch", "training step"}
-    assert sum(event["dur"] for event in consumer) == pytest.approx(wall_us, rel=0.05)
+    assert sum(event["dur"] for event in consumer) / 1e6 == approx_wall(wall_s)
+    stepped = sum(event["dur"] for event in consumer if event["name"] == "training step")
+    assert stepped / 1e6 >= 0.05 * summary["statistics"]["batches"] > 0
     waited = sum(event["dur"] for event in consumer if event["name"] == "waiting for a batch")
     assert waited == pytest.approx(summary["statistics"]["wait_s"] * 1e6, rel=0.05)
     makers = [slices for slices in slices_of(events).values() if slices[0]["cat"] == "maker"]
@@ -98,15 +107,17 @@ class Slow(Dataset[dict[str, Any]]):
 def test_a_trace_of_a_map_style_dataset_is_in_the_format_and_adds_up(tmp_path: Path, workers: int) -> None:
     path = tmp_path / "run.json"
     loader = loader_of(Slow(), path, num_workers=workers, persistent_workers=bool(workers))
+    walls_s = []
     for _ in range(2):
+        began_s = time.perf_counter()
         for _ in loader:
-            time.sleep(0.002)
+            time.sleep(0.05)
+        walls_s.append(time.perf_counter() - began_s)
     del loader
-    for name in ("run.json", "run-epoch-1.json"):
+    for name, wall_s in zip(("run.json", "run-epoch-1.json"), walls_s, strict=True):
         events, summary = load(tmp_path / name)
-        wall_us = summary["statistics"]["elapsed_s"] * 1e6
         consumer = of_consumer(events)
-        assert sum(event["dur"] for event in consumer) == pytest.approx(wall_us, rel=0.05)
+        assert sum(event["dur"] for event in consumer) / 1e6 == approx_wall(wall_s)
         waited = sum(event["dur"] for event in consumer if event["name"] == "waiting for a batch")
         assert waited == pytest.approx(summary["statistics"]["wait_s"] * 1e6, rel=0.05, abs=1e3)
         makers = [slices for slices in slices_of(events).values() if slices[0]["cat"] == "maker"]
