@@ -10,6 +10,8 @@ import ctypes
 import os
 from contextlib import suppress
 
+from .processors import usable_processors
+
 __all__ = ["keep_freed_pages", "share_arenas"]
 
 # The largest block that glibc still learns from (DEFAULT_MMAP_THRESHOLD_MAX is 32 MiB on 64-bit machines).
@@ -45,4 +47,4 @@ def share_arenas() -> None:
     if "MALLOC_ARENA_MAX" in os.environ or "arena_max" in os.environ.get("GLIBC_TUNABLES", ""):
         return
     with suppress(AttributeError):  # musl has no such knob
-        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, max(2, len(os.sched_getaffinity(0))))
+        ctypes.CDLL(None).mallopt(_M_ARENA_MAX, max(2, usable_processors()))

@@ -18,6 +18,8 @@ from .stopwatch import (
     SENDING,
     STARTING,
     STORE,
+    name_of,
+    shares_of,
 )
 
 __all__ = ["Report", "Setup", "judge"]
@@ -82,7 +84,7 @@ class Report:
 
 def judge(statistics: Statistics, setup: Setup) -> Report:
     """The verdict on a pass, which may be going on, or of which the statistics were saved."""
-    shares = _shares(statistics)
+    shares = shares_of(maker.stages_s for maker in statistics.makers)
     many = f"{statistics.batches:,} batch{'es' * (statistics.batches != 1)}"
     if not shares:
         return Report("start", 0.0, shares, (f"{many} so far", "nothing is known yet", "ask later"))
@@ -124,30 +126,9 @@ def _told(limit: str, setup: Setup) -> str:
     return _TOLD.get(limit, f"{limit} limits")
 
 
-_STAGES = {
-    STORE: "waiting for bytes",
-    RESTING: "resting",
-    SENDING: "sending",
-    COLLATE: "in collate_fn",
-    DECODE: "decoding",
-}
-
-
 def _listed(shares: Mapping[str, float]) -> str:
-    named = [f"{share:.0%} {_STAGES.get(stage, stage)}" for stage, share in shares.items() if share >= 0.01]
+    named = [f"{share:.0%} {name_of(stage)}" for stage, share in shares.items() if share >= 0.01]
     return ", ".join(named[:_MOST_NAMED])
-
-
-def _shares(statistics: Statistics) -> dict[str, float]:
-    """The parts of the makers' time, the largest first."""
-    seconds: dict[str, float] = {}
-    for maker in statistics.makers:
-        for stage, spent_s in maker.stages_s.items():
-            if stage != STARTING:
-                seconds[stage] = seconds.get(stage, 0.0) + spent_s
-    total_s = sum(seconds.values())
-    by_time = sorted(seconds, key=seconds.__getitem__, reverse=True)
-    return {stage: seconds[stage] / total_s for stage in by_time} if total_s else {}
 
 
 def _limit(statistics: Statistics, setup: Setup, wait_share: float, shares: Mapping[str, float]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from time import perf_counter, thread_time
 from typing import Any, NamedTuple, TypeVar
 from weakref import WeakSet
@@ -27,6 +27,8 @@ __all__ = [
     "STORE",
     "Spent",
     "Stopwatch",
+    "name_of",
+    "shares_of",
 ]
 
 T = TypeVar("T")
@@ -61,8 +63,44 @@ PINNING = "pinning"
 RECEIVING = "receiving"
 """Of torch's kinds with workers: the loop unpacks what they have sent."""
 
+# What people are told of the stages that are not theirs.
+_NAMES = {
+    STARTING: "starting",
+    STORE: "waiting for bytes",
+    DECODE: "decoding",
+    BATCHING: "putting together",
+    COLLATE: "collate_fn",
+    SENDING: "sending",
+    RESTING: "resting",
+    SAMPLER: "drawing indices",
+    PINNING: "pinning",
+    RECEIVING: "unpacking",
+}
+
 # What was spent is told so rarely that telling it costs nothing.
 _TELL_S = 0.1
+
+
+def name_of(stage: str) -> str:
+    """A stage as verdicts and pages call it; an operator or a dataset's own work is called as it is."""
+    return _NAMES.get(stage, stage)
+
+
+def shares_of(makers: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The parts of the time of those who make batches, the largest first; empty if it is none.
+
+    Args:
+        makers: What each has spent, in seconds by stage. That they were started is left out: it is over
+            with the first batch.
+    """
+    seconds: dict[str, float] = {}
+    for stages_s in makers:
+        for stage, spent_s in stages_s.items():
+            if stage != STARTING:
+                seconds[stage] = seconds.get(stage, 0.0) + spent_s
+    total_s = sum(seconds.values())
+    by_time = sorted(seconds, key=seconds.__getitem__, reverse=True)
+    return {stage: seconds[stage] / total_s for stage in by_time} if total_s else {}
 
 
 class Spent(NamedTuple):

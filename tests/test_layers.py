@@ -20,9 +20,10 @@ PACKAGE = Path(asyncloader.__file__).parent
 #: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
 ROOMS = [
     {"errors", "types"},  # the exceptions, by whose fault; the nouns
-    {"blocks", "page", "stopwatch"},  # runs of samples; how a pass is drawn; where the time goes
+    {"blocks", "stopwatch"},  # runs of samples; where the time goes
+    {"page"},  # how a pass is drawn
     # Small things that know nobody else: values, and what lies in memory and on disk.
-    {"quantity", "sizes", "statistics", "texts", "tracebacks"},
+    {"printable", "processors", "quantity", "sizes", "statistics", "texts", "tracebacks"},
     {"advice", "counting"},  # what to change; a pass's counts, which statistics are a copy of
     {"report"},  # the verdict on a pass
     {"progress"},  # bars
@@ -63,6 +64,7 @@ PURE = {
     "errors",
     "types",
     "sizes",
+    "printable",
     "quantity",
     "digest",
     "blocks",
@@ -299,3 +301,8 @@ def test_importing_starts_nothing() -> None:
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert int(run.stdout) == 0
+
+
+def test_commands_print_by_what_escapes_names() -> None:
+    places = {line.partition(":")[0] for line in sources(r"(?<![\w.])print\(")}
+    assert places == {"cli/__init__.py", "cli/printing.py"}

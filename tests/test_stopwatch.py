@@ -10,7 +10,23 @@ from collections.abc import Generator
 
 import pytest
 
-from asyncloader.stopwatch import COLLATE, DECODE, RESTING, STARTING, STORE, Spent, Stopwatch
+from asyncloader import stopwatch as module
+from asyncloader.advice import Setup
+from asyncloader.page import report_html
+from asyncloader.page.look import colour_of
+from asyncloader.report import judge
+from asyncloader.statistics import Maker, Statistics
+from asyncloader.stopwatch import (
+    COLLATE,
+    DECODE,
+    RESTING,
+    STARTING,
+    STORE,
+    Spent,
+    Stopwatch,
+    name_of,
+    shares_of,
+)
 
 SOON_S = 0.02
 
@@ -131,3 +147,24 @@ def test_what_nobody_asks_for_does_not_grow() -> None:
     gc.collect()
     assert len(stopwatch._helpers) == 0
     assert list(stopwatch._calls) == ["map(f)"]
+
+
+def test_a_verdict_and_a_page_call_stages_alike_and_each_has_a_colour() -> None:
+    stages = [getattr(module, name) for name in module.__all__ if name.isupper()]
+    assert len(stages) > 5
+    setup = Setup(2, True, {}, [], 2, False, False, True, False)
+    for stage in stages:
+        assert colour_of(stage, {}) == stage, "it is none of the user's"
+        told = judge(Statistics(makers=(Maker(0, {stage: 2.0, "map(f)": 1.0}),)), setup)
+        if stage != STARTING:
+            assert f"67% {name_of(stage)}, 33% map(f)" in told.lines[1]
+            assert f">{name_of(stage)} 67" in report_html(told)
+
+
+def test_shares_are_of_all_makers_without_their_start_the_largest_first() -> None:
+    assert shares_of([{STARTING: 9.0, STORE: 1.0}, {DECODE: 2.0, STORE: 0.0, RESTING: 1.0}]) == {
+        DECODE: 0.5,
+        STORE: 0.25,
+        RESTING: 0.25,
+    }
+    assert shares_of([{STARTING: 1.0}]) == shares_of([]) == {}

@@ -5,6 +5,7 @@ Laws:
 * A command is a module of its name in this room, with ``HELP``, ``add_arguments(parser)`` and ``run(asked)``.
   Only the one that is asked for is imported, and torch not before it is needed.
 * Answers go to standard output, bars and errors to standard error. A bar is for a terminal alone.
+* Lines are printed by ``printing`` alone: names in them come from anywhere, and terminals obey what they get.
 * The exit status is 0 if all is well, 1 if what was looked at is bad, 2 for a call that could not be done.
 """
 
@@ -18,6 +19,7 @@ from importlib import import_module
 
 from .. import __version__
 from ..errors import RanksError, SkipBudgetError, WorkerDiedError
+from ..printable import printable
 
 __all__ = ["COMMANDS", "main", "make_parser"]
 
@@ -102,4 +104,5 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
 def _in_a_line(error: Exception) -> str:
     """What an error says, and its notes, which say where."""
     notes = getattr(error, "__notes__", [])
-    return "; ".join(" ".join(text.split()) for text in [str(error) or type(error).__name__, *notes])
+    told = [str(error) or type(error).__name__, *notes]
+    return printable("; ".join(" ".join(text.split()) for text in told))

@@ -10,7 +10,7 @@ from itertools import groupby
 from ..audit.verdict import EpochVerdict
 from ..audit.verifying import verify_audit
 from .arguments import add_json
-from .printing import print_json
+from .printing import print_json, print_lines
 
 HELP = (
     "Merge what all ranks recorded under DataLoader(audit=FOLDER), over restarts, and prove that each epoch "
@@ -42,6 +42,6 @@ def _print(verdicts: Sequence[EpochVerdict]) -> None:
     recipes = [[*group] for _, group in groupby(verdicts, key=lambda verdict: verdict.recipe)]
     for group in recipes:
         if len(recipes) > 1:
-            print(f"recipe {group[0].recipe}:")
+            print_lines(f"recipe {group[0].recipe}:")
         for verdict in group:
-            print(verdict)
+            print_lines(*str(verdict).split("\n"))

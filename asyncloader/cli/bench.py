@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from .arguments import add_columns, add_json, add_shards
-from .printing import counted, print_json, print_table, size_of, with_bar
+from .printing import counted, print_json, print_lines, print_table, size_of, with_bar
 
 if TYPE_CHECKING:
     from ..bench import Measured
@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(asked: argparse.Namespace) -> int:
     _check(asked)
     from ..bench import best_of, measure, numbers_of_workers
-    from ..kinds.asked import usable_processors
     from ..loader import DataLoader
+    from ..processors import usable_processors
     from .recipe import open_recipe, told_of_fields
 
     recipe = _recipe(asked, open_recipe(asked, cache_dir=asked.cache_dir))
@@ -118,23 +118,23 @@ def _told_of_collate() -> Iterator[None]:
 def _print(measured: Measured) -> None:
     statistics = measured.statistics
     whole = ": the whole epoch" if measured.is_whole else ""
-    print(
+    print_lines(
         f"{counted(statistics.batches, 'batch', 'batches')} of {counted(statistics.samples, 'sample')} "
         f"in {statistics.elapsed_s:.2f} s{whole}"
     )
     if measured.first_batch_s is None:
         return
-    print(f"first batch    {measured.first_batch_s:.2f} s")
+    print_lines(f"first batch    {measured.first_batch_s:.2f} s")
     rate = f"{measured.samples_per_s:,.0f} samples/s, {size_of(measured.bytes_per_s)}/s of batches"
-    print(f"then           {rate}")
-    print(measured.report)
+    print_lines(f"then           {rate}")
+    print_lines(*measured.report.lines)
 
 
 def _print_sweep(measured: list[Measured], best: Measured) -> None:
     head = ("workers", "samples/s", "of batches", "first batch", "limit")
     print_table([head, *map(_row, measured)], right=[0, 1, 2, 3])
-    print(f"best: num_workers={best.num_workers}")
-    print(best.report)
+    print_lines(f"best: num_workers={best.num_workers}")
+    print_lines(*best.report.lines)
 
 
 def _row(measured: Measured) -> tuple[str, ...]:

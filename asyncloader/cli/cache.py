@@ -11,7 +11,7 @@ from ..cache.audit import audit
 from ..cache.upkeep import CacheFile, list_cache, prune_cache
 from ..quantity import parse_bytes, parse_seconds
 from .arguments import add_json
-from .printing import age_of, counted, print_json, size_of
+from .printing import age_of, counted, print_json, print_lines, size_of
 
 HELP = "Look after a disk cache. Nothing has to stop for it."
 
@@ -61,13 +61,13 @@ def _list(asked: argparse.Namespace) -> int:
         print_json(asdict(contents))
         return 0
     for file in contents.files:
-        print(_line(file))
+        print_lines(_line(file))
     total = f"{counted(len(contents.files), 'file')}, {size_of(contents.size_bytes)}"
     if contents.downloads:
         total += (
             f"; {counted(contents.downloads, 'download')} of {size_of(contents.announced_bytes)} going on"
         )
-    print(total)
+    print_lines(total)
     return 0
 
 
@@ -77,11 +77,11 @@ def _verify(asked: argparse.Namespace) -> int:
     if asked.json:
         print_json({"sound": verified.sound, "sound_bytes": verified.sound_bytes, "bad": paths})
     elif not paths:
-        print(f"{counted(verified.sound, 'shard')}, {size_of(verified.sound_bytes)}: all sound")
+        print_lines(f"{counted(verified.sound, 'shard')}, {size_of(verified.sound_bytes)}: all sound")
     else:
         for path in paths:
-            print(f"damaged, put aside as {path}")
-        print(
+            print_lines(f"damaged, put aside as {path}")
+        print_lines(
             f"{counted(verified.sound + len(paths), 'shard')}, {len(paths)} of them damaged: "
             "what was put aside is downloaded again when it is needed"
         )
@@ -101,9 +101,9 @@ def _prune(asked: argparse.Namespace) -> int:
         print_json({**asdict(pruned), "dry_run": asked.dry_run})
         return 0
     for file in pruned.removed:
-        print(_line(file))
+        print_lines(_line(file))
     done = "would be removed" if asked.dry_run else "removed"
-    print(
+    print_lines(
         f"{counted(len(pruned.removed), 'file')}, {size_of(pruned.removed_bytes)}, {done}; "
         f"{counted(pruned.left, 'file')}, {size_of(pruned.left_bytes)}, left"
     )

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from ..converting.convert import Converted, convert
 from .arguments import add_columns, add_json, add_shards, columns_of, storage_options
-from .printing import counted, print_json, size_of
+from .printing import counted, print_json, print_lines, size_of
 
 HELP = (
     "Make shards of other shards, with a manifest that is their index. A run that was killed goes on where "
@@ -102,7 +102,7 @@ def say(done: Converted, as_json: bool) -> None:
         line += f"; {done.elapsed_s:.1f} s, {size_of(done.source_bytes / max(done.elapsed_s, 1e-9))}/s"
     if done.hidden_files:
         line += f"; {counted(done.hidden_files, 'hidden file')} left out"
-    print(line)
+    print_lines(line)
 
 
 def _types(given: str | None) -> dict[str, str]:

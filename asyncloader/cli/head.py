@@ -8,8 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ..previews import Preview, preview_sample
+from ..printable import clip
 from .arguments import add_columns, add_json, add_shards
-from .printing import counted, print_json, print_table, size_of
+from .printing import counted, print_json, print_lines, print_table, size_of
 from .recipe import open_recipe, told_of_fields
 
 HELP = (
@@ -19,6 +20,8 @@ HELP = (
 
 # Bytes and texts have no more to tell than their size.
 _WITHOUT_KIND = ("number", "bool", "null")
+# Of a field's name in the table; in JSON it is whole.
+_MOST_OF_NAME = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,16 +39,18 @@ def run(asked: argparse.Namespace) -> int:
         print_json({"samples": [_as_json(sample) for sample in samples]})
         return 0
     for number, sample in enumerate(samples):
-        print(f"{chr(10) if number else ''}sample {number}")
+        if number:
+            print_lines("")
+        print_lines(f"sample {number}")
         print_table(map(_row, sample.items()), right=[2])
     if not samples:
-        print("no samples")
+        print_lines("no samples")
     return 0
 
 
 def _row(field: tuple[str, Preview]) -> tuple[str, ...]:
     name, preview = field
-    return f"  {name}", _kind(preview), _size(preview), preview.beginning
+    return f"  {clip(name, _MOST_OF_NAME)}", _kind(preview), _size(preview), preview.beginning
 
 
 def _as_json(sample: Mapping[str, Preview]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from ..manifest.building import open_index
 from ..manifest.entries import Expected
 from ..stores.urls import MANIFEST_NAME, redact
 from .arguments import add_json, add_shards, storage_options
-from .printing import counted, print_json, with_bar
+from .printing import counted, print_json, print_lines, with_bar
 
 HELP = (
     "Read each shard once and write to a manifest its length, digests and number of samples, and where to "
@@ -50,16 +50,16 @@ def run(asked: argparse.Namespace) -> int:
             row = _row(redact(url), outcome)
             rows.append(row)
             if not asked.json:
-                print(_line(row))
+                print_lines(_line(row))
         bad = index.count - len(found)
         if not bad:
             index.write(found)
         if asked.json:
             print_json({"manifest": None if bad else index.manifest, "bad": bad, "shards": rows})
         elif bad:
-            print(f"{bad} of {counted(index.count, 'shard')} bad; no manifest was written")
+            print_lines(f"{bad} of {counted(index.count, 'shard')} bad; no manifest was written")
         else:
-            print(f"{index.manifest}: {counted(index.count, 'shard')}")
+            print_lines(f"{index.manifest}: {counted(index.count, 'shard')}")
         return 1 if bad else 0
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from ..shard_listing import ListedShard, open_shard_list
 from .arguments import add_json, add_shards, storage_options
-from .printing import counted, print_json, size_of, with_bar
+from .printing import counted, print_json, print_lines, size_of, with_bar
 
 HELP = (
     "List the shards that globs, prefixes, folders and braces stand for, in order, with their lengths. "
@@ -28,13 +28,13 @@ def run(asked: argparse.Namespace) -> int:
         for shard in with_bar(listed.shards, "ls", listed.count, "shards", prints=not asked.json):
             seen.append(shard)
             if not asked.json:
-                print(_line(shard))
+                print_lines(_line(shard))
     bad = sum(shard.error is not None for shard in seen)
     total_bytes = sum(shard.size_bytes or 0 for shard in seen)
     if asked.json:
         print_json({"shards": [*map(asdict, seen)], "size_bytes": total_bytes, "bad": bad})
     else:
-        print(_total(seen, total_bytes, bad))
+        print_lines(_total(seen, total_bytes, bad))
     return 1 if bad else 0
 
 

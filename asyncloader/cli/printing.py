@@ -8,16 +8,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, TypeVar
 
+from ..printable import printable
 from ..progress import open_bar
 
-__all__ = ["age_of", "counted", "print_json", "print_table", "size_of", "with_bar"]
+__all__ = ["age_of", "counted", "print_json", "print_lines", "print_table", "size_of", "with_bar"]
 
 T = TypeVar("T")
 
 
 def print_json(value: Any) -> None:
-    """One JSON document, indented, on standard output."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    """One JSON document, indented, on standard output; what a terminal would obey stands as JSON escapes."""
+    document = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    for line in document.split("\n"):
+        print(line if line.isprintable() else "".join(map(_in_json, line)))
+
+
+def _in_json(each: str) -> str:
+    """A character of a JSON document; outside of its strings all can be printed."""
+    return each if each.isprintable() else json.dumps(each)[1:-1]
+
+
+def print_lines(*lines: str) -> None:
+    """Lines on standard output, whatever is in the names that they tell: see ``printable``."""
+    for line in lines:
+        print(printable(line))
 
 
 def print_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> None:
@@ -27,7 +41,7 @@ def print_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> Non
         rows: Of equal lengths.
         right: Numbers of the columns that end at one place rather than begin there: those of numbers.
     """
-    rows = [*rows]
+    rows = [[*map(printable, row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [

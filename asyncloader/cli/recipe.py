@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..dataset import Dataset
-from ..formats import formats
-from ..formats.columnar.selection import make_selection
+from ..formats import columns_of_all
+from ..formats.columnar.selection import EVERYTHING
 from ..recipes import from_urls
 from ..sources.shards import Shards
 from .arguments import columns_of, storage_options
@@ -35,9 +35,10 @@ def open_recipe(asked: argparse.Namespace, **options: Any) -> Dataset:
         return recipe
     source = recipe.source
     assert isinstance(source, Shards)
-    if all(formats[name].plan is not None for name in source.formats):  # so that no others are read
-        return replace(recipe, source=replace(source, selection=make_selection(names, None)))
-    return recipe.select(*names)
+    selection = columns_of_all(names, source.formats)
+    if selection is EVERYTHING:
+        return recipe.select(*names)
+    return replace(recipe, source=replace(source, selection=selection))
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from ..draft import Draft
 from ..page import render
 from ..trace.files import read_run
 from .arguments import add_json
-from .printing import print_json
+from .printing import print_json, print_lines
 
 HELP = (
     "Print the verdict on a pass that DataLoader(trace=...) has written, and with -o make one HTML file of "
@@ -31,7 +31,7 @@ def run(asked: argparse.Namespace) -> int:
     if asked.json:
         print_json({**told, "page": asked.output})
     else:
-        print("\n".join(told["report"]["lines"]))
+        print_lines(*told["report"]["lines"])
     return 0
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..quantity import parse_bytes, parse_rate, parse_seconds
 from .arguments import add_json, add_stores, storage_options
-from .printing import counted, print_json, print_table, size_of
+from .printing import counted, print_json, print_lines, print_table, size_of
 
 if TYPE_CHECKING:
     from ..simulate import Balance, Outcome, Resized, Setting, ShardSize
@@ -114,7 +114,7 @@ def _setting_of(asked: argparse.Namespace) -> Setting:
         shards=shards,
         link=link,
         ranks=asked.ranks,
-        ranks_per_machine=asked.ranks_per_machine or asked.ranks,
+        ranks_per_machine=asked.ranks if asked.ranks_per_machine is None else asked.ranks_per_machine,
         num_workers=asked.num_workers,
         lanes=asked.lanes,
         is_indexed=is_indexed or asked.index,
@@ -185,7 +185,7 @@ def _known_shards(asked: argparse.Namespace) -> tuple[list[ShardSize], bool]:
 def _print(setting: Setting, outcome: Outcome) -> None:
     sample_bytes = setting.size_bytes / max(setting.samples, 1)
     first = "none" if outcome.first_batch_s is None else f"{outcome.first_batch_s:.2f} s"
-    print(
+    print_lines(
         f"{counted(len(setting.shards), 'shard')} of {size_of(setting.size_bytes)}, "
         f"{counted(setting.samples, 'sample')}; {counted(setting.ranks, 'rank')} of "
         f"{counted(setting.num_workers, 'worker')}, {counted(setting.lane_count, 'lane')}"
@@ -215,7 +215,7 @@ def _other_balance(setting: Setting, outcome: Outcome) -> str:
 
 def _print_resized(resized: Resized) -> None:
     rest = resized.rest
-    print(
+    print_lines(
         f"stopped after {counted(resized.samples_before, 'sample')}; {counted(resized.ranks, 'rank')} go on"
     )
     first = "none" if rest.first_batch_s is None else f"{rest.first_batch_s:.2f} s"

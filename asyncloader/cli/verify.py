@@ -8,7 +8,7 @@ from dataclasses import asdict
 from ..manifest.verifying import Verified, open_verifying
 from ..stores.urls import MANIFEST_NAME
 from .arguments import add_json, add_shards, storage_options
-from .printing import counted, print_json, with_bar
+from .printing import counted, print_json, print_lines, with_bar
 
 HELP = (
     "Read each shard and compare its length, digests, number of samples and offsets with what the manifest "
@@ -46,14 +46,14 @@ def run(asked: argparse.Namespace) -> int:
         for shard in with_bar(verifying.each, "verify", verifying.count, "shards", prints=not asked.json):
             seen.append(shard)
             if not asked.json:
-                print(_line(shard))
+                print_lines(_line(shard))
         bad = sum(bool(shard.wrong) for shard in seen)
         if asked.json:
             print_json({"manifest": verifying.manifest, "bad": bad, "shards": [*map(asdict, seen)]})
         elif bad:
-            print(f"{bad} of {counted(len(seen), 'shard')} bad")
+            print_lines(f"{bad} of {counted(len(seen), 'shard')} bad")
         else:
-            print(f"{counted(len(seen), 'shard')} as the manifest says")
+            print_lines(f"{counted(len(seen), 'shard')} as the manifest says")
         return 1 if bad else 0
 
 

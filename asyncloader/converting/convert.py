@@ -17,6 +17,7 @@ from ..formats import formats as known_formats
 from ..formats.columnar.selection import EVERYTHING, make_selection
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations
+from ..processors import usable_processors
 from ..progress import open_bar
 from ..quantity import as_whole
 from ..stores.access import Access
@@ -119,7 +120,7 @@ def convert(
         output_options: Of the output, where they are not those of the sources.
         network: Time-outs, retries and hedging of reading.
         manifest: Of the sources, if it is not found beside them.
-        num_workers: Processes; 0 for this one. By default as many as there are processors, of up to 8. It
+        num_workers: Processes; 0 for this one. By default as many as this process may use, of up to 8. It
             makes no difference to what is written.
         overwrite: Remove the shards that another call has left in ``output``.
         progress: Show a bar of the shards.
@@ -287,7 +288,7 @@ def _run(
 
 def _workers(num_workers: int | None) -> int:
     if num_workers is None:
-        return min(os.cpu_count() or 1, _MOST_WORKERS)
+        return min(usable_processors(), _MOST_WORKERS)
     count = as_whole(num_workers)
     if count is None or count < 0:
         raise ValueError(f"num_workers should be a whole number of 0 or more, but got {num_workers!r}")

@@ -20,7 +20,7 @@ from .columnar.arrow import plan_arrow
 from .columnar.footers import Footers
 from .columnar.importing import check_pyarrow
 from .columnar.parquet import plan_parquet
-from .columnar.selection import EVERYTHING, Selection
+from .columnar.selection import EVERYTHING, Selection, make_selection
 from .csv_records import CsvDecoder
 from .decoder import Decoder, PassOver
 from .json_lines import JsonlDecoder
@@ -31,6 +31,7 @@ __all__ = [
     "Format",
     "check_format",
     "check_selection",
+    "columns_of_all",
     "compression_suffixes",
     "format_of",
     "formats",
@@ -246,6 +247,25 @@ def open_plan(
     if plan is None:
         return None
     return plan(start_sample=start_sample, stop_sample=stop_sample, selection=selection, footers=footers)
+
+
+def columns_of_all(columns: Iterable[str] | None, names: Iterable[str]) -> Selection:
+    """The selection that reads these columns and no others, where all of the shards can do so.
+
+    Args:
+        columns: Names of fields; None for all.
+        names: The formats of the shards.
+
+    Returns:
+        ``EVERYTHING`` where nothing is chosen, and where a shard is read from front to back: of its samples
+        fields are then picked when they are there.
+
+    Raises:
+        TypeError, ValueError: See ``make_selection``.
+    """
+    if columns is None or not all(formats[name].plan for name in {*names}):
+        return EVERYTHING
+    return make_selection(columns, None)
 
 
 def check_selection(selection: Selection, names: Iterable[str]) -> None:

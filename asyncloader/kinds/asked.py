@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Any
 
@@ -14,6 +13,7 @@ from ..ops.skips import Skip
 from ..options import memory_bytes
 from ..plan.memory import DEFAULT_LIMIT_BYTES
 from ..plan.topology import World, process_group
+from ..processors import usable_processors
 from ..report import Setup
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
@@ -30,7 +30,6 @@ __all__ = [
     "restarts_of",
     "setup_of",
     "setup_of_torch",
-    "usable_processors",
 ]
 
 # As many as accidents explain. Workers that die again and again have a reason, such as too little memory.
@@ -110,8 +109,3 @@ def setup_of_torch(loader: Loader[Any], dataset: Any) -> Setup:
         style="iterable" if is_iterable(dataset) else "map",
         keeps_workers=loader.persistent_workers or not loader.num_workers,
     )
-
-
-def usable_processors() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -67,7 +67,10 @@ def open_index(
     network: NetworkPolicy | None = None,
     concurrency: int | None = None,
 ) -> Iterator[Index]:
-    """As ``build_index``, for those who look at each shard; nothing is written but by ``Index.write``."""
+    """As ``build_index``, for those who look at each shard.
+
+    The journal is written while they are measured, and the manifest by ``Index.write`` alone.
+    """
     if format is not None:
         check_format(format)
     options = dict(storage_options or {})

@@ -1,22 +1,23 @@
 """What a run that makes a manifest has found, kept beside it, so that a killed run goes on where it was.
 
-It is a line for each shard from the moment on that it is known. A line is used again only for the shard that
-it is of: a file must not have been written to since.
+It is a line for each shard from the moment on that it is known. A line is used again only for the version
+that it is of, as the shard's store names it; of a store that names none, for nothing.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock
 from typing import Any
 
 from ..errors import FormatError
-from ..stores.urls import local_path, scheme_of
+from ..stores.urls import local_path
 from .entries import Expected, entry_of, parse_entry
 
-__all__ = ["Journal", "modified_ns_of"]
+__all__ = ["Journal"]
 
 
 class Journal:
@@ -30,7 +31,7 @@ class Journal:
         folder, name = os.path.split(local_path(manifest))
         self.path = os.path.join(folder, f".{name}.partial")
         self._lock = Lock()
-        self._known: dict[str, tuple[Expected, int | None]] = {}
+        self._known: dict[str, tuple[Expected, str | None]] = {}
         self._file: Any = None
 
     def __enter__(self) -> Journal:
@@ -40,24 +41,31 @@ class Journal:
                     entry = json.loads(line)
                     if line.endswith(b"\n") and isinstance(entry, dict):
                         name, expected = parse_entry("", entry)
-                        self._known[name] = expected, entry.get("modified_ns")
+                        self._known[name] = expected, entry.get("etag")
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
 
-    def of(self, name: str, url: str) -> Expected | None:
-        """What a run before has found of a shard; None if nothing, or if the file was written to since."""
-        found, modified_ns = self._known.get(name, (None, None))
-        return found if modified_ns == modified_ns_of(url) else None
+    def of(self, name: str, version: Callable[[], tuple[int | None, str | None]]) -> Expected | None:
+        """What a run before has found of a shard; None if nothing, or if that may be of another version.
 
-    def add(self, name: str, url: str, found: Expected, modified_ns: int | None) -> None:
-        """Keep what was found of a shard, which was last written to at ``modified_ns``.
+        Args:
+            name: In the manifest.
+            version: Asks what the shard is now, as ``Survey.version``; called if something was found.
+        """
+        found, etag = self._known.get(name, (None, None))
+        if found is None or etag is None:
+            return None
+        return found if version() == (found.size_bytes, etag) else None
+
+    def add(self, name: str, found: Expected, etag: str | None) -> None:
+        """Keep what was found of a shard, in the version that its store calls ``etag``.
 
         Where no file can be written nothing is kept: it is the manifest that the user has to hear of.
         """
-        line = json.dumps({**entry_of(name, found), "modified_ns": modified_ns}) + "\n"
+        line = json.dumps({**entry_of(name, found), "etag": etag}) + "\n"
         with self._lock, suppress(OSError):
             if self._file is None:
                 # Appended to: of two runs at once each keeps what it has found.
@@ -70,13 +78,3 @@ class Journal:
         """All of it is in the manifest."""
         with suppress(FileNotFoundError):
             os.unlink(self.path)
-
-
-def modified_ns_of(url: str) -> int | None:
-    """When a file was last written to; None for what is not here."""
-    if not scheme_of(url).is_local:
-        return None
-    try:
-        return os.stat(local_path(url)).st_mtime_ns
-    except OSError:
-        return None

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeAlias
 
 from .._flow.engine import Engine
 from ..counting import NetworkCounts
 from ..errors import FormatError, StoreError
+from ..processors import usable_processors
 from ..quantity import as_count
 from ..stores.access import Access
 from ..stores.policy import NetworkPolicy
 from ..stores.router import Stores
 from .entries import Expected
-from .journal import Journal, modified_ns_of
+from .journal import Journal
 from .survey import Survey
 
 __all__ = ["Measured", "Measuring", "open_measuring"]
@@ -58,15 +59,15 @@ class Measuring:
 
         def measure(number: int) -> Expected | StoreError | FormatError:
             url, name = urls[number], names[number] if journal is not None else ""
-            if journal is not None and (known := journal.of(name, url)) is not None:
-                return known
             try:
-                modified_ns = modified_ns_of(url)
-                found = self.survey.measure(url, formats[number])
+                version = partial(self.survey.version, url)
+                if journal is not None and (known := journal.of(name, version)) is not None:
+                    return known
+                found, etag = self.survey.measure(url, formats[number])
             except (StoreError, FormatError) as error:
                 return error
             if journal is not None:
-                journal.add(name, url, found, modified_ns)
+                journal.add(name, found, etag)
             return found
 
         return zip(urls, self._in_order(measure, len(urls)), strict=True)
@@ -91,12 +92,13 @@ def open_measuring(
     Args:
         options: Storage options.
         network: Time-outs, retries and hedging.
-        concurrency: How many shards at a time; None for as many as there are processors, of up to 8.
+        concurrency: How many shards at a time; None for as many as there are processors that this process
+            may use, of up to 8.
 
     Raises:
         ValueError: ``concurrency`` is no whole number, or below 1.
     """
-    count = min(os.cpu_count() or 1, 8) if concurrency is None else as_count("concurrency", concurrency)
+    count = min(usable_processors(), 8) if concurrency is None else as_count("concurrency", concurrency)
     threads = ThreadPoolExecutor(count, thread_name_prefix="asyncloader-index")
     try:
         # Within the threads, so that its end ends what they wait for.

@@ -44,8 +44,11 @@ class Survey:
         self._engine = engine
         self._stores = stores
 
-    def measure(self, url: str, format_name: str) -> Expected:
+    def measure(self, url: str, format_name: str) -> tuple[Expected, str | None]:
         """What ``url`` is: read to its end, its samples counted, held against its store's own digests.
+
+        Returns:
+            What it is, and what its store calls this version; None if it has no name.
 
         Raises:
             StoreError: It cannot be read.
@@ -53,8 +56,10 @@ class Survey:
         """
         # What has a plan is read a second time, as it will be read.
         plan = open_plan(format_name)
-        found = self._pass_through(url, open_decoder(format_name) if plan is None else None, _DIGESTS)
-        return found if plan is None else replace(found, samples=self._count(url, plan), offsets=())
+        found, etag = self._pass_through(url, open_decoder(format_name) if plan is None else None, _DIGESTS)
+        if plan is not None:
+            found = replace(found, samples=self._count(url, plan), offsets=())
+        return found, etag
 
     def count(self, url: str, format_name: str, promised: Expected | None = None) -> Expected:
         """The same without digests; of what says itself how many samples it holds, only that is read.
@@ -69,7 +74,7 @@ class Survey:
         """
         plan = open_plan(format_name)
         if plan is None:
-            return self._pass_through(url, open_decoder(format_name), (), promised)
+            return self._pass_through(url, open_decoder(format_name), (), promised)[0]
         with (
             closing(self._open(url, plan)) as out,
             closing(out.receive()) as chunks,
@@ -110,8 +115,8 @@ class Survey:
 
     def _pass_through(
         self, url: str, decoder: Decoder | None, algorithms: Iterable[str], promised: Expected | None = None
-    ) -> Expected:
-        """Read a shard from its first byte to its last."""
+    ) -> tuple[Expected, str | None]:
+        """Read a shard from its first byte to its last, all of one version."""
         shown = redact(url)
         digests = {name: digest for name in algorithms if (digest := open_digest(name))}
         check = ShardCheck(shown, promised, {}, counts=decoder is not None)
@@ -128,7 +133,7 @@ class Survey:
                 samples += sum(_seen(check.count(block), offsets) for block in decoder.finish())
             check.finish()
         found = {name: digest.digest() for name, digest in digests.items()}
-        return Expected(size, samples, offsets=offsets.picked(samples), **found)
+        return Expected(size, samples, offsets=offsets.picked(samples), **found), chunks.etag
 
     def _count(self, url: str, plan: Planning) -> int:
         """The samples of a shard that is read by a plan."""

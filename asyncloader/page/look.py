@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from ..stopwatch import (
+    BATCHING,
+    COLLATE,
+    DECODE,
+    PINNING,
+    RECEIVING,
+    RESTING,
+    SAMPLER,
+    SENDING,
+    STARTING,
+    STORE,
+)
+
 __all__ = ["STYLE", "STYLE_OF_SMALL", "colour_of"]
 
 # Told apart by people who do not see red or green, by their lightness too (after Okabe and Ito, 2008), and
 # each of at least 3:1 against the card that it lies on, but for the two of those who do nothing.
 _STAGES = {
-    "store": ("#0f6cab", "#58aee8"),
-    "decode": ("#b36b00", "#f0b04a"),
+    STORE: ("#0f6cab", "#58aee8"),
+    DECODE: ("#b36b00", "#f0b04a"),
     "own-1": ("#a63d82", "#e68ac4"),
     "own-2": ("#6a51b8", "#ab98ee"),
     "own-3": ("#7d6a1d", "#cdbd5f"),
-    "collate": ("#00805c", "#3fc79c"),
-    "sending": ("#8a4b1f", "#d59a6c"),
-    "sampler": ("#2b7a8c", "#7cc4d4"),
-    "receiving": ("#8c4a4a", "#e09a9a"),
-    "pinning": ("#4f6b2a", "#a9c47c"),
-    "batching": ("#56606e", "#98a3b3"),
-    "resting": ("#c6cad1", "#3f4653"),
-    "starting": ("#e6e7ea", "#272c35"),
+    COLLATE: ("#00805c", "#3fc79c"),
+    SENDING: ("#8a4b1f", "#d59a6c"),
+    SAMPLER: ("#2b7a8c", "#7cc4d4"),
+    RECEIVING: ("#8c4a4a", "#e09a9a"),
+    PINNING: ("#4f6b2a", "#a9c47c"),
+    BATCHING: ("#56606e", "#98a3b3"),
+    RESTING: ("#c6cad1", "#3f4653"),
+    STARTING: ("#e6e7ea", "#272c35"),
 }
 
 _LIGHT = """

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from ..stopwatch import RESTING, STORE, name_of, shares_of
 from .chart import Plot, bars, frame, table
 from .look import colour_of
-from .plots import name_of
 from .units import amount, percent, seconds_text, ticks
 
 __all__ = ["balance_plot", "latency_plot", "share_bar"]
@@ -47,7 +47,7 @@ def latency_plot(latency: Mapping[str, Any]) -> Plot | None:
         for row, (name, part) in enumerate(places.items())
     )
     drawing = frame(
-        bars("store", heights, highest, titles) + rules,
+        bars(STORE, heights, highest, titles) + rules,
         label="How many answers took how long to begin",
         highest=highest,
         y_text=amount,
@@ -78,18 +78,18 @@ def _decades(first: int, last: int, per_decade: int) -> list[tuple[float, str]]:
 
 def balance_plot(statistics: Mapping[str, Any], own: dict[str, int]) -> Plot | None:
     """What each of those who make batches did; None where none has told."""
-    makers = [(maker["worker"], _shares_of(maker["stages_s"])) for maker in statistics["makers"]]
+    makers = [(maker["worker"], shares_of([maker["stages_s"]])) for maker in statistics["makers"]]
     makers = [(worker, shares) for worker, shares in makers if shares]
     if not makers:
         return None
-    shown = sorted(makers, key=lambda maker: maker[1].get("resting", 0.0))
+    shown = sorted(makers, key=lambda maker: maker[1].get(RESTING, 0.0))
     if left_out := max(0, len(shown) - _MOST_BARS):
         half = _MOST_BARS // 2
         shown = shown[:half] + shown[-half:]
     shown.sort()
     rows = "".join(
         f'<span class="who">{_who(worker, len(makers))}</span>{share_bar(shares, own)}'
-        f'<span class="much">{percent(1 - shares.get("resting", 0.0))} busy</span>'
+        f'<span class="much">{percent(1 - shares.get(RESTING, 0.0))} busy</span>'
         for worker, shares in shown
     )
     note = "Each one's time, by stage." if len(makers) > 1 else "Where the time goes that batches take."
@@ -98,7 +98,7 @@ def balance_plot(statistics: Mapping[str, Any], own: dict[str, int]) -> Plot | N
     total = Counter[str]()
     for _, shares in makers:
         total.update(shares)
-    stages = sorted(total, key=lambda stage: (stage == "resting", -total[stage]))
+    stages = sorted(total, key=lambda stage: (stage == RESTING, -total[stage]))
     lines = [
         (_who(worker, len(makers)), *(percent(shares.get(stage, 0.0)) for stage in stages))
         for worker, shares in makers
@@ -118,16 +118,10 @@ def share_bar(shares: Mapping[str, float], own: dict[str, int]) -> str:
     parts = "".join(
         f'<i class="b-{colour_of(stage, own)}" style="flex:{share:.4f}" '
         f'title="{escape(name_of(stage))}: {percent(share)}"></i>'
-        for stage, share in sorted(shares.items(), key=lambda item: (item[0] == "resting", -item[1]))
+        for stage, share in sorted(shares.items(), key=lambda item: (item[0] == RESTING, -item[1]))
         if share >= 0.002
     )
     return f'<div class="bar">{parts}</div>'
-
-
-def _shares_of(stages_s: Mapping[str, float]) -> dict[str, float]:
-    seconds = {stage: spent_s for stage, spent_s in stages_s.items() if stage != "starting"}
-    total_s = sum(seconds.values())
-    return {stage: spent_s / total_s for stage, spent_s in seconds.items()} if total_s else {}
 
 
 def _who(worker: int, many: int) -> str:

@@ -6,29 +6,16 @@ from collections.abc import Callable, Mapping
 from html import escape
 from typing import Any
 
+from ..stopwatch import COLLATE, RESTING, STARTING, STORE, name_of
 from .chart import Plot, area, frame, stacked, table
 from .look import colour_of
 from .overtime import OverTime
 from .units import amount, bytes_text, percent, seconds_text, ticks
 
-__all__ = ["STAGES", "flight_plot", "incidents_plot", "padding_plot", "throughput_plot", "waits_plot"]
-
-#: What stages are called that are not the user's.
-STAGES = {
-    "store": "waiting for bytes",
-    "decode": "decoding",
-    "collate": "collate_fn",
-    "sending": "sending",
-    "sampler": "drawing indices",
-    "receiving": "unpacking",
-    "pinning": "pinning",
-    "batching": "putting together",
-    "resting": "resting",
-    "starting": "starting",
-}
+__all__ = ["flight_plot", "incidents_plot", "padding_plot", "throughput_plot", "waits_plot"]
 
 # What whoever makes batches does while nothing of theirs is waited for.
-_IDLE = ("resting", "starting")
+_IDLE = (RESTING, STARTING)
 
 # Colours that can be told apart: what is beyond is put together.
 _MOST_STAGES = 6
@@ -46,7 +33,7 @@ def throughput_plot(over: OverTime) -> Plot:
     """Samples a second, as they came to the consumer."""
     rates, sizes = over.rate("samples"), over.rate("size_bytes")
     mean = sum(over.row("samples")) / over.elapsed_s
-    drawing = _curve("store", rates, over, "Samples per second over time", amount)
+    drawing = _curve(STORE, rates, over, "Samples per second over time", amount)
     rows = zip(over.times(), map(amount, rates), map(bytes_text, sizes), strict=True)
     note = f"Samples a second, as the consumer got them: {amount(mean)} on average."
     heads = ("from", "samples/s", "bytes/s")
@@ -83,15 +70,15 @@ def _waits(over: OverTime, named: list[str]) -> dict[str, list[float]]:
     """
     spent = {stage: over.stage(stage) for stage in named if stage not in _IDLE}
     shares: dict[str, list[float]] = {stage: [] for stage in named}
-    rested, known_s = over.stage("resting"), 0.0
+    rested, known_s = over.stage(RESTING), 0.0
     for place, (waited_s, seconds) in enumerate(zip(over.row("waited_s"), over.seconds, strict=True)):
         waited = min(waited_s / seconds, 1.0)
         busy_s = sum(row[place] for row in spent.values())
         for stage, row in spent.items():
             shares[stage].append(waited * row[place] / busy_s if busy_s else 0.0)
         known_s += busy_s + rested[place]
-        shares["resting"].append(waited if known_s and not busy_s else 0.0)
-        shares["starting"].append(0.0 if known_s else waited)
+        shares[RESTING].append(waited if known_s and not busy_s else 0.0)
+        shares[STARTING].append(0.0 if known_s else waited)
     return shares
 
 
@@ -100,7 +87,7 @@ def flight_plot(over: OverTime) -> Plot | None:
     if "in_flight_byte_s" not in over.names:
         return None
     held, came = over.rate("in_flight_byte_s"), over.rate("received_bytes")
-    drawing = _curve("collate", held, over, "Bytes in flight over time", bytes_text)
+    drawing = _curve(COLLATE, held, over, "Bytes in flight over time", bytes_text)
     total = sum(over.row("received_bytes"))
     note = f"Asked for and not yet received, on average. {bytes_text(total)} came in all, at "
     note += f"{bytes_text(total / over.elapsed_s)}/s."
@@ -175,8 +162,3 @@ def _curve(
 
 def _whole_percent(share: float) -> str:
     return f"{share * 100:g} %"
-
-
-def name_of(stage: str) -> str:
-    """A stage as the page calls it."""
-    return STAGES.get(stage, stage)

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Protocol
 
+from ..stopwatch import name_of
 from .look import STYLE_OF_SMALL, colour_of
 from .makers import share_bar
-from .plots import name_of
 from .units import percent
 
 __all__ = ["loader_html", "report_html"]

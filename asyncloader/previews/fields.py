@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Ragged
+from ..printable import clip
 from ..sizes import bytes_of
 from .images import image_of
 
 __all__ = ["Preview", "preview_field", "preview_sample"]
 
-# A line of a terminal, with the names of fields before it.
+# A line of a terminal, with the name of the field before it.
 _MOST_CHARACTERS = 60
 # Of sequences, as many as fit in a line; and no more of a text is looked at.
 _MOST_VALUES = 8
@@ -45,9 +46,12 @@ class Preview:
 
 
 def preview_sample(sample: Any) -> dict[str, Preview]:
-    """A preview of each field; of a sample that is no mapping, of all of it under an empty name."""
+    """A preview of each field; of a sample that is no mapping, of all of it under an empty name.
+
+    Names are as they are, and not for a terminal to obey: see ``printable``.
+    """
     fields = sample if isinstance(sample, Mapping) else {"": sample}
-    return {_shown(str(name)): preview_field(value) for name, value in fields.items()}
+    return {str(name): preview_field(value) for name, value in fields.items()}
 
 
 def preview_field(value: Any) -> Preview:
@@ -130,12 +134,5 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=lambda other: f"<{type(other).__name__}>")
 
 
-def _shown(text: str) -> str:
-    """The text in a line. What a terminal would obey is escaped: shards are not to be trusted."""
-    text = text[: _MOST_CHARACTERS + 1]
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
-
-
 def _clip(text: str) -> str:
-    text = _shown(text)
-    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 3] + "..."
+    return clip(text, _MOST_CHARACTERS)

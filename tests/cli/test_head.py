@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from .conftest import Ask, Place
@@ -50,3 +51,12 @@ def test_a_field_that_is_not_there_is_a_wrong_call_that_names_those_that_are(ask
 def test_a_shard_cannot_write_to_the_terminal(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("red \x1b[31m and \x9b31m\n")
     assert r"red \x1b[31m and \x9b31m" in ask("head", tmp_path / "a.txt").out
+
+
+def test_a_long_name_is_whole_in_json_and_cut_in_the_table(ask: Ask, tmp_path: Path) -> None:
+    names = ["n" * 80 + "\x1b", "n" * 80 + "b"]
+    (tmp_path / "a.jsonl").write_text(json.dumps(dict.fromkeys(names, 1)))
+    (sample,) = ask("head", tmp_path / "a.jsonl", "--json").json["samples"]
+    assert [*sample] == names
+    rows = ask("head", tmp_path / "a.jsonl").out.splitlines()[1:]
+    assert [row.split()[0] for row in rows] == ["n" * 57 + "..."] * 2

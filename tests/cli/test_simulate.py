@@ -89,6 +89,10 @@ WRONG = {
     "threads": ((*MADE_UP, "--concurrency", "4"), "--concurrency is that of --map"),
     "calls": ((*MADE_UP, "--map", "1ms", "--concurrency", "0"), "concurrency should be a positive integer"),
     "ranks": ((*MADE_UP, "--ranks", "0"), "ranks should be a positive integer"),
+    "machine": (
+        (*MADE_UP, "--ranks-per-machine", "0"),
+        "ranks_per_machine should be a positive integer",
+    ),
     "too many": ((*MADE_UP, "--ranks", "13"), "12 shards cannot be split over 13 ranks"),
     "workers": ((*MADE_UP, "--num-workers", "-1"), "num_workers should be 0 or more"),
     "lanes": ((*MADE_UP, "--lanes", "3", "--ranks", "2"), "they fit a world size of 1, 3"),

@@ -10,7 +10,16 @@ from feeding import assert_any_chunking_equal, cut, make_tar, outcome, samples_o
 from test_compression import COMPRESS, SKIPPABLE
 
 from asyncloader.errors import FormatError
-from asyncloader.formats import check_format, format_of, formats, has_format, open_decoder, open_plan
+from asyncloader.formats import (
+    check_format,
+    columns_of_all,
+    format_of,
+    formats,
+    has_format,
+    open_decoder,
+    open_plan,
+)
+from asyncloader.formats.columnar.selection import EVERYTHING
 
 BODIES = {
     "tar": make_tar([(f"{index:03d}.txt", b"x" * index) for index in range(9)]),
@@ -131,3 +140,11 @@ def test_a_shard_that_lost_samples_since_the_position_raises() -> None:
         assert samples_of(open_decoder("text", start_sample=9), stored) == []
         with pytest.raises(FormatError, match=r"at least 10 samples.*found 9"):
             samples_of(open_decoder("text", start_sample=10), stored)
+
+
+def test_columns_are_chosen_where_all_shards_have_some() -> None:
+    assert columns_of_all(["b", "a"], ["parquet", "arrow"]).columns == ("b", "a")
+    assert columns_of_all(["b", "a"], ["parquet", "tar"]) is EVERYTHING
+    assert columns_of_all(None, ["parquet"]) is EVERYTHING
+    with pytest.raises(ValueError, match="names one twice: a, a"):
+        columns_of_all(["a", "a"], ["parquet"])

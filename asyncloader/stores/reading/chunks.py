@@ -82,6 +82,11 @@ class ShardChunks(Channel[Buffer | FileSpan]):
         return self._shard.length
 
     @property
+    def etag(self) -> str | None:
+        """What the store calls this version of the shard; likewise. None if it has no name."""
+        return self._shard.etag
+
+    @property
     def digests(self) -> Mapping[str, bytes]:
         """What the store promises of the whole shard; likewise. See ``Body``."""
         return self._shard.digests
