@@ -113,8 +113,7 @@ def _on_dataset(stage: str, statistics: Statistics, setup: Setup) -> str:
     """What to do about a dataset of torch's kinds that is slow itself."""
     if stage in setup.coroutines:
         return "raise num_workers: each fetches 48 items at a time; or answer a whole batch by __getitems__"
-    took_s = sum(maker.stages_s.get(stage, 0.0) for maker in statistics.makers)
-    if sum(maker.cpu_s for maker in statistics.makers) < _WAITING_CPUS * took_s:
+    if _mostly_waits(stage, statistics):
         more = f"it mostly waits: raise num_workers from {setup.num_workers}, beyond the processors too"
         if setup.style == "map":
             more += "; or make it async def, and a batch's items are fetched at a time"
@@ -135,10 +134,17 @@ def _on_work(stage: str, statistics: Statistics, setup: Setup) -> str:
             return f"its {concurrency} threads take turns with the interpreter's lock: {_more_workers(setup)}"
         if cpu_s < _WAITING_CPUS * took_s:
             return f"its calls mostly wait: raise concurrency from {concurrency}, if processors are idle"
-    advice = _more_workers(setup)
-    if stage in setup.concurrency and concurrency == 1:
-        advice += "; or raise concurrency, if it waits or releases the interpreter's lock"
-    return advice
+    if stage not in setup.concurrency or concurrency > 1:
+        return _more_workers(setup)
+    if _mostly_waits(stage, statistics):
+        return "it mostly waits: pass concurrency=16 to it, or more, so that its calls wait together"
+    return f"{_more_workers(setup)}; or raise concurrency, if it waits or releases the interpreter's lock"
+
+
+def _mostly_waits(stage: str, statistics: Statistics) -> bool:
+    """Whether its makers hardly use a processor, whatever else they do."""
+    took_s = sum(maker.stages_s.get(stage, 0.0) for maker in statistics.makers)
+    return sum(maker.cpu_s for maker in statistics.makers) < _WAITING_CPUS * took_s
 
 
 def _more_workers(setup: Setup) -> str:

@@ -46,7 +46,8 @@ def measure(loader: DataLoader[Any], seconds: float, batches: int | None = None)
 
     Args:
         loader: A fresh one.
-        seconds: When to stop. A batch that takes longer is waited for, as long as the network policy allows.
+        seconds: When to stop, counted from the first batch, since to start may take longer. A batch that
+            takes longer is waited for, as long as the network policy allows.
         batches: When to stop, if that is before.
 
     Raises:
@@ -55,10 +56,9 @@ def measure(loader: DataLoader[Any], seconds: float, batches: int | None = None)
     is_whole = True
     before = Statistics()
     with loader:
-        began_s = perf_counter()
         for number, _ in enumerate(loader, 1):
             if number == 1:
-                before = loader.statistics
+                before, began_s = loader.statistics, perf_counter()
             if number == batches or perf_counter() - began_s >= seconds:
                 is_whole = False
                 break

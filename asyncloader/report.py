@@ -185,4 +185,4 @@ def _cpus(statistics: Statistics, setup: Setup) -> str:
         maker.cpu_s + sum(calls.cpu_s for calls in maker.calls.values()) for maker in statistics.makers
     )
     busy = spent_s / max(statistics.elapsed_s, 1e-9)
-    return f", {busy:.1f} of {setup.processors} processors" if busy >= _TOLD_CPUS else ""
+    return f"; it keeps {busy:.1f} of {setup.processors} processors busy" if busy >= _TOLD_CPUS else ""

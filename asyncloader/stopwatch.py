@@ -143,16 +143,21 @@ class Stopwatch:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._stage = STARTING
         self._since_s = perf_counter() if since_s is None else since_s
-        self._cpu_told_s = thread_time()
+        self.move_here()
         self._told_s = -math.inf  # with the first batch, and from then on now and then
         self._helpers: WeakSet[Stopwatch] = WeakSet()  # each repetition of the data may have a new one
         self._calls: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()  # for calls
 
+    def move_here(self) -> None:
+        """This is the thread whose time is divided. What it took of the processor before does not count."""
+        self._thread = threading.get_ident()
+        self._cpu_told_s = thread_time()
+
     def begin(self, stage: str) -> None:
         """The thread's work begins, with ``stage``: what it took of the processor before does not count."""
         self.enter(stage)
-        self._cpu_told_s = thread_time()
+        self.move_here()
 
     def enter(self, stage: str) -> str:
         """The thread is at ``stage`` from now on; gives the stage that it was at, to come back to."""
@@ -195,13 +200,18 @@ class Stopwatch:
         self._share_out(seconds)
         with self._lock:
             calls, self._calls = self._calls, {}
-        before_s, self._cpu_told_s = self._cpu_told_s, thread_time()
-        return Spent(dict(seconds), calls, cpu_s=self._cpu_told_s - before_s)
+        return Spent(dict(seconds), calls, cpu_s=self._cpu_news_s())
 
     def forget(self) -> None:
         """Nobody is to be told what was spent until now; with the next batch one is told again."""
         self.news(at_once=True)
         self._told_s = -math.inf
+
+    def _cpu_news_s(self) -> float:
+        if threading.get_ident() != self._thread:  # it has ended, and somebody else asks for the rest
+            return 0.0
+        before_s, self._cpu_told_s = self._cpu_told_s, thread_time()
+        return self._cpu_told_s - before_s
 
     def _share_out(self, seconds: dict[str, float]) -> None:
         """Tell the time in which this thread waited for its helpers as what these were at."""

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Generator
+from time import thread_time
 
 import pytest
 
@@ -168,3 +169,36 @@ def test_shares_are_of_all_makers_without_their_start_the_largest_first() -> Non
         RESTING: 0.25,
     }
     assert shares_of([{STARTING: 1.0}]) == shares_of([]) == {}
+
+
+def test_the_processor_s_time_is_that_of_the_thread_that_works() -> None:
+    def work() -> None:
+        stopwatch.move_here()
+        until_s = thread_time() + 0.05
+        while thread_time() < until_s:
+            pass
+        spent.append(stopwatch.news(at_once=True))
+
+    until_s = thread_time() + 0.2
+    while thread_time() < until_s:  # what whoever made it has used is no part
+        pass
+    stopwatch, spent = Stopwatch(), []
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    spent.append(stopwatch.news(at_once=True))
+    assert 0.05 <= spent[0].cpu_s < 0.2
+    assert spent[1].cpu_s == 0
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "advice"), [(0.3, "it mostly waits: pass concurrency="), (9.0, "every processor")]
+)
+def test_who_mostly_waits_is_told_so_where_every_processor_has_a_worker(cpu_s: float, advice: str) -> None:
+    stage = "map(fetch)"
+    makers = tuple(Maker(worker, {stage: 10.0}, {}, cpu_s=cpu_s) for worker in (0, 1))
+    statistics = Statistics(
+        batches=10, samples=10, elapsed_s=11.0, wait_s=10.0, first_batch_s=1.0, makers=makers
+    )
+    setup = Setup(2, True, {stage: 1}, (), 2, False, True, False, False)
+    assert judge(statistics, setup).lines[2].startswith(advice)

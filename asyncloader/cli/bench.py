@@ -42,7 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache-dir", metavar="FOLDER", help="keep shards on disk, as from_urls(cache_dir=...)"
     )
     measuring = parser.add_argument_group("what is measured")
-    measuring.add_argument("--seconds", type=float, default=10.0, metavar="S", help="for how long; 10")
+    measuring.add_argument(
+        "--seconds", type=float, default=10.0, metavar="S", help="for how long, from the first batch on; 10"
+    )
     measuring.add_argument("--batches", type=int, metavar="N", help="stop after so many, if that is before")
     measuring.add_argument(
         "--sweep", action="store_true", help="try 0, 1, 2, 4, ... workers up to the processors; name the best"

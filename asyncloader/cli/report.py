@@ -25,6 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
+    if asked.output is not None and os.path.realpath(asked.output) == os.path.realpath(asked.run):
+        raise ValueError(f"-o should be another file than the run itself, but both are {asked.run}")
     told = read_run(asked.run)
     if asked.output is not None:
         _write(asked.output, render(told))

@@ -42,6 +42,7 @@ def stream_in_thread(job: Job, batch_bytes: int, counters: Counters, stack: Exit
     def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
         # At most so many batches, at most so many bytes, whichever comes first.
         least = batch_bytes // BATCHES_AHEAD
+        stopwatch.move_here()
         with closing(read_lanes(job, engine, stopwatch)) as items:
             while _is_asked(asks) and (made := list(islice(items, 1))):
                 size_bytes = max(made[0][1].size_bytes, least)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset  # for filters: half a second in each worker, or here once for all
 import pytest
 from columnar_files import arrow_files, parquet_files, plain, read_by_pyarrow, rows_of, written
 

@@ -140,6 +140,9 @@ def test_the_command_writes_the_page_and_prints_the_verdict(
     assert main(["report", str(run_file), "-o", str(page)]) == 0
     assert page.read_text() == render(read_run(str(run_file)))
     assert capsys.readouterr().out.splitlines() == read_run(str(run_file))["report"]["lines"]
+    assert main(["report", str(run_file), "-o", f"{run_file.parent}/./{run_file.name}"]) == 2
+    assert "another file than the run itself" in capsys.readouterr().err
+    read_run(str(run_file))  # is what it was
     assert main(["report", str(run_file), "--json"]) == 0
     assert '"page": null' in capsys.readouterr().out
 

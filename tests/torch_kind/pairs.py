@@ -61,7 +61,8 @@ def attributes(loader: Any) -> dict[str, Any]:
 
 def seed_all(seed: int) -> None:
     """Seed the three generators of a training script."""
-    torch.manual_seed(seed)
+    # None of a device: `torch.manual_seed` keeps a text of the stack for each kind that is not there.
+    torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import textwrap
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-
-import asyncloader as al
-
-ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(al.__file__).parents[1])}
+from programs import Program, Programs
 
 # Workers have a second to end by themselves; torch would wait five for each of the two. That a busy machine
 # takes long to end an interpreter is no failure.
@@ -154,16 +150,10 @@ _WAYS = """
 """
 
 
-def run(folder: Path, text: str, *arguments: str) -> subprocess.Popen[str]:
+def started(programs: Programs, folder: Path, text: str, *arguments: str) -> AbstractContextManager[Program]:
     script = folder / "script.py"
     script.write_text(textwrap.dedent(_COMMON) + textwrap.dedent(text))
-    return subprocess.Popen(
-        [sys.executable, str(script), *arguments],
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return programs.started(script, *arguments, strict=False)
 
 
 @pytest.mark.parametrize(
@@ -176,8 +166,11 @@ def run(folder: Path, text: str, *arguments: str) -> subprocess.Popen[str]:
     ],
     ids=" ".join,
 )
-def test_workers_are_gone_soon_after_a_loop_was_left(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    out, complaints = run(tmp_path, _WAYS, *arguments).communicate(timeout=120)
+def test_workers_are_gone_soon_after_a_loop_was_left(
+    tmp_path: Path, programs: Programs, arguments: tuple[str, ...]
+) -> None:
+    with started(programs, tmp_path, _WAYS, *arguments) as program:
+        out, complaints = program.communicate(timeout=120)
     assert complaints == ""
     took, threads = json.loads(out)
     assert {name: seconds for name, seconds in took.items() if seconds > _SOON_S} == {}
@@ -232,20 +225,19 @@ _ENDS = """
     ],
 )
 def test_the_end_of_the_process_is_the_end_of_its_workers(
-    tmp_path: Path, door: str, way: str, method: str, persistent: str
+    tmp_path: Path, programs: Programs, door: str, way: str, method: str, persistent: str
 ) -> None:
-    process = run(tmp_path, _ENDS, door, way, method, persistent)
-    assert process.stdout is not None
-    pids = json.loads(process.stdout.readline())
-    began = time.monotonic()
-    _, complaints = process.communicate(timeout=120)
+    with started(programs, tmp_path, _ENDS, door, way, method, persistent) as program:
+        pids = json.loads(program.read_line())
+        began = time.monotonic()
+        _, complaints = program.communicate(timeout=120)
     assert time.monotonic() - began < _SOON_S
     if way == "interrupt":
-        assert process.returncode == -2
+        assert program.returncode == -2
         assert complaints.rstrip().endswith("KeyboardInterrupt")
         assert complaints.count("Traceback") <= 2, "asyncio's cancellation, and the interrupt"
     else:
-        assert (process.returncode, complaints) == (5 if way == "exit" else 0, "")
+        assert (program.returncode, complaints) == (5 if way == "exit" else 0, "")
     while any(os.path.exists(f"/proc/{pid}") for pid in pids):
         assert time.monotonic() - began < _SOON_S
         time.sleep(0.05)

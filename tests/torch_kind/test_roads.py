@@ -7,8 +7,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -21,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from programs import Programs
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils.collate import default_collate_fn_map
 from waiting import until
@@ -439,7 +438,7 @@ def test_a_worker_that_was_told_to_end_is_no_accident(persistent: bool) -> None:
         assert sorted(found) == [(worker, number) for worker in range(3) for number in range(3 + 9 * worker)]
 
 
-def test_a_worker_ends_at_once_with_its_killed_consumer(tmp_path: Path) -> None:
+def test_a_worker_ends_at_once_with_its_killed_consumer(tmp_path: Path, programs: Programs) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         textwrap.dedent("""
@@ -453,10 +452,9 @@ def test_a_worker_ends_at_once_with_its_killed_consumer(tmp_path: Path) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
         """)
     )
-    environment = os.environ | {"PYTHONPATH": str(Path(al.__file__).parents[1])}
-    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, timeout=60)
+    done = programs.run(script, timeout=60, strict=False)
     ended = time.monotonic()
-    assert done.stderr == b""
+    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
     for pid in json.loads(done.stdout):
         until(lambda pid=pid: not os.path.exists(f"/proc/{pid}"))
     assert time.monotonic() - ended < _AT_ONCE_S
