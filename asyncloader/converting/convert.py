@@ -94,7 +94,7 @@ def convert(
     The samples keep their order. If it is killed, call it again: it goes on with the shards that are missing,
     and the bytes of all are those that they would have been. Sources whose manifest does not tell how many
     samples they hold are read twice, the first time to count; Parquet and Arrow files say it themselves.
-    What a manifest promises a digest of is read as a whole: where several shards are cut from it, a second time.
+    What a manifest promises a digest of is read as a whole: if several shards are cut from it, once more.
 
     Blocks; in a coroutine, call it on a thread.
 
