@@ -107,7 +107,8 @@ def storage_options(asked: argparse.Namespace) -> dict[str, Any]:
         if not isinstance(headers, dict):
             raise ValueError("--options should have headers as an object of names and values")
         options["headers"] = {**headers, **dict(map(_header, asked.header))}
-    _check_types(getattr(asked, "urls", None) or (), options)
+    written = getattr(asked, "output", None)  # of a command that makes shards, perhaps in a bucket
+    _check_types([*(getattr(asked, "urls", None) or ()), *([] if written is None else [written])], options)
     return options
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from time import monotonic
 from typing import Any
 
 from ..catalog import make_catalog
-from ..errors import FormatError, StoreError
+from ..errors import FormatError
 from ..formats import check_selection
 from ..formats import formats as known_formats
 from ..formats.columnar.selection import EVERYTHING, make_selection
 from ..manifest.entries import Expected
+from ..manifest.expectations import Expectations
+from ..processors import usable_processors
 from ..progress import open_bar
 from ..quantity import as_whole
 from ..stores.access import Access
@@ -27,6 +30,7 @@ from .file_material import FileMaterial, find_files
 from .job import Job, Plan, finish
 from .looking import look
 from .making import Task
+from .material import Material
 from .outlets import Outlet, make_outlet
 from .plan import cut_by_sizes, cut_evenly, runs_of
 from .shard_material import ShardMaterial, versions_of
@@ -90,6 +94,7 @@ def convert(
     The samples keep their order. If it is killed, call it again: it goes on with the shards that are missing,
     and the bytes of all are those that they would have been. Sources whose manifest does not tell how many
     samples they hold are read twice, the first time to count; Parquet and Arrow files say it themselves.
+    What a manifest promises a digest of is read as a whole: if several shards are cut from it, once more.
 
     Blocks; in a coroutine, call it on a thread.
 
@@ -115,7 +120,7 @@ def convert(
         output_options: Of the output, where they are not those of the sources.
         network: Time-outs, retries and hedging of reading.
         manifest: Of the sources, if it is not found beside them.
-        num_workers: Processes; 0 for this one. By default as many as there are processors, of up to 8. It
+        num_workers: Processes; 0 for this one. By default as many as this process may use, of up to 8. It
             makes no difference to what is written.
         overwrite: Remove the shards that another call has left in ``output``.
         progress: Show a bar of the shards.
@@ -143,17 +148,13 @@ def convert(
     if target.columns is not None and all(known_formats[name].plan for name in {*catalog.formats}):
         selection = make_selection(target.columns, None)
     check_selection(selection, catalog.formats)
-    versions = versions_of(catalog, access)
+    versions = versions_of(catalog.urls, access)
+    uncounted = ShardMaterial(catalog.urls, catalog.formats, access, Expectations.of(), versions, selection)
     with outlet.alone():
-        job = Job(outlet, target, {"made_by": "convert"}, versions, overwrite)
-        counts = count_noted(catalog, access, outlet)
-        material = ShardMaterial(catalog.urls, catalog.formats, access, counts, versions, selection)
-        done = _run(job, outlet, target, material, _plan_shards, workers, progress, began_s)
-        if versions_of(catalog, access) != versions:
-            raise StoreError(
-                "a source was changed while it was being converted: call convert again with overwrite"
-            )
-        return done
+        job = Job(outlet, target, uncounted.describe(), versions, overwrite)
+        material = replace(uncounted, counted=count_noted(catalog, access, outlet))
+        plan = partial(_plan_shards, target, material)
+        return _run(job, outlet, target, material, plan, workers, progress, began_s)
 
 
 def pack(
@@ -206,7 +207,8 @@ def pack(
     material, hidden = find_files(root, labels)
     with outlet.alone():
         job = Job(outlet, target, material.describe(), material.versions, overwrite)
-        return _run(job, outlet, target, material, _plan_files, workers, progress, began_s, hidden)
+        plan = partial(_plan_files, target, material)
+        return _run(job, outlet, target, material, plan, workers, progress, began_s, hidden)
 
 
 def _plan_shards(target: Target, material: ShardMaterial) -> Plan:
@@ -230,8 +232,8 @@ def _run(
     job: Job,
     outlet: Outlet,
     target: Target,
-    material: Any,
-    make_plan: Callable[[Target, Any], Plan],
+    material: Material,
+    make_plan: Callable[[], Plan],
     workers: int,
     progress: bool,
     began_s: float,
@@ -240,14 +242,19 @@ def _run(
     """Make what is missing of a job, and its manifest."""
     plan = job.plan()
     if plan is None:
-        plan = make_plan(target, material)
+        try:
+            plan = make_plan()
+        except (ValueError, TypeError):
+            # Another call is to be made, which this one's note must not be in the way of.
+            job.withdraw()
+            raise
         job.note_plan(plan)
     shards = job.shards(plan)
     made = job.made(shards)
     missing = len(shards) - len(made)
+    runs = [*runs_of(shards, made.keys(), material.in_vain)]
     tasks = (
-        Task(material.part(run[0].first, run[-1].stop), run, target, plan.schema, outlet)
-        for run in runs_of(shards, made.keys(), material.in_vain)
+        Task(material.part(run[0].first, run[-1].stop), run, target, plan.schema, outlet) for run in runs
     )
     with ExitStack() as stack:
         bar = None
@@ -263,6 +270,8 @@ def _run(
     samples = sum(expected.samples or 0 for expected in made.values())
     if samples != (plan.stops[-1] if plan.stops else 0):
         raise FormatError(f"expected {plan.stops[-1]} samples in all shards, found {samples}")
+    if missing or not job.is_finished():
+        material.prove((run[0].first, run[-1].stop) for run in runs)
     finish(outlet, {shard.name: made[shard.name] for shard in shards})
     return Converted(
         output=outlet.shown,
@@ -279,7 +288,7 @@ def _run(
 
 def _workers(num_workers: int | None) -> int:
     if num_workers is None:
-        return min(os.cpu_count() or 1, _MOST_WORKERS)
+        return min(usable_processors(), _MOST_WORKERS)
     count = as_whole(num_workers)
     if count is None or count < 0:
         raise ValueError(f"num_workers should be a whole number of 0 or more, but got {num_workers!r}")

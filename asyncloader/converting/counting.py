@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
+from contextlib import suppress
 from time import monotonic
 
 from ..catalog import Catalog
@@ -10,7 +13,7 @@ from ..manifest.expectations import Expectations
 from ..stores.access import Access
 from .job import COUNTED
 from .outlets import Outlet
-from .shard_material import count_shards, entries_to_lines, lines_to_entries
+from .shard_material import count_shards
 
 __all__ = ["count_noted"]
 
@@ -27,13 +30,13 @@ def count_noted(catalog: Catalog, access: Access, outlet: Outlet) -> Expectation
         access: How they are reached.
         outlet: Keeps what was counted, and knows what a run of the same job has.
     """
-    known = lines_to_entries(outlet.read(COUNTED) or b"")
+    known = _parsed(outlet.read(COUNTED) or b"")
     noted, next_s = len(known), monotonic() + _NOTED_EVERY_S
 
     def note() -> None:
         nonlocal noted, next_s
         began_s = monotonic()
-        outlet.write(COUNTED, entries_to_lines(known.items()))
+        outlet.write(COUNTED, _lines(known.items()))
         noted, took_s = len(known), monotonic() - began_s
         next_s = monotonic() + max(_NOTED_EVERY_S, took_s / _MOST_OF_THE_TIME)
 
@@ -47,3 +50,21 @@ def count_noted(catalog: Catalog, access: Access, outlet: Outlet) -> Expectation
     finally:
         if len(known) > noted:
             note()
+
+
+def _lines(entries: Iterable[tuple[int, Expected]]) -> bytes:
+    """What was counted of shards, by number, a line each: no entries of a manifest, which have digests."""
+    return b"".join(
+        json.dumps([number, entry.size_bytes, entry.samples, entry.offsets]).encode() + b"\n"
+        for number, entry in entries
+    )
+
+
+def _parsed(lines: bytes) -> dict[int, Expected]:
+    """The same, back; what is cut is left out."""
+    found = {}
+    for line in lines.splitlines():
+        with suppress(ValueError, TypeError):
+            number, size_bytes, samples, offsets = json.loads(line)
+            found[number] = Expected(size_bytes, samples, offsets=tuple(map(tuple, offsets)))
+    return found

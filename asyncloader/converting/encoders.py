@@ -87,6 +87,6 @@ class _JsonLines:
 
 def _json_line(sample: Mapping[str, Any]) -> bytes:
     try:
-        return encode_jsonl_sample(sample)
-    except TypeError:  # the exception: few samples have NumPy's values
+        return encode_jsonl_sample(sample, allow_nan=False)
+    except (TypeError, ValueError):  # the exception: NumPy's values, and what to_json refuses by its name
         return encode_jsonl_sample(to_json(sample))

@@ -85,7 +85,8 @@ class Job:
                 f"{self._outlet.shown} should be empty, but has {foreign[0]!r} in it, which convert has not "
                 "made: write to another folder"
             )
-        if made and not overwrite:
+        # A job without a plan has made nothing, and is in nobody's way.
+        if {*made} - {_JOB, COUNTED} and not overwrite:
             why = wrong or "has shards of another program in it"
             raise ValueError(
                 f"{self._outlet.shown} {why}; call it again as it was called, write to another folder, or "
@@ -137,6 +138,14 @@ class Job:
     def shards(self, plan: Plan) -> list[Shard]:
         """The shards of the plan."""
         return shards_of(plan.stops, self._target.suffix)
+
+    def withdraw(self) -> None:
+        """Forget a job of which nothing was made, as if it had never been begun."""
+        self._outlet.remove([COUNTED, _JOB])
+
+    def is_finished(self) -> bool:
+        """Whether a run has seen it to its end, where the sources are proved."""
+        return self._outlet.read(MANIFEST_NAME) is not None
 
     def made(self, shards: Sequence[Shard]) -> dict[str, Expected]:
         """The shards that are whole, by name, and what each is: noted, and there, in their length."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 __all__ = ["Material", "Part", "Version"]
@@ -49,6 +49,18 @@ class Material(Protocol):
 
     def in_vain(self, first: int) -> int:
         """How many samples have to be read before sample ``first``, if reading begins there."""
+        ...
+
+    def prove(self, read: Iterable[tuple[int, int]]) -> None:
+        """Hold each source against what is promised of it, and against what it was when it was asked for.
+
+        Args:
+            read: The parts that were read in one go, each from a sample up to another. A source that is in
+                one of them as a whole was held against its digest there, and is not read again.
+
+        Raises:
+            StoreError: One is damaged, or was changed meanwhile.
+        """
         ...
 
     def describe(self) -> Mapping[str, Any]:

@@ -99,6 +99,7 @@ class FolderOutlet:
     def alone(self) -> Iterator[None]:
         notes = os.path.join(self.folder, NOTES)
         occupy_standard_descriptors()
+        missing = [*_missing(notes.rstrip(os.sep))]
         try:
             os.makedirs(notes, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
@@ -109,6 +110,11 @@ class FolderOutlet:
             _lock(fd, self.folder)
             self._clean(notes)
             yield
+        except BaseException:
+            for folder in missing:  # a call that was refused leaves nothing; what is in use is not empty
+                with suppress(OSError):
+                    os.rmdir(folder)
+            raise
         finally:
             os.close(fd)
 
@@ -151,6 +157,13 @@ class FolderOutlet:
         for name in names:
             with suppress(FileNotFoundError):
                 os.unlink(os.path.join(self.folder, name))
+
+
+def _missing(folder: str) -> Iterator[str]:
+    """The folders that it takes to make one, itself first."""
+    while not os.path.lexists(folder):
+        yield folder
+        folder = os.path.dirname(folder)
 
 
 def _lock(fd: int, folder: str) -> None:

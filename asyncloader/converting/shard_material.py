@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
@@ -18,9 +17,10 @@ from .._flow.budget import Budget
 from .._flow.engine import Engine
 from ..catalog import Catalog
 from ..counting import NetworkCounts
-from ..errors import FormatError
+from ..errors import StoreError
+from ..formats import formats
 from ..formats.columnar.selection import EVERYTHING, Selection
-from ..manifest.entries import Expected, entry_of, parse_entry
+from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations
 from ..manifest.survey import Survey
 from ..ops.op import Lane
@@ -40,15 +40,15 @@ _READ_BYTES = 64 << 20
 _MOST_ASKED = 32
 
 
-def versions_of(catalog: Catalog, access: Access) -> list[Version]:
+def versions_of(urls: Sequence[str], access: Access) -> list[Version]:
     """What each shard is now; asks its store.
 
     Raises:
         StoreError: One cannot be read.
     """
     with _surveying(access, _MOST_ASKED) as (survey, threads):
-        found = threads.map(survey.version, catalog.urls)
-        return [Version(redact(url), *version) for url, version in zip(catalog.urls, found, strict=True)]
+        found = threads.map(survey.version, urls)
+        return [Version(redact(url), *version) for url, version in zip(urls, found, strict=True)]
 
 
 def count_shards(
@@ -57,7 +57,8 @@ def count_shards(
     """How many samples are in each shard, and where to begin inside of it.
 
     Args:
-        catalog: The shards; those of which a manifest tells it are not read.
+        catalog: The shards; those of which a manifest tells it are not read, but for those that it calls
+            empty, which nobody would read later and see that they are not.
         access: How they are reached.
         known: What was found of some before, by number.
         told: Called with what is found of each other one, in any order, on one thread at a time.
@@ -67,21 +68,27 @@ def count_shards(
     """
     entries = [*catalog.checks] if catalog.checks else [None] * len(catalog.urls)
     for number, expected in known.items():
-        entries[number] = expected
-    missing = [number for number, entry in enumerate(entries) if entry is None or not entry.is_indexed]
+        entries[number] = _counted(entries[number], expected)
+    missing = [
+        number
+        for number, entry in enumerate(entries)
+        if number not in known and (entry is None or not entry.is_indexed or not entry.samples)
+    ]
     # Two at a time: what is counted has to be decoded, with the interpreter's lock for the most part.
     with _surveying(access, 2) as (survey, threads):
 
         def count(number: int) -> Expected:
-            return survey.count(catalog.urls[number], catalog.formats[number])
+            return survey.count(catalog.urls[number], catalog.formats[number], entries[number])
 
         for number, expected in zip(missing, threads.map(count, missing), strict=True):
-            entry = entries[number]
-            entries[number] = expected if entry is None else replace(
-                entry, samples=expected.samples, offsets=expected.offsets
-            )  # fmt: skip
+            entries[number] = _counted(entries[number], expected)
             told(number, expected)
     return Expectations.of(entries)
+
+
+def _counted(entry: Expected | None, found: Expected) -> Expected:
+    """What is known of a shard by its manifest, and by counting it."""
+    return found if entry is None else replace(entry, samples=found.samples, offsets=found.offsets)
 
 
 @contextmanager
@@ -151,6 +158,29 @@ class ShardMaterial:
         place = bisect_right(offsets, inside, key=lambda offset: offset[0])
         return inside - (offsets[place - 1][0] if place else 0)
 
+    def prove(self, read: Iterable[tuple[int, int]]) -> None:
+        # What is read in one go, from the first byte to the last, was held against its digest by who read it.
+        # Of formats with a plan nothing is.
+        starts = [0, *self.stops[:-1]]
+        proved = {
+            number
+            for first, stop in read
+            for number in range(bisect_left(starts, first), bisect_right(self.stops, stop))
+            if formats[self.formats[number]].plan is None
+        }
+        owed = {
+            url: entry
+            for number, (url, entry) in enumerate(zip(self.urls, self.counted, strict=True))
+            if number not in proved and entry is not None and entry.digests
+        }
+        with _surveying(self.access, 2) as (survey, threads):
+            for _ in threads.map(survey.prove, owed.keys(), owed.values()):
+                pass  # it raises what one of them raised
+        if versions_of(self.urls, self.access) != [*self.versions]:
+            raise StoreError(
+                "a source was changed while it was being converted: call convert again with overwrite"
+            )
+
     def describe(self) -> Mapping[str, Any]:
         return {"made_by": "convert"}
 
@@ -198,18 +228,3 @@ class _Place:
 
     def __str__(self) -> str:
         return str(self._block.trail.place(self._index))
-
-
-def entries_to_lines(entries: Iterable[tuple[int, Expected]]) -> bytes:
-    """What was counted of shards, by number, a line each."""
-    return b"".join(json.dumps(entry_of(str(number), entry)).encode() + b"\n" for number, entry in entries)
-
-
-def lines_to_entries(lines: bytes) -> dict[int, Expected]:
-    """The same, back; what a killed run has cut is left out."""
-    found = {}
-    for line in lines.splitlines():
-        with suppress(ValueError, FormatError):
-            name, expected = parse_entry("", json.loads(line))
-            found[int(name)] = expected
-    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,11 @@ def to_json(sample: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json_value(name: str, value: Any) -> Any:
+    if type(value) is float and not isfinite(value):
+        raise ValueError(
+            f"field {name!r} is {value}, a number that JSON does not have: write parquet, which keeps it, or "
+            "leave the field out by naming the others as columns"
+        )
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, dict):
@@ -81,7 +87,8 @@ def _json_value(name: str, value: Any) -> Any:
     if isinstance(value, Ragged):
         return [_json_value(name, item) for item in value]
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf":
-        return value.tolist()
+        plain = value.tolist()
+        return _json_value(name, plain) if value.dtype.kind == "f" else plain
     kind = "bytes" if isinstance(value, bytes | bytearray | memoryview) else type(value).__name__
     raise ValueError(
         f"field {name!r} is {kind}, which JSON has no form for: write tar or parquet, which keep it, or "
@@ -100,8 +107,13 @@ def to_tar(sample: Mapping[str, Any], number: int) -> dict[str, Any]:
     Raises:
         ValueError: A field that would not read back.
     """
-    key = sample.get(_KEY)
-    members: dict[str, Any] = {_KEY: key if isinstance(key, str) else f"{number:09d}"}
+    key = sample.get(_KEY, f"{number:09d}")
+    if not isinstance(key, str):
+        raise ValueError(
+            f"the __key__ of a sample in tar is text, but found {key!r}: write jsonl or parquet, "
+            "which keep it"
+        )
+    members: dict[str, Any] = {_KEY: key}
     others: dict[str, Any] = {}
     for name, value in sample.items():
         if name.startswith("__"):
@@ -111,7 +123,8 @@ def to_tar(sample: Mapping[str, Any], number: int) -> dict[str, Any]:
                     "pipeline's: write jsonl or parquet, or leave it out by naming the others as columns"
                 )
         elif isinstance(value, bytes) or _fits(name.rpartition(".")[2], value):
-            members[name] = value
+            is_json = name.rpartition(".")[2] == "json" and not isinstance(value, bytes)
+            members[name] = _json_value(name, value) if is_json else value
         elif isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
             members[f"{name}.npy"] = value
         else:

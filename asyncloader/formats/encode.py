@@ -20,10 +20,16 @@ __all__ = ["encode_jsonl_sample", "encode_tar_sample", "encoders", "tar_end"]
 tar_end = bytes(2 * BLOCK)
 
 
-def encode_jsonl_sample(sample: Mapping[str, Any]) -> bytes:
+def encode_jsonl_sample(sample: Mapping[str, Any], *, allow_nan: bool = True) -> bytes:
     """One line of JSON; ``__url__``, which says where a sample was read from, is left out.
 
+    Args:
+        sample: Its fields.
+        allow_nan: Whether to write ``NaN`` and ``Infinity``, which JSON does not have, though Python reads
+            them.
+
     Raises:
+        ValueError: A number that JSON does not have, if it is not allowed.
         TypeError: Not a mapping, a field whose name is no text, or a value that JSON has no form for; it says
             which.
     """
@@ -33,7 +39,7 @@ def encode_jsonl_sample(sample: Mapping[str, Any]) -> bytes:
         if not isinstance(field, str):  # JSON would make text of a number, and two fields one
             raise TypeError(f"a field of a sample must have a str for its name, not {field!r}")
     plain = {key: value for key, value in sample.items() if key != "__url__"}
-    return _dump_json(plain, "sample") + b"\n"
+    return _dump_json(plain, "sample", allow_nan) + b"\n"
 
 
 def encode_tar_sample(sample: Mapping[str, Any]) -> bytes:
@@ -138,9 +144,11 @@ def _encode_json(value: Any) -> bytes:
     return _dump_json(value, "value")
 
 
-def _dump_json(value: Any, name: str) -> bytes:
+def _dump_json(value: Any, name: str, allow_nan: bool = True) -> bytes:
     try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8")
+        return json.dumps(value, ensure_ascii=False, allow_nan=allow_nan, separators=(",", ":")).encode(
+            "utf-8"
+        )
     except TypeError:
         unfit = _find_unfit(value, name)
         if unfit is None:

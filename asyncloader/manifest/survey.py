@@ -61,15 +61,20 @@ class Survey:
             found = replace(found, samples=self._count(url, plan), offsets=())
         return found, etag
 
-    def count(self, url: str, format_name: str) -> Expected:
+    def count(self, url: str, format_name: str, promised: Expected | None = None) -> Expected:
         """The same without digests; of what says itself how many samples it holds, only that is read.
+
+        Args:
+            url: The shard.
+            format_name: Its format.
+            promised: What a manifest says of it; what is read as a whole is held against it.
 
         Raises:
             StoreError, FormatError: See ``measure``.
         """
         plan = open_plan(format_name)
         if plan is None:
-            return self._pass_through(url, open_decoder(format_name), ())[0]
+            return self._pass_through(url, open_decoder(format_name), (), promised)[0]
         with (
             closing(self._open(url, plan)) as out,
             closing(out.receive()) as chunks,
@@ -84,6 +89,14 @@ class Survey:
             assert again is not None
             samples = self._count(url, again)
         return Expected(size_bytes, samples, offsets=())
+
+    def prove(self, url: str, promised: Expected) -> None:
+        """Hold a shard's bytes, all of them, against what a manifest promises.
+
+        Raises:
+            StoreError: It cannot be read, or its length or a digest is another.
+        """
+        self._pass_through(url, None, (), promised)
 
     def version(self, url: str) -> tuple[int | None, str | None]:
         """The length of a shard as it is now, and what its store calls this version; None as far as not told.
@@ -101,12 +114,12 @@ class Survey:
             await out.send_async((body.total, body.etag))
 
     def _pass_through(
-        self, url: str, decoder: Decoder | None, algorithms: Iterable[str]
+        self, url: str, decoder: Decoder | None, algorithms: Iterable[str], promised: Expected | None = None
     ) -> tuple[Expected, str | None]:
         """Read a shard from its first byte to its last, all of one version."""
         shown = redact(url)
         digests = {name: digest for name in algorithms if (digest := open_digest(name))}
-        check = ShardCheck(shown, None, {})
+        check = ShardCheck(shown, promised, {}, counts=decoder is not None)
         size = samples = 0
         offsets = OffsetPicker()
         with closing(self._open(url)) as out, closing(out.receive()) as chunks, _in_shard(shown):
@@ -115,9 +128,10 @@ class Survey:
                 for digest in digests.values():
                     digest.update(chunk)
                 if decoder is not None:
-                    samples += sum(_seen(block, offsets) for block in decoder.feed(chunk))
+                    samples += sum(_seen(check.count(block), offsets) for block in decoder.feed(chunk))
             if decoder is not None:
-                samples += sum(_seen(block, offsets) for block in decoder.finish())
+                samples += sum(_seen(check.count(block), offsets) for block in decoder.finish())
+            check.finish()
         found = {name: digest.digest() for name, digest in digests.items()}
         return Expected(size, samples, offsets=offsets.picked(samples), **found), chunks.etag
 

@@ -107,3 +107,18 @@ def test_bad_arguments_of_pack(ask: Ask, tmp_path: Path, arguments: list[str], m
     told = ask("pack", *(argument.format(**names) for argument in arguments))
     assert (told.status, told.out) == (2, "")
     assert message in told.err
+
+
+@pytest.mark.parametrize("command", ["convert", "pack"])
+def test_an_option_of_a_wrong_type_for_the_output_is_told_in_a_line(
+    ask: Ask, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/a.jsonl").write_text('{"n": 1}\n')
+    (tmp_path / "options.json").write_text('{"region": 5}')
+    told = ask(command, tmp_path / "in", "s3://corpus/out", "--options", tmp_path / "options.json")
+    assert told.status == 2
+    assert told.err == (
+        f"asyncloader {command}: option 'region' should be a string, not int; --option takes true, false and "
+        "strings, --options JSON\n"
+    )

@@ -16,7 +16,12 @@ import pytest
 from waiting import until
 
 import asyncloader as al
+from asyncloader.catalog import make_catalog
+from asyncloader.converting.counting import count_noted
+from asyncloader.converting.outlets import make_outlet
 from asyncloader.errors import WorkerDiedError
+from asyncloader.stores.access import Access
+from asyncloader.stores.policy import NetworkPolicy
 
 from .corpora import files_of, write_corpus
 
@@ -176,3 +181,17 @@ def test_a_full_disk_is_an_error_and_the_next_call_goes_on(source: str, tmp_path
         assert files_of(folder / "out") == files_of(tmp_path / "whole")
     finally:
         subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_what_a_killed_run_has_counted_is_not_counted_again(tmp_path: Path) -> None:
+    urls = write_corpus("jsonl", tmp_path / "in")
+    (tmp_path / "in/manifest.json").unlink()
+    network = NetworkPolicy()
+    catalog = make_catalog(urls, None, None, {}, network)
+    outlet = make_outlet(tmp_path / "out", {})
+    with outlet.alone():
+        counted = [*count_noted(catalog, Access({}, network), outlet)]
+        assert [expected and expected.samples for expected in counted] == [6, 20, 34]
+        for url in urls:
+            Path(url).unlink()
+        assert [*count_noted(catalog, Access({}, network), outlet)] == counted

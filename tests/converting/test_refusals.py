@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncloader as al
+from asyncloader.cli import main
+from asyncloader.converting import crew
 
 from .corpora import files_of, write_corpus
 
@@ -54,7 +59,7 @@ def test_bad_arguments(options: dict[str, Any], error: type[Exception], message:
         al.convert(call.pop("urls"), call.pop("output"), **call)
     said = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
     assert re.search(message, said, re.DOTALL), said
-    assert not [path for path in output.glob("*") if path.is_file()]
+    assert not output.exists()
 
 
 @pytest.mark.parametrize(
@@ -62,6 +67,7 @@ def test_bad_arguments(options: dict[str, Any], error: type[Exception], message:
     [
         ({"__x__": 1}, "tar", "field '__x__' cannot be kept in tar"),
         ({"json": 1, "n": 2}, "tar", "fields 'n' have no form in tar but that of a member 'json'"),
+        ({"__key__": 17, "n": 1}, "tar", "the __key__ of a sample in tar is text, but found 17: write jsonl"),
         ({"__key__": "a.b", "n": 1}, "tar", "__key__ 'a.b' would not read back"),
         ({"big": 1 << 70}, "parquet", "field 'big' cannot be kept as int64"),
     ],
@@ -69,7 +75,7 @@ def test_bad_arguments(options: dict[str, Any], error: type[Exception], message:
 def test_values_that_a_format_cannot_keep(sample: Any, to: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=message) as caught:
         al.convert(lines(tmp_path / "a.jsonl", sample), tmp_path / "out", to=to, num_workers=0)
-    assert not files_of(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
     assert to == "parquet" or "in sample 0 of" in caught.value.__notes__[-1]
 
 
@@ -91,7 +97,10 @@ def test_values_that_come_late_and_do_not_fit(workers: int, late: Any, message: 
     source = lines(tmp_path / "a.jsonl", *[early] * 300, {**early, **late})
     with pytest.raises(ValueError, match=message):
         al.convert(source, tmp_path / "out", to="parquet", samples_per_shard=100, num_workers=workers)
-    assert not [*(tmp_path / "out").glob("*.tmp")]
+    whole = {path.name for path in (tmp_path / "out").glob("shard-*")}
+    notes = {"job.json", "plan.json", "counted.lines", *(f"{name}.json" for name in whole)}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {".convert", *whole}
+    assert {path.name for path in (tmp_path / "out/.convert").iterdir()} == notes
     if "no" in late:
         options: Any = {"overwrite": True, "types": {"no": "int"}, "num_workers": workers}
         assert al.convert(source, tmp_path / "out", to="parquet", **options).samples == 301
@@ -142,6 +151,7 @@ def test_what_others_have_made_is_never_removed(tmp_path: Path) -> None:
     for overwrite in (False, True):
         with pytest.raises(ValueError, match=r"should be empty, but has 'notes.txt' in it"):
             al.convert(urls, tmp_path / "out", overwrite=overwrite)
+        assert [path.name for path in (tmp_path / "out").iterdir()] == ["notes.txt"]
     (tmp_path / "out/notes.txt").rename(tmp_path / "out/shard-00000.tar")
     with pytest.raises(ValueError, match=r"has shards of another program in it.*--overwrite"):
         al.convert(urls, tmp_path / "out")
@@ -163,3 +173,92 @@ def test_a_source_that_is_damaged_is_held_against_its_manifest(tmp_path: Path) -
     with pytest.raises(al.StoreError, match=r"sha256|crc32c"):
         al.convert(source, tmp_path / "out", num_workers=0)
     assert not files_of(tmp_path / "out")
+
+
+def damage(path: str, before: bytes) -> None:
+    content = bytearray(Path(path).read_bytes())
+    content[content.index(before)] ^= 1
+    Path(path).write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("kind", "workers"), [("tar", 0), ("tar", 2), ("jsonl", 0), ("jsonl.zst", 0), ("parquet", 0)]
+)
+def test_a_damaged_source_that_several_runs_share_is_held_against_its_manifest(
+    kind: str, workers: int, tmp_path: Path
+) -> None:
+    urls = write_corpus(kind, tmp_path / "in")
+    if kind == "parquet":
+        assert main(["index", str(tmp_path / "in/*.parquet")]) == 0
+    damage(urls[2], {"tar": b"text 40", "jsonl": b"me 40"}.get(kind, Path(urls[2]).read_bytes()[40:48]))
+    options: Any = {"to": "tar", "samples_per_shard": 7, "num_workers": workers}
+    if kind == "parquet":
+        options["columns"] = ["id"]
+    with pytest.raises((al.StoreError, al.FormatError)):
+        al.convert(urls, tmp_path / "out", **options)
+    assert not (tmp_path / "out/manifest.json").exists()
+    # Nor does a second call, which finds most shards made, take them for sound.
+    with pytest.raises((al.StoreError, al.FormatError)):
+        al.convert(urls, tmp_path / "out", **options)
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+@pytest.mark.parametrize("samples_per_shard", [4, 1000])
+@pytest.mark.parametrize("said", [0, 7, 9, 11])
+@pytest.mark.parametrize("kind", ["tar", "jsonl.zst"])
+def test_a_manifest_of_another_count_is_an_error(
+    kind: str, said: int, samples_per_shard: int, tmp_path: Path
+) -> None:
+    urls = write_corpus(kind, tmp_path / "in", 30, shards=3)
+    path = tmp_path / "in/manifest.json"
+    manifest = json.loads(path.read_bytes())
+    assert manifest["shards"][1]["samples"] == 10
+    manifest["shards"][1] |= {"samples": said, "offsets": []}
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(al.FormatError, match=f"promises {said} samples of this shard, found 10"):
+        al.convert(urls, tmp_path / "out", samples_per_shard=samples_per_shard, num_workers=0)
+    assert not (tmp_path / "out/manifest.json").exists()
+
+
+def test_a_source_that_is_changed_meanwhile_is_an_error_before_there_is_a_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "a.jsonl"
+    lines(source, *[{"n": 1}] * 10)
+    whole = crew.make_shards
+
+    def make_shards(task: Any) -> Iterator[Any]:
+        yield from whole(task)
+        os.utime(source, ns=(1, 1))
+
+    monkeypatch.setattr(crew, "make_shards", make_shards)
+    with pytest.raises(al.StoreError, match="was changed while it was being converted"):
+        al.convert(source, tmp_path / "out", samples_per_shard=5, num_workers=0)
+    assert {*files_of(tmp_path / "out")} == {"shard-00000.tar", "shard-00001.tar"}
+
+
+@pytest.mark.parametrize("found", ["nan", "inf", "-Infinity"])
+@pytest.mark.parametrize("to", ["jsonl", "tar"])
+def test_numbers_that_json_does_not_have(to: str, found: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"id,x\n1,{found}\n")
+    with pytest.raises(ValueError, match=f"field 'x' is {float(found)}, a number that JSON does not have"):
+        al.convert(tmp_path / "a.csv", tmp_path / "out", to=to, types={"x": "float"}, num_workers=0)
+    assert not (tmp_path / "out").exists()
+    done = al.convert(tmp_path / "a.csv", tmp_path / "out", to="parquet", types={"x": "float"}, num_workers=0)
+    assert done.samples == 1
+
+
+def test_arrays_with_numbers_that_json_does_not_have(tmp_path: Path) -> None:
+    with al.ShardWriter(tmp_path / "a.tar") as writer:
+        writer.write({"__key__": "a", "x.npy": np.array([[1.0, np.nan]], np.float32)})
+    with pytest.raises(ValueError, match=r"field 'x.npy' is nan, a number that JSON does not have"):
+        al.convert(tmp_path / "a.tar", tmp_path / "out", to="jsonl", num_workers=0)
+    al.convert(tmp_path / "a.tar", tmp_path / "out", num_workers=0)
+
+
+def test_a_job_that_came_to_no_plan_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n{"n": \n')
+    with pytest.raises(al.FormatError):
+        al.convert(tmp_path / "a.jsonl", tmp_path / "out", num_workers=0)
+    (tmp_path / "a.jsonl").write_text('{"n": 1}\n{"n": 2}\n')
+    assert al.convert(tmp_path / "a.jsonl", tmp_path / "out", to="parquet", num_workers=0).samples == 2

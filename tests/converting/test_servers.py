@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import Any
 
 import pytest
 from servers import S3Server, run_moto
+from waiting import until
 
 import asyncloader as al
 from asyncloader import testing
@@ -39,6 +38,12 @@ def objects_of(server: S3Server, prefix: str) -> dict[str, bytes]:
             key.removeprefix(prefix): client.get_object(Bucket="corpus", Key=key)["Body"].read()
             for key in keys
         }
+
+
+def shards_of(server: S3Server, prefix: str) -> list[str]:
+    with closing(server.client()) as client:
+        found = client.list_objects_v2(Bucket="corpus", Prefix=f"{prefix}shard-").get("Contents", [])
+    return [entry["Key"] for entry in found]
 
 
 def upload(server: S3Server, prefix: str, paths: list[str]) -> str:
@@ -126,11 +131,15 @@ def test_a_run_between_buckets_that_is_killed_goes_on(moto: S3Server, tmp_path: 
         "AWS_SECRET_ACCESS_KEY": moto.secret_access_key,
     }
     command = [sys.executable, "-c", program]
-    for _ in range(3):
+    # Each goes on where the last one was killed: after so many shards, before there are all.
+    for shards in (1, 9, 17):
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as run:
             assert run.stdout is not None and run.stdout.readline()
-            time.sleep(random.Random(1).uniform(0.5, 2))
+            until(lambda shards=shards: len(shards_of(moto, "killed/")) >= shards)  # type: ignore[misc]
             run.send_signal(signal.SIGKILL)
+        assert run.wait() == -signal.SIGKILL
+        assert shards <= len(shards_of(moto, "killed/")) <= 30
+        assert "manifest.json" not in objects_of(moto, "killed/"), "it came to its end before it was killed"
     al.convert(source, "s3://corpus/killed/", **options)
     whole, killed = objects_of(moto, "whole/"), objects_of(moto, "killed/")
     assert killed == whole
