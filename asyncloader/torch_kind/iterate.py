@@ -177,7 +177,7 @@ class _Calls:
             # A daemon: the interpreter's end must not wait for a user's function.
             self._thread = threading.Thread(
                 target=_serve,
-                args=(self._asked, self._iterator, self._ended),
+                args=(self._asked, [self._iterator], self._ended),
                 name="asyncloader-next",
                 daemon=True,
             )
@@ -202,7 +202,8 @@ class _Calls:
         await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=_END_PATIENCE_S)
 
 
-def _serve(asked: Channel[Future[Any]], iterator: Any, ended: Future[None]) -> None:
+def _serve(asked: Channel[Future[Any]], held: list[Any], ended: Future[None]) -> None:
+    iterator = held.pop()  # a thread lets go of its arguments only after all that is told here
     try:
         while True:
             _answer(asked.receive(), iterator)
