@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import FormatError
+from ..formats import has_format
 from ..manifest.entries import Expected, Manifest, entry_of, format_manifest, parse_entry, parse_manifest
 from ..stores.urls import MANIFEST_NAME
 from .material import Version
@@ -74,6 +75,12 @@ class Job:
         wrong = self._difference(before)
         if before is None or wrong is not None:
             self._begin(None if before is None else wrong, overwrite)
+        # Whoever reads the folder would take it for one of the job's.
+        elif foreign := [name for name in outlet.sizes() if not _is_made(name) and has_format(name)]:
+            raise ValueError(
+                f"{outlet.shown} has {foreign[0]!r} in it, which convert has not made: move it elsewhere, "
+                "and call this again"
+            )
 
     def _begin(self, wrong: str | None, overwrite: bool) -> None:
         """Note the job in an outlet without one."""

@@ -144,6 +144,17 @@ def test_a_source_that_was_changed_is_another(tmp_path: Path) -> None:
         al.convert(source, tmp_path / "out", num_workers=0)
 
 
+def test_a_shard_of_others_is_not_taken_in_when_a_run_goes_on(tmp_path: Path) -> None:
+    urls, out = write_corpus("jsonl", tmp_path / "in"), tmp_path / "out"
+    al.convert(urls, out, num_workers=0)
+    (out / "readme.md").write_text("what no loader reads may lie there")
+    made = al.convert(urls, out, num_workers=0)
+    assert made.made == 0
+    (out / "foreign.tar").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"has 'foreign.tar' in it, which convert has not made: move it"):
+        al.convert(urls, out, num_workers=0)
+
+
 def test_what_others_have_made_is_never_removed(tmp_path: Path) -> None:
     urls = write_corpus("jsonl", tmp_path / "in")
     (tmp_path / "out").mkdir()
