@@ -93,7 +93,7 @@ SAYS = {
     ),
     "slow_loader.py": (
         r"13 batches, .* the consumer waits \d+% of the time, .*\nmap\(decode\) limits; .*\n"
-        r"try num_workers=.*\n13 batches, .*\n.* limits?; making batches is .*"
+        r"it mostly waits: pass concurrency=.*\n13 batches, .*\n.* limits?; making batches is .*"
     ),
     "stream_object_store.py": (
         r"100 samples, [\d,]+ samples/s, [\d,.]+ MB/s\nNetwork\(requests=4, retries=0, throttled=0"
