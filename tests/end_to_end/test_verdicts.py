@@ -223,7 +223,7 @@ CASES = {
 }
 
 TORCHS = {
-    "slow consumer of a map": Case("consumer", lambda _: Numbers(), step_s=0.04),
+    "slow consumer of a map": Case("consumer", lambda _: Numbers(), step_s=0.1),
     "slow __getitem__": Case("Busy.__getitem__", lambda _: Busy(), advice="num_workers=|process"),
     "__getitem__ that waits": Case("Sleepy.__getitem__", lambda _: Sleepy(), advice="mostly waits"),
     "slow __getitems__": Case("Together.__getitems__", lambda _: Together(), advice="num_workers=|process"),

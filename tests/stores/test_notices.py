@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import random
 import socket
+import subprocess
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -88,15 +91,33 @@ def test_a_server_that_answers_at_once_again_is_told_of_once(caplog: Any) -> Non
     assert len(logged) == 1 and "503" in logged[0]
 
 
-def test_workers_and_listings_tell_on_standard_error(refusing: str, capfd: Any) -> None:
-    recipe = al.from_urls([f"http://{refusing}/{n}.tar?token=SENTINEL" for n in range(2)], network=QUICK)
-    with pytest.raises(StoreError, match="gave up"):
-        list(al.DataLoader(recipe, num_workers=2))
-    said = capfd.readouterr().err
-    assert f"http://{refusing}: the connection failed" in said and "asking again" in said
-    options = {"endpoint": f"http://{refusing}", "anonymous": True}
-    with pytest.raises(StoreError, match="gave up"):
-        al.from_urls("s3://bucket/train/", storage_options=options, network=QUICK)
-    said += capfd.readouterr().err
-    assert "s3://bucket: the connection failed" in said
-    assert "SENTINEL" not in said
+TELLING = """
+import asyncloader as al
+from asyncloader.errors import StoreError
+
+refusing = {refusing!r}
+quick = al.NetworkPolicy(attempts=4, backoff_s=0.05)
+recipe = al.from_urls([f"http://{{refusing}}/{{n}}.tar?token=SENTINEL" for n in range(2)], network=quick)
+options = {{"endpoint": f"http://{{refusing}}", "anonymous": True}}
+for read in (
+    lambda: list(al.DataLoader(recipe, num_workers=2)),
+    lambda: al.from_urls("s3://bucket/train/", storage_options=options, network=quick),
+):
+    try:
+        read()
+    except StoreError as error:
+        assert "gave up" in str(error)
+    else:
+        raise AssertionError("it was read")
+"""
+
+
+def test_workers_and_listings_tell_on_standard_error(refusing: str, tmp_path: Path) -> None:
+    # A program of its own: the process that workers come from keeps the standard error that it began with.
+    script = tmp_path / "script.py"
+    script.write_text(TELLING.format(refusing=refusing))
+    ran = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+    assert f"http://{refusing}: the connection failed" in ran.stderr and "asking again" in ran.stderr
+    assert "s3://bucket: the connection failed" in ran.stderr
+    assert "SENTINEL" not in ran.stderr
