@@ -7,7 +7,7 @@ import secrets
 from contextlib import suppress
 from typing import IO
 
-__all__ = ["Draft"]
+__all__ = ["Draft", "write_whole"]
 
 
 class Draft:
@@ -44,3 +44,22 @@ class Draft:
             self.file.close()
         with suppress(FileNotFoundError):
             os.unlink(self._hidden)
+
+
+def write_whole(path: str, content: bytes, aside: str | None = None) -> None:
+    """Put a file in place of what has its name, which stays whole until then and where that fails.
+
+    Args:
+        path: As of ``Draft``.
+        content: All of it.
+        aside: As of ``Draft``.
+
+    Raises:
+        OSError: It cannot be written; nothing is left of it.
+    """
+    draft = Draft(path, aside)
+    try:
+        draft.file.write(content)
+        draft.publish()
+    finally:
+        draft.discard()

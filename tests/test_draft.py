@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncloader.draft import Draft
+from asyncloader.draft import Draft, write_whole
 
 
 def test_a_draft_takes_its_name_when_it_is_published(tmp_path: Path) -> None:
@@ -41,3 +41,18 @@ def test_a_draft_that_cannot_be_published_can_be_discarded(tmp_path: Path) -> No
         draft.publish()
     draft.discard()
     assert os.listdir(tmp_path) == ["taken"]
+
+
+def test_a_file_is_put_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "x"
+    write_whole(str(path), b"before")
+    write_whole(str(path), b"after", str(tmp_path))
+    assert path.read_bytes() == b"after"
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("asyncloader.draft.os.fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(str(path), b"never")
+    assert path.read_bytes() == b"after" and os.listdir(tmp_path) == ["x"]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..draft import Draft
+from ..draft import write_whole
 
 __all__ = ["Contents", "Part", "read_contents", "write_contents"]
 
@@ -50,13 +50,7 @@ class Contents:
 
 def write_contents(path: str, contents: Contents) -> None:
     """Write the file, whole or not at all; raises OSError."""
-    draft = Draft(path)
-    try:
-        draft.file.write(json.dumps({_VERSION_KEY: _VERSION, **asdict(contents)}).encode())
-        draft.publish()
-    except BaseException:
-        draft.discard()
-        raise
+    write_whole(path, json.dumps({_VERSION_KEY: _VERSION, **asdict(contents)}).encode())
 
 
 def read_contents(path: str) -> Contents:

@@ -10,7 +10,15 @@ from typing import Any
 from ..stores.options import check_storage_options
 from ..stores.urls import scheme_of
 
-__all__ = ["add_columns", "add_json", "add_shards", "add_stores", "columns_of", "storage_options"]
+__all__ = [
+    "add_columns",
+    "add_concurrency",
+    "add_json",
+    "add_shards",
+    "add_stores",
+    "columns_of",
+    "storage_options",
+]
 
 _SPOKEN = {"true": True, "false": False}
 
@@ -61,6 +69,17 @@ def add_stores(parser: argparse.ArgumentParser) -> None:
         "--options",
         metavar="FILE",
         help="a JSON file of storage options, beside those given here",
+    )
+
+
+def add_concurrency(parser: argparse.ArgumentParser) -> None:
+    """Of commands that read every shard once."""
+    parser.add_argument(
+        "-j",
+        "--concurrency",
+        type=int,
+        metavar="N",
+        help="how many shards are read at a time; as many as there are processors, of up to 8",
     )
 
 

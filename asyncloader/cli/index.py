@@ -7,7 +7,7 @@ import argparse
 from ..manifest.building import open_index
 from ..manifest.entries import Expected
 from ..stores.urls import MANIFEST_NAME, redact
-from .arguments import add_json, add_shards, storage_options
+from .arguments import add_concurrency, add_json, add_shards, storage_options
 from .printing import counted, print_json, print_lines, with_bar
 
 HELP = (
@@ -25,13 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MANIFEST",
         help=f"path of the manifest; {MANIFEST_NAME} beside the shards if they are files of one folder",
     )
-    parser.add_argument(
-        "-j",
-        "--concurrency",
-        type=int,
-        metavar="N",
-        help="how many shards are read at a time; as many as there are processors, of up to 8",
-    )
+    add_concurrency(parser)
     add_json(parser)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from ..draft import Draft
+from ..draft import write_whole
 from ..page import render
 from ..trace.files import read_run
 from .arguments import add_json
@@ -41,9 +41,4 @@ def _write(path: str, page: str) -> None:
     path = os.path.abspath(path)
     if not os.path.isdir(folder := os.path.dirname(path)):
         raise ValueError(f"-o should be a file in a folder that is there, but {folder} is none; make it")
-    draft = Draft(path)
-    try:
-        draft.file.write(page.encode())
-        draft.publish()
-    finally:
-        draft.discard()
+    write_whole(path, page.encode())

@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 from ..manifest.verifying import Verified, open_verifying
 from ..stores.urls import MANIFEST_NAME
-from .arguments import add_json, add_shards, storage_options
+from .arguments import add_concurrency, add_json, add_shards, storage_options
 from .printing import counted, print_json, print_lines, with_bar
 
 HELP = (
@@ -24,13 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MANIFEST",
         help=f"path or URL of the manifest; {MANIFEST_NAME} beside the shards if they are of one folder",
     )
-    parser.add_argument(
-        "-j",
-        "--concurrency",
-        type=int,
-        metavar="N",
-        help="how many shards are read at a time; as many as there are processors, of up to 8",
-    )
+    add_concurrency(parser)
     add_json(parser)
 
 

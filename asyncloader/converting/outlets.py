@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any, Protocol
 
 from ..descriptors import occupy_standard_descriptors
-from ..draft import Draft
+from ..draft import Draft, write_whole
 from ..stores.expanding import expand_home
 from ..stores.options import options_of
 from ..stores.urls import local_path, redact, scheme_of
@@ -145,13 +145,7 @@ class FolderOutlet:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        draft = self.draft(name)
-        try:
-            draft.file.write(content)
-            draft.publish()
-        except BaseException:
-            draft.discard()
-            raise
+        write_whole(os.path.join(self.folder, name), content, os.path.join(self.folder, NOTES))
 
     def remove(self, names: Iterable[str]) -> None:
         for name in names:

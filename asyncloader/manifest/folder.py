@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from ..descriptors import occupy_standard_descriptors
-from ..draft import Draft
+from ..draft import write_whole
 from ..errors import FormatError
 from .entries import (
     MAX_MANIFEST_BYTES,
@@ -54,7 +54,7 @@ def update_manifest(path: str, entries: Mapping[str, Expected]) -> None:
             for name, expected in _read(path).shards.items()
             if "/" in name or name in present  # URLs and files of other folders are not looked for
         }
-        _replace(path, format_manifest(Manifest({**kept, **entries})))
+        write_whole(path, format_manifest(Manifest({**kept, **entries})))
 
 
 def _read(path: str) -> Manifest:
@@ -68,16 +68,6 @@ def _read(path: str) -> Manifest:
         return parse_manifest(content)
     except FormatError as error:
         error.shard = path
-        raise
-
-
-def _replace(path: str, content: bytes) -> None:
-    draft = Draft(path)
-    try:
-        draft.file.write(content)
-        draft.publish()
-    except BaseException:
-        draft.discard()
         raise
 
 

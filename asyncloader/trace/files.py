@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from ..draft import Draft
+from ..draft import Draft, write_whole
 from .timeline import Event
 from .told import VERSION, Told
 
@@ -53,12 +53,7 @@ def write_run(path: str, events: Sequence[Event], summary: Mapping[str, Any]) ->
     """
     run = {"displayTimeUnit": "ms", FORMAT: {"version": VERSION, **summary}, "traceEvents": events}
     with _naming(path, "the trace of a pass, which has ended, was not written"):
-        draft = Draft(path)
-        try:
-            draft.file.write(msgspec.json.encode(run))
-            draft.publish()
-        finally:
-            draft.discard()
+        write_whole(path, msgspec.json.encode(run))
 
 
 def check_run_path(path: str) -> None:
