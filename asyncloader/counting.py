@@ -106,12 +106,13 @@ class Counters:
         return now_s
 
     def waited(self) -> None:
-        """It waits no more."""
-        with self._lock:
-            self._add_wait(self._now_s())
+        """It waits no more, if ``count`` has not said so."""
+        if self._waiting_since_s is not None:
+            with self._lock:
+                self._add_wait(self._now_s())
 
-    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> None:
-        """A batch was delivered, which ends the wait for it.
+    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> float:
+        """A batch was delivered, which ends the wait for it; gives the time, by ``time.perf_counter()``.
 
         Args:
             samples: In the batch.
@@ -133,6 +134,7 @@ class Counters:
                     self._components[name] += count
         if self._bar is not None:
             self._bar.show(self)
+        return now_s
 
     def spend(self, worker: int, spent: Spent) -> None:
         """What a worker has told of its time."""

@@ -159,9 +159,16 @@ class Stopwatch:
         self.enter(stage)
         self.move_here()
 
-    def enter(self, stage: str) -> str:
-        """The thread is at ``stage`` from now on; gives the stage that it was at, to come back to."""
-        now_s, former = perf_counter(), self._stage
+    def enter(self, stage: str, now_s: float | None = None) -> str:
+        """The thread is at ``stage`` from now on; gives the stage that it was at, to come back to.
+
+        Args:
+            stage: Where it is.
+            now_s: What ``time.perf_counter()`` has just said, if somebody has asked; else it is asked.
+        """
+        former = self._stage
+        if now_s is None:
+            now_s = perf_counter()
         self._seconds[former] += now_s - self._since_s
         self._stage, self._since_s = stage, now_s
         return former

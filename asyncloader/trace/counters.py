@@ -86,13 +86,13 @@ class TracedCounters(Counters):
         super().waited()
         self._turn(STEP, self._waited_until_s)
 
-    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> None:
-        super().count(samples, tokens, size_bytes, components)
-        now_s = self._waited_until_s
+    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> float:
+        now_s = super().count(samples, tokens, size_bytes, components)
         self._turn(STEP, now_s, {"batch": self.batches - 1, "samples": samples, "bytes": size_bytes})
         with self._keeping:
             for name, amount in (("batches", 1), ("samples", samples), ("size_bytes", size_bytes)):
                 self._series.add(name, now_s, amount)
+        return now_s
 
     def _add_wait(self, now_s: float) -> None:
         super()._add_wait(now_s)
