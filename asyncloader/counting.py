@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import Protocol
 
 from .statistics import Calls, Maker, Network, Statistics, Totals
@@ -95,8 +95,9 @@ class Counters:
         self._spent: dict[int, Spent] = {}
         self._loop_stages_s: dict[str, float] = {}
         self._bar = bar
-        # Held by those who change what belongs together, and by who copies it.
-        self._lock = Lock()
+        # Held by those who change what belongs together, and by who copies it. Re-entrant: a garbage collection
+        # meanwhile may run the finalizer that ends this pass.
+        self._lock = RLock()
 
     def wait(self) -> float:
         """The consumer waits from now on; gives the time, by ``time.perf_counter()``."""

@@ -147,7 +147,7 @@ class Stopwatch:
         self._told_s = -math.inf  # with the first batch, and from then on now and then
         self._helpers: WeakSet[Stopwatch] = WeakSet()  # each repetition of the data may have a new one
         self._calls: dict[str, tuple[float, float]] = {}
-        self._lock = threading.Lock()  # for calls
+        self._lock = threading.RLock()  # for calls; re-entrant, for the finalizers of a garbage collection
 
     def move_here(self) -> None:
         """This is the thread whose time is divided. What it took of the processor before does not count."""

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from ..counting import Counters
@@ -62,7 +62,9 @@ class TracedCounters(Counters):
         self._tracing = tracing
         self._began_unix_s = time.time()
         self._owner = os.getpid()
-        self._keeping = Lock()  # workers' news may be taken in on another thread than the consumer's
+        # Workers' news may be taken in on another thread than the consumer's. Re-entrant, for the finalizers of
+        # a garbage collection.
+        self._keeping = RLock()
         self._timeline = Timeline(workers=bool(tracing.about.get("num_workers")))
         self._series = Series(self.started_s)
         self._latencies = Latencies()
