@@ -95,8 +95,8 @@ class Counters:
         self._spent: dict[int, Spent] = {}
         self._loop_stages_s: dict[str, float] = {}
         self._bar = bar
-        # Held by those who change what belongs together, and by who copies it. Re-entrant: a garbage collection
-        # meanwhile may run the finalizer that ends this pass.
+        # Held by those who change what belongs together, and by who copies it. Re-entrant: a garbage
+        # collection meanwhile may run the finalizer that ends this pass.
         self._lock = RLock()
 
     def wait(self) -> float:

@@ -16,7 +16,7 @@ def test_every_count_is_subtracted_and_added() -> None:
 
 
 class Collected(Spent):
-    """What a worker has spent, in whose addition the iterator's finalizer runs, as a collection may have it."""
+    """What a worker has spent; to add to it runs the iterator's finalizer, as a collection might."""
 
     counters: Counters
 

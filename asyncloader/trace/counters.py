@@ -62,8 +62,8 @@ class TracedCounters(Counters):
         self._tracing = tracing
         self._began_unix_s = time.time()
         self._owner = os.getpid()
-        # Workers' news may be taken in on another thread than the consumer's. Re-entrant, for the finalizers of
-        # a garbage collection.
+        # Workers' news may be taken in on another thread than the consumer's. Re-entrant, for the finalizers
+        # of a garbage collection.
         self._keeping = RLock()
         self._timeline = Timeline(workers=bool(tracing.about.get("num_workers")))
         self._series = Series(self.started_s)
