@@ -7,15 +7,17 @@ it must see, and returns those to be read, with the decoder to feed them to.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..types import Planning
+from ._format import Format
 from ._open import SkippingDecoder, SniffingDecoder
 from ._tar_header import ZERO_BLOCK
+from .arrays.npy import plan_npy
+from .arrays.npz import plan_npz
 from .columnar.arrow import plan_arrow
 from .columnar.footers import Footers
 from .columnar.importing import check_pyarrow
@@ -43,29 +45,6 @@ __all__ = [
 ]
 
 
-class Format(NamedTuple):
-    """A row of the table.
-
-    Attributes:
-        decoder: Makes a decoder from ``start_sample`` and ``start_byte``; None for a format with a plan.
-        suffixes: Endings of the file names, in lower case; a compression's suffix may follow.
-        short_suffixes: Endings that stand for format and compression at once, with the compression.
-        plan: Makes a plan from the arguments of ``open_plan``; None for a format that is
-            read from front to back. One with a plan has columns, and is not compressed as a whole.
-        close: What a decoder is fed in place of the samples that follow, to hand out the last one before
-            them.
-        columns: Makes a decoder, likewise, for those who have a use for columns; None if there is none.
-    """
-
-    decoder: Callable[..., Decoder] | None
-    suffixes: tuple[str, ...]
-    short_suffixes: Mapping[str, str] = MappingProxyType({})
-    plan: Callable[..., Planning] | None = None
-    close: bytes = b""
-    columns: Callable[..., Decoder] | None = None
-    passes_over: bool = False
-
-
 formats = MappingProxyType(
     {
         "tar": Format(
@@ -84,8 +63,12 @@ formats = MappingProxyType(
         "text": Format(TextDecoder, (".txt", ".text"), passes_over=True),
         # Only from its beginning, where the names are.
         "csv": Format(CsvDecoder, (".csv",)),
-        "parquet": Format(None, (".parquet", ".pq"), plan=plan_parquet),
-        "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow),
+        "parquet": Format(
+            None, (".parquet", ".pq"), plan=plan_parquet, selects=True, by_arrow=True, reopens=True
+        ),
+        "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow, selects=True, by_arrow=True),
+        "npy": Format(None, (".npy",), plan=plan_npy, selects=True, reopens=True),
+        "npz": Format(None, (".npz",), plan=plan_npz, selects=True, reopens=True),
     }
 )
 compression_suffixes = MappingProxyType({".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"})
@@ -106,9 +89,10 @@ def format_of(path: str) -> str:
     """
     name, compression = split_suffix(path)
     if compression is not None and formats[name].plan is not None:
+        inside = f"; {name} compresses its columns inside" if formats[name].by_arrow else ""
         raise ValueError(
             f"{path.rpartition('/')[2]!r} is compressed as a whole, and {name} is not read like that: "
-            f"decompress it; {name} compresses its columns inside"
+            f"decompress it{inside}"
         )
     return name
 
@@ -263,29 +247,31 @@ def columns_of_all(columns: Iterable[str] | None, names: Iterable[str]) -> Selec
     Raises:
         TypeError, ValueError: See ``make_selection``.
     """
-    if columns is None or not all(formats[name].plan for name in {*names}):
+    if columns is None or not all(formats[name].selects for name in {*names}):
         return EVERYTHING
     return make_selection(columns, None)
 
 
 def check_selection(selection: Selection, names: Iterable[str]) -> None:
-    """Refuse to choose among columns where there are none, or to read columns without pyarrow.
+    """Refuse to choose among columns where there are none, or to read without pyarrow what needs it.
 
     Args:
         selection: What is wanted.
         names: The formats of the shards.
 
     Raises:
-        ValueError: One of them has no columns.
-        ImportError: One of them has, and pyarrow is not installed.
+        ValueError: One of them has no columns, or no filters.
+        ImportError: One of them is read with pyarrow, and that is not installed.
     """
     found = dict.fromkeys(names)
-    planned = [name for name, row in formats.items() if row.plan is not None]
-    others = [name for name in found if name not in planned]
-    if selection.describe() and others:
-        raise ValueError(
-            f"{' and '.join(selection.describe())} choose from the columns of {' and '.join(planned)}, but "
-            f"there are shards of {' and '.join(others)}; use .select(...) and .filter(...) for their samples"
-        )
-    if len(others) < len(found):
+    for option, asked, can in (
+        ("columns", selection.columns, [name for name, row in formats.items() if row.selects]),
+        ("filters", selection.filters, [name for name, row in formats.items() if row.by_arrow]),
+    ):
+        if asked is not None and (others := [name for name in found if name not in can]):
+            raise ValueError(
+                f"{option} chooses from the columns of {', '.join(can)}, but there are shards of "
+                f"{' and '.join(others)}; use .select(...) and .filter(...) for their samples"
+            )
+    if any(formats[name].by_arrow for name in found):
         check_pyarrow()

@@ -204,8 +204,8 @@ class Shards:
 
     @cached_property
     def _decodes_without_lock(self) -> bool:
-        """Whether a package that releases the interpreter's lock decodes all shards: they have a plan."""
-        return all(formats[name].plan is not None for name in set(self.formats))
+        """Whether a package that releases the interpreter's lock decodes all shards."""
+        return all(formats[name].by_arrow for name in set(self.formats))
 
     @cached_property
     def _dealing(self) -> Dealing:

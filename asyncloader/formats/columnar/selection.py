@@ -12,7 +12,16 @@ from typing import Any
 from ...errors import FormatError
 from .importing import arrow, check_pyarrow, told
 
-__all__ = ["EVERYTHING", "Choice", "Selection", "choose", "make_selection", "mask_of", "without_views"]
+__all__ = [
+    "EVERYTHING",
+    "Choice",
+    "Selection",
+    "choose",
+    "choose_names",
+    "make_selection",
+    "mask_of",
+    "without_views",
+]
 
 _UNKNOWN = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
 
@@ -141,6 +150,23 @@ def _check_lists(filters: Any) -> None:
                 )
 
 
+def choose_names(columns: tuple[str, ...] | None, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that are wanted of one shard, which has those of ``names``.
+
+    Raises:
+        FormatError: It has not all of them, several of one name, or none at all.
+    """
+    shown = names if columns is None else columns
+    for name in shown:
+        if name not in names:
+            raise FormatError(_no_column("columns", name, names))
+        if names.count(name) > 1:
+            raise FormatError(f"there are several columns {name!r} in this shard; it has {_listed(names)}")
+    if not shown:
+        raise FormatError("there is no column in this shard")
+    return shown
+
+
 def choose(selection: Selection, schema: Any) -> Choice:
     """Hold the selection against the schema of one shard.
 
@@ -149,14 +175,7 @@ def choose(selection: Selection, schema: Any) -> Choice:
     """
     with told("the schema"):
         names = tuple(schema.names)
-    shown = names if selection.columns is None else selection.columns
-    for name in shown:
-        if name not in names:
-            raise FormatError(_no_column("columns", name, names))
-        if names.count(name) > 1:
-            raise FormatError(f"there are several columns {name!r} in this shard; it has {_listed(names)}")
-    if not shown:
-        raise FormatError("there is no column in this shard")
+    shown = choose_names(selection.columns, names)
     tested = () if selection.filters is None else _tested(selection.filters, schema)
     return Choice(shown, tested, selection.filters)
 
