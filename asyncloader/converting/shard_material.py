@@ -151,7 +151,7 @@ class ShardMaterial:
         shard = self._shard_of(first)
         inside = first - (self.stops[shard - 1] if shard else 0)
         if formats[self.formats[shard]].reopens:
-            return 0  # a part of a row group
+            return 0  # a part of a row group at most
         expected = self.counted[shard]
         assert expected is not None, "all are counted"
         offsets = expected.offsets or ()
@@ -160,13 +160,13 @@ class ShardMaterial:
 
     def prove(self, read: Iterable[tuple[int, int]]) -> None:
         # What is read in one go, from the first byte to the last, was held against its digest by who read it.
-        # Of formats with a plan nothing is.
+        # Of formats with a plan alone nothing is.
         starts = [0, *self.stops[:-1]]
         proved = {
             number
             for first, stop in read
             for number in range(bisect_left(starts, first), bisect_right(self.stops, stop))
-            if formats[self.formats[number]].plan is None
+            if formats[self.formats[number]].decoder is not None
         }
         owed = {
             url: entry

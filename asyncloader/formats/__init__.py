@@ -2,7 +2,8 @@
 
 A new format is a new file with a class that satisfies :class:`.decoder.Decoder`, and one row in ``formats``.
 One that is not read from front to back has a plan instead: a generator that asks for the spans of bytes that
-it must see, and returns those to be read, with the decoder to feed them to.
+it must see, and returns those to be read, with the decoder to feed them to. One may have both: a plan for
+parts of a shard, and a decoder for all of it.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from .csv_records import CsvDecoder
 from .decoder import Decoder, PassOver
 from .json_lines import JsonlDecoder
 from .lines import TextDecoder
+from .mds import open_mds_decoder, plan_mds
 from .tar import TarDecoder
 
 __all__ = [
@@ -67,6 +69,9 @@ formats = MappingProxyType(
             None, (".parquet", ".pq"), plan=plan_parquet, selects=True, by_arrow=True, reopens=True
         ),
         "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow, selects=True, by_arrow=True),
+        "mds": Format(
+            open_mds_decoder, (".mds",), plan=plan_mds, selects=True, passes_over=True, reopens=True
+        ),
         "npy": Format(None, (".npy",), plan=plan_npy, selects=True, reopens=True),
         "npz": Format(None, (".npz",), plan=plan_npz, selects=True, reopens=True),
     }
@@ -88,7 +93,7 @@ def format_of(path: str) -> str:
             that is not compressed as a whole.
     """
     name, compression = split_suffix(path)
-    if compression is not None and formats[name].plan is not None:
+    if compression is not None and formats[name].selects:
         inside = f"; {name} compresses its columns inside" if formats[name].by_arrow else ""
         raise ValueError(
             f"{path.rpartition('/')[2]!r} is compressed as a whole, and {name} is not read like that: "
@@ -135,7 +140,7 @@ def known_suffixes() -> str:
         [
             suffix
             for row in formats.values()
-            if (row.plan is not None) == is_planned
+            if row.selects == is_planned
             for suffix in (*row.suffixes, *row.short_suffixes)
         ]
         for is_planned in (False, True)
@@ -164,6 +169,7 @@ def open_decoder(
     skip: int = 0,
     columns: bool = False,
     pass_over: PassOver | None = None,
+    selection: Selection = EVERYTHING,
 ) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
 
@@ -180,6 +186,7 @@ def open_decoder(
         columns: Give columns, where the format has a way to make them of samples that are alike.
         pass_over: Called for samples that do not decode, where the format can go on behind them, which keep
             their indices; None to raise.
+        selection: Which columns are wanted, where the format has some.
 
     Returns:
         A decoder whose trails count from the start of the shard.
@@ -198,6 +205,8 @@ def open_decoder(
         raise ValueError(f"{name!r} is not read from front to back: open_plan gives its decoder")
     if pass_over is not None and row.passes_over:
         decoder = partial(decoder, pass_over=pass_over)
+    if row.selects:
+        return decoder(start_sample=start_sample + skip, selection=selection)
     if start_byte:
         opened = decoder(start_sample=start_sample, start_byte=start_byte)
         return SkippingDecoder(opened, skip, start_sample) if skip else opened
@@ -213,7 +222,7 @@ def open_plan(
     selection: Selection = EVERYTHING,
     footers: Footers | None = None,
 ) -> Planning | None:
-    """The plan of what to read of one shard; None if its format is read from front to back.
+    """The plan of what to read of one shard; None if it is to be read from front to back.
 
     Args:
         name: A name in ``formats``.

@@ -265,8 +265,11 @@ class Shards:
                 skip=cut.first - cut.sample,
                 columns=columns,
                 pass_over=pass_over,
+                selection=self.selection,
             )
-        decoder: Decoder = chunks.layout.open_decoder()
+        layout = chunks.layout
+        options = {"pass_over": pass_over} if layout.passes_over else {}
+        decoder: Decoder = layout.open_decoder(**options)
         return decoder
 
     def _decode(
