@@ -53,8 +53,8 @@ def from_urls(
             (``train-{000..127}.tar``), which are the way to name many, and lists (``{a,b}``). Globs and
             prefixes (``s3://bucket/train/``) of all but web servers are looked up now, once, and their
             matches sorted; for object stores in a process of its own.
-        format: ``"tar"``, ``"jsonl"``, ``"text"``, ``"csv"``, ``"parquet"``, ``"arrow"``, ``"mds"``, ``"npy"``
-            or ``"npz"``, for shards whose suffix does not tell. A compression is found by content.
+        format: ``"tar"``, ``"jsonl"``, ``"text"``, ``"csv"``, ``"parquet"``, ``"arrow"``, ``"mds"``,
+            ``"npy"`` or ``"npz"``, for shards whose suffix does not tell. A compression is found by content.
         storage_options: Endpoint, region, credentials, headers; see ``docs/reference/urls.md``.
         network: Time-outs, retries and hedging; the default suits stores near and far.
         renew: For presigned URLs that expire: called with a shard's URL when the server refuses it (400,
