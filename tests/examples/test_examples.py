@@ -18,7 +18,11 @@ import asyncloader as al
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-_PROGRAMS_ARE_IN = ("test_examples.py", "test_coming_from.py")
+_PROGRAMS_ARE_IN = (
+    "test_examples.py",
+    "test_coming_from.py",
+    "../interop/test_transformers.py",
+)
 BUCKET = "s3://corpus/train-{00000..01023}.tar"
 
 SAYS = {
