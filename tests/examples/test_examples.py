@@ -21,6 +21,7 @@ EXAMPLES = ROOT / "examples"
 _PROGRAMS_ARE_IN = (
     "test_examples.py",
     "test_coming_from.py",
+    "test_parallelism.py",
     "../interop/test_transformers.py",
 )
 BUCKET = "s3://corpus/train-{00000..01023}.tar"
