@@ -27,6 +27,7 @@ from .ops.skips import Skip
 from .options import check_batching, check_trace
 from .page import loader_html
 from .quantity import as_count
+from .ray_workers import RayWorkers, count_workers
 from .report import Report
 from .statistics import Receipt, Statistics
 from .torch_kind.iterate import AsyncDoor
@@ -112,10 +113,13 @@ class DataLoader(Closing, Loader[T]):
         on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
         trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for
             Perfetto, and what a report page shows. The epoch is put into the name of all but the first.
+        workers: For streams: ``al.RayWorkers(4)`` has the lanes read by Ray actors on other machines, which make
+            the same batches as ``num_workers=4`` processes here; excludes that option.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, a function that
             cannot be called.
+        ImportError: ``workers`` asks for Ray, and it is not installed.
         ValueError: As torch, in its words; for streams, options that contradict each other or cannot be.
     """
 
@@ -153,6 +157,7 @@ class DataLoader(Closing, Loader[T]):
         audit: str | os.PathLike[str] | None = None,
         on_error: str | Skip = "raise",
         trace: str | os.PathLike[str] | None = None,
+        workers: RayWorkers | None = None,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
@@ -160,6 +165,8 @@ class DataLoader(Closing, Loader[T]):
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
         self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps)
         self.audit, self.on_error, self.trace = audit, on_error, trace
+        self.workers = workers
+        num_workers = count_workers(workers, num_workers)
         check_trace(trace)
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)

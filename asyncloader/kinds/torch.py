@@ -26,7 +26,9 @@ from .tracing import Traces
 
 __all__ = ["TorchKind"]
 
-_STREAM_OPTIONS = ["ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven"]
+_STREAM_OPTIONS = [
+    "ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven", "workers",
+]  # fmt: skip
 
 
 class TorchKind:
