@@ -48,11 +48,13 @@ class Layout:
         open_decoder: Makes the decoder, which is fed the bytes of the spans one after another, in any
             chunking: it knows by their order where each belongs.
         samples: How many the shard holds by its own account, whatever is read of it; None if it does not say.
+        passes_over: Whether ``open_decoder`` takes ``pass_over``, see ``formats.decoder``.
     """
 
     spans: tuple[Span, ...]
     open_decoder: Callable[[], Any]
     samples: int | None = None
+    passes_over: bool = False
 
 
 Planning: TypeAlias = Generator[Span, Answer, Layout]

@@ -145,7 +145,7 @@ def convert(
     began_s = monotonic()
     catalog = make_catalog(names, format, manifest, options, access.network)
     selection = EVERYTHING
-    if target.columns is not None and all(known_formats[name].plan for name in {*catalog.formats}):
+    if target.columns is not None and all(known_formats[name].selects for name in {*catalog.formats}):
         selection = make_selection(target.columns, None)
     check_selection(selection, catalog.formats)
     versions = versions_of(catalog.urls, access)

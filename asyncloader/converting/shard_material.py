@@ -150,8 +150,8 @@ class ShardMaterial:
     def in_vain(self, first: int) -> int:
         shard = self._shard_of(first)
         inside = first - (self.stops[shard - 1] if shard else 0)
-        if self.formats[shard] == "parquet":
-            return 0  # a part of a row group
+        if self.formats[shard] in ("parquet", "mds"):
+            return 0  # a part of a row group at most
         expected = self.counted[shard]
         assert expected is not None, "all are counted"
         offsets = expected.offsets or ()
@@ -160,13 +160,13 @@ class ShardMaterial:
 
     def prove(self, read: Iterable[tuple[int, int]]) -> None:
         # What is read in one go, from the first byte to the last, was held against its digest by who read it.
-        # Of formats with a plan nothing is.
+        # Of formats with a plan alone nothing is.
         starts = [0, *self.stops[:-1]]
         proved = {
             number
             for first, stop in read
             for number in range(bisect_left(starts, first), bisect_right(self.stops, stop))
-            if formats[self.formats[number]].plan is None
+            if formats[self.formats[number]].decoder is not None
         }
         owed = {
             url: entry

@@ -2,7 +2,8 @@
 
 A new format is a new file with a class that satisfies :class:`.decoder.Decoder`, and one row in ``formats``.
 One that is not read from front to back has a plan instead: a generator that asks for the spans of bytes that
-it must see, and returns those to be read, with the decoder to feed them to.
+it must see, and returns those to be read, with the decoder to feed them to. One may have both: a plan for
+parts of a shard, and a decoder for all of it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from .csv_records import CsvDecoder
 from .decoder import Decoder, PassOver
 from .json_lines import JsonlDecoder
 from .lines import TextDecoder
+from .mds import open_mds_decoder, plan_mds
 from .tar import TarDecoder
 
 __all__ = [
@@ -47,23 +49,30 @@ class Format(NamedTuple):
     """A row of the table.
 
     Attributes:
-        decoder: Makes a decoder from ``start_sample`` and ``start_byte``; None for a format with a plan.
+        decoder: Makes a decoder from ``start_sample`` and ``start_byte``; None for a format with a plan
+            alone.
         suffixes: Endings of the file names, in lower case; a compression's suffix may follow.
         short_suffixes: Endings that stand for format and compression at once, with the compression.
-        plan: Makes a plan from the arguments of ``open_plan``; None for a format that is
-            read from front to back. One with a plan has columns, and is not compressed as a whole.
+        plan: Makes a plan from the arguments of ``open_plan``, or None where all of a shard is better read
+            from front to back; None for a format that always is.
         close: What a decoder is fed in place of the samples that follow, to hand out the last one before
             them.
         columns: Makes a decoder, likewise, for those who have a use for columns; None if there is none.
+        passes_over: Whether the decoder can go on behind a sample that does not decode.
+        selects: Whether it has columns of which some can be chosen. A decoder of such a format is told them,
+            and begins at ``start_sample`` by itself. What is compressed as a whole has a row of its own.
+        by_arrow: Whether pyarrow decodes it: its rows can be filtered, and the interpreter's lock is let go.
     """
 
     decoder: Callable[..., Decoder] | None
     suffixes: tuple[str, ...]
     short_suffixes: Mapping[str, str] = MappingProxyType({})
-    plan: Callable[..., Planning] | None = None
+    plan: Callable[..., Planning | None] | None = None
     close: bytes = b""
     columns: Callable[..., Decoder] | None = None
     passes_over: bool = False
+    selects: bool = False
+    by_arrow: bool = False
 
 
 formats = MappingProxyType(
@@ -84,8 +93,9 @@ formats = MappingProxyType(
         "text": Format(TextDecoder, (".txt", ".text"), passes_over=True),
         # Only from its beginning, where the names are.
         "csv": Format(CsvDecoder, (".csv",)),
-        "parquet": Format(None, (".parquet", ".pq"), plan=plan_parquet),
-        "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow),
+        "parquet": Format(None, (".parquet", ".pq"), plan=plan_parquet, selects=True, by_arrow=True),
+        "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow, selects=True, by_arrow=True),
+        "mds": Format(open_mds_decoder, (".mds",), plan=plan_mds, selects=True, passes_over=True),
     }
 )
 compression_suffixes = MappingProxyType({".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"})
@@ -105,10 +115,11 @@ def format_of(path: str) -> str:
             that is not compressed as a whole.
     """
     name, compression = split_suffix(path)
-    if compression is not None and formats[name].plan is not None:
+    if compression is not None and formats[name].selects:
+        inside = f"; {name} compresses its columns inside" if formats[name].by_arrow else ""
         raise ValueError(
             f"{path.rpartition('/')[2]!r} is compressed as a whole, and {name} is not read like that: "
-            f"decompress it; {name} compresses its columns inside"
+            f"decompress it{inside}"
         )
     return name
 
@@ -151,7 +162,7 @@ def known_suffixes() -> str:
         [
             suffix
             for row in formats.values()
-            if (row.plan is not None) == is_planned
+            if row.selects == is_planned
             for suffix in (*row.suffixes, *row.short_suffixes)
         ]
         for is_planned in (False, True)
@@ -180,6 +191,7 @@ def open_decoder(
     skip: int = 0,
     columns: bool = False,
     pass_over: PassOver | None = None,
+    selection: Selection = EVERYTHING,
 ) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
 
@@ -196,6 +208,7 @@ def open_decoder(
         columns: Give columns, where the format has a way to make them of samples that are alike.
         pass_over: Called for samples that do not decode, where the format can go on behind them, which keep
             their indices; None to raise.
+        selection: Which columns are wanted, where the format has some.
 
     Returns:
         A decoder whose trails count from the start of the shard.
@@ -214,6 +227,8 @@ def open_decoder(
         raise ValueError(f"{name!r} is not read from front to back: open_plan gives its decoder")
     if pass_over is not None and row.passes_over:
         decoder = partial(decoder, pass_over=pass_over)
+    if row.selects:
+        return decoder(start_sample=start_sample + skip, selection=selection)
     if start_byte:
         opened = decoder(start_sample=start_sample, start_byte=start_byte)
         return SkippingDecoder(opened, skip, start_sample) if skip else opened
@@ -229,7 +244,7 @@ def open_plan(
     selection: Selection = EVERYTHING,
     footers: Footers | None = None,
 ) -> Planning | None:
-    """The plan of what to read of one shard; None if its format is read from front to back.
+    """The plan of what to read of one shard; None if it is to be read from front to back.
 
     Args:
         name: A name in ``formats``.
@@ -263,7 +278,7 @@ def columns_of_all(columns: Iterable[str] | None, names: Iterable[str]) -> Selec
     Raises:
         TypeError, ValueError: See ``make_selection``.
     """
-    if columns is None or not all(formats[name].plan for name in {*names}):
+    if columns is None or not all(formats[name].selects for name in {*names}):
         return EVERYTHING
     return make_selection(columns, None)
 
@@ -280,12 +295,14 @@ def check_selection(selection: Selection, names: Iterable[str]) -> None:
         ImportError: One of them has, and pyarrow is not installed.
     """
     found = dict.fromkeys(names)
-    planned = [name for name, row in formats.items() if row.plan is not None]
-    others = [name for name in found if name not in planned]
-    if selection.describe() and others:
-        raise ValueError(
-            f"{' and '.join(selection.describe())} choose from the columns of {' and '.join(planned)}, but "
-            f"there are shards of {' and '.join(others)}; use .select(...) and .filter(...) for their samples"
-        )
-    if len(others) < len(found):
+    for option, asked, can in (
+        ("columns", selection.columns, [name for name, row in formats.items() if row.selects]),
+        ("filters", selection.filters, [name for name, row in formats.items() if row.by_arrow]),
+    ):
+        if asked is not None and (others := [name for name in found if name not in can]):
+            raise ValueError(
+                f"{option} chooses from the columns of {', '.join(can)}, but there are shards of "
+                f"{' and '.join(others)}; use .select(...) and .filter(...) for their samples"
+            )
+    if any(formats[name].by_arrow for name in found):
         check_pyarrow()

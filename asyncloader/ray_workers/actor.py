@@ -81,10 +81,15 @@ class LaneWorker:
         keep_freed_memory()
         try:
             pickled, buffers = shared
-            job = pickle.loads(pickled_job)
-            self._batches = job(pickle.loads(pickled, buffers=buffers))
+            self._batches = pickle.loads(pickled_job)(pickle.loads(pickled, buffers=buffers))
             self._stopwatch = getattr(self._batches, "stopwatch", None) or Stopwatch()
             return _answer(Is.STARTED, Place(os.getpid(), _node()))
+        except ImportError as error:
+            error.add_note(
+                "while loading the job: what a recipe names must be importable on the node, such as by "
+                'RayWorkers(runtime_env={"working_dir": "."})'
+            )
+            return self._failed(error)
         except BaseException as error:
             return self._failed(error)
 

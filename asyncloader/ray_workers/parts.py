@@ -22,7 +22,7 @@ __all__ = ["Pages", "Parts", "split"]
 Parts: TypeAlias = tuple[Any, Sequence[Any]]
 """The pickle stream, and the buffers that are not in it: ``PickleBuffer`` on the way out, Ray's own then."""
 
-# Results up to 100 KB come by message into Ray's heap, and not through the store (max_direct_call_object_size).
+# Results up to 100 KB come by message into Ray's heap, not through the store (max_direct_call_object_size).
 # To copy as much takes some microseconds, less than to find out where it lies.
 _LEAST_SHARED_BYTES = 128 << 10
 
@@ -35,7 +35,7 @@ def split(batch: object) -> tuple[Parts, int]:
     """
     pieces, buffers = take_apart(batch)
     stream = b"".join(pieces)
-    # As a buffer the stream is copied once, into the store; as bytes it would become part of Ray's own pickle.
+    # As a buffer the stream is copied once, into the store; as bytes it would be part of Ray's own pickle.
     parts = pickle.PickleBuffer(stream), [pickle.PickleBuffer(buffer) for buffer in buffers]
     return parts, len(stream) + sum(map(len, buffers))
 

@@ -102,15 +102,18 @@ class RayPool:
         self.close()
 
     def _ask_for(self, number: int, job: bytes) -> RayWorker:
-        shared = self._crew.shared
-        if shared is None:
-            raise ChannelClosed
-        options = {**self._asked.actor_options, "max_restarts": 0, "max_task_retries": 0}
+        crew = self._crew  # the workers must not keep the pool, whose end is theirs
         made = import_ray().remote(concurrency_groups={"aside": 1})(LaneWorker)
-        actor = made.options(**options).remote(number, __version__)
-        return RayWorker(
-            number, actor, lambda actor: actor.start.remote(job, shared), self._asked, self._ahead
-        )
+        # Ray's own restart would begin the job where it began, and not where it was.
+        options = {**self._asked.actor_options, "max_restarts": 0, "max_task_retries": 0}
+
+        def ask() -> tuple[Any, Any]:
+            if crew.shared is None:
+                raise ChannelClosed
+            actor = made.options(**options).remote(number, __version__)
+            return actor, actor.start.remote(job, crew.shared)
+
+        return RayWorker(number, ask, self._asked, self._ahead)
 
 
 class _Crew:

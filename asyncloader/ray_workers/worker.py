@@ -22,13 +22,13 @@ from typing import Any
 
 from .._flow.aside import run_aside
 from .._flow.channel import ChannelClosed, EndOfChannel
-from ..errors import WorkerDiedError
 from ..tracebacks import raise_told
 from ..workers._raised import load_error
 from ..workers.tenure import Tenure
 from .actor import Answer, Is, Place
 from .bell import Bell
 from .connecting import import_ray
+from .losses import describe_lateness, judge
 from .options import RayWorkers
 from .parts import Pages
 
@@ -37,8 +37,9 @@ __all__ = ["Ahead", "RayWorker"]
 # How long a stack may take to come over the network, of an actor that does not hold the interpreter.
 _OBSERVE_S = 2.0
 
-# Of Ray's texts, which go on with state that is of no use to a reader.
-_LONGEST_TEXT = 600
+# Of an actor that is lost before it has started, which is nothing of its job's doing: for some seconds Ray
+# may place actors on a node that is gone.
+_MOST_STARTS = 5
 
 
 @dataclass(frozen=True)
@@ -68,18 +69,19 @@ class RayWorker:
 
     Args:
         number: Its place in the pool.
-        actor: Ray's handle of it, just asked for.
-        call_start: Asks it to start its job.
-        asked: What it was asked for with.
+        ask: Asks Ray for an actor, and that to start its job: its handle, and the reference to that.
+        asked: What it is asked for with.
         ahead: How much it makes ahead.
     """
 
     def __init__(
-        self, number: int, actor: Any, call_start: Callable[[Any], Any], asked: RayWorkers, ahead: Ahead
+        self, number: int, ask: Callable[[], tuple[Any, Any]], asked: RayWorkers, ahead: Ahead
     ) -> None:
         self.number = number
         self._owner = os.getpid()
-        self._actor = actor
+        self._ask = ask
+        self._actor: Any = None
+        self._starts = 0
         self._asked_with = asked
         self._ahead = ahead
         self._bell = Bell()
@@ -93,11 +95,12 @@ class RayWorker:
         self._is_late = False
         self._patience = threading.Timer(asked.start_timeout_s, self._lose_patience)
         self._patience.daemon = True
-        self._call(partial(call_start, actor))
-        self._calls[0].add_done_callback(lambda _: self._patience.cancel())
+        try:
+            self._start()
+        except BaseException:
+            self._bell.close()
+            raise
         self._patience.start()
-        if ahead.batches:
-            self._call(actor.next.remote)
 
     @property
     def name(self) -> str:
@@ -143,7 +146,7 @@ class RayWorker:
                 if answer is not None:
                     return answer
             elif self._is_late and self._place is None:
-                self._verdict = partial(RuntimeError, self._describe_lateness())
+                self._verdict = partial(RuntimeError, describe_lateness(self.name, self._asked_with))
             else:
                 return None
         raise_told(self._verdict())
@@ -152,7 +155,7 @@ class RayWorker:
         try:
             answer = call.result()
         except Exception as error:
-            self._verdict = self._judge(error)
+            self._take_blow(error)
             return None
         kind, parts, _ = answer
         if kind == Is.BATCH:
@@ -161,6 +164,7 @@ class RayWorker:
             self._verdict = EndOfChannel
         elif kind == Is.STARTED:
             self._place = self._pages.join(parts)
+            self._patience.cancel()
         else:
             dumped = self._pages.join(parts)
             self._verdict = lambda: load_error(dumped)
@@ -170,7 +174,7 @@ class RayWorker:
         _, parts, self._last_bytes = answer
         if self._ahead.batches:  # first: the actor makes the next batch while this one is unpickled
             for _ in range(self._ahead.calls(self._last_bytes) - len(self._calls)):
-                self._call(self._actor.next.remote)
+                self._await(self._actor.next.remote())
         try:
             batch, note = self._pages.join(parts)
         except Exception as error:
@@ -182,55 +186,37 @@ class RayWorker:
         """Ask for a batch where each is made only when somebody waits for it."""
         is_starting = self._place is None
         if not self._ahead.batches and self._verdict is None and len(self._calls) == is_starting:
-            self._call(self._actor.next.remote)
+            self._await(self._actor.next.remote())
 
-    def _call(self, remote: Callable[[], Any]) -> None:
-        call: Future[Answer] = remote().future()
+    def _start(self) -> None:
+        self._starts += 1
+        self._actor, started = self._ask()
+        if self._tenure.is_over:  # whoever ended it meanwhile may have killed the one before
+            self.kill()
+        self._await(started)
+        if self._ahead.batches:
+            self._await(self._actor.next.remote())
+
+    def _await(self, reference: Any) -> None:
+        call: Future[Answer] = reference.future()
         self._calls.append(call)
         call.add_done_callback(self._bell.ring)
 
     # --- what ends it ---
 
-    def _judge(self, error: Exception) -> Callable[[], Exception]:
-        """What an error of Ray's is to the consumer."""
-        from ray import exceptions
-
-        told = _told(error)
-        never = (
-            exceptions.RuntimeEnvSetupError,
-            exceptions.ActorUnschedulableError,
-            exceptions.ActorPlacementGroupRemoved,
-            exceptions.RayTaskError,  # what user code raises is an answer: this is of before there was any
-        )
-        if isinstance(error, never) or getattr(error, "actor_init_failed", False):
-            return partial(
-                RuntimeError,
-                f"{self.name} could not be started; asyncloader, in this version, and what the recipe uses "
-                f"must be importable on every node, see RayWorkers(runtime_env=...). Ray says: {told}",
-            )
-        if not isinstance(error, exceptions.RayError):
-            return lambda: error
-        self._is_death = True
-        place = self._place
-        where = "" if place is None else f" on node {place.node}"
-        return partial(
-            WorkerDiedError,
-            f"a Ray actor{where} was lost, before its job had ended; Ray says: {told}",
-            worker=self.number,
-            pid=None if place is None else place.pid,
-        )
+    def _take_blow(self, error: Exception) -> None:
+        """Ray has failed a call."""
+        is_death, verdict = judge(error, self.name, self.number, self._place)
+        if is_death and self._place is None and self._starts < _MOST_STARTS:
+            self._calls.clear()
+            self.kill()
+            self._start()
+        else:
+            self._is_death, self._verdict = is_death, verdict
 
     def _lose_patience(self) -> None:
         self._is_late = True
         self._bell.ring()
-
-    def _describe_lateness(self) -> str:
-        ray = import_ray()
-        return (
-            f"{self.name} had no place within start_timeout_s={self._asked_with.start_timeout_s:g} seconds: it "
-            f"asks for {self._asked_with.demand}, and of the cluster's {_amounts(ray.cluster_resources())} there "
-            f"are {_amounts(ray.available_resources())} free; ask for less, or for fewer workers, or add nodes"
-        )
 
     # --- watching ---
 
@@ -280,20 +266,14 @@ class RayWorker:
 
     def bury(self) -> None:
         """Let go of what it has sent, and of the actor."""
-        self._tenure.bury(self._calls.clear)
+        self._tenure.bury(self._clear)
         self._patience.join()
+
+    def _clear(self) -> None:
+        self._calls.clear()
+        self._actor = None
 
     def abandon(self) -> None:
         """In a forked process: leave the actor to its owner."""
         self._tenure.is_over = True
         self._bell.close()
-
-
-def _told(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return text if len(text) <= _LONGEST_TEXT else f"{text[:_LONGEST_TEXT]} ..."
-
-
-def _amounts(resources: dict[str, float]) -> dict[str, float]:
-    """What can be asked for; each node's own name is among a cluster's resources too."""
-    return {name: amount for name, amount in sorted(resources.items()) if not name.startswith("node:")}

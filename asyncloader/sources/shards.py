@@ -204,8 +204,8 @@ class Shards:
 
     @cached_property
     def _decodes_without_lock(self) -> bool:
-        """Whether a package that releases the interpreter's lock decodes all shards: they have a plan."""
-        return all(formats[name].plan is not None for name in set(self.formats))
+        """Whether a package that releases the interpreter's lock decodes all shards."""
+        return all(formats[name].by_arrow for name in set(self.formats))
 
     @cached_property
     def _dealing(self) -> Dealing:
@@ -265,8 +265,11 @@ class Shards:
                 skip=cut.first - cut.sample,
                 columns=columns,
                 pass_over=pass_over,
+                selection=self.selection,
             )
-        decoder: Decoder = chunks.layout.open_decoder()
+        layout = chunks.layout
+        options = {"pass_over": pass_over} if layout.passes_over else {}
+        decoder: Decoder = layout.open_decoder(**options)
         return decoder
 
     def _decode(

@@ -29,8 +29,8 @@ BODIES = {
     + b"".join(b'%d,"line, or ""line"" \n%d"\r\n' % (index, index) for index in range(9)),
 }
 
-#: Those that have a plan are in test_columnar.
-FED = [name for name, row in formats.items() if row.plan is None]
+#: Those that have columns are in test_columnar, test_offsets and test_mds.
+FED = [name for name, row in formats.items() if not row.selects]
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,9 @@ def test_unknown_formats_are_refused() -> None:
     for name in formats:
         check_format(name)
     for refuse in (check_format, open_decoder):
-        with pytest.raises(ValueError, match="'tar', 'jsonl', 'text', 'csv', 'parquet', 'arrow', not 'zip'"):
+        with pytest.raises(
+            ValueError, match="'tar', 'jsonl', 'text', 'csv', 'parquet', 'arrow', 'mds', not 'zip'"
+        ):
             refuse("zip")
     with pytest.raises(ValueError, match="0 or more"):
         open_decoder("tar", start_sample=-1)
@@ -101,7 +103,7 @@ def test_skippable_frames_in_front_are_recognized(name: str) -> None:
 def test_a_format_is_fed_or_has_a_plan() -> None:
     for name in formats:
         plan = open_plan(name)
-        assert (plan is None) == (name in FED)
+        assert (plan is None) == (formats[name].decoder is not None)
         if plan is not None:
             with pytest.raises(ValueError, match="not read from front to back"):
                 open_decoder(name)

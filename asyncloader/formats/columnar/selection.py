@@ -12,7 +12,16 @@ from typing import Any
 from ...errors import FormatError
 from .importing import arrow, check_pyarrow, told
 
-__all__ = ["EVERYTHING", "Choice", "Selection", "choose", "make_selection", "mask_of", "without_views"]
+__all__ = [
+    "EVERYTHING",
+    "Choice",
+    "Selection",
+    "choose",
+    "make_selection",
+    "mask_of",
+    "missing_column",
+    "without_views",
+]
 
 _UNKNOWN = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
 
@@ -152,7 +161,7 @@ def choose(selection: Selection, schema: Any) -> Choice:
     shown = names if selection.columns is None else selection.columns
     for name in shown:
         if name not in names:
-            raise FormatError(_no_column("columns", name, names))
+            raise FormatError(missing_column("columns", name, names))
         if names.count(name) > 1:
             raise FormatError(f"there are several columns {name!r} in this shard; it has {_listed(names)}")
     if not shown:
@@ -183,7 +192,7 @@ def _tested(filters: Any, schema: Any) -> tuple[str, ...]:
     except failures as error:
         what = str(error).partition("\n")[0]
         if unknown := _UNKNOWN.match(what):
-            raise FormatError(_no_column("filters", unknown[1], schema.names)) from error
+            raise FormatError(missing_column("filters", unknown[1], schema.names)) from error
         raise FormatError(
             f"filters={filters} cannot be applied to this shard: {what}{_hint(what)}; it has "
             f"{_listed(schema.names, schema.types)}"
@@ -214,7 +223,7 @@ def without_views(table: Any) -> Any:
     return table
 
 
-def _no_column(option: str, name: str, names: Iterable[str]) -> str:
+def missing_column(option: str, name: str, names: Iterable[str]) -> str:
     """What to say of a name that the user gave and the shard has not."""
     names = list(names)
     near = [each for each in names if each.lower() == name.lower()] or get_close_matches(name, names)
