@@ -113,8 +113,8 @@ class DataLoader(Closing, Loader[T]):
         on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
         trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for
             Perfetto, and what a report page shows. The epoch is put into the name of all but the first.
-        workers: For streams: ``al.RayWorkers(4)`` has the lanes read by Ray actors on other machines, which make
-            the same batches as ``num_workers=4`` processes here; excludes that option.
+        workers: For streams: ``al.RayWorkers(4)`` has the lanes read by Ray actors on other machines, which
+            make the same batches as ``num_workers=4`` processes here; excludes that option.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, a function that
