@@ -54,6 +54,7 @@ SAYS = {
         r"manifest.json: \d+ bytes\nrank 0: 26 batches, 260 samples\n"
         r"(rank [123]: 26 batches, 259 samples\n){3}each once: True"
     ),
+    "numpy_arrays.py": (r"\(16, 28, 28\) torch.uint8, \(16,\) torch.uint8\n2000 vectors"),
     "metrics.py": r"asyncloader_batches_total\{loader=\"train\"\} 20\.0\n",
     "mixture.py": (
         r"epoch 0: \{'web': 800, 'books': 150, 'chats': 50\}\nepoch 1: .*\n"
