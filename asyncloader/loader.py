@@ -106,19 +106,16 @@ class DataLoader(Closing, Loader[T]):
         worker_restarts: For streams: how many workers that were killed, or crashed, are replaced in a pass,
             which goes on with the same batches; 3 by default, enough for accidents. A second death at the
             same place is always an error, and what user code raises is never tried again.
-        snapshot_every_n_steps: How many batches are read of an iterable dataset with a ``state_dict`` between
-            two calls of it; those after the last are read again on resume. 1, since most are cheap.
+        snapshot_every_n_steps: After how many batches an iterable dataset is asked for its ``state_dict``.
         audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
             ``asyncloader audit`` proves of it that an epoch was delivered once, over restarts.
         on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
         trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for
             Perfetto, and what a report page shows. The epoch is put into the name of all but the first.
-        workers: For streams: ``al.RayWorkers(4)`` has the lanes read by Ray actors on other machines, which
-            make the same batches as ``num_workers=4`` processes here; excludes that option.
+        workers: For streams: ``al.RayWorkers(4)``, Ray actors on other machines, in the place of ``num_workers``.
 
     Raises:
-        TypeError: As torch; an option for streams with another dataset; for streams, a function that
-            cannot be called.
+        TypeError: As torch; an option for streams with another dataset; for streams, no function for one.
         ImportError: ``workers`` asks for Ray, and it is not installed.
         ValueError: As torch, in its words; for streams, options that contradict each other or cannot be.
     """
@@ -164,8 +161,7 @@ class DataLoader(Closing, Loader[T]):
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
         self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps)
-        self.audit, self.on_error, self.trace = audit, on_error, trace
-        self.workers = workers
+        self.audit, self.on_error, self.trace, self.workers = audit, on_error, trace, workers
         num_workers = count_workers(workers, num_workers)
         check_trace(trace)
         batch_size = check_batching(batching, batch_size, drop_last)
