@@ -106,13 +106,13 @@ class DataLoader(Closing, Loader[T]):
         worker_restarts: For streams: how many workers that were killed, or crashed, are replaced in a pass,
             which goes on with the same batches; 3 by default, enough for accidents. A second death at the
             same place is always an error, and what user code raises is never tried again.
-        snapshot_every_n_steps: After how many batches an iterable dataset is asked for its ``state_dict``.
+        snapshot_every_n_steps: Batches between two calls of a dataset's ``state_dict``; 1: most are cheap.
         audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
             ``asyncloader audit`` proves of it that an epoch was delivered once, over restarts.
         on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
         trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for
             Perfetto, and what a report page shows. The epoch is put into the name of all but the first.
-        workers: For streams: ``al.RayWorkers(4)``, Ray actors on other machines, in the place of ``num_workers``.
+        workers: For streams: ``al.RayWorkers(4)``, actors on a Ray cluster, in the place of ``num_workers``.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, no function for one.
