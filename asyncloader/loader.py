@@ -28,6 +28,7 @@ from .ops.skips import Skip
 from .options import check_batching, check_trace
 from .page import loader_html
 from .quantity import as_count
+from .ray_workers import RayWorkers, count_workers
 from .report import Report
 from .statistics import Receipt, Statistics
 from .torch_kind.iterate import AsyncDoor
@@ -115,17 +116,17 @@ class DataLoader(Closing, Loader[T]):
         worker_restarts: For streams: how many workers that were killed, or crashed, are replaced in a pass,
             which goes on with the same batches; 3 by default, enough for accidents. A second death at the
             same place is always an error, and what user code raises is never tried again.
-        snapshot_every_n_steps: How many batches are read of an iterable dataset with a ``state_dict`` between
-            two calls of it; those after the last are read again on resume. 1, since most are cheap.
+        snapshot_every_n_steps: Batches between two calls of a dataset's ``state_dict``; 1: most are cheap.
         audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
             ``asyncloader audit`` proves of it that an epoch was delivered once, over restarts.
         on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
         trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for
             Perfetto, and what a report page shows. The epoch is put into the name of all but the first.
+        workers: For streams: ``al.RayWorkers(4)``, actors on a Ray cluster, in the place of ``num_workers``.
 
     Raises:
-        TypeError: As torch; an option for streams with another dataset; for streams, a function that
-            cannot be called.
+        TypeError: As torch; an option for streams with another dataset; for streams, no function for one.
+        ImportError: ``workers`` asks for Ray, and it is not installed.
         ValueError: As torch, in its words; for streams, options that contradict each other or cannot be.
     """
 
@@ -165,6 +166,7 @@ class DataLoader(Closing, Loader[T]):
         audit: str | os.PathLike[str] | None = None,
         on_error: str | Skip = "raise",
         trace: str | os.PathLike[str] | None = None,
+        workers: RayWorkers | None = None,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
@@ -172,7 +174,8 @@ class DataLoader(Closing, Loader[T]):
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
         self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps)
-        self.audit, self.on_error, self.trace = audit, on_error, trace
+        self.audit, self.on_error, self.trace, self.workers = audit, on_error, trace, workers
+        num_workers = count_workers(workers, num_workers)
         check_trace(trace)
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)

@@ -12,6 +12,7 @@ import torch.utils.data
 from ..ops.batching import Batching
 from ..ops.skips import Skip
 from ..plan.topology import process_group, resolve_world
+from ..ray_workers import RayWorkers
 from ..report import Report
 from ..statistics import Receipt, Statistics
 
@@ -41,6 +42,7 @@ class Loader(torch.utils.data.DataLoader[T]):
     batching: Batching | None
     uneven: str | None
     worker_restarts: int | None
+    workers: RayWorkers | None
     snapshot_every_n_steps: int
     audit: str | os.PathLike[str] | None
     on_error: str | Skip

@@ -112,7 +112,7 @@ class StreamKind:
             of = "samples" if isinstance(source, Shards) and source.is_indexed else "shards"
             check_ranks(source.most_lanes, self._world, of)
         self._passes = Passes(rank_lanes(self._lane_count, self._world))
-        if loader.num_workers:
+        if loader.num_workers and loader.workers is None:
             self._forkserver = start_server(self._recipe, loader.collate_fn, loader.worker_init_fn)
 
     # --- iterating ---
@@ -229,7 +229,8 @@ class StreamKind:
         batch_bytes = share_memory(memory_of(loader), pins=False).batch_bytes
         if loader.num_workers == 0 or not job.turns:
             return stream_in_thread(job, batch_bytes, counters, stack)
-        self._forkserver = ForkServer.shared()
+        if loader.workers is None:
+            self._forkserver = ForkServer.shared()
         setting = WorkerSetting(
             loader.num_workers,
             seed,
@@ -238,7 +239,7 @@ class StreamKind:
             restarts=restarts_of(loader),
             in_order=loader.in_order,
         )
-        return stream_in_workers(job, setting, batch_bytes, counters, stack)
+        return stream_in_workers(job, setting, batch_bytes, counters, stack, loader.workers)
 
     def _job(self, loader: Loader[Any], cursor: Cursor, memory_bytes: int) -> Job:
         turns = tuple(cursor.turns())

@@ -25,7 +25,9 @@ from .worlds import check_replicas, check_sampler, is_told_who_reads, world_of
 
 __all__ = ["TorchKind"]
 
-_STREAM_OPTIONS = ["ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven"]
+_STREAM_OPTIONS = [
+    "ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven", "workers",
+]  # fmt: skip
 
 
 class TorchKind:
