@@ -21,6 +21,7 @@ EXAMPLES = ROOT / "examples"
 _PROGRAMS_ARE_IN = (
     "test_examples.py",
     "test_coming_from.py",
+    "test_launched.py",
     "test_parallelism.py",
     "../interop/test_transformers.py",
 )
