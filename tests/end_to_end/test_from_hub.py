@@ -111,8 +111,8 @@ def test_counts_are_of_footers(server: testing.Server) -> None:
         (
             "me/texts", {"config": "fr"},
             "me/texts has no split 'train' of config 'fr' in Parquet; 'refs/convert/parquet' has 'de': "
-            "'train' (1 file); 'en': 'partial-large' (1 file), 'test' (1 file), 'train' (2 files); 'main' has 'en': "
-            "'large' (2 files)",
+            "'train' (1 file); 'en': 'partial-large' (1 file), 'test' (1 file), 'train' (2 files); 'main' "
+            "has 'en': 'large' (2 files)",
         ),
         pytest.param(
             "me/own", {"split": "test"},
