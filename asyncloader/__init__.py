@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .converting.convert import Converted, convert, pack
     from .dataset import Dataset
     from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
+    from .hub_sets import from_hub
     from .loader import DataLoader
     from .manifest.building import build_index
     from .metrics import Metrics
@@ -75,6 +76,7 @@ __all__ = [
     "convert",
     "default_collate",
     "default_convert",
+    "from_hub",
     "from_iterable",
     "from_urls",
     "get_topology",
@@ -125,6 +127,7 @@ _HOME = {
     "convert": "converting.convert",
     "default_collate": "collate",
     "default_convert": "collate",
+    "from_hub": "hub_sets",
     "from_iterable": "recipes",
     "from_urls": "recipes",
     "get_topology": "plan.topology",
