@@ -21,6 +21,8 @@ EXAMPLES = ROOT / "examples"
 _PROGRAMS_ARE_IN = (
     "test_examples.py",
     "test_coming_from.py",
+    "../interop/test_ray_train.py",
+    "../interop/test_trainings.py",
     "../interop/test_transformers.py",
 )
 BUCKET = "s3://corpus/train-{00000..01023}.tar"

@@ -353,3 +353,26 @@ def test_a_checkpoint_of_the_end_of_an_epoch_goes_on_with_the_next(
     # In other cases Lightning does not load the position, or opens passes and reads none of their batches.
     if knows_length and moment != "on_train_epoch_end":
         assert resumed == whole[COUNT // 4 :]
+
+
+# --- what must not happen behind anybody's back ---
+
+
+def test_a_loader_that_fabric_has_set_up_says_no_position_and_does_not_begin_anew(tmp_path: Path) -> None:
+    # Its wrapper tells samplers their epoch, counted from 0 also after a resume.
+    fabric = lightning.Fabric(accelerator="cpu", devices=1)
+
+    def make() -> al.DataLoader[Any]:
+        sampler: Any = torch.utils.data.DistributedSampler(list(range(8)), 1, 0)  # type: ignore[arg-type]
+        return al.DataLoader(list(range(8)), 2, sampler=sampler)
+
+    loader = make()
+    loader.set_epoch(1)
+    batches = iter(loader)
+    next(batches)
+    state, resumed = loader.state_dict(), make()
+    wrapped = fabric.setup_dataloaders(resumed)
+    assert not hasattr(wrapped, "state_dict")
+    resumed.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"in epoch 1 behind 1 of 4 batches, but set_epoch\(0\)"):
+        list(wrapped)
