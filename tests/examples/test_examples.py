@@ -23,6 +23,8 @@ _PROGRAMS_ARE_IN = (
     "test_coming_from.py",
     "test_launched.py",
     "test_parallelism.py",
+    "../interop/test_ray_train.py",
+    "../interop/test_trainings.py",
     "../interop/test_transformers.py",
 )
 BUCKET = "s3://corpus/train-{00000..01023}.tar"
