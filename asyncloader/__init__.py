@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .ops.token_batches import TokenBatches
     from .plan.states import merge_states
     from .plan.topology import Topology, get_topology
+    from .ray_workers import RayWorkers
     from .recipes import AsyncIterableDataset, from_iterable, from_urls
     from .report import Report
     from .statistics import Receipt, Statistics
@@ -57,6 +58,7 @@ __all__ = [
     "PadField",
     "Ragged",
     "RanksError",
+    "RayWorkers",
     "Receipt",
     "Report",
     "ShardWriter",
@@ -107,6 +109,7 @@ _HOME = {
     "PadField": "collate",
     "Ragged": "blocks",
     "RanksError": "errors",
+    "RayWorkers": "ray_workers",
     "Receipt": "statistics",
     "Report": "report",
     "ShardWriter": "writer",

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from ..counting import Counters
@@ -40,11 +40,15 @@ class Tracing:
         path: Of the file.
         about: What tells the pass from others: JSON values.
         judge: What the verdict is on statistics, and what it went by: JSON values.
+        process: Number of the process that it is of, among all that read.
+        whose: What that is called.
     """
 
     path: str
     about: Mapping[str, Any]
     judge: Callable[[Statistics], Mapping[str, Any]]
+    process: int = 0
+    whose: str = "rank 0"
 
 
 class TracedCounters(Counters):
@@ -62,7 +66,9 @@ class TracedCounters(Counters):
         self._tracing = tracing
         self._began_unix_s = time.time()
         self._owner = os.getpid()
-        self._keeping = Lock()  # workers' news may be taken in on another thread than the consumer's
+        # Workers' news may be taken in on another thread than the consumer's. Re-entrant, for the finalizers
+        # of a garbage collection.
+        self._keeping = RLock()
         self._timeline = Timeline(workers=bool(tracing.about.get("num_workers")))
         self._series = Series(self.started_s)
         self._latencies = Latencies()
@@ -86,13 +92,13 @@ class TracedCounters(Counters):
         super().waited()
         self._turn(STEP, self._waited_until_s)
 
-    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> None:
-        super().count(samples, tokens, size_bytes, components)
-        now_s = self._waited_until_s
+    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> float:
+        now_s = super().count(samples, tokens, size_bytes, components)
         self._turn(STEP, now_s, {"batch": self.batches - 1, "samples": samples, "bytes": size_bytes})
         with self._keeping:
             for name, amount in (("batches", 1), ("samples", samples), ("size_bytes", size_bytes)):
                 self._series.add(name, now_s, amount)
+        return now_s
 
     def _add_wait(self, now_s: float) -> None:
         super()._add_wait(now_s)
@@ -129,7 +135,8 @@ class TracedCounters(Counters):
         with self._keeping:
             self._cut(end_s)
             self._limit(1.0)
-            events = timeline(self._timeline, self.started_s, end_s, self._tracing.about.get("rank", 0))
+            process, whose = self._tracing.process, self._tracing.whose
+            events = timeline(self._timeline, self.started_s, end_s, process, whose)
             write_run(self._tracing.path, events, self._summary(statistics, end_s))
 
     def _summary(self, statistics: Statistics, end_s: float) -> dict[str, Any]:

@@ -18,7 +18,12 @@ import asyncloader as al
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-_PROGRAMS_ARE_IN = ("test_examples.py", "test_coming_from.py")
+_PROGRAMS_ARE_IN = (
+    "test_examples.py",
+    "test_coming_from.py",
+    "test_parallelism.py",
+    "../interop/test_transformers.py",
+)
 BUCKET = "s3://corpus/train-{00000..01023}.tar"
 
 SAYS = {
@@ -50,12 +55,14 @@ SAYS = {
         r"manifest.json: \d+ bytes\nrank 0: 26 batches, 260 samples\n"
         r"(rank [123]: 26 batches, 259 samples\n){3}each once: True"
     ),
+    "numpy_arrays.py": (r"\(16, 28, 28\) torch.uint8, \(16,\) torch.uint8\n2000 vectors"),
     "metrics.py": r"asyncloader_batches_total\{loader=\"train\"\} 20\.0\n",
     "mixture.py": (
         r"epoch 0: \{'web': 800, 'books': 150, 'chats': 50\}\nepoch 1: .*\n"
         r"epoch 2: \{'web': 400, 'books': 300, 'chats': 300\}\n"
         r"stop='all': 4400 samples, each once\nresumed after 30 batches: .* without a stop: True"
     ),
+    "ray_workers.py": r"20 batches by Ray actors, the same as by local workers: True",
     "plan_a_run.py": (
         r"num_workers=1: .*\n(.*\n)*num_workers=4: 2,028 samples/s, 0% waiting, limit consumer\n(.*\n)*"
         r"4 ranks go on after 60,416 samples, read \d+ MB again, make \d+ samples/s"
