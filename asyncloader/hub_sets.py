@@ -62,14 +62,17 @@ def from_hub(
             ``default``.
         revision: A branch, tag or commit, of which the Parquet files are read. None, the default, is the
             conversion, and then ``main``.
-        columns, filters: As of ``from_urls``.
+        columns: Names of the columns that become fields, in this order; no others are requested. None, the
+            default, takes all.
+        filters: Which rows are kept; see ``from_urls``.
         counts: Ask each file's footer now how many rows it has, two requests a file: ``len(loader)`` is then
             exact, and lanes are cut equal to the sample. False, the default, asks for nothing that an epoch
             does not.
         storage_options: ``token`` and ``endpoint``; else the environment and the hub's own files tell them,
             see ``docs/reference/urls.md``.
         network: Time-outs, retries and hedging.
-        cache_dir, cache_limit: As of ``from_urls``.
+        cache_dir: Keep files in this folder, whole, for later epochs and runs; see ``from_urls``.
+        cache_limit: Most bytes kept there, as an int or as ``"200GB"``; 64 GiB by default.
 
     Raises:
         TypeError: An argument of a wrong type.
