@@ -173,6 +173,30 @@ def test_what_one_gives_the_others_take(join: Any) -> None:
     assert ranks[0].take("empty") == "first"
 
 
+def test_who_tells_something_else_than_others_of_its_rank_is_told(join: Any) -> None:
+    ranks = join()
+    for step in range(2):
+        for number, rank in enumerate(ranks):
+            rank.compare("rank/0", f"step {step}", last=number == 0)
+        settle(ranks, True, True, True)
+    ranks[0].compare("rank/0", "one", last=True)
+    ranks[1].compare("rank/1", "another", last=False)  # of another rank
+    with pytest.raises(RanksError, match="have different ones at step 2") as caught:
+        ranks[2].compare("rank/0", "another", last=False)
+    assert (caught.value.rank, caught.value.step) == (2, 2)
+
+
+def test_what_was_compared_is_cleared_away(join: Any, store: TCPStore) -> None:
+    ranks, before = join(), store.num_keys()
+    kept = []
+    for step in range(4):
+        for number, rank in enumerate(ranks):
+            rank.compare("rank/0", f"step {step}", last=number == 0)
+        settle(ranks, True, True, True)
+        kept.append(store.num_keys() - before)
+    assert kept[1:] == [kept[1]] * 3
+
+
 def test_a_store_that_has_gone_before_the_pass_is_an_error_of_ranks() -> None:
     program = """
 from datetime import timedelta
