@@ -161,6 +161,38 @@ def test_a_checkpoint_in_the_middle_of_an_epoch_goes_on_with_every_kind(
     assert fit(ckpt_path=tmp_path / "state.ckpt", weights_only=False) == whole[3:]
 
 
+class PointsInOrder(torch.utils.data.IterableDataset[dict[str, Any]]):
+    """Of torch's own kind, without a length, and with a position."""
+
+    def __init__(self) -> None:
+        self.done = 0
+
+    def __iter__(self) -> Any:
+        while self.done < COUNT:
+            self.done += 1
+            yield point(self.done - 1)
+        self.done = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"done": self.done}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.done = state["done"]
+
+
+def test_a_checkpoint_loses_no_batch_of_an_iterable_dataset_that_is_read_ahead(tmp_path: Path) -> None:
+    def fit(**options: Any) -> list[list[int]]:
+        torch.manual_seed(0)
+        model = Line()
+        trainer = make_trainer(callbacks=[SavesOnce(tmp_path / "state.ckpt")], max_epochs=2)
+        trainer.fit(model, al.DataLoader(PointsInOrder(), 4), **options)
+        return model.batches
+
+    whole = fit()
+    assert len(whole) == 2 * COUNT // 4
+    assert fit(ckpt_path=tmp_path / "state.ckpt", weights_only=False) == whole[3:]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("kind", KINDS)
 def test_fabric_trains_on_each_sample_once_per_epoch(kind: str, workers: int, tmp_path: Path) -> None:
