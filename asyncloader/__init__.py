@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .converting.convert import Converted, convert, pack
     from .dataset import Dataset
     from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
+    from .foreign.mds import from_mds
+    from .hub_sets import from_hub
     from .loader import DataLoader
     from .manifest.building import build_index
     from .metrics import Metrics
@@ -75,7 +77,9 @@ __all__ = [
     "convert",
     "default_collate",
     "default_convert",
+    "from_hub",
     "from_iterable",
+    "from_mds",
     "from_urls",
     "get_topology",
     "get_worker_info",
@@ -125,7 +129,9 @@ _HOME = {
     "convert": "converting.convert",
     "default_collate": "collate",
     "default_convert": "collate",
+    "from_hub": "hub_sets",
     "from_iterable": "recipes",
+    "from_mds": "foreign.mds",
     "from_urls": "recipes",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",

@@ -28,7 +28,7 @@ from .csv_records import CsvDecoder
 from .decoder import Decoder, PassOver
 from .json_lines import JsonlDecoder
 from .lines import TextDecoder
-from .mds import open_mds_decoder, plan_mds
+from .mds.rows import COMPRESSIONS, open_mds_decoder, open_packed_mds, plan_mds
 from .tar import TarDecoder
 
 __all__ = [
@@ -69,6 +69,13 @@ formats = MappingProxyType(
             None, (".parquet", ".pq"), plan=plan_parquet, selects=True, by_arrow=True, reopens=True
         ),
         "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow, selects=True, by_arrow=True),
+        # Before "mds", which their names have too.
+        **{
+            f"mds.{family}": Format(
+                partial(open_packed_mds, family), (f".mds.{family}",), selects=True, passes_over=True
+            )
+            for family in COMPRESSIONS
+        },
         "mds": Format(
             open_mds_decoder, (".mds",), plan=plan_mds, selects=True, passes_over=True, reopens=True
         ),

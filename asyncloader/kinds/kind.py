@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch.utils.data
 
@@ -15,6 +15,9 @@ from ..plan.topology import process_group, resolve_world
 from ..ray_workers import RayWorkers
 from ..report import Report
 from ..statistics import Receipt, Statistics
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["Kind", "Loader"]
 
@@ -31,6 +34,8 @@ class Loader(torch.utils.data.DataLoader[T]):
     lanes: int | None
     rank: int | None
     world_size: int | None
+    mesh: DeviceMesh | None
+    replicate: int | None
     memory_limit: int | str | None
     progress: bool
     ahead: int | None

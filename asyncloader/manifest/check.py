@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from .._flow.channel import EndOfChannel
-from ..blocks import Block
-from ..digest import Verifier
+from ..blocks import Block, Trail
+from ..digest import Verifier, extra_of
 from ..errors import FormatError, StoreError
 from ..stores.reading.chunks import ShardChunks
 from ..types import Buffer, Position
 from .entries import Expected
 
-__all__ = ["ShardCheck"]
+__all__ = ["INDEX", "MANIFEST", "ShardCheck", "Teller"]
 
-_ADVICE = "restore the shard, or, if it was replaced on purpose, make its entry anew with asyncloader index"
+
+class Teller(NamedTuple):
+    """Who promises what a shard is.
+
+    Attributes:
+        name: For messages.
+        advice: What to do where a shard is something else.
+    """
+
+    name: str
+    advice: str
+
+
+MANIFEST = Teller(
+    "the manifest",
+    "restore the shard, or, if it was replaced on purpose, make its entry anew with asyncloader index",
+)
+#: Of a data set that another library has written.
+INDEX = Teller(
+    "index.json", "restore the shard, or, if it was replaced on purpose, write the index of the data set anew"
+)
 
 
 class ShardCheck:
@@ -29,6 +52,7 @@ class ShardCheck:
             bytes are read.
         stop: Index behind the last sample that is read, where that is not the shard's last one.
         counts: Whether all samples come, so that they are to be counted.
+        teller: Whose the entry is.
     """
 
     def __init__(
@@ -39,6 +63,7 @@ class ShardCheck:
         *,
         stop: int | None = None,
         counts: bool = True,
+        teller: Teller = MANIFEST,
     ) -> None:
         self._shard = shard
         self._expected = expected
@@ -46,6 +71,11 @@ class ShardCheck:
         self._start_byte: int = start.get("byte", 0)
         self._samples: int = start.get("sample", 0)
         self._counts = counts
+        self._who, self._advice = teller
+        # Of them all, each is passed by whoever reads the sample before it: so what an index says of where
+        # samples are is proved by all lanes together, and none is lost between two of them unheard.
+        offsets = () if expected is None else expected.offsets or ()
+        self._offsets = deque(offset for offset in offsets if offset[0] > self._samples)
 
     def watch(self, chunks: ShardChunks) -> Iterator[Buffer]:
         """Pass the shard's bytes on.
@@ -78,9 +108,32 @@ class ShardCheck:
         verifier.check(self._shard)
 
     def count(self, block: Block) -> Block:
-        """Count the samples of ``block``, and pass it on."""
+        """Count the samples of ``block``, and pass it on.
+
+        Raises:
+            FormatError: One of them does not end where the index says.
+        """
         self._samples += len(block)
+        if self._offsets:
+            self._check_offsets(block.trail, len(block))
         return block
+
+    def _check_offsets(self, trail: Trail, count: int) -> None:
+        """Hold the places of samples against the offsets that are passed with a block of so many."""
+        last = trail.place(count - 1).sample
+        while self._offsets and self._offsets[0][0] <= last + 1:
+            sample, byte = self._offsets.popleft()
+            index = bisect_left(range(count), sample - 1, key=lambda index: trail.place(index).sample)
+            if trail.place(index).sample == sample - 1:
+                found = trail.after(index).get("byte", byte)
+                if found != byte:
+                    raise FormatError(
+                        f"{self._who} promises that sample {sample} of this shard begins at byte {byte}, "
+                        f"found it at byte {found}; {self._advice}",
+                        shard=self._shard,
+                        sample=sample,
+                        offset=found,
+                    )
 
     def passed_over(self) -> None:
         """Count a sample that does not decode."""
@@ -96,8 +149,8 @@ class ShardCheck:
             self._check_samples(self._samples)
         elif self._counts and self._samples != self._stop:
             raise FormatError(
-                f"the manifest promises samples up to {self._stop} here, found them up to {self._samples}; "
-                f"{_ADVICE}",
+                f"{self._who} promises samples up to {self._stop} here, found them up to {self._samples}; "
+                f"{self._advice}",
                 shard=self._shard,
             )
 
@@ -105,7 +158,7 @@ class ShardCheck:
         wanted = None if self._expected is None else self._expected.samples
         if wanted is not None and samples != wanted:
             raise FormatError(
-                f"the manifest promises {wanted} samples of this shard, found {samples}; {_ADVICE}",
+                f"{self._who} promises {wanted} samples of this shard, found {samples}; {self._advice}",
                 shard=self._shard,
             )
 
@@ -117,8 +170,8 @@ class ShardCheck:
         for algorithm in promised.keys() & chunks.digests.keys():
             if promised[algorithm] != chunks.digests[algorithm]:
                 raise StoreError(
-                    f"the manifest promises the {algorithm} {promised[algorithm].hex()} of this shard, the "
-                    f"store {chunks.digests[algorithm].hex()}; {_ADVICE}",
+                    f"{self._who} promises the {algorithm} {promised[algorithm].hex()} of this shard, the "
+                    f"store {chunks.digests[algorithm].hex()}; {self._advice}",
                     shard=self._shard,
                 )
         if self._start_byte or self._stop is not None or chunks.layout is not None:
@@ -128,15 +181,15 @@ class ShardCheck:
         verifier = Verifier(promised or chunks.digests)
         if promised and verifier.algorithm is None:
             raise ImportError(
-                f"the manifest promises only the {' and '.join(promised)} of {self._shard}, which needs a "
-                "package: pip install asyncloader[checksums]"
+                f"{self._who} promises only the {' and '.join(promised)} of {self._shard}, which needs a "
+                f"package: pip install asyncloader[{extra_of(promised)}]"
             )
         return verifier
 
     def _check_size(self, size_bytes: int) -> None:
         if self._expected is not None and size_bytes != self._expected.size_bytes:
             raise StoreError(
-                f"the manifest promises {self._expected.size_bytes} bytes of this shard, found {size_bytes}; "
-                f"{_ADVICE}",
+                f"{self._who} promises {self._expected.size_bytes} bytes of this shard, found {size_bytes}; "
+                f"{self._advice}",
                 shard=self._shard,
             )

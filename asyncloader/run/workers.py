@@ -49,8 +49,8 @@ class WorkerSetting:
         prefetch: Collated that each worker makes ahead of the consumer.
         restarts: How many that have died may be replaced in a pass.
         in_order: Whether lanes take turns, whoever has done a batch.
-        clock_s: How far the time of day is ahead of ``time.perf_counter()`` where batches are received, if the
-            worker may be on another machine, which has another such number.
+        clock_s: How far the time of day is ahead of ``time.perf_counter()`` where batches are received, if
+            the worker may be on another machine, which has another such number.
     """
 
     num_workers: int

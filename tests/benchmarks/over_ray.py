@@ -4,9 +4,9 @@
 
 Four Parquet files of numbers; a function on columns makes 3,072 float32 of each, and the loop gets batches of
 64 as tensors (786 KB). Ray runs on this machine, with a processor to give for each worker and one more. A
-pass is timed whole, from the making of the loader or the iterator on, and until its first batch: Ray keeps the
-processes of its tasks for the next pass, and an actor is new in each. Passes take turns, so that other work
-on the machine meets both; the first round is thrown away.
+pass is timed whole, from the making of the loader or the iterator on, and until its first batch: Ray keeps
+the processes of its tasks for the next pass, and an actor is new in each. Passes take turns, so that other
+work on the machine meets both; the first round is thrown away.
 """
 
 from __future__ import annotations
