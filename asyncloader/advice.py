@@ -36,6 +36,7 @@ class Setup:
         is_local: Whether all shards are there anyway.
         is_indexed: Whether lanes are equal, by an index.
         has_ranks: Whether there are other ranks to be in step with.
+        on_cluster: Whether its workers are on a cluster.
         style: ``"stream"``, or of torch's kinds ``"map"`` or ``"iterable"``.
         keeps_workers: Whether they stay from epoch to epoch, or start so fast that it makes no difference.
     """
@@ -51,6 +52,7 @@ class Setup:
     has_ranks: bool
     style: Literal["stream", "map", "iterable"] = "stream"
     keeps_workers: bool = True
+    on_cluster: bool = False
 
     @property
     def is_inline(self) -> bool:
@@ -148,6 +150,8 @@ def _mostly_waits(stage: str, statistics: Statistics) -> bool:
 
 
 def _more_workers(setup: Setup) -> str:
+    if setup.on_cluster:
+        return f"ask for more than the {setup.num_workers} of RayWorkers, if the cluster has processors free"
     if setup.num_workers < setup.processors > 1:
         return f"try num_workers={setup.processors}, as there are {setup.processors} processors"
     return "every processor has its process: take less work, or store what comes of it beforehand"

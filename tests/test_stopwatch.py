@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Generator
+from dataclasses import replace
 from time import thread_time
 
 import pytest
@@ -202,3 +203,5 @@ def test_who_mostly_waits_is_told_so_where_every_processor_has_a_worker(cpu_s: f
     )
     setup = Setup(2, True, {stage: 1}, (), 2, False, True, False, False)
     assert judge(statistics, setup).lines[2].startswith(advice)
+    on_cluster = judge(statistics, replace(setup, on_cluster=True)).lines[2]
+    assert ("ask for more than the 2 of RayWorkers" in on_cluster) == advice.startswith("every processor")

@@ -102,6 +102,7 @@ def setup_of(loader: Loader[Any], recipe: Dataset, world: World) -> Setup:
         is_local=all(scheme_of(url).is_local for source in shards for url in source.urls[:1]),
         is_indexed=bool(shards) and all(source.is_indexed for source in shards),
         has_ranks=world.processes > 1,
+        on_cluster=loader.workers is not None,
     )
 
 

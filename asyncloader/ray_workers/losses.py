@@ -17,8 +17,8 @@ _LONGEST_TEXT = 600
 
 
 def judge(
-    error: Exception, name: str, number: int, place: Place | None
-) -> tuple[bool, Callable[[], Exception]]:
+    error: BaseException, name: str, number: int, place: Place | None
+) -> tuple[bool, Callable[[], BaseException]]:
     """Whether an error of a call is the actor's death, and what is to be raised.
 
     Args:

@@ -90,7 +90,7 @@ class RayWorker:
         self._place: Place | None = None
         self._last_bytes = 0
         self._calls: deque[Future[Answer]] = deque()
-        self._verdict: Callable[[], Exception] | None = None
+        self._verdict: Callable[[], BaseException] | None = None
         self._is_death = False
         self._is_late = False
         self._patience = threading.Timer(asked.start_timeout_s, self._lose_patience)
@@ -152,12 +152,11 @@ class RayWorker:
         raise_told(self._verdict())
 
     def _understand(self, call: Future[Answer]) -> Answer | None:
-        try:
-            answer = call.result()
-        except Exception as error:
+        error = call.exception()  # raised it would hold this frame, and with that the call: a cycle
+        if error is not None:
             self._take_blow(error)
             return None
-        kind, parts, _ = answer
+        kind, parts, _ = answer = call.result()
         if kind == Is.BATCH:
             return answer
         if kind == Is.END:
@@ -204,7 +203,7 @@ class RayWorker:
 
     # --- what ends it ---
 
-    def _take_blow(self, error: Exception) -> None:
+    def _take_blow(self, error: BaseException) -> None:
         """Ray has failed a call."""
         is_death, verdict = judge(error, self.name, self.number, self._place)
         if is_death and self._place is None and self._starts < _MOST_STARTS:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
+from time import perf_counter, time
 from typing import Any
 
 import cloudpickle
@@ -48,6 +49,8 @@ class WorkerSetting:
         prefetch: Collated that each worker makes ahead of the consumer.
         restarts: How many that have died may be replaced in a pass.
         in_order: Whether lanes take turns, whoever has done a batch.
+        clock_s: How far the time of day is ahead of ``time.perf_counter()`` where batches are received, if
+            the worker may be on another machine, which has another such number.
     """
 
     num_workers: int
@@ -56,6 +59,7 @@ class WorkerSetting:
     prefetch: int
     restarts: int
     in_order: bool
+    clock_s: float | None = None
 
 
 def stream_in_workers(
@@ -138,6 +142,7 @@ def _open_on_ray(
     stack: ExitStack,
 ) -> AnyPool:
     """Likewise of Ray's actors, wherever they are placed."""
+    setting = replace(setting, clock_s=time() - perf_counter())
     pickled, buffers, _ = _pickled(job, setting, len(jobs))
     pool = RayPool(
         jobs,
@@ -219,6 +224,8 @@ class _WorkerJob:
         job, setting = shared
         engine, stopwatch = Engine(), job.open_stopwatch()
         batches = _worker_batches(replace(job, turns=self.turns), self.worker, setting, engine, stopwatch)
+        if setting.clock_s is not None and job.is_traced:
+            batches = _by_clock(batches, time() - perf_counter() - setting.clock_s)
         if job.recipe.has_context:
             return _Interruptible(batches, stopwatch, engine.stop)
         return _Timed(batches, stopwatch)
@@ -242,6 +249,16 @@ def _worker_batches(
         setting.init_fn(worker)
     with engine, closing(read_lanes(job, engine, stopwatch)) as items:
         yield from items
+
+
+def _by_clock(batches: Collated, by_s: float) -> Collated:
+    """The same, with times as another machine has them; they are as near as the two times of day."""
+    with closing(batches):
+        for batch, note in batches:
+            spent = note.spent
+            if spent is not None and spent.traced is not None:
+                note = note._replace(spent=spent._replace(traced=spent.traced.shifted(by_s)))
+            yield batch, note
 
 
 @dataclass(frozen=True)

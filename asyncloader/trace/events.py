@@ -1,4 +1,4 @@
-"""What is recorded of a pass. Times are of ``time.perf_counter()``, which all processes share."""
+"""What is recorded of a pass. Times are of ``time.perf_counter()``, which processes of a machine share."""
 
 from __future__ import annotations
 
@@ -121,6 +121,22 @@ class Traced(NamedTuple):
     marks: Sequence[Mark] = ()
     padded: Sequence[Padded] = ()
     dropped: Dropped = Dropped()
+
+    def shifted(self, by_s: float) -> Traced:
+        """The same by another clock, which is so much ahead."""
+        return Traced(
+            self.until_s + by_s,
+            [each._replace(start_s=each.start_s + by_s, end_s=each.end_s + by_s) for each in self.slices],
+            [_shifted_flight(each, by_s) for each in self.flights],
+            [each._replace(at_s=each.at_s + by_s) for each in self.marks],
+            [each._replace(at_s=each.at_s + by_s) for each in self.padded],
+            self.dropped,
+        )
+
+
+def _shifted_flight(flight: Flight, by_s: float) -> Flight:
+    answered_s = None if flight.answered_s is None else flight.answered_s + by_s
+    return flight._replace(start_s=flight.start_s + by_s, answered_s=answered_s, end_s=flight.end_s + by_s)
 
 
 class Lasting(Protocol):

@@ -53,7 +53,7 @@ def open_cluster(count: int) -> Iterator[Nodes]:
         "object_store_memory": _STORE_BYTES,
         "include_dashboard": False,
         # A node that does not answer is taken for lost within some seconds, and not a quarter of a minute.
-        "_system_config": {"health_check_period_ms": 1000, "health_check_failure_threshold": 3},
+        "_system_config": {"health_check_period_ms": 1000, "health_check_failure_threshold": 5},
     }
     cluster = Cluster(initialize_head=True, head_node_args=head)
     try:

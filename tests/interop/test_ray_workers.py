@@ -266,7 +266,7 @@ def test_a_node_may_be_lost_at_any_moment(
 def check_lost_node(
     nodes: Nodes, folder: Path, local: list[Any], tmp_path: Path, after: int, pause_s: float = 0.0
 ) -> None:
-    ours = loader(stream(folder), **on_ray(3, num_cpus=0.5), audit=tmp_path)
+    ours = loader(stream(folder), **on_ray(3, num_cpus=0.5), audit=tmp_path, worker_restarts=10)
     batches: list[Any] = []
     for batch in ours:
         if len(batches) == after:
