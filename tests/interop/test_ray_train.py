@@ -18,7 +18,7 @@ pytest.importorskip("ray", reason="ray is in the dependency group 'interop'")
 
 pytestmark = [
     pytest.mark.slow,  # Ray starts its processes, each of which imports torch, twice
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(500),
     # Of Ray's own: it forks where it starts its processes, and leaves their logs open.
     pytest.mark.filterwarnings(
         "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::FutureWarning"
@@ -76,7 +76,7 @@ def train(cluster: Any, programs: Programs, tmp_path: Path) -> Callable[..., str
         told = {"RAY_ADDRESS": cluster.address, "OMP_NUM_THREADS": "1"}
         run = programs.run(
             EXAMPLES / "ray_train.py", "--folder", tmp_path / name, *arguments,
-            more=told, strict=False, one_output=True, timeout=260,
+            more=told, strict=False, one_output=True, timeout=400,
         )  # fmt: skip
         assert run.returncode == 0, run.stdout
         return run.stdout
@@ -102,7 +102,7 @@ def test_when_a_node_is_lost_the_others_go_on_from_merged_states(
     assert_each_once(printed)
 
 
-@pytest.mark.timeout(560)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("arguments", [[], ["--map-style"]], ids=str)
 def test_as_many_workers_on_another_node_come_to_the_same_losses(
     arguments: list[Any], train: Callable[..., str]
