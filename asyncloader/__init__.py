@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .converting.convert import Converted, convert, pack
     from .dataset import Dataset
     from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
+    from .litdata import from_litdata
     from .loader import DataLoader
     from .manifest.building import build_index
     from .metrics import Metrics
@@ -74,6 +75,7 @@ __all__ = [
     "default_collate",
     "default_convert",
     "from_iterable",
+    "from_litdata",
     "from_urls",
     "get_topology",
     "get_worker_info",
@@ -123,6 +125,7 @@ _HOME = {
     "default_collate": "collate",
     "default_convert": "collate",
     "from_iterable": "recipes",
+    "from_litdata": "litdata",
     "from_urls": "recipes",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",

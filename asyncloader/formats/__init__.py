@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from ..types import Planning
@@ -26,6 +26,7 @@ from .csv_records import CsvDecoder
 from .decoder import Decoder, PassOver
 from .json_lines import JsonlDecoder
 from .lines import TextDecoder
+from .litdata import open_litdata_decoder, plan_litdata
 from .mds import open_mds_decoder, plan_mds
 from .tar import TarDecoder
 
@@ -61,6 +62,8 @@ class Format(NamedTuple):
         passes_over: Whether the decoder can go on behind a sample that does not decode.
         selects: Whether it has columns of which some can be chosen. A decoder of such a format is told them,
             and begins at ``start_sample`` by itself. What is compressed as a whole has a row of its own.
+        by_index: Whether shards are read by what an index beside them says of their samples: decoder and plan
+            are told that as ``schema``.
         by_arrow: Whether pyarrow decodes it: its rows can be filtered, and the interpreter's lock is let go.
     """
 
@@ -73,6 +76,7 @@ class Format(NamedTuple):
     passes_over: bool = False
     selects: bool = False
     by_arrow: bool = False
+    by_index: bool = False
 
 
 formats = MappingProxyType(
@@ -96,6 +100,9 @@ formats = MappingProxyType(
         "parquet": Format(None, (".parquet", ".pq"), plan=plan_parquet, selects=True, by_arrow=True),
         "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow, selects=True, by_arrow=True),
         "mds": Format(open_mds_decoder, (".mds",), plan=plan_mds, selects=True, passes_over=True),
+        "litdata": Format(
+            open_litdata_decoder, (), plan=plan_litdata, selects=True, passes_over=True, by_index=True
+        ),
     }
 )
 compression_suffixes = MappingProxyType({".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"})
@@ -192,6 +199,7 @@ def open_decoder(
     columns: bool = False,
     pass_over: PassOver | None = None,
     selection: Selection = EVERYTHING,
+    schema: Any = None,
 ) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
 
@@ -209,6 +217,7 @@ def open_decoder(
         pass_over: Called for samples that do not decode, where the format can go on behind them, which keep
             their indices; None to raise.
         selection: Which columns are wanted, where the format has some.
+        schema: What an index says that the shards hold, where the format is read by one.
 
     Returns:
         A decoder whose trails count from the start of the shard.
@@ -227,6 +236,8 @@ def open_decoder(
         raise ValueError(f"{name!r} is not read from front to back: open_plan gives its decoder")
     if pass_over is not None and row.passes_over:
         decoder = partial(decoder, pass_over=pass_over)
+    if row.by_index:
+        decoder = partial(decoder, schema=schema)
     if row.selects:
         return decoder(start_sample=start_sample + skip, selection=selection)
     if start_byte:
@@ -243,6 +254,7 @@ def open_plan(
     stop_sample: int | None = None,
     selection: Selection = EVERYTHING,
     footers: Footers | None = None,
+    schema: Any = None,
 ) -> Planning | None:
     """The plan of what to read of one shard; None if it is to be read from front to back.
 
@@ -253,6 +265,7 @@ def open_plan(
         stop_sample: Index behind the last one that is wanted; what is read may go beyond it. None for all.
         selection: Which columns and rows are wanted.
         footers: Keeps what the plan has read, for those who read the shard again.
+        schema: What an index says that the shards hold, where the format is read by one.
 
     Raises:
         ValueError: An unknown format.
@@ -261,6 +274,8 @@ def open_plan(
     plan = formats[name].plan
     if plan is None:
         return None
+    if formats[name].by_index:
+        plan = partial(plan, schema=schema)
     return plan(start_sample=start_sample, stop_sample=stop_sample, selection=selection, footers=footers)
 
 

@@ -134,9 +134,10 @@ class ShardCheck:
         return verifier
 
     def _check_size(self, size_bytes: int) -> None:
-        if self._expected is not None and size_bytes != self._expected.size_bytes:
+        expected = None if self._expected is None else self._expected.size_bytes
+        if expected is not None and size_bytes != expected:
             raise StoreError(
-                f"the manifest promises {self._expected.size_bytes} bytes of this shard, found {size_bytes}; "
+                f"the manifest promises {expected} bytes of this shard, found {size_bytes}; "
                 f"{_ADVICE}",
                 shard=self._shard,
             )

@@ -53,7 +53,8 @@ class Expected:
     """What one shard should be.
 
     Attributes:
-        size_bytes: Length as stored, compressed if it is.
+        size_bytes: Length as stored, compressed if it is; None if that is not known, which it is of all that a
+            manifest has.
         samples: How many samples it holds; None if that is not known.
         sha256: Of the stored bytes; None if not known.
         crc32c: Of the stored bytes, big-endian; None if not known.
@@ -61,7 +62,7 @@ class Expected:
             looked. See ``offsets``.
     """
 
-    size_bytes: int
+    size_bytes: int | None
     samples: int | None = None
     sha256: bytes | None = None
     crc32c: bytes | None = None

@@ -52,6 +52,7 @@ class Shards:
         selection: Which columns and rows are wanted, where the formats have columns.
         footers: Of shards that were read in an epoch before.
         cuts: Whether lanes may be cut inside of them, where an index is known.
+        schema: What an index says that they hold, where their format is read by one.
     """
 
     urls: Sequence[str]
@@ -61,6 +62,7 @@ class Shards:
     selection: Selection = EVERYTHING
     footers: FooterCache = field(default_factory=FooterCache, compare=False)
     cuts: bool = True
+    schema: Any = None
 
     def __repr__(self) -> str:
         shown = [" + ".join(f"{count} {name}" for name, count in Counter(self.formats).most_common())]
@@ -200,6 +202,8 @@ class Shards:
             described["contents_sha256"] = self.checks.digest()
         if self.is_indexed:
             described["dealt"] = "samples"
+        if self.schema is not None:
+            described.update(self.schema.describe())
         return {**described, **self.selection.describe()}
 
     @cached_property
@@ -247,6 +251,7 @@ class Shards:
             start_sample=cut.first,
             stop_sample=cut.stop,
             selection=self.selection,
+            schema=self.schema,
             footers=self.footers.of(url),
         )
         if plan is not None:
@@ -266,6 +271,7 @@ class Shards:
                 columns=columns,
                 pass_over=pass_over,
                 selection=self.selection,
+                schema=self.schema,
             )
         layout = chunks.layout
         options = {"pass_over": pass_over} if layout.passes_over else {}

@@ -52,10 +52,18 @@ class Kind:
         name: For messages.
         open_samples: Makes of what is between the table and the first sample, empty where there is nothing,
             what decodes the shard's samples. Raises FormatError.
+        bounds: Makes of the table's bounds those of samples, where these are others: as many bytes or fewer
+            of
+            what the table is of, from the first one on. None where they are the same.
     """
 
     name: str
     open_samples: Callable[[bytes], Samples]
+    bounds: Callable[[NDArray[np.integer[Any]]], NDArray[np.int64]] | None = None
+
+    def cut(self, table: Table) -> Table:
+        """The table of the samples, of that of the shard."""
+        return table if self.bounds is None else Table(self.bounds(table.bounds), table.header)
 
 
 class SamplesDecoder(PushDecoder):
@@ -168,7 +176,9 @@ class TableDecoder(PushDecoder):
         self._pass_over = pass_over
         self._head = bytearray()
         self._head_bytes = LEAST_BYTES  # how long it has to be
-        self._to_pass = 0  # bytes of the samples before
+        self._to_pass = 0  # bytes of the samples before,
+        self._wanted = 0  # of those from there on,
+        self._behind = 0  # and of what belongs to none
         self._inner: SamplesDecoder | None = None
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
@@ -178,8 +188,13 @@ class TableDecoder(PushDecoder):
                 return
         passed = min(self._to_pass, len(chunk))
         self._to_pass -= passed
-        if passed < len(chunk):
-            yield from self._inner.feed(chunk[passed:] if passed else chunk)
+        stop = min(passed + self._wanted, len(chunk))
+        self._wanted -= stop - passed
+        behind = min(self._behind, len(chunk) - stop)
+        self._behind -= behind
+        # What is more than the table is of goes to the decoder, which raises.
+        if passed < (end := len(chunk) - behind):
+            yield from self._inner.feed(chunk[passed:end] if end - passed < len(chunk) else chunk)
 
     def _decode_end(self) -> Iterator[Block]:
         if self._inner is None:
@@ -190,6 +205,8 @@ class TableDecoder(PushDecoder):
                 offset=len(self._head),
             )
         yield from self._inner.finish()
+        if self._behind:
+            raise FormatError(f"{self._kind.name}: truncated: {self._behind} bytes are missing at the end")
 
     def _read_head(self, chunk: bytes | memoryview) -> bytes | memoryview:
         """Take what belongs to the table and the header; the rest of the chunk."""
@@ -201,9 +218,11 @@ class TableDecoder(PushDecoder):
             if len(self._head) < self._head_bytes:
                 return b""
             self._head_bytes = begin = samples_begin(self._kind.name, bytes(self._head[:LEAST_BYTES]))
-        table = parse_table(self._kind.name, bytes(self._head))
+        whole = parse_table(self._kind.name, bytes(self._head))
+        table = self._kind.cut(whole)
         self._head.clear()
-        self._to_pass = int(table.bounds[min(self._start, table.samples)]) - begin
+        first, end = int(table.bounds[min(self._start, table.samples)]), int(table.bounds[-1])
+        self._to_pass, self._wanted, self._behind = first - begin, end - first, int(whole.bounds[-1]) - end
         self._inner = open_samples(self._kind, table, self._start, table.samples, self._pass_over)
         return chunk[at:]
 

@@ -11,11 +11,11 @@ from ..columnar.footers import Footers
 from .decoder import Kind, open_samples
 from .table import LEAST_BYTES, Table, check_end, parse_table, samples_begin
 
-__all__ = ["plan_samples"]
+__all__ = ["HEAD_BYTES", "plan_samples", "plan_table"]
 
-# The table of 4,000 samples. Of 4 KiB each they are 16 MiB; where there are more, the rest takes another
+#: The table of 4,000 samples. Of 4 KiB each they are 16 MiB; where there are more, the rest takes another
 # request.
-_HEAD_BYTES = 16 << 10
+HEAD_BYTES = 16 << 10
 
 
 def plan_samples(
@@ -35,9 +35,15 @@ def plan_samples(
 
 
 def _plan(kind: Kind, start: int, stop: int | None, footers: Footers | None) -> Planning:
-    answer = yield Span(0, _HEAD_BYTES)
+    answer = yield Span(0, HEAD_BYTES)
+    return (yield from plan_table(kind, answer, start, stop, footers))
+
+
+def plan_table(kind: Kind, answer: Answer, start: int, stop: int | None, footers: Footers | None) -> Planning:
+    """The rest of a plan, where the first ``HEAD_BYTES`` of the shard are known; see ``plan_samples``."""
     table = yield from _read_table(kind, answer, footers)
     check_end(kind.name, table, answer.length)
+    table = kind.cut(table)
     end = table.samples if stop is None else max(min(stop, table.samples), start)
     decoder = partial(open_samples, kind, table, start, end)
     if start >= end:

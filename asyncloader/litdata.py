@@ -1,0 +1,115 @@
+"""Recipes that begin with LitData's chunks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from .cache.setting import cache_setting
+from .dataset import Dataset
+from .errors import FormatError
+from .formats.columnar.selection import make_selection
+from .formats.litdata import Index, decoder_of, parse_index
+from .manifest.entries import Expected
+from .manifest.expectations import Expectations
+from .quantity import as_count
+from .shard_index import fetch_index, folder_of, names_below
+from .sources.shards import Shards
+from .stores.access import Access, Renew
+from .stores.objects.options import check_buckets
+from .stores.policy import NetworkPolicy
+from .stores.urls import redact
+from .texts import RunLengths
+
+__all__ = ["from_litdata"]
+
+
+def from_litdata(
+    root: str | os.PathLike[str],
+    *,
+    block_size: int | None = None,
+    columns: Iterable[str] | None = None,
+    decode: bool = True,
+    concurrency: int = 1,
+    storage_options: Mapping[str, Any] | None = None,
+    network: NetworkPolicy | None = None,
+    renew: Renew | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: int | str | None = None,
+) -> Dataset:
+    """A recipe that streams the samples of chunks that LitData's ``optimize`` has written.
+
+    Its ``index.json`` is read now, once; it tells the chunks, how many samples each has, and what they are,
+    so
+    that ``len(loader)`` is exact and lanes are of equal length. A sample is a dict: theirs, where it was one;
+    of a
+    list or tuple with the keys ``"0"``, ``"1"`` and so on; of any other value with the key ``"value"``; a
+    block of
+    tokens with the key ``"tokens"``. Arrays and tensors are NumPy arrays, read-only, of the shapes and dtypes
+    that were written; the loader makes tensors of them.
+
+    Args:
+        root: URL or path of the folder with ``index.json``, of any scheme that ``from_urls`` knows.
+        block_size: How many tokens make a sample, of chunks written for ``TokensLoader``, and only of those:
+            ``tokens`` is then an array ``(block_size,)``. What is left at the end of a chunk is left out, as
+            by
+            LitData.
+        columns: Names of the fields that samples are to have, in this order; the values of others are not
+            looked
+            at. None, the default, takes all.
+        decode: Make arrays of images: ``jpeg`` and ``image`` become ``(3, H, W) uint8`` in RGB, turned as
+            their
+            Exif says, ``jpeg_array`` a list of such, TIFF what ``tifffile`` makes of it. False leaves the
+            bytes
+            of their files, to be decoded by a ``.map`` of yours.
+        concurrency: How many samples at a time have images decoded, in each lane, on threads. 1, as in
+            ``.map``.
+        storage_options: As of ``from_urls``.
+        network: As of ``from_urls``.
+        renew: As of ``from_urls``.
+        cache_dir: As of ``from_urls``.
+        cache_limit: As of ``from_urls``.
+
+    Raises:
+        TypeError: An argument is of a wrong type.
+        ValueError: ``block_size`` is missing where chunks hold tokens, or given where they do not; a column
+            that
+            samples do not have, an unknown scheme or storage option, no chunk, or a folder that cannot hold a
+            cache.
+        ImportError: While iterating: a package that decodes is not installed.
+        StoreError: There is no ``index.json``, or it cannot be had.
+        FormatError: The index is not sound; or the chunks are encrypted, hold pickles or values of
+            serializers that
+            are not known, or are made for another item loader. The message says what to do.
+    """
+    if network is not None and not isinstance(network, NetworkPolicy):
+        raise TypeError(f"network should be a NetworkPolicy, but got {type(network).__name__}")
+    if renew is not None and not callable(renew):
+        raise TypeError(f"renew should be a function of a URL, but got {type(renew).__name__}")
+    folder = folder_of(root)
+    options = dict(storage_options or {})
+    access = Access(options, network or NetworkPolicy(), renew, cache_setting(cache_dir, cache_limit))
+    selection = make_selection(columns, None)
+    if block_size is not None:
+        block_size = as_count("block_size", block_size)
+    content = fetch_index(folder, options, access.network)
+    try:
+        index = parse_index(content, block_size)
+    except FormatError as error:
+        error.shard = redact(folder)
+        raise
+    if not index.chunks:
+        raise ValueError(f"the index of {redact(folder)} names no chunk")
+    urls = names_below(folder, (chunk.name for chunk in index.chunks))
+    check_buckets(urls.examples, options)
+    index.schema.check_columns(selection.columns)
+    formats = RunLengths([("litdata", len(urls))])
+    recipe = Dataset(Shards(urls, formats, access, _checks(index), selection, schema=index.schema))
+    media = decoder_of(index.schema.tree, index.schema.leaves, selection.columns) if decode else None
+    return recipe if media is None else recipe.map(media, concurrency=concurrency)
+
+
+def _checks(index: Index) -> Expectations:
+    """What is expected of the chunks. They have no offsets of their own: a plan finds any sample."""
+    return Expectations.of(Expected(chunk.size_bytes, chunk.samples, offsets=()) for chunk in index.chunks)
