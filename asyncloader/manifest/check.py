@@ -137,7 +137,6 @@ class ShardCheck:
         expected = None if self._expected is None else self._expected.size_bytes
         if expected is not None and size_bytes != expected:
             raise StoreError(
-                f"the manifest promises {expected} bytes of this shard, found {size_bytes}; "
-                f"{_ADVICE}",
+                f"the manifest promises {expected} bytes of this shard, found {size_bytes}; {_ADVICE}",
                 shard=self._shard,
             )

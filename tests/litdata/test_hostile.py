@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncloader.errors import FormatError
@@ -59,7 +59,7 @@ def test_a_chunk_that_is_whole_is_read(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_truncated_chunk_raises_wherever_it_ends(kind: str) -> None:
     content, known = KINDS[kind]
-    for length in range(len(content)):
+    for length in range(0, len(content), 1 if len(content) < 500 else 7):
         with pytest.raises(FormatError):
             read(content[:length], known)
 
@@ -69,8 +69,8 @@ def test_a_flipped_bit_raises_or_changes_no_more_than_values(kind: str) -> None:
     """Values themselves have no checksum. None of it may end in another error, a crash or a lost sample."""
     content, known = KINDS[kind]
     count = len(read(content, known))
-    for at in range(len(content)):
-        for bit in (0, 7):
+    for at in range(0, len(content), 1 if len(content) < 500 else 5):
+        for bit in (at % 8,):
             flipped = bytearray(content)
             flipped[at] ^= 1 << bit
             try:
@@ -84,6 +84,7 @@ def test_a_flipped_bit_raises_or_changes_no_more_than_values(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("start", "stop"), [(0, None), (3, 7)])
+@settings(max_examples=20)
 @given(content=st.binary(max_size=200))
 def test_bytes_of_any_kind_raise_nothing_but_a_format_error(
     kind: str, start: int, stop: int | None, content: bytes

@@ -69,7 +69,20 @@ def array(number: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, An
 
 NUMPY = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 "
 ["bool"]
-TORCH = ["float32", "float64", "complex64", "complex128", "float16", "uint8", "int8", "int16", "int32", "int64", "bool", "uint16"]
+TORCH = [
+    "float32",
+    "float64",
+    "complex64",
+    "complex128",
+    "float16",
+    "uint8",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "bool",
+    "uint16",
+]
 
 
 def tensor(number: int, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
@@ -138,7 +151,10 @@ SETS: dict[str, tuple[Callable[[int], Any], dict[str, Any]]] = {
     "jpeg_array": (lambda i: [JpegArray([Jpeg(bytes=jpeg_of(i + j)) for j in range(1 + i % 3)]), i], {}),
     "tifffile": (lambda i: (tiff_of(i), i), {}),
     "pil": (
-        lambda i: {mode: picture(i, mode) for mode in ["1", "L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB", "I", "F", "I;16"]},
+        lambda i: {
+            mode: picture(i, mode)
+            for mode in ["1", "L", "LA", "RGB", "RGBA", "CMYK", "YCbCr", "HSV", "LAB", "I", "F", "I;16"]
+        },
         {},
     ),
     "whole": (

@@ -18,7 +18,7 @@ from .footer import TAIL_BYTES, find_footer, plan_inside
 from .framed import MAGIC, plan_frames
 from .index import Schema
 from .samples import CompressedSamples, LitDataSamples
-from .tokens import Tokens, tokens_dtype
+from .tokens import Tokens, TokensDecoder, plan_tokens, tokens_dtype
 
 __all__ = ["open_litdata_decoder", "plan_litdata"]
 
@@ -54,6 +54,9 @@ def open_litdata_decoder(
     *, start_sample: int = 0, selection: Selection = EVERYTHING, schema: Schema, **options: Any
 ) -> Decoder:
     """A decoder of a chunk from front to back, compressed as a whole or not."""
+    tokens = _tokens(schema)
+    if tokens is not None:  # of which each decodes
+        return SniffingDecoder(partial(TokensDecoder, tokens, start_sample=start_sample))
     kind = _kind(schema, selection)
     return SniffingDecoder(partial(TableDecoder, kind, start_sample=start_sample, **options))
 
@@ -76,16 +79,21 @@ def _plan(
             count = int.from_bytes(head.content[:4], "little")
             plan = plan_arrow(start_sample=start, stop_sample=stop, selection=selection, footers=footers)
             return (yield from plan_inside(plan, rows, head, count, start))
+    tokens = _tokens(schema)
+    if tokens is not None:
+        return (yield from plan_tokens(tokens, head, start, stop, footers))
     return (yield from plan_table(_kind(schema, selection), head, start, stop, footers))
 
 
+def _tokens(schema: Schema) -> Tokens | None:
+    """How chunks of tokens are cut; None of others."""
+    if schema.block_size is None:
+        return None
+    return Tokens(tokens_dtype(schema.leaves[0]), schema.block_size)
+
+
 def _kind(schema: Schema, selection: Selection) -> Kind:
-    """How chunks with a table are read."""
-    block_size = schema.block_size
-    if block_size is None:
-        return Kind("litdata", lambda header: _samples(schema, selection))
-    tokens = Tokens(tokens_dtype(schema.leaves[0]), block_size)
-    return Kind("litdata", lambda header: tokens, tokens.bounds)
+    return Kind("litdata", lambda header: _samples(schema, selection))
 
 
 def _samples(schema: Schema, selection: Selection) -> Samples:

@@ -52,18 +52,10 @@ class Kind:
         name: For messages.
         open_samples: Makes of what is between the table and the first sample, empty where there is nothing,
             what decodes the shard's samples. Raises FormatError.
-        bounds: Makes of the table's bounds those of samples, where these are others: as many bytes or fewer
-            of
-            what the table is of, from the first one on. None where they are the same.
     """
 
     name: str
     open_samples: Callable[[bytes], Samples]
-    bounds: Callable[[NDArray[np.integer[Any]]], NDArray[np.int64]] | None = None
-
-    def cut(self, table: Table) -> Table:
-        """The table of the samples, of that of the shard."""
-        return table if self.bounds is None else Table(self.bounds(table.bounds), table.header)
 
 
 class SamplesDecoder(PushDecoder):
@@ -176,9 +168,7 @@ class TableDecoder(PushDecoder):
         self._pass_over = pass_over
         self._head = bytearray()
         self._head_bytes = LEAST_BYTES  # how long it has to be
-        self._to_pass = 0  # bytes of the samples before,
-        self._wanted = 0  # of those from there on,
-        self._behind = 0  # and of what belongs to none
+        self._to_pass = 0  # bytes of the samples before
         self._inner: SamplesDecoder | None = None
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
@@ -188,13 +178,8 @@ class TableDecoder(PushDecoder):
                 return
         passed = min(self._to_pass, len(chunk))
         self._to_pass -= passed
-        stop = min(passed + self._wanted, len(chunk))
-        self._wanted -= stop - passed
-        behind = min(self._behind, len(chunk) - stop)
-        self._behind -= behind
-        # What is more than the table is of goes to the decoder, which raises.
-        if passed < (end := len(chunk) - behind):
-            yield from self._inner.feed(chunk[passed:end] if end - passed < len(chunk) else chunk)
+        if passed < len(chunk):
+            yield from self._inner.feed(chunk[passed:] if passed else chunk)
 
     def _decode_end(self) -> Iterator[Block]:
         if self._inner is None:
@@ -205,8 +190,6 @@ class TableDecoder(PushDecoder):
                 offset=len(self._head),
             )
         yield from self._inner.finish()
-        if self._behind:
-            raise FormatError(f"{self._kind.name}: truncated: {self._behind} bytes are missing at the end")
 
     def _read_head(self, chunk: bytes | memoryview) -> bytes | memoryview:
         """Take what belongs to the table and the header; the rest of the chunk."""
@@ -218,11 +201,9 @@ class TableDecoder(PushDecoder):
             if len(self._head) < self._head_bytes:
                 return b""
             self._head_bytes = begin = samples_begin(self._kind.name, bytes(self._head[:LEAST_BYTES]))
-        whole = parse_table(self._kind.name, bytes(self._head))
-        table = self._kind.cut(whole)
+        table = parse_table(self._kind.name, bytes(self._head))
         self._head.clear()
-        first, end = int(table.bounds[min(self._start, table.samples)]), int(table.bounds[-1])
-        self._to_pass, self._wanted, self._behind = first - begin, end - first, int(whole.bounds[-1]) - end
+        self._to_pass = int(table.bounds[min(self._start, table.samples)]) - begin
         self._inner = open_samples(self._kind, table, self._start, table.samples, self._pass_over)
         return chunk[at:]
 

@@ -11,7 +11,7 @@ from ..columnar.footers import Footers
 from .decoder import Kind, open_samples
 from .table import LEAST_BYTES, Table, check_end, parse_table, samples_begin
 
-__all__ = ["HEAD_BYTES", "plan_samples", "plan_table"]
+__all__ = ["HEAD_BYTES", "plan_samples", "plan_table", "read_table"]
 
 #: The table of 4,000 samples. Of 4 KiB each they are 16 MiB; where there are more, the rest takes another
 # request.
@@ -41,9 +41,8 @@ def _plan(kind: Kind, start: int, stop: int | None, footers: Footers | None) -> 
 
 def plan_table(kind: Kind, answer: Answer, start: int, stop: int | None, footers: Footers | None) -> Planning:
     """The rest of a plan, where the first ``HEAD_BYTES`` of the shard are known; see ``plan_samples``."""
-    table = yield from _read_table(kind, answer, footers)
+    table = yield from read_table(kind.name, answer, footers)
     check_end(kind.name, table, answer.length)
-    table = kind.cut(table)
     end = table.samples if stop is None else max(min(stop, table.samples), start)
     decoder = partial(open_samples, kind, table, start, end)
     if start >= end:
@@ -53,20 +52,20 @@ def plan_table(kind: Kind, answer: Answer, start: int, stop: int | None, footers
     return Layout(spans, decoder, table.samples, passes_over=True)
 
 
-def _read_table(kind: Kind, answer: Answer, footers: Footers | None) -> Generator[Span, Answer, Table]:
+def read_table(name: str, answer: Answer, footers: Footers | None) -> Generator[Span, Answer, Table]:
     """The table of the shard whose beginning ``answer`` has, read to its end where that is not all."""
     content, length, version = answer
-    begin = samples_begin(kind.name, content[:LEAST_BYTES])
+    begin = samples_begin(name, content[:LEAST_BYTES])
     if begin <= len(content):
-        return parse_table(kind.name, content[:begin])
+        return parse_table(name, content[:begin])
     if footers is not None and version is not None and (kept := footers.find(version, length)) is not None:
-        return parse_table(kind.name, kept)
+        return parse_table(name, kept)
     if begin > length:
         raise FormatError(
-            f"{kind.name}: truncated: the first sample should begin at byte {begin}, the shard has {length}",
+            f"{name}: truncated: the first sample should begin at byte {begin}, the shard has {length}",
             offset=length,
         )
     content += (yield Span(len(content), begin)).content
     if footers is not None and version is not None:
         footers.keep(version, length, content)
-    return parse_table(kind.name, content)
+    return parse_table(name, content)
