@@ -115,5 +115,5 @@ def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError("images of MDS are read with Pillow: pip install pillow") from error
+        raise ImportError("images of MDS are read with Pillow: pip install asyncloader[images]") from error
     return Image
