@@ -46,8 +46,8 @@ def from_litdata(
     of a
     list or tuple with the keys ``"0"``, ``"1"`` and so on; of any other value with the key ``"value"``; a
     block of
-    tokens with the key ``"tokens"``. Arrays and tensors are NumPy arrays, read-only, of the shapes and dtypes
-    that were written; the loader makes tensors of them.
+    tokens with the key ``"tokens"``. Arrays and tensors are NumPy arrays of the shapes and dtypes that were
+    written, of which the loader makes tensors; Pillow's images are such.
 
     Args:
         root: URL or path of the folder with ``index.json``, of any scheme that ``from_urls`` knows.

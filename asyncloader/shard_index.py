@@ -1,4 +1,4 @@
-"""Folders of shards with an ``index.json`` that another library wrote: fetched, and the names in it made URLs."""
+"""Folders of shards with the ``index.json`` of another library: fetched, and the names in it made URLs."""
 
 from __future__ import annotations
 

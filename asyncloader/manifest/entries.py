@@ -53,8 +53,7 @@ class Expected:
     """What one shard should be.
 
     Attributes:
-        size_bytes: Length as stored, compressed if it is; None if that is not known, which it is of all that a
-            manifest has.
+        size_bytes: Length as stored, compressed if it is; None if not known, which it is by every manifest.
         samples: How many samples it holds; None if that is not known.
         sha256: Of the stored bytes; None if not known.
         crc32c: Of the stored bytes, big-endian; None if not known.

@@ -1,4 +1,4 @@
-"""Chunks that are truncated, flipped, wrong or made to do harm: an error with byte and sample, or nothing wrong."""
+"""Chunks that are truncated, flipped, wrong or made to do harm: an error with byte and sample."""
 
 from __future__ import annotations
 

@@ -67,8 +67,6 @@ def array(number: int, dtype: str, shape: tuple[int, ...]) -> np.ndarray[Any, An
     return values.astype(dtype)
 
 
-NUMPY = "int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 "
-["bool"]
 TORCH = [
     "float32",
     "float64",
@@ -80,9 +78,9 @@ TORCH = [
     "int16",
     "int32",
     "int64",
-    "bool",
-    "uint16",
 ]
+TORCH += ["bool", "uint16"]
+NUMPY = [*TORCH, "uint32", "uint64"]
 
 
 def tensor(number: int, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ...blocks import Column, Ragged, offsets_of, read_only
+from ...blocks import Column, Ragged, offsets_of
 from ...errors import FormatError
 from .run import Leaf, Values
 
@@ -61,8 +61,8 @@ def _flat(dtype: np.dtype[np.generic], values: Values) -> Column:
     if len(lengths) and (lengths == lengths[0]).all():
         flat = values.gather(int(lengths[0])).reshape(-1)
     else:
-        flat = np.frombuffer(b"".join(values.bytes()), np.uint8)
-    return read_only(Ragged.over(_typed(flat, dtype), offsets_of(lengths // dtype.itemsize)))
+        flat = np.frombuffer(bytearray().join(values.bytes()), np.uint8)
+    return Ragged.over(_typed(flat, dtype), offsets_of(lengths // dtype.itemsize))
 
 
 def _typed(flat: NDArray[np.uint8], dtype: np.dtype[np.generic]) -> NDArray[Any]:
@@ -91,13 +91,13 @@ def _with_headers(byte_order: str, dtypes: Dtypes, values: Values) -> Column:
         headers = values.gather(header_bytes)
         if (headers == headers[0]).all():
             flat = values.gather(lengths[0] - header_bytes, header_bytes).reshape(-1)
-            return read_only(_typed(flat, dtype).reshape(len(values), *shape))
+            return _typed(flat, dtype).reshape(len(values), *shape)
     arrays = []
     for start, length in zip(starts, lengths, strict=True):
         content = run[start : start + length]
         dtype, shape = _header(byte_order, dtypes, content)
         flat = np.frombuffer(content, np.uint8)[8 + 4 * len(shape) :].copy()
-        arrays.append(read_only(_typed(flat, dtype).reshape(shape)))
+        arrays.append(_typed(flat, dtype).reshape(shape))
     return arrays
 
 

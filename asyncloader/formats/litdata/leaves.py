@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from ...blocks import Column, read_only
+from ...blocks import Column
 from ...errors import FormatError
 from ..mds.images import raw as raw_image
 from .arrays import dtype_numbered, flat_array, header_array, numpy_dtypes, torch_dtypes
@@ -26,12 +26,13 @@ __all__ = ["leaf_of"]
 def _number(dtype: str, values: Values) -> Column:
     size = np.dtype(dtype).itemsize
     values.check(values.lengths == size, f"{size} bytes")
-    return read_only(values.gather(size).view(dtype)[:, 0])
+    numbers: Column = values.gather(size).view(dtype)[:, 0]
+    return numbers
 
 
 def _flags(values: Values) -> Column:
     values.check(values.lengths == 1, "1 byte")
-    return read_only(values.gather(1)[:, 0] != 0)
+    return values.gather(1)[:, 0] != 0
 
 
 def _texts(values: Values) -> Column:

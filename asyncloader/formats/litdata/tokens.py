@@ -146,7 +146,6 @@ class BlocksDecoder(PushDecoder):
         flat = np.frombuffer(content, np.uint8).copy()
         values = flat != 0 if tokens.dtype == np.bool_ else flat.view(tokens.dtype)
         blocks = values.reshape(-1, tokens.block_size)
-        blocks.flags.writeable = False
         most = max(min(MAX_BLOCK_SAMPLES, MAX_BLOCK_BYTES // tokens.block_bytes), 1)
         for begin in range(0, len(blocks), most):
             part = blocks[begin : begin + most]
