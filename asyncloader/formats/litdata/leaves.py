@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...blocks import Column
 from ...errors import FormatError
@@ -26,13 +28,14 @@ __all__ = ["leaf_of"]
 def _number(dtype: str, values: Values) -> Column:
     size = np.dtype(dtype).itemsize
     values.check(values.lengths == size, f"{size} bytes")
-    numbers: Column = values.gather(size).view(dtype)[:, 0]
+    numbers: NDArray[Any] = values.gather(size).view(np.dtype(dtype))[:, 0]
     return numbers
 
 
 def _flags(values: Values) -> Column:
     values.check(values.lengths == 1, "1 byte")
-    return values.gather(1)[:, 0] != 0
+    flags: NDArray[np.bool_] = values.gather(1)[:, 0] != 0
+    return flags
 
 
 def _texts(values: Values) -> Column:
