@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from .converting.convert import Converted, convert, pack
     from .dataset import Dataset
     from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
-    from .litdata import from_litdata
+    from .foreign.litdata import from_litdata
+    from .foreign.mds import from_mds
     from .loader import DataLoader
     from .manifest.building import build_index
     from .metrics import Metrics
@@ -76,6 +77,7 @@ __all__ = [
     "default_convert",
     "from_iterable",
     "from_litdata",
+    "from_mds",
     "from_urls",
     "get_topology",
     "get_worker_info",
@@ -125,7 +127,8 @@ _HOME = {
     "default_collate": "collate",
     "default_convert": "collate",
     "from_iterable": "recipes",
-    "from_litdata": "litdata",
+    "from_litdata": "foreign.litdata",
+    "from_mds": "foreign.mds",
     "from_urls": "recipes",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",

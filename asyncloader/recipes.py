@@ -16,8 +16,9 @@ from .sources.shards import Shards
 from .stores.access import Access, Renew
 from .stores.objects.options import check_buckets
 from .stores.policy import NetworkPolicy
+from .stores.schemes import Scheme
 
-__all__ = ["AsyncIterableDataset", "from_iterable", "from_urls"]
+__all__ = ["AsyncIterableDataset", "check_renewed", "from_iterable", "from_urls", "make_access"]
 
 
 class AsyncIterableDataset:
@@ -65,8 +66,8 @@ def from_urls(
         cache_dir: Keep shards of servers in this folder, whole, for later epochs and runs and for all
             processes of the machine. None, the default, keeps nothing: not every disk has room.
         cache_limit: Most bytes kept there, as an int or as ``"200GB"`` or ``"1 TiB"``; 64 GiB by default.
-        columns: Of Parquet, Arrow and MDS: names of the columns that become fields, in this order. Of Parquet no
-            others are requested. None, the default, takes all.
+        columns: Of Parquet, Arrow and MDS: names of the columns that become fields, in this order. Of Parquet
+            no others are requested. None, the default, takes all.
         filters: Of Parquet and Arrow: keep the rows that meet an expression of ``pyarrow.compute``, such as
             ``pc.field("n") > 3``, or a list of tuples ``("n", ">", 3)`` that must all hold, or of such lists,
             of which one must hold. Of Parquet, row groups that have no such row by their statistics are not
@@ -82,22 +83,42 @@ def from_urls(
             prefix lacks shards that its manifest lists. Names, lists and braces are taken for a selection.
         FormatError: The manifest is not sound.
     """
+    selection = make_selection(columns, filters)
+    access = make_access(storage_options, network, renew, cache_dir, cache_limit)
+    catalog = make_catalog(urls, format, manifest, access.options, access.network)
+    check_buckets(catalog.urls.examples, access.options)
+    check_renewed(access, catalog.schemes)
+    check_selection(selection, catalog.formats)
+    return Dataset(Shards(catalog.urls, catalog.formats, access, catalog.checks, selection))
+
+
+def make_access(
+    storage_options: Mapping[str, Any] | None,
+    network: NetworkPolicy | None,
+    renew: Renew | None,
+    cache_dir: str | os.PathLike[str] | None,
+    cache_limit: int | str | None,
+) -> Access:
+    """How shards are reached; the arguments are those of ``from_urls``, which raises the same."""
     if network is not None and not isinstance(network, NetworkPolicy):
         raise TypeError(f"network should be a NetworkPolicy, but got {type(network).__name__}")
     if renew is not None and not callable(renew):
         raise TypeError(f"renew should be a function of a URL, but got {type(renew).__name__}")
-    selection = make_selection(columns, filters)
     cache = cache_setting(cache_dir, cache_limit)
-    access = Access(dict(storage_options or {}), network or NetworkPolicy(), renew, cache)
-    catalog = make_catalog(urls, format, manifest, access.options, access.network)
-    check_buckets(catalog.urls.examples, access.options)
-    if renew is not None and not any(scheme.is_renewed for scheme in catalog.schemes):
+    return Access(dict(storage_options or {}), network or NetworkPolicy(), renew, cache)
+
+
+def check_renewed(access: Access, schemes: Iterable[Scheme]) -> None:
+    """Refuse ``renew`` where no shard is behind a URL that expires.
+
+    Raises:
+        ValueError: It is given, and none is.
+    """
+    if access.renew is not None and not any(scheme.is_renewed for scheme in schemes):
         raise ValueError(
             "renew is for presigned http(s):// URLs, which expire, but none of the shards has one; keys of "
             "an object store that expire are given by storage_options={'credential_provider': function}"
         )
-    check_selection(selection, catalog.formats)
-    return Dataset(Shards(catalog.urls, catalog.formats, access, catalog.checks, selection))
 
 
 def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:

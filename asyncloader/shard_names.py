@@ -143,10 +143,22 @@ class _Formats:
         return known
 
 
+# What may stand behind a suffix that tells the format: a compression.
+_SECOND = {
+    *compression_suffixes,
+    *(
+        f".{end}"
+        for row in formats.values()
+        for _, dot, end in (suffix[1:].partition(".") for suffix in row.suffixes)
+        if dot
+    ),
+}
+
+
 def _suffixes(path: str) -> str:
     """What stands behind the last dot of a path, and the compression behind that, with the dots."""
     last = path.rfind(".")
-    if path[last:].lower() in compression_suffixes:
+    if path[last:].lower() in _SECOND:
         last = path.rfind(".", 0, last)
     return path[last:]
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.digest import ALGORITHMS, Verifier, open_digest
+from asyncloader.digest import ALGORITHMS, Verifier, extra_of, open_digest
 from asyncloader.errors import StoreError
 from asyncloader.types import Buffer
 
@@ -21,7 +21,15 @@ CHECK = b"123456789"  # what checksums are compared by
 ANSWERS = {
     "crc32": bytes.fromhex("cbf43926"),
     "crc32c": bytes.fromhex("e3069283"),
-    **{name: hashlib.new(name, CHECK).digest() for name in ("md5", "sha1", "sha256", "sha512")},
+    **{
+        name: hashlib.new(name, CHECK).digest()
+        for name in ALGORITHMS
+        if name in hashlib.algorithms_guaranteed
+    },
+    "xxh32": bytes.fromhex("937bad67"),
+    "xxh64": bytes.fromhex("8cb841db40e6ae83"),
+    "xxh3_64": bytes.fromhex("72dcb18b67a17dff"),
+    **dict.fromkeys(("xxh128", "xxh3_128"), bytes.fromhex("33119477ede5dcd5e9716427681d5860")),
 }
 
 
@@ -58,7 +66,9 @@ def test_nothing_is_verified_where_nothing_can_be(promised: Mapping[str, bytes])
 def test_without_its_package_crc32c_leaves_its_place_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "google_crc32c", None)
     assert open_digest("crc32c") is None
-    assert Verifier(ANSWERS).algorithm == "crc32"
+    assert Verifier({name: ANSWERS[name] for name in ("crc32c", "crc32")}).algorithm == "crc32"
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    assert open_digest("xxh64") is None and extra_of(["md5", "xxh64"]) == "mds"
 
 
 def test_crc32c_in_python_is_too_slow_to_be_chosen(monkeypatch: pytest.MonkeyPatch) -> None:

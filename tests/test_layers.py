@@ -35,7 +35,7 @@ ROOMS = [
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "collate", "seeding"},  # bytes; samples; batches
     {"shard_names"},  # what names tell of formats, and what to write where they tell none
-    {"shard_search", "shard_index"},  # names checked, expanded and looked up
+    {"shard_search"},  # names checked, expanded and looked up
     {"manifest", "shard_listing"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
     {"simulate"},  # a pass as it would go, without a byte moved
@@ -45,7 +45,8 @@ ROOMS = [
     {"sources"},  # where a lane's samples come from
     {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows
     {"converting"},  # shards made of others, or of files
-    {"recipes", "litdata", "mixtures"},  # how recipes begin, and how several become one
+    {"recipes", "mixtures"},  # how recipes begin, and how several become one
+    {"foreign"},  # recipes of what other libraries have written
     {"stream"},  # one run of a recipe: lanes in turn, as batches
     {"run"},  # one pass: threads or processes, and their end
     {"kinds"},  # streams, and the datasets that torch's own loop reads, behind one protocol

@@ -27,7 +27,7 @@ from .decoder import Decoder, PassOver
 from .json_lines import JsonlDecoder
 from .lines import TextDecoder
 from .litdata import open_litdata_decoder, plan_litdata
-from .mds import open_mds_decoder, plan_mds
+from .mds.rows import COMPRESSIONS, open_mds_decoder, open_packed_mds, plan_mds
 from .tar import TarDecoder
 
 __all__ = [
@@ -99,6 +99,13 @@ formats = MappingProxyType(
         "csv": Format(CsvDecoder, (".csv",)),
         "parquet": Format(None, (".parquet", ".pq"), plan=plan_parquet, selects=True, by_arrow=True),
         "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow, selects=True, by_arrow=True),
+        # Before "mds", which their names have too.
+        **{
+            f"mds.{family}": Format(
+                partial(open_packed_mds, family), (f".mds.{family}",), selects=True, passes_over=True
+            )
+            for family in COMPRESSIONS
+        },
         "mds": Format(open_mds_decoder, (".mds",), plan=plan_mds, selects=True, passes_over=True),
         "litdata": Format(
             open_litdata_decoder, (), plan=plan_litdata, selects=True, passes_over=True, by_index=True
@@ -181,13 +188,22 @@ def known_suffixes() -> str:
 
 
 def check_format(name: str) -> None:
-    """Refuse what is no format's name.
+    """Refuse what is no name of a format whose shards tell by themselves what they hold.
 
     Raises:
-        ValueError: Not a name in ``formats``.
+        ValueError: Not a name in ``formats``, or of one that takes an index.
     """
+    known = [each for each, row in formats.items() if not row.by_index]
+    if name in formats and name not in known:
+        raise ValueError(f"{name} is read by an index.json: give its folder to al.from_{name}")
+    if name not in known:
+        raise ValueError(f"format must be one of {', '.join(map(repr, known))}, not {name!r}")
+
+
+def _row(name: str) -> Format:
     if name not in formats:
-        raise ValueError(f"format must be one of {', '.join(map(repr, formats))}, not {name!r}")
+        check_format(name)
+    return formats[name]
 
 
 def open_decoder(
@@ -225,12 +241,11 @@ def open_decoder(
     Raises:
         ValueError: An unknown format, one that is read by a plan, or a negative number.
     """
-    check_format(name)
+    row = _row(name)
     if min(start_sample, start_byte, skip) < 0:
         raise ValueError(
             f"start_sample={start_sample}, start_byte={start_byte}, skip={skip} must be 0 or more"
         )
-    row = formats[name]
     decoder = row.columns if columns and row.columns is not None else row.decoder
     if decoder is None:
         raise ValueError(f"{name!r} is not read from front to back: open_plan gives its decoder")
@@ -270,11 +285,11 @@ def open_plan(
     Raises:
         ValueError: An unknown format.
     """
-    check_format(name)
-    plan = formats[name].plan
+    row = _row(name)
+    plan = row.plan
     if plan is None:
         return None
-    if formats[name].by_index:
+    if row.by_index:
         plan = partial(plan, schema=schema)
     return plan(start_sample=start_sample, stop_sample=stop_sample, selection=selection, footers=footers)
 

@@ -1,4 +1,4 @@
-"""Decompression as a stream: gzip, zstd, xz and bzip2 in pieces of at most 1 MiB.
+"""Decompression as a stream: gzip, zstd, xz, bzip2 and brotli in pieces of at most 1 MiB.
 
 Laws:
 
@@ -23,6 +23,7 @@ from typing import Protocol
 from ..blocks import Block, OffsetTrail
 from ..errors import FormatError
 from ..types import Buffer
+from ._brotli import BrotliStream
 from ._push import PushDecoder
 from ._zstd import ZstdFrame
 from .decoder import Decoder
@@ -84,6 +85,8 @@ _CODECS: dict[str, _Codec] = {
     "zstd": (ZstdFrame, b"\x28" + bytes(range(0x50, 0x60)), 0),
     "xz": (_xz_member, b"\xfd", 4),
     "bzip2": (bz2.BZ2Decompressor, b"B", 0),
+    # Nothing tells it by its content: only who is told may open it.
+    "brotli": (BrotliStream, bytes(range(256)), 0),
 }
 _SIGNATURES = (
     ("gzip", b"\x1f\x8b\x08"),
@@ -115,7 +118,7 @@ class Decompressor:
     """Feed compressed bytes, get pieces of at most 1 MiB.
 
     Args:
-        name: "gzip", "zstd", "xz" or "bzip2".
+        name: "gzip", "zstd", "xz", "bzip2" or "brotli".
 
     Raises:
         ValueError: Another name.
@@ -233,7 +236,7 @@ class CompressedDecoder(PushDecoder):
 
     Args:
         inner: Decoder of what comes out.
-        name: "gzip", "zstd", "xz" or "bzip2".
+        name: "gzip", "zstd", "xz", "bzip2" or "brotli".
 
     Raises:
         ValueError: Another name.

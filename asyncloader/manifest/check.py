@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from .._flow.channel import EndOfChannel
 from ..blocks import Block
-from ..digest import Verifier
+from ..digest import Verifier, extra_of
 from ..errors import FormatError, StoreError
 from ..stores.reading.chunks import ShardChunks
 from ..types import Buffer, Position
 from .entries import Expected
 
-__all__ = ["ShardCheck"]
+__all__ = ["INDEX", "MANIFEST", "ShardCheck", "Teller"]
 
-_ADVICE = "restore the shard, or, if it was replaced on purpose, make its entry anew with asyncloader index"
+
+class Teller(NamedTuple):
+    """Who promises what a shard is.
+
+    Attributes:
+        name: For messages.
+        advice: What to do where a shard is something else.
+    """
+
+    name: str
+    advice: str
+
+
+MANIFEST = Teller(
+    "the manifest",
+    "restore the shard, or, if it was replaced on purpose, make its entry anew with asyncloader index",
+)
+#: Of a data set that another library has written.
+INDEX = Teller(
+    "index.json", "restore the shard, or, if it was replaced on purpose, write the index of the data set anew"
+)
 
 
 class ShardCheck:
@@ -29,6 +50,7 @@ class ShardCheck:
             bytes are read.
         stop: Index behind the last sample that is read, where that is not the shard's last one.
         counts: Whether all samples come, so that they are to be counted.
+        teller: Whose the entry is.
     """
 
     def __init__(
@@ -39,6 +61,7 @@ class ShardCheck:
         *,
         stop: int | None = None,
         counts: bool = True,
+        teller: Teller = MANIFEST,
     ) -> None:
         self._shard = shard
         self._expected = expected
@@ -46,6 +69,7 @@ class ShardCheck:
         self._start_byte: int = start.get("byte", 0)
         self._samples: int = start.get("sample", 0)
         self._counts = counts
+        self._who, self._advice = teller
 
     def watch(self, chunks: ShardChunks) -> Iterator[Buffer]:
         """Pass the shard's bytes on.
@@ -96,8 +120,8 @@ class ShardCheck:
             self._check_samples(self._samples)
         elif self._counts and self._samples != self._stop:
             raise FormatError(
-                f"the manifest promises samples up to {self._stop} here, found them up to {self._samples}; "
-                f"{_ADVICE}",
+                f"{self._who} promises samples up to {self._stop} here, found them up to {self._samples}; "
+                f"{self._advice}",
                 shard=self._shard,
             )
 
@@ -105,7 +129,7 @@ class ShardCheck:
         wanted = None if self._expected is None else self._expected.samples
         if wanted is not None and samples != wanted:
             raise FormatError(
-                f"the manifest promises {wanted} samples of this shard, found {samples}; {_ADVICE}",
+                f"{self._who} promises {wanted} samples of this shard, found {samples}; {self._advice}",
                 shard=self._shard,
             )
 
@@ -117,8 +141,8 @@ class ShardCheck:
         for algorithm in promised.keys() & chunks.digests.keys():
             if promised[algorithm] != chunks.digests[algorithm]:
                 raise StoreError(
-                    f"the manifest promises the {algorithm} {promised[algorithm].hex()} of this shard, the "
-                    f"store {chunks.digests[algorithm].hex()}; {_ADVICE}",
+                    f"{self._who} promises the {algorithm} {promised[algorithm].hex()} of this shard, the "
+                    f"store {chunks.digests[algorithm].hex()}; {self._advice}",
                     shard=self._shard,
                 )
         if self._start_byte or self._stop is not None or chunks.layout is not None:
@@ -128,8 +152,8 @@ class ShardCheck:
         verifier = Verifier(promised or chunks.digests)
         if promised and verifier.algorithm is None:
             raise ImportError(
-                f"the manifest promises only the {' and '.join(promised)} of {self._shard}, which needs a "
-                "package: pip install asyncloader[checksums]"
+                f"{self._who} promises only the {' and '.join(promised)} of {self._shard}, which needs a "
+                f"package: pip install asyncloader[{extra_of(promised)}]"
             )
         return verifier
 
@@ -137,6 +161,6 @@ class ShardCheck:
         expected = None if self._expected is None else self._expected.size_bytes
         if expected is not None and size_bytes != expected:
             raise StoreError(
-                f"the manifest promises {expected} bytes of this shard, found {size_bytes}; {_ADVICE}",
+                f"{self._who} promises {expected} bytes of this shard, found {size_bytes}; {self._advice}",
                 shard=self._shard,
             )

@@ -59,6 +59,8 @@ class Expected:
         crc32c: Of the stored bytes, big-endian; None if not known.
         offsets: Where a decoder may begin inside of it, none where its format cannot; None if nobody has
             looked. See ``offsets``.
+        hashed: Another digest of the stored bytes: its algorithm, of those in ``digest``, and itself.
+            Manifests have none; indexes of other libraries may.
     """
 
     size_bytes: int | None
@@ -66,6 +68,7 @@ class Expected:
     sha256: bytes | None = None
     crc32c: bytes | None = None
     offsets: Offsets | None = None
+    hashed: tuple[str, bytes] | None = None
 
     @property
     def is_indexed(self) -> bool:
@@ -75,7 +78,8 @@ class Expected:
     @property
     def digests(self) -> dict[str, bytes]:
         """The digests that are known, by algorithm."""
-        return {name: value for name in _DIGEST_BYTES if (value := getattr(self, name)) is not None}
+        known = {name: value for name in _DIGEST_BYTES if (value := getattr(self, name)) is not None}
+        return known if self.hashed is None else {self.hashed[0]: self.hashed[1], **known}
 
 
 @dataclass(frozen=True)
@@ -187,7 +191,8 @@ def entry_of(name: str, expected: Expected) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": name, "size_bytes": expected.size_bytes}
     if expected.samples is not None:
         entry["samples"] = expected.samples
-    entry |= {algorithm: digest.hex() for algorithm, digest in expected.digests.items()}
+    digests = expected.digests
+    entry |= {algorithm: digests[algorithm].hex() for algorithm in _DIGEST_BYTES if algorithm in digests}
     if expected.offsets is not None:
         entry["offsets"] = expected.offsets
     return entry

@@ -15,6 +15,7 @@ from typing import TypeAlias, overload
 import numpy as np
 import numpy.typing as npt
 
+from ..digest import ALGORITHMS
 from .entries import Expected
 
 __all__ = ["Expectations", "Known", "Rows"]
@@ -32,7 +33,7 @@ _RUN = 4096
 class Known:
     """What an entry tells, as bits, and that it does not tell a length; 0 for a shard that has none."""
 
-    ENTRY, SAMPLES, SHA256, CRC32C, OFFSETS, NO_SIZE = (1 << bit for bit in range(6))
+    ENTRY, SAMPLES, SHA256, CRC32C, OFFSETS, HASHED, NO_SIZE = (1 << bit for bit in range(7))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -47,6 +48,8 @@ class Expectations(Sequence[Expected | None]):
         samples: ``(shards,) int64``.
         sha256: ``(shards, 32) uint8``.
         crc32c: ``(shards, 4) uint8``.
+        hashed: The number of another algorithm among those of ``digest``, how long its digest is, the digest,
+            and zeros: ``(shards, n) uint8``, and n is 0 where no shard has one.
         offsets: Those of all shards, each a sample and a byte: ``(offsets, 2) int64``.
         begins: Where in ``offsets`` those of each shard begin, and where the last ones end:
             ``(shards + 1,) int64``.
@@ -57,6 +60,7 @@ class Expectations(Sequence[Expected | None]):
     samples: _Int64
     sha256: _Uint8
     crc32c: _Uint8
+    hashed: _Uint8
     offsets: _Int64
     begins: _Int64
 
@@ -71,6 +75,7 @@ class Expectations(Sequence[Expected | None]):
             samples=np.array([0 if one is None else one.samples or 0 for one in each], np.int64),
             sha256=_digests([None if one is None else one.sha256 for one in each], 32),
             crc32c=_digests([None if one is None else one.crc32c for one in each], 4),
+            hashed=_hashed([None if one is None else one.hashed for one in each]),
             offsets=np.array([*chain.from_iterable(offsets)], np.int64).reshape(-1, 2),
             begins=_begins(np.array([*map(len, offsets)], np.int64)),
         )
@@ -164,12 +169,10 @@ class Expectations(Sequence[Expected | None]):
             known, sizes = self.known[run], self.size_bytes[run].tolist()
             contents = self._hex(self.sha256[run])
             if not (known & Known.SHA256).all():
-                # One of the two: a manifest that gains the other one is of the same shards.
-                told = zip(known.tolist(), contents, self._hex(self.crc32c[run]), strict=True)
-                contents = [
-                    sha256 if bits & Known.SHA256 else crc32c if bits & Known.CRC32C else ""
-                    for bits, sha256, crc32c in told
-                ]
+                # One of them: a manifest that gains another one is of the same shards.
+                other = [row.tobytes().hex() for row in self.hashed[run]]
+                told = zip(known.tolist(), contents, self._hex(self.crc32c[run]), other, strict=True)
+                contents = [_first_of(bits, *digests) for bits, *digests in told]
             lines: Iterable[str] = map("%d %s\n".__mod__, zip(sizes, contents, strict=True))
             if not known.all():
                 lines = (line if bits else "\n" for bits, line in zip(known.tolist(), lines, strict=True))
@@ -191,10 +194,11 @@ class Expectations(Sequence[Expected | None]):
             self.sha256[shard].tobytes() if known & Known.SHA256 else None,
             self.crc32c[shard].tobytes() if known & Known.CRC32C else None,
             tuple(map(tuple, self.offsets[first:stop].tolist())) if known & Known.OFFSETS else None,
+            _hashed_at(self.hashed[shard].tobytes()) if known & Known.HASHED else None,
         )
 
 
-_FIXED = ("known", "size_bytes", "samples", "sha256", "crc32c")
+_FIXED = ("known", "size_bytes", "samples", "sha256", "crc32c", "hashed")
 
 
 def _bits(expected: Expected | None) -> int:
@@ -205,14 +209,32 @@ def _bits(expected: Expected | None) -> int:
         Known.SHA256: expected.sha256,
         Known.CRC32C: expected.crc32c,
         Known.OFFSETS: expected.offsets,
+        Known.HASHED: expected.hashed,
     }
     no_size = Known.NO_SIZE if expected.size_bytes is None else 0
     return Known.ENTRY | no_size | sum(bit for bit, value in told.items() if value is not None)
 
 
+def _first_of(bits: int, sha256: str, crc32c: str, hashed: str) -> str:
+    """The first digest that is known."""
+    found = {Known.SHA256: sha256, Known.CRC32C: crc32c, Known.HASHED: hashed}
+    return next((digest for bit, digest in found.items() if bits & bit), "")
+
+
 def _digests(digests: Sequence[bytes | None], width: int) -> _Uint8:
     packed = b"".join(bytes(width) if digest is None else digest for digest in digests)
     return np.frombuffer(packed, np.uint8).reshape(-1, width)
+
+
+def _hashed(each: Sequence[tuple[str, bytes] | None]) -> _Uint8:
+    rows = [b"" if one is None else bytes([ALGORITHMS.index(one[0]), len(one[1])]) + one[1] for one in each]
+    width = max(map(len, rows), default=0)
+    packed = b"".join(row.ljust(width, b"\0") for row in rows)
+    return np.frombuffer(packed, np.uint8).reshape(len(rows), width)
+
+
+def _hashed_at(row: bytes) -> tuple[str, bytes]:
+    return ALGORITHMS[row[0]], row[2 : 2 + row[1]]
 
 
 def _begins(counts: _Int64) -> _Int64:

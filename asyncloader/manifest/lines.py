@@ -134,7 +134,13 @@ class _Lines:
             offsets, begins = self._offsets(*places["offsets"])
             _check_rising(offsets, begins, np.column_stack([samples, sizes]))
         return Expectations(
-            np.full(len(none), known, np.uint8), sizes, samples, **digests, offsets=offsets, begins=begins
+            np.full(len(none), known, np.uint8),
+            sizes,
+            samples,
+            **digests,
+            hashed=np.zeros((len(none), 0), np.uint8),
+            offsets=offsets,
+            begins=begins,
         )
 
     def _expect(self, at: _Int64, wanted: bytes) -> None:

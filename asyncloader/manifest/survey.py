@@ -133,7 +133,8 @@ class Survey:
                 samples += sum(_seen(check.count(block), offsets) for block in decoder.finish())
             check.finish()
         found = {name: digest.digest() for name, digest in digests.items()}
-        return Expected(size, samples, offsets=offsets.picked(samples), **found), chunks.etag
+        measured = Expected(size, samples, found.get("sha256"), found.get("crc32c"), offsets.picked(samples))
+        return measured, chunks.etag
 
     def _count(self, url: str, plan: Planning) -> int:
         """The samples of a shard that is read by a plan."""

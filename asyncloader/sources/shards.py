@@ -16,7 +16,7 @@ from ..errors import FormatError, StoreError
 from ..formats import formats, open_decoder, open_plan
 from ..formats.columnar.selection import EVERYTHING, Selection
 from ..formats.decoder import Decoder, PassOver
-from ..manifest.check import ShardCheck
+from ..manifest.check import MANIFEST, ShardCheck, Teller
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations, Known
 from ..ops.op import START, Blocks, Lane
@@ -34,6 +34,7 @@ from ..stores.router import Stores
 from ..stores.urls import redact
 from ..types import Position, Span
 from .ahead import decode_ahead
+from .clients import stores_of
 from .decoding import Reading, decoded, up_to, with_url
 from .footers import FooterCache
 
@@ -53,6 +54,7 @@ class Shards:
         footers: Of shards that were read in an epoch before.
         cuts: Whether lanes may be cut inside of them, where an index is known.
         schema: What an index says that they hold, where their format is read by one.
+        teller: Who expects it of them.
     """
 
     urls: Sequence[str]
@@ -63,12 +65,13 @@ class Shards:
     footers: FooterCache = field(default_factory=FooterCache, compare=False)
     cuts: bool = True
     schema: Any = None
+    teller: Teller = MANIFEST
 
     def __repr__(self) -> str:
         shown = [" + ".join(f"{count} {name}" for name, count in Counter(self.formats).most_common())]
         shown += [f"first={redact(url)!r}" for url in self.urls[:1]]
         if known := self.checks.count_of():
-            shown.append(f"in_manifest={known}")
+            shown.append(f"in_{'manifest' if self.teller is MANIFEST else 'index'}={known}")
         shown += [f"{name}={value!r}" for name, value in self.selection.describe().items()]
         return f"Shards({', '.join(shown)})"
 
@@ -122,7 +125,7 @@ class Shards:
         if first >= len(mine):
             return
         out = Channel[ShardChunks](1)  # one shard is decoded while the next one's bytes gather
-        stores = self._stores(lane)
+        stores = stores_of(self.access, lane, shares=self.is_indexed)
         work = partial(
             read_shards,
             stores.for_lane(lane.topology.lane) if isinstance(stores, CachedStores) else stores,
@@ -225,22 +228,6 @@ class Shards:
             return cut_piece(piece, start)
         return cut_piece(piece, start, check.offsets or (), check.samples)
 
-    def _stores(self, lane: Lane) -> Stores | CachedStores:
-        """One set of clients for all lanes of an engine."""
-        stores: Stores | CachedStores | None = lane.shared.get(id(self.access))
-        if stores is None:
-            stores = lane.shared[id(self.access)] = self._open_stores(lane)
-        return stores
-
-    def _open_stores(self, lane: Lane) -> Stores | CachedStores:
-        engine = lane.engine
-        stores = Stores(engine.resources, self.access, lane.network, lane.traffic)
-        if self.access.cache is None:
-            return stores
-        return CachedStores(
-            stores, self.access, self.access.cache, engine.resources, engine.submit, shares=self.is_indexed
-        )
-
     def _wanted(self, shard: int, cut: Cut, stores: Stores | CachedStores) -> Wanted:
         """What to read of a shard."""
         url = self.urls[shard]
@@ -283,8 +270,9 @@ class Shards:
     ) -> Blocks:
         """The samples of one piece; closes the shard's channel, which stops its requests."""
         url = redact(self.urls[shard])
+        counts = self.selection.filters is None
         check = ShardCheck(
-            url, self._check(shard), cut.start, stop=cut.stop, counts=self.selection.filters is None
+            url, self._check(shard), cut.start, stop=cut.stop, counts=counts, teller=self.teller
         )
 
         def pass_over(error: FormatError) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from peer_programs import peers_python
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -61,15 +62,6 @@ def run(python: Path | str, example: str, folder: Path) -> str:
     return ran.stdout
 
 
-def peers_python() -> Path:
-    from peers.environment import FOLDER, is_made
-
-    if not is_made():
-        assert "ASYNCLOADER_REQUIRE_SERVERS" not in os.environ, "the peers are not installed: make peers"
-        pytest.skip("the peers are not installed: make peers")
-    return FOLDER / "bin" / "python"
-
-
 def test_every_page_has_its_program_and_every_program_is_run() -> None:
     programs = {path.name for path in (ROOT / "examples").glob("coming_from_*.py")}
     assert programs == OF_TORCH.keys() | OF_PEERS.keys()
@@ -83,9 +75,6 @@ def test_a_program_for_torch_gives_the_same(example: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("example", OF_PEERS | WITH_PEERS)
-def test_a_program_for_another_library_gives_the_same(
-    example: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(ROOT / "tests/benchmarks")
+def test_a_program_for_another_library_gives_the_same(example: str, folder: Path) -> None:
     printed = run(peers_python(), example, folder)
     assert re.search((OF_PEERS | WITH_PEERS)[example], printed, re.MULTILINE), printed

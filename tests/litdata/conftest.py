@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -13,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from peer_programs import run_peer
 from servers import S3Server, run_moto
 
 from asyncloader import testing
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -48,26 +44,8 @@ def as_dict(sample: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def chunks(tmp_path_factory: pytest.TempPathFactory) -> Chunks:
-    sys.path.insert(0, str(ROOT / "tests/benchmarks"))
-    try:
-        from peers.environment import FOLDER, is_made
-    finally:
-        sys.path.remove(str(ROOT / "tests/benchmarks"))
-    if not is_made():
-        assert "ASYNCLOADER_REQUIRE_SERVERS" not in os.environ, "the peers are not installed: make peers"
-        pytest.skip("the peers are not installed: make peers")
     folder = tmp_path_factory.mktemp("litdata")
-    ran = subprocess.run(
-        [str(FOLDER / "bin" / "python"), str(Path(__file__).with_name("write_chunks.py")), str(folder)],
-        env=os.environ | {"HOME": str(folder), "TMPDIR": str(folder)},
-        cwd=folder,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=120,
-    )
-    assert ran.returncode == 0, ran.stdout
+    run_peer(Path(__file__).with_name("write_chunks.py"), folder)
     return Chunks(folder)
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import io
 import pickle
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -27,6 +26,8 @@ from litdata.streaming.item_loader import TokensLoader
 from litdata.streaming.serializers import AudioSerializer, VideoSerializer
 from litdata.streaming.writer import BinaryWriter
 from litdata.types import Audio, File, Image, Jpeg, JpegArray, Text, Video
+
+SCRATCH = Path(sys.argv[1])
 
 #: Samples of each data set, in chunks of so many.
 SAMPLES, CHUNK = 46, 7
@@ -53,7 +54,7 @@ def jpeg_of(number: int) -> bytes:
 
 def tiff_of(number: int) -> str:
     """Its path, which is all that the writer takes."""
-    path = Path(tempfile.gettempdir()) / f"image-{number}.tif"
+    path = SCRATCH / f"image-{number}.tif"
     tifffile.imwrite(path, array(number, "uint16", (3, 4, 1 + number % 3)))
     return str(path)
 

@@ -6,21 +6,22 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .cache.setting import cache_setting
-from .dataset import Dataset
-from .errors import FormatError
-from .formats.columnar.selection import make_selection
-from .formats.litdata import Index, decoder_of, parse_index
-from .manifest.entries import Expected
-from .manifest.expectations import Expectations
-from .quantity import as_count
-from .shard_index import fetch_index, folder_of, names_below
-from .sources.shards import Shards
-from .stores.access import Access, Renew
-from .stores.objects.options import check_buckets
-from .stores.policy import NetworkPolicy
-from .stores.urls import redact
-from .texts import RunLengths
+from ..dataset import Dataset
+from ..errors import FormatError
+from ..formats.columnar.selection import make_selection
+from ..formats.litdata import Index, decoder_of, parse_index
+from ..manifest.check import INDEX
+from ..manifest.entries import Expected
+from ..manifest.expectations import Expectations
+from ..quantity import as_count
+from ..recipes import check_renewed, make_access
+from ..sources.shards import Shards
+from ..stores.access import Renew
+from ..stores.names import ShardNames
+from ..stores.policy import NetworkPolicy
+from ..stores.urls import redact, scheme_of
+from ..texts import RunLengths
+from .folder import INDEX_NAME, open_folder
 
 __all__ = ["from_litdata"]
 
@@ -75,39 +76,38 @@ def from_litdata(
         TypeError: An argument is of a wrong type.
         ValueError: ``block_size`` is missing where chunks hold tokens, or given where they do not; a column
             that
-            samples do not have, an unknown scheme or storage option, no chunk, or a folder that cannot hold a
-            cache.
+            samples do not have; no index in a local folder, no chunk in it, an unknown scheme or storage
+            option,
+            or a folder that cannot hold a cache.
         ImportError: While iterating: a package that decodes is not installed.
-        StoreError: There is no ``index.json``, or it cannot be had.
+        StoreError: The index cannot be read.
         FormatError: The index is not sound; or the chunks are encrypted, hold pickles or values of
             serializers that
             are not known, or are made for another item loader. The message says what to do.
     """
-    if network is not None and not isinstance(network, NetworkPolicy):
-        raise TypeError(f"network should be a NetworkPolicy, but got {type(network).__name__}")
-    if renew is not None and not callable(renew):
-        raise TypeError(f"renew should be a function of a URL, but got {type(renew).__name__}")
-    folder = folder_of(root)
-    options = dict(storage_options or {})
-    access = Access(options, network or NetworkPolicy(), renew, cache_setting(cache_dir, cache_limit))
     selection = make_selection(columns, None)
+    access = make_access(storage_options, network, renew, cache_dir, cache_limit)
     if block_size is not None:
         block_size = as_count("block_size", block_size)
-    content = fetch_index(folder, options, access.network)
+    folder = open_folder(root, None, access.options)
+    check_renewed(access, [scheme_of(folder.url)])
+    content = folder.read_index(access.options, access.network, "LitData's chunks")
+    shown = redact(folder.url_of(INDEX_NAME))
     try:
         index = parse_index(content, block_size)
+        urls = [folder.url_of(chunk.name) for chunk in index.chunks]
     except FormatError as error:
-        error.shard = redact(folder)
+        error.shard = shown
         raise
-    if not index.chunks:
-        raise ValueError(f"the index of {redact(folder)} names no chunk")
-    urls = names_below(folder, (chunk.name for chunk in index.chunks))
-    check_buckets(urls.examples, options)
-    index.schema.check_columns(selection.columns)
+    if not urls:
+        raise ValueError(f"there is no chunk in {shown}")
+    schema = index.schema
+    schema.check_columns(selection.columns)
     formats = RunLengths([("litdata", len(urls))])
-    recipe = Dataset(Shards(urls, formats, access, _checks(index), selection, schema=index.schema))
-    media = decoder_of(index.schema.tree, index.schema.leaves, selection.columns) if decode else None
-    return recipe if media is None else recipe.map(media, concurrency=concurrency)
+    names = ShardNames([tuple(urls)])
+    shards = Shards(names, formats, access, _checks(index), selection, schema=schema, teller=INDEX)
+    media = decoder_of(schema.tree, schema.leaves, selection.columns) if decode else None
+    return Dataset(shards) if media is None else Dataset(shards).map(media, concurrency=concurrency)
 
 
 def _checks(index: Index) -> Expectations:

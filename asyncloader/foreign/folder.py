@@ -1,0 +1,148 @@
+"""The folder of a data set: its index, read once where the recipe is made, and the URLs of what is in it."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from ..errors import FormatError, StoreError
+from ..stores.expanding import expand_home
+from ..stores.listing.asking import look
+from ..stores.objects.options import check_buckets
+from ..stores.options import check_storage_options
+from ..stores.policy import NetworkPolicy
+from ..stores.urls import check_web_url, local_path, redact, scheme_of
+
+__all__ = ["INDEX_NAME", "Folder", "open_folder"]
+
+INDEX_NAME = "index.json"
+
+# As much as is fetched of a server: the index of some 400,000 shards.
+_MOST_INDEX_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder, wherever it is.
+
+    Attributes:
+        url: As the user has named it, with the split's below it, and no ``/`` at its end.
+    """
+
+    url: str
+
+    @property
+    def is_local(self) -> bool:
+        return scheme_of(self.url).is_local
+
+    def url_of(self, name: str) -> str:
+        """The URL of a file in it.
+
+        Args:
+            name: Below the folder, with ``/`` between the parts.
+
+        Raises:
+            FormatError: An index names something outside of it.
+        """
+        if name.startswith("/") or "\0" in name or {"", ".", ".."} & {*name.split("/")}:
+            raise FormatError(
+                f"an index should name files below its own folder, found {name[:80]!r}",
+                shard=redact(self.url),
+            )
+        return _below(self.url, name)
+
+    def has(self, name: str) -> bool:
+        """Whether a file is there; for local folders."""
+        return os.path.exists(local_path(self.url_of(name)))
+
+    def read_index(self, options: Mapping[str, Any], network: NetworkPolicy, makers: str) -> bytes:
+        """The index.
+
+        Args:
+            options: Storage options.
+            network: Time-outs and attempts.
+            makers: Whose data sets have one there, for messages.
+
+        Raises:
+            ValueError: There is none in a local folder.
+            StoreError: It cannot be read.
+        """
+        url = self.url_of(INDEX_NAME)
+        what = (
+            f"a folder of {makers} has an {INDEX_NAME}; where it is of several parts, each in a folder of "
+            f"its "
+            "own, name one of them with split=, or join recipes with al.concat"
+        )
+        if not self.is_local:
+            try:
+                return look((), options, _is_shard, network=network, fetch=[url]).fetched[0]
+            except StoreError as error:
+                error.add_note(what)
+                raise
+        path = local_path(url)
+        try:
+            # A FIFO would never end, nor even open.
+            if not stat.S_ISREG(os.stat(path).st_mode):
+                raise StoreError(f"{INDEX_NAME} should be a file", shard=path)
+            with open(path, "rb") as file:
+                content = file.read(_MOST_INDEX_BYTES + 1)
+        except FileNotFoundError:
+            raise ValueError(f"there is no {path!r}: {what}") from None
+        except OSError as error:
+            if isinstance(error, StoreError):
+                raise
+            raise StoreError(f"cannot be read: {error.strerror}", shard=path) from error
+        if len(content) > _MOST_INDEX_BYTES:
+            raise StoreError(f"expected at most {_MOST_INDEX_BYTES >> 20} MiB to be read at once", shard=path)
+        return content
+
+
+def open_folder(root: str | os.PathLike[str], split: str | None, options: Mapping[str, Any]) -> Folder:
+    """The folder that the user means; asks nobody.
+
+    Args:
+        root: Its URL or path.
+        split: A folder below it; None for itself.
+        options: Storage options, which are checked.
+
+    Raises:
+        TypeError: No strings, or an option of a wrong type.
+        ValueError: An unknown scheme, a web URL without a host, or options that do not fit.
+    """
+    if not isinstance(root, str | os.PathLike) or not isinstance(named := os.fspath(root), str):
+        raise TypeError(f"root should be a URL or path of a folder, but got {type(root).__name__}")
+    if split is not None and not isinstance(split, str):
+        raise TypeError(f"split should be the name of a folder, but got {type(split).__name__}")
+    if not named:
+        raise ValueError("root should be a URL or path of a folder, but got an empty text")
+    url = expand_home(named)
+    scheme = scheme_of(url)
+    if scheme.is_web:
+        check_web_url(url)
+    parts = [part for part in (split or "").split("/") if part]
+    if {".", ".."} & {*parts}:
+        raise ValueError(f"split should name a folder below {redact(url)!r}, but got {split!r}")
+    folder = Folder(_below(url, "/".join(parts)) if parts else url)
+    check_storage_options({scheme}, options)
+    check_buckets([folder.url_of(INDEX_NAME)], options)
+    return folder
+
+
+def _below(url: str, name: str) -> str:
+    """The URL of what is below a folder; a signature in a query stays where it is."""
+    if "://" not in url:
+        return os.path.join(url, name)
+    if scheme_of(url).is_web:
+        parts = urlsplit(url)
+        return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name)}"))
+    # Keys of object stores know no escapes, those of file:// do.
+    return f"{url.rstrip('/')}/{quote(name) if scheme_of(url).is_local else name}"
+
+
+def _is_shard(name: str) -> bool:
+    """For a look at servers that lists nothing."""
+    return False
