@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import Protocol
 
 from .statistics import Calls, Maker, Network, Statistics, Totals
@@ -95,8 +95,9 @@ class Counters:
         self._spent: dict[int, Spent] = {}
         self._loop_stages_s: dict[str, float] = {}
         self._bar = bar
-        # Held by those who change what belongs together, and by who copies it.
-        self._lock = Lock()
+        # Held by those who change what belongs together, and by who copies it. Re-entrant: a garbage
+        # collection meanwhile may run the finalizer that ends this pass.
+        self._lock = RLock()
 
     def wait(self) -> float:
         """The consumer waits from now on; gives the time, by ``time.perf_counter()``."""
@@ -106,12 +107,13 @@ class Counters:
         return now_s
 
     def waited(self) -> None:
-        """It waits no more."""
-        with self._lock:
-            self._add_wait(self._now_s())
+        """It waits no more, if ``count`` has not said so."""
+        if self._waiting_since_s is not None:
+            with self._lock:
+                self._add_wait(self._now_s())
 
-    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> None:
-        """A batch was delivered, which ends the wait for it.
+    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> float:
+        """A batch was delivered, which ends the wait for it; gives the time, by ``time.perf_counter()``.
 
         Args:
             samples: In the batch.
@@ -133,6 +135,7 @@ class Counters:
                     self._components[name] += count
         if self._bar is not None:
             self._bar.show(self)
+        return now_s
 
     def spend(self, worker: int, spent: Spent) -> None:
         """What a worker has told of its time."""

@@ -232,7 +232,9 @@ class Dataset:
         """A recipe is no stream yet: raises TypeError, which says how to make one."""
         raise TypeError(
             "a recipe is not iterated itself, a loader runs it: for sample in DataLoader(ds.take(1), "
-            "batch_size=None), or a batch_size for batches; ds.head(5) gives the first samples as a list"
+            "batch_size=None), or a batch_size for batches; ds.head(5) gives the first samples as a list. A "
+            "training library that takes the loader apart to skip batches must not: load the loader's state "
+            "instead (transformers: ignore_data_skip=True)"
         )
 
     def open(self, start: Position, lane: Lane) -> Blocks:

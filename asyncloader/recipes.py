@@ -54,8 +54,8 @@ def from_urls(
             (``train-{000..127}.tar``), which are the way to name many, and lists (``{a,b}``). Globs and
             prefixes (``s3://bucket/train/``) of all but web servers are looked up now, once, and their
             matches sorted; for object stores in a process of its own.
-        format: ``"tar"``, ``"jsonl"``, ``"text"``, ``"csv"``, ``"parquet"``, ``"arrow"`` or ``"mds"``, for
-            shards whose suffix does not tell. A compression is found by content.
+        format: ``"tar"``, ``"jsonl"``, ``"text"``, ``"csv"``, ``"parquet"``, ``"arrow"``, ``"mds"``,
+            ``"npy"`` or ``"npz"``, for shards whose suffix does not tell. A compression is found by content.
         storage_options: Endpoint, region, credentials, headers; see ``docs/reference/urls.md``.
         network: Time-outs, retries and hedging; the default suits stores near and far.
         renew: For presigned URLs that expire: called with a shard's URL when the server refuses it (400,
@@ -66,8 +66,8 @@ def from_urls(
         cache_dir: Keep shards of servers in this folder, whole, for later epochs and runs and for all
             processes of the machine. None, the default, keeps nothing: not every disk has room.
         cache_limit: Most bytes kept there, as an int or as ``"200GB"`` or ``"1 TiB"``; 64 GiB by default.
-        columns: Of Parquet, Arrow and MDS: names of the columns that become fields, in this order. Of Parquet
-            no others are requested. None, the default, takes all.
+        columns: Of Parquet, Arrow, MDS and arrays of NumPy: names of the columns that become fields, in this
+            order. Of Parquet and ``.npz`` no others are requested. None, the default, takes all.
         filters: Of Parquet and Arrow: keep the rows that meet an expression of ``pyarrow.compute``, such as
             ``pc.field("n") > 3``, or a list of tuples ``("n", ">", 3)`` that must all hold, or of such lists,
             of which one must hold. Of Parquet, row groups that have no such row by their statistics are not

@@ -13,11 +13,23 @@ from .tensors import when_torch_is_here
 __all__ = ["draw_base_seed", "seed_worker"]
 
 
-def draw_base_seed(generator: Any) -> int:
-    """One int64 of ``generator``, or of torch's default one, as torch draws at each start of an epoch."""
+def draw_base_seed(generator: Any, again: bool = False) -> int:
+    """One int64 of ``generator``, or of torch's default one, as torch draws at each start of an epoch.
+
+    Args:
+        generator: A ``torch.Generator``, or None.
+        again: Whether that was done for this epoch, which goes on now: the generator is then left where it
+            was. A trainer has set it to where it stood behind the last batch, and a model with dropout draws
+            from it next.
+    """
     import torch
 
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    drawn_from = torch.default_generator if generator is None else generator
+    before = drawn_from.get_state()
+    seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    if again:
+        drawn_from.set_state(before)
+    return seed
 
 
 def seed_worker(worker: int, base_seed: int) -> int:

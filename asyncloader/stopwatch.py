@@ -147,7 +147,7 @@ class Stopwatch:
         self._told_s = -math.inf  # with the first batch, and from then on now and then
         self._helpers: WeakSet[Stopwatch] = WeakSet()  # each repetition of the data may have a new one
         self._calls: dict[str, tuple[float, float]] = {}
-        self._lock = threading.Lock()  # for calls
+        self._lock = threading.RLock()  # for calls; re-entrant, for the finalizers of a garbage collection
 
     def move_here(self) -> None:
         """This is the thread whose time is divided. What it took of the processor before does not count."""
@@ -159,9 +159,16 @@ class Stopwatch:
         self.enter(stage)
         self.move_here()
 
-    def enter(self, stage: str) -> str:
-        """The thread is at ``stage`` from now on; gives the stage that it was at, to come back to."""
-        now_s, former = perf_counter(), self._stage
+    def enter(self, stage: str, now_s: float | None = None) -> str:
+        """The thread is at ``stage`` from now on; gives the stage that it was at, to come back to.
+
+        Args:
+            stage: Where it is.
+            now_s: What ``time.perf_counter()`` has just said, if somebody has asked; else it is asked.
+        """
+        former = self._stage
+        if now_s is None:
+            now_s = perf_counter()
         self._seconds[former] += now_s - self._since_s
         self._stage, self._since_s = stage, now_s
         return former

@@ -37,7 +37,7 @@ from .plan.memory import share_with_operators
 from .plan.topology import Topology, World
 from .sizes import bytes_of
 from .sources.components import counted_names
-from .stopwatch import BATCHING, COLLATE, RESTING, Spent, Stopwatch
+from .stopwatch import BATCHING, COLLATE, Spent, Stopwatch
 from .stores.urls import redact
 from .trace.stopwatch import TracingStopwatch
 from .trace.traffic import TracedTraffic, Traffic
@@ -200,7 +200,6 @@ def read_lanes(job: Job, engine: Engine, stopwatch: Stopwatch) -> Collated:
                 shortfalls.clear()
             else:
                 rotation.advance()
-            stopwatch.enter(RESTING)
             if (spent := stopwatch.news(at_once=note.position is None)) is not None:
                 note = note._replace(spent=spent._replace(wants_memory=budget.is_exhausted))
             yield made.pop()[0], note  # nothing here holds it meanwhile

@@ -23,6 +23,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class Program:
         self._told, self._outputs = told, outputs
         self._printed = {output: b"" for output in outputs}
         self.returncode: int | None = None
-        self.pid = int(self._told_line(20))
+        self.pid = int(self._told_line(90))  # of the first one, after all imports
 
     def read_line(self, within_s: float = 120) -> str:
         """The next line on standard output."""
@@ -104,15 +105,20 @@ class Programs:
 
     @classmethod
     @contextmanager
-    def open(cls) -> Iterator[Programs]:
-        """Start the process that they are forked from; it ends with the block, or with this process."""
+    def open(cls, *modules: str) -> Iterator[Programs]:
+        """Start the process that they are forked from; it ends with the block, or with this process.
+
+        Args:
+            modules: What it imports beside torch, whatever they warn of; they may start no thread.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # A process that forks must have no pool of threads.
+        # A process that forks must have no pool of threads, and none of pyarrow's allocator.
         threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
+        threads["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
         with ours:
             with theirs:
                 process = subprocess.Popen(
-                    [sys.executable, __file__, str(theirs.fileno())],
+                    [sys.executable, __file__, str(theirs.fileno()), *modules],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     env=os.environ | {"PYTHONPATH": str(_ROOT)} | threads,
@@ -293,6 +299,10 @@ if __name__ == "__main__":
 
     # The first optimizer imports torch's compiler, which takes as long as torch itself.
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for module in sys.argv[2:]:
+            import_module(module)
 
     assert len(os.listdir("/proc/self/task")) == 1, "what is forked must have no threads"
     gc.collect()

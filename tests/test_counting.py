@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import threading
 from dataclasses import astuple, fields
 
-from asyncloader.counting import NetworkCounts
+from asyncloader.counting import Counters, NetworkCounts
+from asyncloader.stopwatch import Spent
 
 
 def test_every_count_is_subtracted_and_added() -> None:
@@ -11,3 +13,24 @@ def test_every_count_is_subtracted_and_added() -> None:
     assert astuple(more.since(before)) == (10,) * count
     before.add(more)
     assert astuple(before) == tuple(range(10, 10 + 2 * count, 2))
+
+
+class Collected(Spent):
+    """What a worker has spent; to add to it runs the iterator's finalizer, as a collection might."""
+
+    counters: Counters
+
+    def plus(self, more: Spent) -> Spent:
+        self.counters.end()
+        return more
+
+
+def test_a_pass_that_is_collected_while_it_counts_ends() -> None:
+    counters, spent = Counters(), Collected({}, {})
+    spent.counters = counters
+    counters.spend(0, spent)
+    counting = threading.Thread(target=counters.spend, args=(0, Spent({}, {})), daemon=True)
+    counting.start()
+    counting.join(10)
+    assert not counting.is_alive()
+    assert counters.snapshot().state == "ended"

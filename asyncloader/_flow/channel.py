@@ -81,27 +81,40 @@ class Channel(Generic[T]):
 
     # --- the sender's end ---
 
-    def send(self, item: T, cost: int = 1) -> None:
+    def send(self, item: T, cost: int = 1, on_wait: Callable[[], object] | None = None) -> None:
         """Hand over ``item``, blocking this thread while the channel is full.
+
+        Args:
+            item: What the receiver gets.
+            cost: See the class.
+            on_wait: Called before this thread waits, if it has to.
 
         Raises:
             ChannelClosed: The receiver has gone.
         """
         while (ready := self._try_send(item, cost, ThreadWaiter)) is not None:
             try:
+                if on_wait is not None:
+                    on_wait()
                 ready.wait()
             except BaseException:  # such as a KeyboardInterrupt
                 self._give_up(ready)
                 raise
 
-    def wait_room(self, cost: int) -> None:
+    def wait_room(self, cost: int, on_wait: Callable[[], object] | None = None) -> None:
         """Block this thread until an item of that cost could be sent, for whoever makes it only then.
+
+        Args:
+            cost: Of that item.
+            on_wait: See ``send``.
 
         Raises:
             ChannelClosed: The receiver has gone.
         """
         while (ready := self._look_for_room(cost)) is not None:
             try:
+                if on_wait is not None:
+                    on_wait()
                 ready.wait()
             finally:
                 self._give_up(ready)  # others in line need not wait until the item is made

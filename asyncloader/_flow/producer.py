@@ -34,6 +34,7 @@ class Producer(Generic[T]):
             included; one is always let in.
         on_close: Called first when the receiver closes, to wake the generator wherever it waits.
         name: Of the thread.
+        on_wait: Called in the thread before it waits for the receiver, if it has to.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Producer(Generic[T]):
         capacity: int,
         on_close: Callable[[], None],
         name: str,
+        on_wait: Callable[[], object] | None = None,
     ) -> None:
         self._channel = Channel[T](capacity)
         self._on_close = on_close
@@ -49,7 +51,7 @@ class Producer(Generic[T]):
         self._starter: threading.Thread | None = None
         # A daemon, since the interpreter joins others before any finalizer could end this one.
         self._thread = threading.Thread(
-            target=_produce, args=(generate, self._channel), name=name, daemon=True
+            target=_produce, args=(generate, self._channel, on_wait), name=name, daemon=True
         )
 
     def start(self) -> None:
@@ -102,15 +104,19 @@ class Producer(Generic[T]):
             )
 
 
-def _produce(generate: Callable[[], Generator[tuple[T, int], None, None]], channel: Channel[T]) -> None:
+def _produce(
+    generate: Callable[[], Generator[tuple[T, int], None, None]],
+    channel: Channel[T],
+    on_wait: Callable[[], object] | None,
+) -> None:
     # The thread holds the channel alone, never the Producer: its owner must be able to go away.
     try:
         with closing(generate()) as items:
             for item, cost in items:
-                channel.send(item, cost)
+                channel.send(item, cost, on_wait)
                 del item
                 # Before the next one is made, which is taken to cost as much: made, it would be held beside.
-                channel.wait_room(cost)
+                channel.wait_room(cost, on_wait)
     except ChannelClosed:
         return
     except BaseException as error:  # whatever it is, the consumer has to hear of it

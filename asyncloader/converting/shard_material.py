@@ -150,7 +150,7 @@ class ShardMaterial:
     def in_vain(self, first: int) -> int:
         shard = self._shard_of(first)
         inside = first - (self.stops[shard - 1] if shard else 0)
-        if self.formats[shard] in ("parquet", "mds"):
+        if formats[self.formats[shard]].reopens:
             return 0  # a part of a row group at most
         expected = self.counted[shard]
         assert expected is not None, "all are counted"

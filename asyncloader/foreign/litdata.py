@@ -75,10 +75,8 @@ def from_litdata(
     Raises:
         TypeError: An argument is of a wrong type.
         ValueError: ``block_size`` is missing where chunks hold tokens, or given where they do not; a column
-            that
-            samples do not have; no index in a local folder, no chunk in it, an unknown scheme or storage
-            option,
-            or a folder that cannot hold a cache.
+            that samples do not have; no index in a local folder, no chunk in it, an unknown scheme or storage
+            option, or a folder that cannot hold a cache.
         ImportError: While iterating: a package that decodes is not installed.
         StoreError: The index cannot be read.
         FormatError: The index is not sound; or the chunks are encrypted, hold pickles or values of

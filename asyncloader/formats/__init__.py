@@ -8,15 +8,18 @@ parts of a shard, and a decoder for all of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 
 from ..types import Planning
+from ._format import Format
 from ._open import SkippingDecoder, SniffingDecoder
 from ._tar_header import ZERO_BLOCK
+from .arrays.npy import plan_npy
+from .arrays.npz import plan_npz
 from .columnar.arrow import plan_arrow
 from .columnar.footers import Footers
 from .columnar.importing import check_pyarrow
@@ -46,39 +49,6 @@ __all__ = [
 ]
 
 
-class Format(NamedTuple):
-    """A row of the table.
-
-    Attributes:
-        decoder: Makes a decoder from ``start_sample`` and ``start_byte``; None for a format with a plan
-            alone.
-        suffixes: Endings of the file names, in lower case; a compression's suffix may follow.
-        short_suffixes: Endings that stand for format and compression at once, with the compression.
-        plan: Makes a plan from the arguments of ``open_plan``, or None where all of a shard is better read
-            from front to back; None for a format that always is.
-        close: What a decoder is fed in place of the samples that follow, to hand out the last one before
-            them.
-        columns: Makes a decoder, likewise, for those who have a use for columns; None if there is none.
-        passes_over: Whether the decoder can go on behind a sample that does not decode.
-        selects: Whether it has columns of which some can be chosen. A decoder of such a format is told them,
-            and begins at ``start_sample`` by itself. What is compressed as a whole has a row of its own.
-        by_index: Whether shards are read by what an index beside them says of their samples: decoder and plan
-            are told that as ``schema``.
-        by_arrow: Whether pyarrow decodes it: its rows can be filtered, and the interpreter's lock is let go.
-    """
-
-    decoder: Callable[..., Decoder] | None
-    suffixes: tuple[str, ...]
-    short_suffixes: Mapping[str, str] = MappingProxyType({})
-    plan: Callable[..., Planning | None] | None = None
-    close: bytes = b""
-    columns: Callable[..., Decoder] | None = None
-    passes_over: bool = False
-    selects: bool = False
-    by_arrow: bool = False
-    by_index: bool = False
-
-
 formats = MappingProxyType(
     {
         "tar": Format(
@@ -97,7 +67,9 @@ formats = MappingProxyType(
         "text": Format(TextDecoder, (".txt", ".text"), passes_over=True),
         # Only from its beginning, where the names are.
         "csv": Format(CsvDecoder, (".csv",)),
-        "parquet": Format(None, (".parquet", ".pq"), plan=plan_parquet, selects=True, by_arrow=True),
+        "parquet": Format(
+            None, (".parquet", ".pq"), plan=plan_parquet, selects=True, by_arrow=True, reopens=True
+        ),
         "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow, selects=True, by_arrow=True),
         # Before "mds", which their names have too.
         **{
@@ -106,7 +78,11 @@ formats = MappingProxyType(
             )
             for family in COMPRESSIONS
         },
-        "mds": Format(open_mds_decoder, (".mds",), plan=plan_mds, selects=True, passes_over=True),
+        "mds": Format(
+            open_mds_decoder, (".mds",), plan=plan_mds, selects=True, passes_over=True, reopens=True
+        ),
+        "npy": Format(None, (".npy",), plan=plan_npy, selects=True, reopens=True),
+        "npz": Format(None, (".npz",), plan=plan_npz, selects=True, reopens=True),
         "litdata": Format(
             open_litdata_decoder, (), plan=plan_litdata, selects=True, passes_over=True, by_index=True
         ),
@@ -314,15 +290,15 @@ def columns_of_all(columns: Iterable[str] | None, names: Iterable[str]) -> Selec
 
 
 def check_selection(selection: Selection, names: Iterable[str]) -> None:
-    """Refuse to choose among columns where there are none, or to read columns without pyarrow.
+    """Refuse to choose among columns where there are none, or to read without pyarrow what needs it.
 
     Args:
         selection: What is wanted.
         names: The formats of the shards.
 
     Raises:
-        ValueError: One of them has no columns.
-        ImportError: One of them has, and pyarrow is not installed.
+        ValueError: One of them has no columns, or no filters.
+        ImportError: One of them is read with pyarrow, and that is not installed.
     """
     found = dict.fromkeys(names)
     for option, asked, can in (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 from ..plan.cursor import Cursor
+from ..plan.epochs import check_epoch
 from ..run.run import Run
 from ..tracebacks import users_level
 
@@ -14,6 +15,9 @@ __all__ = ["Passes"]
 
 CountBatches: TypeAlias = Callable[[int], int]
 """The number of batches of an epoch; TypeError, with the reason, where that is not known."""
+
+KnownBatches: TypeAlias = Callable[[int], int | None]
+"""The number of batches of an epoch; None where that is not known."""
 
 
 class Passes:
@@ -32,6 +36,8 @@ class Passes:
         self._next = Cursor(0, lanes)
         #: Whether a state or an epoch was set since the latest pass began.
         self._next_counts = False
+        #: Whether that is a state which was loaded.
+        self._is_loaded = False
         #: What was said of epochs' lengths.
         self._lengths: dict[int, int] = {}
         #: What was said of the latest pass before its first batch: whoever asks then goes by it, and never
@@ -54,20 +60,29 @@ class Passes:
         self.latest = run
         self.begun += 1
         self._promised = None
-        self._next_counts = False
+        self._next_counts = self._is_loaded = False
         self._next = Cursor(run.cursor.epoch + 1, run.cursor.lanes)
 
     def go_to(self, cursor: Cursor) -> None:
-        """Make the next pass begin at ``cursor``, which may be of another number of lanes."""
+        """Make the next pass begin at ``cursor``, as loaded, which may be of another number of lanes."""
         if len(cursor.lanes) != len(self._next.lanes):
             self._lengths = {}
         self._next = cursor
-        self._next_counts = True
+        self._next_counts = self._is_loaded = True
 
-    def go_to_epoch(self, epoch: int) -> None:
-        """Make the next pass that of ``epoch``: from where it would begin, if that is in this very epoch."""
+    def go_to_epoch(self, epoch: int, known_batches: KnownBatches) -> None:
+        """Make the next pass that of ``epoch``: from where it would begin, if that is in this very epoch.
+
+        Raises:
+            ValueError: See ``check_epoch``.
+        """
         following = self._following()
-        self.go_to(following if following.epoch == epoch else Cursor(epoch, following.lanes))
+        if following.epoch != epoch:
+            if self._is_loaded and following.batches:
+                length = known_batches(following.epoch)
+                check_epoch(epoch, following.epoch, following.batches, length)
+            following, self._is_loaded = Cursor(epoch, following.lanes), False
+        self._next, self._next_counts = following, True
 
     # --- what is told ---
 

@@ -129,7 +129,9 @@ class StreamKind:
             undo.callback(counters.close)
             stack.callback(counters.end)
             recording = self._recording(loader, cursor, undo)  # before a byte of any shard is read
-            lanes = self._open_lanes(loader, job, counters, stack)
+            # Also without workers, as torch does.
+            seed = draw_base_seed(loader.generator, again=cursor.batches > 0)
+            lanes = self._open_lanes(loader, job, seed, counters, stack)
             source = keep_in_step(
                 lanes,
                 loader.uneven,
@@ -163,7 +165,7 @@ class StreamKind:
         number = as_whole(epoch)
         if number is None or number < 0:
             raise ValueError(f"epoch should be a non-negative integer, but got epoch={epoch!r}")
-        self._passes.go_to_epoch(number)
+        self._passes.go_to_epoch(number, self._lengths(loader).known_batches)
 
     def statistics(self) -> Statistics:
         run = self._passes.latest
@@ -224,10 +226,9 @@ class StreamKind:
         )
 
     def _open_lanes(
-        self, loader: Loader[Any], job: Job, counters: Counters, stack: ExitStack
+        self, loader: Loader[Any], job: Job, seed: int, counters: Counters, stack: ExitStack
     ) -> LanesInThread | Fleet:
         """The job's batches, made in this process or in workers."""
-        seed = draw_base_seed(loader.generator)  # also without workers, as torch does
         batch_bytes = share_memory(memory_of(loader), pins=False).batch_bytes
         if loader.num_workers == 0 or not job.turns:
             return stream_in_thread(job, batch_bytes, counters, stack)

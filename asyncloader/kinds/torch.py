@@ -79,6 +79,7 @@ class TorchKind:
         return length
 
     def set_epoch(self, loader: Loader[Any], epoch: int) -> None:
+        self._standing.tell_epoch(epoch, loader)
         batch_sampler = loader.batch_sampler
         parts = [loader.sampler, batch_sampler, getattr(batch_sampler, "sampler", None), self._dataset]
         for part in {id(part): part for part in parts}.values():

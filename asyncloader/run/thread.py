@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from itertools import islice
 from typing import Any
@@ -15,6 +15,7 @@ from ..audit.rows import LeftSamples
 from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..plan.memory import BATCHES_AHEAD
+from ..stopwatch import RESTING
 from ..stream import Job, Note, read_lanes
 from ..trace.counters import tell_rest
 from .intake import Intake
@@ -39,12 +40,15 @@ def stream_in_thread(job: Job, batch_bytes: int, counters: Counters, stack: Exit
     engine = stack.enter_context(Engine())
     asks = None if job.batches_ahead is None else Asks(job.batches_ahead)
 
+    def rest() -> None:
+        stopwatch.enter(RESTING)
+
     def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
         # At most so many batches, at most so many bytes, whichever comes first.
         least = batch_bytes // BATCHES_AHEAD
         stopwatch.move_here()
         with closing(read_lanes(job, engine, stopwatch)) as items:
-            while _is_asked(asks) and (made := list(islice(items, 1))):
+            while _is_asked(asks, rest) and (made := list(islice(items, 1))):
                 size_bytes = max(made[0][1].size_bytes, least)
                 yield made.pop(), size_bytes  # nothing here holds it while it waits
 
@@ -53,7 +57,7 @@ def stream_in_thread(job: Job, batch_bytes: int, counters: Counters, stack: Exit
             asks.finish()
         engine.stop()
 
-    producer = Producer(generate, batch_bytes, on_close=stop, name="asyncloader-batches")
+    producer = Producer(generate, batch_bytes, on_close=stop, name="asyncloader-batches", on_wait=rest)
     stack.callback(producer.close)
     producer.start()
     intake = Intake(job, counters)
@@ -122,10 +126,11 @@ class LanesInThread:
         return self._intake.add(note)
 
 
-def _is_asked(asks: Asks | None) -> bool:
+def _is_asked(asks: Asks | None, rest: Callable[[], object]) -> bool:
     """Whether there is a next item to make; waits until it is asked for, if that counts."""
     if asks is None:
         return True
+    rest()
     try:
         asks.wait()
     except EndOfChannel:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,6 +15,7 @@ import torch
 from torch.utils.data import IterDataPipe
 
 from ..counting import Counters
+from ..plan.epochs import check_epoch
 from ..plan.topology import World
 from ..statistics import Statistics
 from ..stopwatch import Stopwatch
@@ -43,6 +45,8 @@ class Standing:
         #: What was loaded, until a pass goes on from there.
         self._loaded: Saved | None = None
         self._loaded_state: dict[str, Any] | None = None
+        #: What ``set_epoch`` was told, for loaders none of whose parts takes it.
+        self._told_epoch: int | None = None
 
     def open(
         self,
@@ -55,14 +59,15 @@ class Standing:
         """torch's iterator over ``loader``, from where that stands; see ``open_torch_iterator``."""
         generators = generators_of(loader)
         resumed = self._resumed(loader)
+        if resumed is None and self._loaded is not None:
+            _pass_over(self._loaded, loader, generators)
         latest = self._latest
         if resumed is not None:
             check_workers(resumed, loader)
             before = resumed
         else:
             before = replace(Saved() if latest is None else latest.left(), now=read_states(generators))
-        index_sampler = loader.sampler if loader.batch_sampler is None else loader.batch_sampler
-        indices = Indices(index_sampler, generators, resumed)
+        indices = Indices(_index_sampler(loader), generators, resumed)
         stage = stage_of(dataset)
         begin = partial(self._count, counting, _with_epoch(loader))
         kind = Stopwatch if loader.trace is None else TracingStopwatch
@@ -111,9 +116,24 @@ class Standing:
             saved = (
                 latest.resumed
             )  # whoever asked for its length, as Lightning, opens it once more to read it
-        if saved is None or not _is_of_another_epoch(saved, loader):
+        if saved is None or not (saved.in_the_middle and saved.epoch is not None):
             return saved
-        return None
+        return saved if saved.epoch == self._epoch_of(loader) else None
+
+    def tell_epoch(self, epoch: int, loader: Any) -> None:
+        """The next pass is of this epoch.
+
+        Raises:
+            ValueError: See ``check_epoch``.
+        """
+        saved = self._loaded
+        if saved is not None and saved.in_the_middle and saved.epoch not in (None, epoch):
+            check_epoch(epoch, saved.epoch, saved.batches, _length_of(loader))
+        self._told_epoch = epoch
+
+    def _epoch_of(self, loader: Any) -> int | None:
+        sampler = _with_epoch(loader)
+        return self._told_epoch if sampler is None else int(sampler.epoch)
 
     def promise(self, length: int) -> None:
         """See ``Pass.promise``."""
@@ -130,7 +150,7 @@ class Standing:
             saved = Saved(now=read_states(generators_of(loader)))
         else:
             saved = self._latest.saved()
-        return save_saved(replace(saved, epoch=_epoch_of(loader)), loader, world)
+        return save_saved(replace(saved, epoch=self._epoch_of(loader)), loader, world)
 
     def load(self, state: Mapping[str, Any], loader: Any, world: World) -> None:
         """Go on from ``state`` with the next pass.
@@ -151,6 +171,7 @@ class Standing:
         sampler = _with_epoch(loader)
         if sampler is not None and saved.epoch is not None:
             sampler.set_epoch(saved.epoch)
+        self._told_epoch = saved.epoch
         if saved.finished and saved.base_seed is not None:
             # Its workers were to persist: the next epoch draws no seed for them. These ones do, for nothing.
             saved = replace(saved, start=saved.now)
@@ -198,11 +219,21 @@ def _with_epoch(loader: Any) -> Any:
     return None
 
 
-def _epoch_of(loader: Any) -> int | None:
-    sampler = _with_epoch(loader)
-    return None if sampler is None else int(sampler.epoch)
+def _length_of(loader: Any) -> int | None:
+    """How many batches an epoch has, if that is known."""
+    return None if is_iterable(loader.dataset) else torch.utils.data.DataLoader.__len__(loader)
 
 
-def _is_of_another_epoch(saved: Saved, loader: Any) -> bool:
-    """Whether the sampler was told, since the state was loaded, that another epoch comes."""
-    return saved.in_the_middle and saved.epoch is not None and saved.epoch != _epoch_of(loader)
+def _pass_over(saved: Saved, loader: Any, generators: Mapping[str, torch.Generator]) -> None:
+    """Leave generators of the loader's own where the epoch that was loaded, and is over, has left them."""
+    if is_iterable(loader.dataset):
+        return
+    held = torch.default_generator.get_state()
+    try:
+        deque(iter(Indices(_index_sampler(loader), generators, saved)), maxlen=0)
+    finally:
+        torch.default_generator.set_state(held)
+
+
+def _index_sampler(loader: Any) -> Any:
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler

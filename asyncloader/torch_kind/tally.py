@@ -61,10 +61,10 @@ class Watch:
             self._has_begun = True
             self.stopwatch.begin(self._stage)
 
-    def rest(self) -> None:
+    def rest(self, now_s: float | None = None) -> None:
         """Nothing is asked for. Before anything was, this is still the start."""
         if self._has_begun:
-            self.stopwatch.enter(RESTING)
+            self.stopwatch.enter(RESTING, now_s)
 
     def send(self) -> None:
         """What was made is handed over."""
@@ -156,6 +156,7 @@ class Tally:
         self._since_s = 0.0
         self._cpu_s = 0.0
         self._cpu_before_s: float | None = None
+        self._delivered_s: float | None = None
         #: Of this thread, where no workers are.
         self.watch: Watch | None = None
         self._stage, self._kind = stage, kind
@@ -186,9 +187,11 @@ class Tally:
     # --- told by the loop ---
 
     def wait(self) -> None:
-        """The consumer waits for a batch."""
-        self._counters.wait()
-        self._cpu_before_s = thread_time()
+        """The consumer waits for a batch: without workers the sampler is asked next."""
+        now_s, self._delivered_s = self._counters.wait(), None
+        if self.watch is not None:
+            self.watch.stopwatch.enter(SAMPLER, now_s)
+            self._cpu_before_s = thread_time()
 
     def waited(self) -> None:
         """It waits no more, for whatever reason."""
@@ -196,13 +199,11 @@ class Tally:
         if self.watch is not None and self._cpu_before_s is not None:
             self._cpu_s += thread_time() - self._cpu_before_s
             self._cpu_before_s = None
-            self.watch.rest()
+            self.watch.rest(self._delivered_s)
 
     def draw(self) -> None:
         """The sampler is asked for what comes next."""
-        if self.watch is not None:
-            self.watch.stopwatch.enter(SAMPLER)
-        else:
+        if self.watch is None:
             self._since_s = perf_counter()
 
     def drew(self) -> None:
@@ -224,7 +225,7 @@ class Tally:
             came = self._came
             key = next(iter(came), None) if number is None else number
             worked = came.pop(key, (0, Worked()))[1]
-        self._counters.count(worked.samples, 0, worked.size_bytes)
+        self._delivered_s = self._counters.count(worked.samples, 0, worked.size_bytes)
 
     # --- told by the transport, in whichever thread receives ---
 

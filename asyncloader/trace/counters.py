@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from ..counting import Counters
@@ -62,7 +62,9 @@ class TracedCounters(Counters):
         self._tracing = tracing
         self._began_unix_s = time.time()
         self._owner = os.getpid()
-        self._keeping = Lock()  # workers' news may be taken in on another thread than the consumer's
+        # Workers' news may be taken in on another thread than the consumer's. Re-entrant, for the finalizers
+        # of a garbage collection.
+        self._keeping = RLock()
         self._timeline = Timeline(workers=bool(tracing.about.get("num_workers")))
         self._series = Series(self.started_s)
         self._latencies = Latencies()
@@ -86,13 +88,13 @@ class TracedCounters(Counters):
         super().waited()
         self._turn(STEP, self._waited_until_s)
 
-    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> None:
-        super().count(samples, tokens, size_bytes, components)
-        now_s = self._waited_until_s
+    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> float:
+        now_s = super().count(samples, tokens, size_bytes, components)
         self._turn(STEP, now_s, {"batch": self.batches - 1, "samples": samples, "bytes": size_bytes})
         with self._keeping:
             for name, amount in (("batches", 1), ("samples", samples), ("size_bytes", size_bytes)):
                 self._series.add(name, now_s, amount)
+        return now_s
 
     def _add_wait(self, now_s: float) -> None:
         super()._add_wait(now_s)

@@ -30,7 +30,8 @@ class Recorder:
         self._flights: deque[Flight] = deque()
         self._marks: deque[Mark] = deque()
         self._padded: deque[Padded] = deque()
-        self._lock = threading.Lock()  # of what follows
+        # Of what follows; re-entrant, for the finalizers of a garbage collection.
+        self._lock = threading.RLock()
         self._dropped = Dropped()
         self._tracks = 0
 

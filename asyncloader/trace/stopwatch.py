@@ -26,8 +26,8 @@ class TracingStopwatch(Stopwatch):
         self._track = self.recorder.new_track()
         self._at_stage_since_s = self._since_s
 
-    def enter(self, stage: str) -> str:
-        former = super().enter(stage)
+    def enter(self, stage: str, now_s: float | None = None) -> str:
+        former = super().enter(stage, now_s)
         if former != stage:
             self._record(former)
         return former

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -64,22 +64,37 @@ def standing() -> Iterator[None]:
     """A stopwatch that tells nothing."""
     with mock.patch.multiple(
         Stopwatch,
-        enter=lambda stopwatch, stage: RESTING,
+        enter=lambda stopwatch, stage, now_s=None: RESTING,
         timed=lambda stopwatch, stage, items: items,
         news=lambda stopwatch, at_once=False: None,
     ):
         yield
 
 
-def changes(loader: Any) -> tuple[int, int]:
-    """How often a pass comes to another stage, and for how many items of a generator it does so twice."""
-    entered = items = 0
+class Changes(NamedTuple):
+    """What of a stopwatch a pass makes use of, or what that takes, in seconds each.
+
+    Attributes:
+        entered: To come to another stage.
+        told: Likewise, by somebody who knows the time already.
+        items: An item of a generator, for which it comes to another stage and back.
+    """
+
+    entered: float
+    told: float
+    items: float
+
+
+def changes(loader: Any) -> Changes:
+    """How often a pass comes to another stage."""
+    entered = told = items = 0
     enter, timed = Stopwatch.enter, Stopwatch.timed
 
-    def count(stopwatch: Stopwatch, stage: str) -> str:
-        nonlocal entered
-        entered += 1
-        return enter(stopwatch, stage)
+    def count(stopwatch: Stopwatch, stage: str, now_s: float | None = None) -> str:
+        nonlocal entered, told
+        entered += now_s is None
+        told += now_s is not None
+        return enter(stopwatch, stage, now_s)
 
     def count_items(stopwatch: Stopwatch, stage: str, made: Generator[Any, None, None]) -> Iterator[Any]:
         nonlocal items
@@ -90,19 +105,19 @@ def changes(loader: Any) -> tuple[int, int]:
 
     with mock.patch.multiple(Stopwatch, enter=count, timed=count_items):
         cpu_s(loader)
-    return entered, items
+    return Changes(entered - 2 * items, told, items)
 
 
-def price_s() -> tuple[float, float]:
-    """What it takes to come to another stage, and what an item takes that does so twice, by themselves."""
+def prices_s() -> Changes:
+    """What each takes by itself."""
     watch, many = Stopwatch(), 50_000
 
     def nothing() -> Generator[int, None, None]:
         yield from range(many)
 
-    def enter() -> Iterator[None]:
+    def enter(now_s: float | None) -> Iterator[None]:
         for _ in range(many):
-            watch.enter(RESTING)
+            watch.enter(RESTING, now_s)
             yield
 
     def read(items: Iterable[Any]) -> float:
@@ -115,7 +130,11 @@ def price_s() -> tuple[float, float]:
         return min(read(make()) for _ in range(9)) / many
 
     plain_s = least(nothing)
-    return least(enter) - plain_s, least(lambda: watch.timed(RESTING, nothing())) - plain_s
+    return Changes(
+        least(lambda: enter(None)) - plain_s,
+        least(lambda: enter(0.0)) - plain_s,
+        least(lambda: watch.timed(RESTING, nothing())) - plain_s,
+    )
 
 
 def cpu_s(loader: Any) -> float:
@@ -142,9 +161,9 @@ def main() -> None:
                     without_s = cpu_s(loader)
                 pairs.append((cpu_s(loader), without_s))
             ratio = statistics.median(running / without for running, without in pairs)
-            took_s, (entered, items) = min(each for each, _ in pairs), changes(loader)
-            enter_s, item_s = price_s()
-            share = ((entered - 2 * items) * enter_s + items * item_s) / took_s
+            took_s, counts = min(each for each, _ in pairs), changes(loader)
+            share = sum(count * price for count, price in zip(counts, prices_s(), strict=True)) / took_s
+            entered = counts.entered + counts.told + 2 * counts.items
             print(f"| {name} | {took_s:.3f} | {ratio:.3f} | {entered:,} | {share:.2%} |", flush=True)
 
 

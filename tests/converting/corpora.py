@@ -13,7 +13,7 @@ import numpy as np
 
 import asyncloader as al
 
-FORMATS = ("tar", "tar.gz", "jsonl", "jsonl.zst", "parquet", "csv", "text", "arrow")
+FORMATS = ("tar", "tar.gz", "jsonl", "jsonl.zst", "parquet", "csv", "text", "arrow", "npy", "npz")
 SAMPLES = 60
 
 
@@ -100,6 +100,32 @@ def _arrow(path: Path, first: int, stop: int) -> str:
     return str(path)
 
 
+def _arrays(first: int, stop: int) -> dict[str, Any]:
+    numbers = np.arange(first, stop)
+    return {
+        "id": numbers.astype(">i4"),
+        "raw": np.array([bytes([65 + number % 26]) * 3 for number in numbers], "S3"),
+        "text": np.array([f"täxt {number}" for number in numbers], "U9"),
+        "when": (numbers * 1000).astype("M8[ms]"),
+        "vector": np.asfortranarray(np.repeat(numbers[:, None], 3, axis=1).astype(np.float32)),
+    }
+
+
+def _npy(path: Path, first: int, stop: int) -> str:
+    arrays = _arrays(first, stop)
+    kinds = [(name, array.dtype, array.shape[1:]) for name, array in arrays.items()]
+    rows = np.zeros(stop - first, kinds)
+    for name, array in arrays.items():
+        rows[name] = array
+    np.save(path, rows)
+    return str(path)
+
+
+def _npz(path: Path, first: int, stop: int) -> str:
+    (np.savez_compressed if first else np.savez)(path, **_arrays(first, stop))
+    return str(path)
+
+
 _WRITERS: dict[str, Callable[[Path, int, int], str]] = {
     "tar": _tar,
     "jsonl": _jsonl,
@@ -107,6 +133,8 @@ _WRITERS: dict[str, Callable[[Path, int, int], str]] = {
     "text": _text,
     "parquet": _parquet,
     "arrow": _arrow,
+    "npy": _npy,
+    "npz": _npz,
 }
 
 

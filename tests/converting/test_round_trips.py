@@ -14,10 +14,12 @@ from .corpora import FORMATS, SAMPLES, counts_of, files_of, plain, record, sampl
 
 TARGETS = ("tar", "jsonl", "parquet")
 # JSON has neither times nor bytes.
-KEPT_BY_JSON = {"parquet": ["id", "text", "vector", "matrix"], "arrow": ["id", "text", "vector", "matrix"],
+_OF_TABLES = ["id", "text", "vector", "matrix"]
+_OF_ARRAYS = ["id", "text", "vector"]
+KEPT_BY_JSON = {"parquet": _OF_TABLES, "arrow": _OF_TABLES, "npy": _OF_ARRAYS, "npz": _OF_ARRAYS,
                 "tar": ["txt", "cls", "json"], "tar.gz": ["txt", "cls", "json"]}  # fmt: skip
-KEPT_BY_TAR = {"parquet": ["id", "raw", "text", "vector", "matrix"],
-               "arrow": ["id", "raw", "text", "vector", "matrix"]}  # fmt: skip
+KEPT_BY_TAR = {"parquet": ["raw", *_OF_TABLES], "arrow": ["raw", *_OF_TABLES],
+               "npy": ["raw", *_OF_ARRAYS], "npz": ["raw", *_OF_ARRAYS]}  # fmt: skip
 
 
 def normal(sample: dict[str, Any]) -> dict[str, Any]:

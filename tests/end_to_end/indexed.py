@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
@@ -20,7 +21,7 @@ from asyncloader.manifest.offsets import OffsetPicker, Offsets
 
 __all__ = ["SUFFIXES", "index_entry", "write_indexed"]
 
-SUFFIXES = ("tar", "jsonl", "txt", "jsonl.zst", "tar.gz", "parquet", "arrow")
+SUFFIXES = ("tar", "jsonl", "txt", "jsonl.zst", "tar.gz", "parquet", "arrow", "npy", "npz")
 
 
 def write_indexed(
@@ -68,6 +69,11 @@ def _write(path: Path, numbers: Sequence[int], filling: str) -> None:
             pyarrow.parquet.write_table(table, path, row_group_size=max(7, len(numbers) // 30))
         else:
             pyarrow.feather.write_feather(table, str(path), compression="uncompressed", chunksize=7)
+    elif path.suffix == ".npy":
+        structure = np.dtype([("number", np.int64), ("filling", f"S{len(filling)}")])
+        np.save(path, np.array([(number, filling) for number in numbers], structure))
+    elif path.suffix == ".npz":
+        np.savez(path, number=np.array(numbers, np.int64), filling=np.array([filling] * len(numbers), "S"))
     elif path.suffix == ".txt":
         path.write_text("".join(f"{number}\n" for number in numbers))
     elif not numbers:

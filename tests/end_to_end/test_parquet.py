@@ -258,7 +258,13 @@ def test_a_bad_shard_is_named(tmp_path: Path, workers: int) -> None:
     ("name", "arguments", "error", "says"),
     [
         ("x.parquet.gz", {}, ValueError, "'x.parquet.gz' is compressed as a whole"),
-        ("x.tar", {"columns": ["a"]}, ValueError, "columns chooses from the columns of parquet, arrow, mds"),
+        ("x.tar", {"columns": ["a"]}, ValueError, "columns chooses from the columns of parquet, arrow"),
+        (
+            "x.npz",
+            {"filters": [("a", ">", 1)]},
+            ValueError,
+            "filters chooses from .* there are shards of npz",
+        ),
         ("x.jsonl", {"filters": [("a", ">", 1)]}, ValueError, r"shards of jsonl; use \.select"),
         ("x.parquet", {"columns": []}, ValueError, "at least one column"),
         ("x.parquet", {"columns": "abc"}, TypeError, "columns should be a list of names, but got 'abc'"),

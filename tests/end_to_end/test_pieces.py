@@ -91,7 +91,7 @@ def test_the_order_of_batches_is_one_for_every_world_size_to_the_end(ranks: int,
     assert [mine[step] for step in steps for mine in by_rank if step < len(mine)] == batches(0, 1)
 
 
-@pytest.mark.parametrize("suffix", ["tar", "jsonl", "parquet"])
+@pytest.mark.parametrize("suffix", ["tar", "jsonl", "parquet", "npy", "npz"])
 def test_a_piece_asks_for_no_more_bytes_than_the_index_makes_it(suffix: str, tmp_path: Path) -> None:
     paths = write_indexed(tmp_path, suffix, [3000], rate_bytes=50_000, sample_bytes=1000)
     size = Path(paths[0]).stat().st_size

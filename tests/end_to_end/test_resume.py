@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from corpus import Corpus, keys_of
 
 import asyncloader as al
@@ -162,6 +163,22 @@ def test_a_later_epoch_is_resumed_in_its_own_order_and_followed_by_the_next(
     resumed.load_state_dict(states[2])
     assert [keys_of([batch]) for batch in resumed] == list(batches[3:])
     assert drained(resumed) == drained(loader)
+
+
+def test_a_pass_that_goes_on_leaves_the_program_s_generator_where_it_was(
+    make_corpus: Callable[..., Corpus],
+) -> None:
+    # A trainer has put it back to where it was behind the last batch; dropout draws from it next.
+    loader = al.DataLoader(recipe_of(make_corpus("jsonl")), 4)
+    torch.manual_seed(0)
+    untouched = torch.get_rng_state()
+    batches = iter(loader)
+    assert not torch.equal(torch.get_rng_state(), untouched), "an epoch draws a seed, as in torch"
+    next(batches)
+    loader.load_state_dict(loader.state_dict())
+    before = torch.get_rng_state()
+    list(loader)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from itertools import chain
@@ -183,16 +184,40 @@ def test_a_rank_that_has_ended_waits_for_the_others_in_the_epoch_they_are_in(
         assert loader.state_dict()["epoch"] == 1
 
 
-def test_another_epoch_set_after_a_merged_state_begins_at_its_beginning(
-    make_corpus: Callable[..., Corpus],
+@pytest.mark.parametrize("epoch", [0, 1, 2, 4])
+def test_a_loaded_position_is_not_dropped_for_another_epoch(
+    epoch: int, make_corpus: Callable[..., Corpus]
 ) -> None:
-    make = maker(recipe_of(make_corpus("jsonl", SIZES)).shuffle(4))
-    *_, step = (step for _, step in zip(range(3), steps_of(make, 2), strict=False))
-    loader, fresh = make(), make()
-    loader.load_state_dict(step.merged)
-    for each in (loader, fresh):
-        each.set_epoch(5)
-    assert drained(loader) == drained(fresh)
+    loader = al.DataLoader(recipe_of(make_corpus("jsonl", SIZES)).shuffle(4).take(12), 4)
+    loader.set_epoch(2)
+    batches, states = zip(*((keys_of([batch]), loader.state_dict()) for batch in loader), strict=True)
+    resumed = copy.copy(loader)
+    resumed.load_state_dict(states[1])
+    if epoch != 2:
+        says = rf"in epoch 2 behind 2 of 3 batches, but set_epoch\({epoch}\) would begin epoch {epoch}"
+        with pytest.raises(ValueError, match=says):
+            resumed.set_epoch(epoch)
+    resumed.set_epoch(2)
+    assert [keys_of([batch]) for batch in resumed] == list(batches[2:])
+    # It holds for what was loaded, and not for what was read since.
+    resumed.set_epoch(epoch)
+    assert len(list(resumed)) == 3
+
+
+@pytest.mark.parametrize("knows_length", [False, True])
+def test_behind_the_last_batch_of_an_epoch_the_next_one_may_be_asked_for(
+    knows_length: bool, make_corpus: Callable[..., Corpus]
+) -> None:
+    recipe = recipe_of(make_corpus("jsonl", SIZES)).shuffle(4)
+    loader = al.DataLoader(recipe.take(12) if knows_length else recipe, 4)
+    for _ in loader:
+        state = loader.state_dict()
+    following, again = drained(loader), copy.copy(loader)
+    again.load_state_dict(state)
+    with pytest.raises(ValueError, match=r"but set_epoch\(2\) would begin epoch 2"):
+        again.set_epoch(2)
+    again.set_epoch(1)
+    assert drained(again) == following
 
 
 @pytest.mark.parametrize("source", [Numbers(), al.from_iterable(numbers_of_lane)], ids=["class", "function"])

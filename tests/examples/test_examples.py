@@ -18,7 +18,11 @@ import asyncloader as al
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
-_PROGRAMS_ARE_IN = ("test_examples.py", "test_coming_from.py")
+_PROGRAMS_ARE_IN = (
+    "test_examples.py",
+    "test_coming_from.py",
+    "../interop/test_transformers.py",
+)
 BUCKET = "s3://corpus/train-{00000..01023}.tar"
 
 SAYS = {
@@ -50,6 +54,7 @@ SAYS = {
         r"manifest.json: \d+ bytes\nrank 0: 26 batches, 260 samples\n"
         r"(rank [123]: 26 batches, 259 samples\n){3}each once: True"
     ),
+    "numpy_arrays.py": (r"\(16, 28, 28\) torch.uint8, \(16,\) torch.uint8\n2000 vectors"),
     "metrics.py": r"asyncloader_batches_total\{loader=\"train\"\} 20\.0\n",
     "mixture.py": (
         r"epoch 0: \{'web': 800, 'books': 150, 'chats': 50\}\nepoch 1: .*\n"

@@ -40,6 +40,7 @@ FED = [name for name, row in formats.items() if not row.selects]
         ("a.jsonl", "jsonl"), ("a.ndjson.bz2", "jsonl"), ("dir/a.txt.xz", "text"), ("a.text", "text"),
         ("a.parquet", "parquet"), ("a.ARROW", "arrow"), ("hf://datasets/me/set/a.feather", "arrow"),
         ("a.pq", "parquet"), ("a.ipc", "arrow"), ("a.csv", "csv"), ("a.CSV.gz", "csv"),
+        ("a.npy", "npy"), ("dir/a.NPZ", "npz"),
         ("https://h/a.tar?X-Amz-Signature=1.txt#f", "tar"), ("/weird?.tar", "tar"),
     ],
 )  # fmt: skip
@@ -71,9 +72,7 @@ def test_unknown_formats_are_refused() -> None:
     with pytest.raises(ValueError, match=r"al\.from_litdata"):
         check_format("litdata")
     for refuse in (check_format, open_decoder):
-        with pytest.raises(
-            ValueError, match="'tar', 'jsonl', 'text', 'csv', 'parquet', 'arrow', .*'mds', not 'zip'"
-        ):
+        with pytest.raises(ValueError, match="'parquet', 'arrow', .*'mds', 'npy', 'npz', not 'zip'"):
             refuse("zip")
     with pytest.raises(ValueError, match="0 or more"):
         open_decoder("tar", start_sample=-1)
@@ -112,7 +111,7 @@ def test_a_format_is_fed_or_has_a_plan() -> None:
                 open_decoder(name)
 
 
-@pytest.mark.parametrize("path", ["s3://b/a.parquet.gz", "a.arrow.zst", "A.FEATHER.XZ", "a.parquet.bz2"])
+@pytest.mark.parametrize("path", ["s3://b/a.parquet.gz", "a.arrow.zst", "A.FEATHER.XZ", "a.npy.gz"])
 def test_what_is_read_in_parts_is_not_compressed_as_a_whole(path: str) -> None:
     assert has_format(path)  # so that a folder does not pass over it
     with pytest.raises(ValueError, match="is compressed as a whole"):
@@ -148,7 +147,7 @@ def test_a_shard_that_lost_samples_since_the_position_raises() -> None:
 
 
 def test_columns_are_chosen_where_all_shards_have_some() -> None:
-    assert columns_of_all(["b", "a"], ["parquet", "arrow"]).columns == ("b", "a")
+    assert columns_of_all(["b", "a"], ["parquet", "arrow", "npz"]).columns == ("b", "a")
     assert columns_of_all(["b", "a"], ["parquet", "tar"]) is EVERYTHING
     assert columns_of_all(None, ["parquet"]) is EVERYTHING
     with pytest.raises(ValueError, match="names one twice: a, a"):

@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from programs import Programs
+
+#: What programs of trainers import, which takes them longer than to train, and what a stream does.
+_TRAINERS = ["accelerate", "lightning", "transformers.trainer"]
+_STREAMS = [f"asyncloader.{name}" for name in ("kinds.stream", "run.workers", "formats", "writer")]
+
+
+@pytest.fixture(scope="session")
+def trainers() -> Iterator[Programs]:
+    """To run scripts that train by libraries, in processes of their own that need not import them."""
+    there = [name for name in _TRAINERS if importlib.util.find_spec(name.split(".")[0])]
+    with Programs.open(*there, *_STREAMS) as programs:
+        yield programs
 
 
 @pytest.fixture(autouse=True)

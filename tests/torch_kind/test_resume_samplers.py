@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DistributedSampler
+from torch.utils.data import DistributedSampler, RandomSampler
 
 import asyncloader as al
 
@@ -128,10 +128,42 @@ def test_a_distributed_sampler_goes_on_in_the_epoch_that_it_was_told() -> None:
     for resumed in (told, untold, otherwise):
         resumed.load_state_dict(state)
     told.set_epoch(4)
-    otherwise.set_epoch(5)
-    assert list(told) == list(untold) == epoch[2:]
-    loader.set_epoch(5)
-    assert list(otherwise) == list(loader)
+    with pytest.raises(ValueError, match=r"in epoch 4 behind 2 of \d+ batches, but set_epoch"):
+        otherwise.set_epoch(5)
+    assert list(told) == list(untold) == list(otherwise) == epoch[2:]
+
+
+@pytest.mark.parametrize("kind", ["default", "generator", "sampler's generator", "DistributedSampler"])
+def test_behind_the_last_batch_of_an_epoch_the_next_one_may_be_asked_for(kind: str) -> None:
+    # transformers' Trainer saves there, and asks for the next epoch when it goes on.
+    def make() -> al.DataLoader[Any]:
+        torch.manual_seed(1)
+        generator = torch.Generator().manual_seed(2)
+        if kind == "default":
+            return al.DataLoader(NUMBERS, 2, shuffle=True, collate_fn=listed)
+        if kind == "generator":
+            return al.DataLoader(NUMBERS, 2, shuffle=True, generator=generator, collate_fn=listed)
+        if kind == "DistributedSampler":
+            return dealt()
+        sampler = RandomSampler(NUMBERS, generator=generator)
+        return al.DataLoader(NUMBERS, 2, sampler=sampler, collate_fn=listed)
+
+    loader = make()
+    loader.set_epoch(0)
+    for _ in loader:
+        state = loader.state_dict()
+    loader.set_epoch(1)
+    following = list(loader)
+    stays, goes_on = make(), make()
+    for resumed, epoch in ((stays, 0), (goes_on, 1)):
+        resumed.load_state_dict(state)
+        with pytest.raises(ValueError, match=r"but set_epoch\(3\) would begin epoch 3"):
+            resumed.set_epoch(3)
+        resumed.set_epoch(epoch)
+        if epoch == 0:
+            assert list(resumed) == []
+            resumed.load_state_dict(state)
+    assert list(goes_on) == following
 
 
 def test_one_rank_s_state_does_for_all_whose_sampler_deals_one_order() -> None:

@@ -17,6 +17,7 @@ __all__ = [
     "Choice",
     "Selection",
     "choose",
+    "choose_names",
     "make_selection",
     "mask_of",
     "missing_column",
@@ -150,6 +151,23 @@ def _check_lists(filters: Any) -> None:
                 )
 
 
+def choose_names(columns: tuple[str, ...] | None, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that are wanted of one shard, which has those of ``names``.
+
+    Raises:
+        FormatError: It has not all of them, several of one name, or none at all.
+    """
+    shown = names if columns is None else columns
+    for name in shown:
+        if name not in names:
+            raise FormatError(missing_column("columns", name, names))
+        if names.count(name) > 1:
+            raise FormatError(f"there are several columns {name!r} in this shard; it has {_listed(names)}")
+    if not shown:
+        raise FormatError("there is no column in this shard")
+    return shown
+
+
 def choose(selection: Selection, schema: Any) -> Choice:
     """Hold the selection against the schema of one shard.
 
@@ -158,14 +176,7 @@ def choose(selection: Selection, schema: Any) -> Choice:
     """
     with told("the schema"):
         names = tuple(schema.names)
-    shown = names if selection.columns is None else selection.columns
-    for name in shown:
-        if name not in names:
-            raise FormatError(missing_column("columns", name, names))
-        if names.count(name) > 1:
-            raise FormatError(f"there are several columns {name!r} in this shard; it has {_listed(names)}")
-    if not shown:
-        raise FormatError("there is no column in this shard")
+    shown = choose_names(selection.columns, names)
     tested = () if selection.filters is None else _tested(selection.filters, schema)
     return Choice(shown, tested, selection.filters)
 
