@@ -42,28 +42,21 @@ def from_litdata(
     """A recipe that streams the samples of chunks that LitData's ``optimize`` has written.
 
     Its ``index.json`` is read now, once; it tells the chunks, how many samples each has, and what they are,
-    so
-    that ``len(loader)`` is exact and lanes are of equal length. A sample is a dict: theirs, where it was one;
-    of a
-    list or tuple with the keys ``"0"``, ``"1"`` and so on; of any other value with the key ``"value"``; a
-    block of
-    tokens with the key ``"tokens"``. Arrays and tensors are NumPy arrays of the shapes and dtypes that were
-    written, of which the loader makes tensors; Pillow's images are such.
+    so that ``len(loader)`` is exact and lanes are of equal length. A sample is a dict: theirs, where it was
+    one; of a list or tuple with the keys ``"0"``, ``"1"`` and so on; of any other value with the key
+    ``"value"``; a block of tokens with the key ``"tokens"``. Arrays and tensors are NumPy arrays of the
+    shapes and dtypes that were written, of which the loader makes tensors; Pillow's images are such.
 
     Args:
         root: URL or path of the folder with ``index.json``, of any scheme that ``from_urls`` knows.
         block_size: How many tokens make a sample, of chunks written for ``TokensLoader``, and only of those:
             ``tokens`` is then an array ``(block_size,)``. What is left at the end of a chunk is left out, as
-            by
-            LitData.
+            by LitData.
         columns: Names of the fields that samples are to have, in this order; the values of others are not
-            looked
-            at. None, the default, takes all.
+            looked at. None, the default, takes all.
         decode: Make arrays of images: ``jpeg`` and ``image`` become ``(3, H, W) uint8`` in RGB, turned as
-            their
-            Exif says, ``jpeg_array`` a list of such, TIFF what ``tifffile`` makes of it. False leaves the
-            bytes
-            of their files, to be decoded by a ``.map`` of yours.
+            their Exif says, ``jpeg_array`` a list of such, TIFF what ``tifffile`` makes of it. False leaves
+            the bytes of their files, to be decoded by a ``.map`` of yours.
         concurrency: How many samples at a time have images decoded, in each lane, on threads. 1, as in
             ``.map``.
         storage_options: As of ``from_urls``.
@@ -80,8 +73,7 @@ def from_litdata(
         ImportError: While iterating: a package that decodes is not installed.
         StoreError: The index cannot be read.
         FormatError: The index is not sound; or the chunks are encrypted, hold pickles or values of
-            serializers that
-            are not known, or are made for another item loader. The message says what to do.
+            serializers that are not known, or are made for another item loader. The message says what to do.
     """
     selection = make_selection(columns, None)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)

@@ -1,6 +1,6 @@
 """Decoders of shard formats: feed bytes, get blocks of samples. Pure: no await, no I/O, no clock.
 
-A new format is a new file with a class that satisfies :class:`.decoder.Decoder`, and one row in ``formats``.
+A new format is a new file with a class that satisfies :class:`.decoder.Decoder`, and one row in ``_table``.
 One that is not read from front to back has a plan instead: a generator that asks for the spans of bytes that
 it must see, and returns those to be read, with the decoder to feed them to. One may have both: a plan for
 parts of a shard, and a decoder for all of it.
@@ -17,21 +17,11 @@ from urllib.parse import urlsplit
 from ..types import Planning
 from ._format import Format
 from ._open import SkippingDecoder, SniffingDecoder
-from ._tar_header import ZERO_BLOCK
-from .arrays.npy import plan_npy
-from .arrays.npz import plan_npz
-from .columnar.arrow import plan_arrow
+from ._table import formats
 from .columnar.footers import Footers
 from .columnar.importing import check_pyarrow
-from .columnar.parquet import plan_parquet
 from .columnar.selection import EVERYTHING, Selection, make_selection
-from .csv_records import CsvDecoder
 from .decoder import Decoder, PassOver
-from .json_lines import JsonlDecoder
-from .lines import TextDecoder
-from .litdata import open_litdata_decoder, plan_litdata
-from .mds.rows import COMPRESSIONS, open_mds_decoder, open_packed_mds, plan_mds
-from .tar import TarDecoder
 
 __all__ = [
     "Format",
@@ -48,46 +38,6 @@ __all__ = [
     "split_suffix",
 ]
 
-
-formats = MappingProxyType(
-    {
-        "tar": Format(
-            TarDecoder,
-            (".tar",),
-            {".tgz": "gzip", ".tzst": "zstd", ".txz": "xz", ".tbz2": "bzip2"},
-            # A sample has all its members when one of another begins, or the end.
-            close=ZERO_BLOCK,
-        ),
-        "jsonl": Format(
-            JsonlDecoder,
-            (".jsonl", ".ndjson"),
-            columns=partial(JsonlDecoder, columns=True),
-            passes_over=True,
-        ),
-        "text": Format(TextDecoder, (".txt", ".text"), passes_over=True),
-        # Only from its beginning, where the names are.
-        "csv": Format(CsvDecoder, (".csv",)),
-        "parquet": Format(
-            None, (".parquet", ".pq"), plan=plan_parquet, selects=True, by_arrow=True, reopens=True
-        ),
-        "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow, selects=True, by_arrow=True),
-        # Before "mds", which their names have too.
-        **{
-            f"mds.{family}": Format(
-                partial(open_packed_mds, family), (f".mds.{family}",), selects=True, passes_over=True
-            )
-            for family in COMPRESSIONS
-        },
-        "mds": Format(
-            open_mds_decoder, (".mds",), plan=plan_mds, selects=True, passes_over=True, reopens=True
-        ),
-        "npy": Format(None, (".npy",), plan=plan_npy, selects=True, reopens=True),
-        "npz": Format(None, (".npz",), plan=plan_npz, selects=True, reopens=True),
-        "litdata": Format(
-            open_litdata_decoder, (), plan=plan_litdata, selects=True, passes_over=True, by_index=True
-        ),
-    }
-)
 compression_suffixes = MappingProxyType({".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"})
 
 

@@ -1,8 +1,8 @@
 """Chunks as litdata writes them, and beside them what its own reader has of them.
 
 Run by the Python of the peers' environment: ``write_chunks.py FOLDER``. Each data set is a folder of its own,
-with
-``expected.pickle`` in it: a list of samples, tensors as NumPy's arrays and images as what they are of pixels.
+with ``NAME.pickle`` beside it: a list of samples, tensors as arrays of NumPy and images as their
+pixels.
 """
 
 from __future__ import annotations

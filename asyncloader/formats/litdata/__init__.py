@@ -3,8 +3,7 @@
 ``index`` reads that, ``plan`` tells the kinds of chunks apart: samples behind a table (``samples``, over
 ``formats.offsets``), tokens (``tokens``), runs of samples that are compressed (``framed``), and rows of Arrow
 (``footer``). ``tree`` is how values nest in a sample, ``leaves`` has a row for each serializer. What is
-decoded is
-what litdata 0.2.76 decodes, by its source and its output; pickles are not read.
+decoded is what litdata 0.2.76 decodes, by its source and its output; pickles are not read.
 """
 
 from __future__ import annotations

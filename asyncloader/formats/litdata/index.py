@@ -66,8 +66,7 @@ class Schema:
         tree: How the values of a sample nest.
         leaves: The serializer of each value.
         wrap: What is compressed: ``"chunk"``, each as a whole; ``"batch"``, runs of samples; ``"sample"``,
-            each by
-            itself; or None.
+            each by itself; or None.
         block_size: Tokens of a sample, where chunks hold nothing but tokens; else None.
     """
 
