@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .ops.token_batches import TokenBatches
     from .plan.states import merge_states
     from .plan.topology import Topology, get_topology
+    from .ray_workers import RayWorkers
     from .recipes import AsyncIterableDataset, from_iterable, from_urls
     from .report import Report
     from .statistics import Receipt, Statistics
@@ -58,6 +59,7 @@ __all__ = [
     "PadField",
     "Ragged",
     "RanksError",
+    "RayWorkers",
     "Receipt",
     "Report",
     "ShardWriter",
@@ -109,6 +111,7 @@ _HOME = {
     "PadField": "collate",
     "Ragged": "blocks",
     "RanksError": "errors",
+    "RayWorkers": "ray_workers",
     "Receipt": "statistics",
     "Report": "report",
     "ShardWriter": "writer",

@@ -11,7 +11,7 @@ import copy
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.utils.data
 from typing_extensions import TypeVar
@@ -22,15 +22,20 @@ from .kinds.datasets import AnyDataset, shown_dataset
 from .kinds.kind import Kind, Loader
 from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
+from .kinds.worlds import alike_in_replicas
 from .ops.batching import Batching
 from .ops.skips import Skip
 from .options import check_batching, check_trace
 from .page import loader_html
 from .quantity import as_count
+from .ray_workers import RayWorkers, count_workers
 from .report import Report
 from .statistics import Receipt, Statistics
 from .torch_kind.iterate import AsyncDoor
 from .torch_private import attributes_at_rest
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["DataLoader"]
 
@@ -74,7 +79,8 @@ class DataLoader(Closing, Loader[T]):
         multiprocessing_context: How workers start, torch's platform default if None. Whatever is
             pickled for them goes by cloudpickle, so lambdas and local classes do. Streams refuse it:
             their workers always come from a clean process.
-        generator: Draws the workers' base seed, and the order unless a recipe does; torch's own if None.
+        generator: Draws the workers' base seed, and the order unless a recipe does; torch's own if None, and
+            of replicas one that is seeded with their rank.
         prefetch_factor: Batches that each worker makes ahead; 2 with workers, None without.
         persistent_workers: Keep the workers from epoch to epoch. Makes no difference to a stream, whose
             workers start in milliseconds; what is expensive, a process that has imported torch, is kept.
@@ -89,6 +95,11 @@ class DataLoader(Closing, Loader[T]):
             does not split a dataset of torch's kinds, whose workers are only told of it: use a
             ``DistributedSampler``, or ``split``.
         world_size: The number of ranks; given together with ``rank``.
+        mesh: Of a training where several processes read the same (tensor, pipeline, sequence parallel), the
+            part of torch's ``DeviceMesh`` that is data-parallel: ``mesh["dp"]``, or several dimensions, which
+            are flattened. Rank and world size are the place in it and its size. Processes at the same place
+            are replicas, which get identical batches. Excludes ``rank``, ``world_size`` and ``replicate``.
+        replicate: The same without a mesh: each so many consecutive ranks read the same.
         memory_limit: For streams: bound on what all processes of this rank hold in flight and ahead, in bytes
             or as ``"2GB"``; 1 GiB by default, which keeps one process busy over 200 ms. Where the data is
             near, less is taken. Shuffle windows and batches in your hands come on top.
@@ -100,22 +111,22 @@ class DataLoader(Closing, Loader[T]):
             ``TokenBatches``, ``Buckets`` or ``Pack``. Excludes ``batch_size`` and ``drop_last``.
         uneven: For streams: what ranks do when some have no batch for a step and others have: ``"stop"``
             together, and warn; ``"pad"`` with batches of no samples, which ``is_empty`` tells; ``"raise"`` a
-            ``RanksError``; ``"ignore"``. None, the default, is ``"stop"`` where this world is that of the
-            process group, since a collective of fewer ranks waits for ever, and ``"ignore"`` elsewhere.
+            ``RanksError``; ``"ignore"``. None, the default, is ``"stop"`` where as many processes read as the
+            process group has, since a collective of fewer waits for ever, and ``"ignore"`` elsewhere.
         worker_restarts: For streams: how many workers that were killed, or crashed, are replaced in a pass,
             which goes on with the same batches; 3 by default, enough for accidents. A second death at the
             same place is always an error, and what user code raises is never tried again.
-        snapshot_every_n_steps: How many batches are read of an iterable dataset with a ``state_dict`` between
-            two calls of it; those after the last are read again on resume. 1, since most are cheap.
+        snapshot_every_n_steps: Batches between two calls of a dataset's ``state_dict``; 1: most are cheap.
         audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
             ``asyncloader audit`` proves of it that an epoch was delivered once, over restarts.
         on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
         trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for
             Perfetto, and what a report page shows. The epoch is put into the name of all but the first.
+        workers: For streams: ``al.RayWorkers(4)``, actors on a Ray cluster, in the place of ``num_workers``.
 
     Raises:
-        TypeError: As torch; an option for streams with another dataset; for streams, a function that
-            cannot be called.
+        TypeError: As torch; an option for streams with another dataset; for streams, no function for one.
+        ImportError: ``workers`` asks for Ray, and it is not installed.
         ValueError: As torch, in its words; for streams, options that contradict each other or cannot be.
     """
 
@@ -143,6 +154,8 @@ class DataLoader(Closing, Loader[T]):
         lanes: int | None = None,
         rank: int | None = None,
         world_size: int | None = None,
+        mesh: DeviceMesh | None = None,
+        replicate: int | None = None,
         memory_limit: int | str | None = None,
         progress: bool = False,
         ahead: int | None = None,
@@ -153,13 +166,16 @@ class DataLoader(Closing, Loader[T]):
         audit: str | os.PathLike[str] | None = None,
         on_error: str | Skip = "raise",
         trace: str | os.PathLike[str] | None = None,
+        workers: RayWorkers | None = None,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
+        self.mesh, self.replicate = mesh, replicate
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
         self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps)
-        self.audit, self.on_error, self.trace = audit, on_error, trace
+        self.audit, self.on_error, self.trace, self.workers = audit, on_error, trace, workers
+        num_workers = count_workers(workers, num_workers)
         check_trace(trace)
         batch_size = check_batching(batching, batch_size, drop_last)
         self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
@@ -183,7 +199,7 @@ class DataLoader(Closing, Loader[T]):
             timeout,
             worker_init_fn,
             multiprocessing_context,
-            generator,
+            alike_in_replicas(self, generator),
             prefetch_factor=prefetch_factor,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,

@@ -19,8 +19,10 @@ name                                                 what for
 ``utils.data.DataLoader._iterator``                  the one that persistent workers belong to
 ``_utils.ExceptionWrapper``                          a worker's error on its way to the consumer
 ``distributed.distributed_c10d._get_default_store``  what ranks tell each other in step
+``distributed.DeviceMesh._get_root_mesh``            which mesh a part was cut out of
+``distributed.device_mesh._mesh_resources``          the same in older torch
 ===================================================  =====================================
-All of them are in torch 2.13.0, with which the tests run.
+All but the last are in torch 2.13.0, with which the tests run.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from multiprocessing.connection import wait
 from time import monotonic
 from traceback import clear_frames
@@ -66,6 +69,7 @@ __all__ = [
     "frozen_worker_info",
     "pin_memory",
     "set_worker_info",
+    "uncut_mesh",
 ]
 
 # Law 6 says a second. An idle worker ends in milliseconds; one that does not is inside the user's code, where
@@ -88,6 +92,15 @@ def default_store() -> Any:
     from torch.distributed.distributed_c10d import _get_default_store
 
     return _get_default_store()
+
+
+def uncut_mesh(mesh: Any) -> Any:
+    """The ``DeviceMesh`` that ``mesh`` is a part of, by name or flattened; itself if it is no part."""
+    if hasattr(mesh, "_get_root_mesh"):
+        return mesh._get_root_mesh()
+    from torch.distributed import device_mesh  # in torch 2.6
+
+    return device_mesh._mesh_resources.get_root_mesh(mesh)
 
 
 def frozen_worker_info(torchs: Any) -> Any:
@@ -126,17 +139,27 @@ class HereIterator(Told, _SingleProcessDataLoaderIter):  # type: ignore[misc]  #
         view: The loader, as torch is to see it.
         told: Of its pass.
         interrupt: Ends what a ``next`` waits for, from another thread, as far as anything can.
+        reading: Opens what the dataset is to be read within.
     """
 
-    def __init__(self, view: DataLoader[Any], told: Pass, interrupt: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        view: DataLoader[Any],
+        told: Pass,
+        interrupt: Callable[[], None],
+        reading: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self._told = told
         self._interrupt = interrupt
-        super().__init__(view)
+        self._reading = reading
+        with reading():
+            super().__init__(view)
         self._num_yielded = told.batches
 
     def _next_data(self) -> Any:
         try:
-            batch = super()._next_data()  # type: ignore[no-untyped-call]
+            with self._reading():
+                batch = super()._next_data()  # type: ignore[no-untyped-call]
         except StopIteration:
             self._told.end()
             raise

@@ -12,7 +12,7 @@ from .errors import FormatError, StoreError, WorkerDiedError
 __all__ = ["drop_frames", "format_frames", "raise_told", "users_level", "users_line"]
 
 # Whose frames tell a user nothing: ours, and those of the clients and the event loop in between.
-_INTERNAL = sys.stdlib_module_names | {"aiohttp", "aiohappyeyeballs", "asyncloader", "obstore", "yarl"}
+_INTERNAL = sys.stdlib_module_names | {"aiohttp", "aiohappyeyeballs", "asyncloader", "obstore", "ray", "yarl"}
 
 
 def drop_frames(error: BaseException) -> bool:

@@ -38,6 +38,7 @@ ROOMS = [
     {"shard_search"},  # names checked, expanded and looked up
     {"manifest", "shard_listing"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
+    {"ray_workers"},  # workers on other machines
     {"simulate"},  # a pass as it would go, without a byte moved
     {"audit"},  # what was delivered, on disk, and the proof of it
     {"catalog"},  # which shards a recipe is of

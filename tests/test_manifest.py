@@ -107,7 +107,6 @@ def test_fields_that_are_not_known_are_ignored() -> None:
         (with_entry(sha256=SHA[2:]), r"shards\[0\]\.sha256: expected 64 hexadecimal digits"),
         (with_entry(sha256="zz" * 32), r"shards\[0\]\.sha256"),
         (with_entry(crc32c=12345678), r"shards\[0\]\.crc32c: expected 8 hexadecimal digits"),
-        (document(shards=[{"name": "a", "size_bytes": 1}]), r"shards\[0\]: expected one of sha256, crc32c"),
     ],
 )  # fmt: skip
 def test_whatever_is_odd_is_refused_with_its_place(content: bytes, message: str) -> None:

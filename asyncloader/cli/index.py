@@ -25,6 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MANIFEST",
         help=f"path of the manifest; {MANIFEST_NAME} beside the shards if they are files of one folder",
     )
+    parser.add_argument(
+        "--idx",
+        action="store_true",
+        help="take counts and offsets from the .idx beside each tar, as wds2idx writes it; read no shard",
+    )
     add_concurrency(parser)
     add_json(parser)
 
@@ -36,6 +41,7 @@ def run(asked: argparse.Namespace) -> int:
         format=asked.format,
         storage_options=storage_options(asked),
         concurrency=asked.concurrency,
+        idx=asked.idx,
     ) as index:
         rows, found = [], []
         for url, outcome in with_bar(index.measured, "index", index.count, "shards", prints=not asked.json):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 from ..dataset import Dataset
@@ -30,6 +31,7 @@ __all__ = [
     "restarts_of",
     "setup_of",
     "setup_of_torch",
+    "told_once",
 ]
 
 # As many as accidents explain. Workers that die again and again have a reason, such as too little memory.
@@ -67,10 +69,19 @@ def budget_of(loader: Loader[Any]) -> Skip | None:
     return None
 
 
+def told_once(budget: Skip | None, world: World) -> Skip | None:
+    """The same, of replicas with dead letters in the first alone: all skip the same."""
+    if budget is None or world.replica == 0:
+        return budget
+    return replace(budget, dead_letters=None)
+
+
 def check_world(loader: Loader[Any], mine: World) -> None:
     """Refuse to read for another rank than was known when the loader was made."""
     group = process_group(sys.modules)
-    if loader.rank is None and group is not None and World(*group) != mine:
+    if loader.rank is not None or loader.mesh is not None or group is None:
+        return
+    if World(*group).replicate(loader.replicate) != mine:
         raise RuntimeError(
             f"this loader was made for rank {mine.rank} of {mine.size}, but the process "
             f"group says rank {group[0]} of {group[1]}: samples would be read twice. Make the loader "
@@ -90,7 +101,7 @@ def setup_of(loader: Loader[Any], recipe: Dataset, world: World) -> Setup:
         caches=any(source.access.cache is not None for source in shards),
         is_local=all(scheme_of(url).is_local for source in shards for url in source.urls[:1]),
         is_indexed=bool(shards) and all(source.is_indexed for source in shards),
-        has_ranks=world.size > 1,
+        has_ranks=world.processes > 1,
     )
 
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch.utils.data
 
 from ..ops.batching import Batching
 from ..ops.skips import Skip
 from ..plan.topology import process_group, resolve_world
+from ..ray_workers import RayWorkers
 from ..report import Report
 from ..statistics import Receipt, Statistics
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["Kind", "Loader"]
 
@@ -30,12 +34,15 @@ class Loader(torch.utils.data.DataLoader[T]):
     lanes: int | None
     rank: int | None
     world_size: int | None
+    mesh: DeviceMesh | None
+    replicate: int | None
     memory_limit: int | str | None
     progress: bool
     ahead: int | None
     batching: Batching | None
     uneven: str | None
     worker_restarts: int | None
+    workers: RayWorkers | None
     snapshot_every_n_steps: int
     audit: str | os.PathLike[str] | None
     on_error: str | Skip

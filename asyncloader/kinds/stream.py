@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -25,7 +23,6 @@ from ..plan.cursor import Cursor
 from ..plan.lanes import check_ranks, choose_lanes, rank_lanes
 from ..plan.memory import share_memory
 from ..plan.states import load_state, save_state, saved_lanes
-from ..plan.topology import process_group, resolve_world
 from ..progress import ProgressBar
 from ..quantity import as_whole
 from ..recipes import AsyncIterableDataset, from_iterable
@@ -42,12 +39,13 @@ from ..sources.shards import Shards
 from ..statistics import Receipt, Statistics
 from ..stream import Job
 from ..workers import ForkServer
-from .asked import batching_of, budget_of, check_world, memory_of, restarts_of, setup_of
+from .asked import batching_of, budget_of, check_world, memory_of, restarts_of, setup_of, told_once
 from .auditing import open_recording
 from .kind import Loader
 from .lengths import Lengths, if_empty_of, receipt_of
 from .passes import Passes
 from .tracing import Traces
+from .worlds import check_replicas, world_of
 
 __all__ = ["StreamKind", "Streamed"]
 
@@ -106,16 +104,15 @@ class StreamKind:
         return default_convert if batch_size is None else streaming_collate
 
     def attach(self, loader: Loader[Any]) -> None:
-        self._world = resolve_world(
-            loader.rank, loader.world_size, lambda: process_group(sys.modules), os.environ
-        )
+        self._world = world_of(loader)
+        check_replicas(loader, self._world)
         self._lane_count = choose_lanes(loader.lanes, self._world, loader.num_workers)
         source = self._recipe.source
         if source.most_lanes is not None:
             of = "samples" if isinstance(source, Shards) and source.is_indexed else "shards"
             check_ranks(source.most_lanes, self._world, of)
         self._passes = Passes(rank_lanes(self._lane_count, self._world))
-        if loader.num_workers:
+        if loader.num_workers and loader.workers is None:
             self._forkserver = start_server(self._recipe, loader.collate_fn, loader.worker_init_fn)
 
     # --- iterating ---
@@ -200,8 +197,8 @@ class StreamKind:
     # --- life ---
 
     def describe(self, loader: Loader[Any]) -> list[str]:
-        world, seed = self._world, self._recipe.order_seed
-        shown = [f"lanes={self._lane_count}", f"rank {world.rank} of {world.size} ({world.origin})"]
+        seed = self._recipe.order_seed
+        shown = [f"lanes={self._lane_count}", str(self._world)]
         return shown if seed is None else [*shown, f"seed={seed}"]
 
     def close(self, loader: Loader[Any]) -> None:
@@ -232,7 +229,8 @@ class StreamKind:
         batch_bytes = share_memory(memory_of(loader), pins=False).batch_bytes
         if loader.num_workers == 0 or not job.turns:
             return stream_in_thread(job, batch_bytes, counters, stack)
-        self._forkserver = ForkServer.shared()
+        if loader.workers is None:
+            self._forkserver = ForkServer.shared()
         setting = WorkerSetting(
             loader.num_workers,
             seed,
@@ -241,7 +239,7 @@ class StreamKind:
             restarts=restarts_of(loader),
             in_order=loader.in_order,
         )
-        return stream_in_workers(job, setting, batch_bytes, counters, stack)
+        return stream_in_workers(job, setting, batch_bytes, counters, stack, loader.workers)
 
     def _job(self, loader: Loader[Any], cursor: Cursor, memory_bytes: int) -> Job:
         turns = tuple(cursor.turns())
@@ -256,8 +254,8 @@ class StreamKind:
             collate_fn=loader.collate_fn,
             read_bytes=share_memory(memory_bytes, pins=pins).read_bytes,
             ahead=None if loader.ahead is None else loader.ahead // max(len(turns), 1),
-            is_audited=loader.audit is not None,
-            budget=budget_of(loader),
+            is_audited=self._is_audited(loader),
+            budget=told_once(budget_of(loader), self._world),
             is_traced=loader.trace is not None,
             skipped_before=tuple((lane, skipped_in(row.position)) for lane, row in cursor.rows.items()),
         )
@@ -273,8 +271,12 @@ class StreamKind:
     def _setup(self, loader: Loader[Any]) -> Setup:
         return setup_of(loader, self._recipe, self._world)
 
+    def _is_audited(self, loader: Loader[Any]) -> bool:
+        """Whether this process records: of replicas the first, since all deliver the same."""
+        return loader.audit is not None and self._world.replica == 0
+
     def _recording(self, loader: Loader[Any], cursor: Cursor, undo: ExitStack) -> Recording | None:
-        if loader.audit is None:
+        if loader.audit is None or not self._is_audited(loader):
             return None
         options = self._world, cursor, loader.num_workers, budget_of(loader) is not None
         described = self._recipe_of(loader, self._lane_count)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
-import sys
 import weakref
 from collections.abc import Mapping
 from functools import partial
@@ -12,10 +10,10 @@ from typing import Any
 
 import torch.utils.data
 
-from ..plan.topology import World, process_group, resolve_world
+from ..plan.topology import World
 from ..report import Report, judge
 from ..statistics import Receipt, Statistics
-from ..torch_kind.adapt import for_torch
+from ..torch_kind.adapt import for_torch, is_iterable
 from ..torch_kind.iterate import close_torch_iterator
 from ..torch_kind.resuming import Standing
 from ..torch_kind.unsplit import UnsplitNotice
@@ -23,10 +21,13 @@ from ..torch_private import forget_iterator
 from .asked import setup_of_torch
 from .kind import Loader
 from .tracing import Traces
+from .worlds import check_replicas, check_sampler, is_told_who_reads, world_of
 
 __all__ = ["TorchKind"]
 
-_STREAM_OPTIONS = ["ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven"]
+_STREAM_OPTIONS = [
+    "ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven", "workers",
+]  # fmt: skip
 
 
 class TorchKind:
@@ -62,7 +63,11 @@ class TorchKind:
         return None
 
     def attach(self, loader: Loader[Any]) -> None:
-        self._world = _world_of_workers(loader.rank, loader.world_size)
+        self._world = _world_of_workers(loader)
+        if is_told_who_reads(loader):
+            check_replicas(loader, self._world)
+            if not is_iterable(loader.dataset):
+                check_sampler(loader, self._world)
 
     def open(self, loader: Loader[Any]) -> Any:
         # An adapter stands in for its dataset; all else is what the loader has, which may be replaced.
@@ -106,7 +111,7 @@ class TorchKind:
         self._standing.load(state, loader, self._world)
 
     def describe(self, loader: Loader[Any]) -> list[str]:
-        return []
+        return [str(self._world)] if is_told_who_reads(loader) else []
 
     def close(self, loader: Loader[Any]) -> None:
         latest = self._latest() if self._latest is not None else None
@@ -119,11 +124,11 @@ class TorchKind:
         return {**self.__dict__, "_latest": None, "_standing": copy.copy(self._standing), "_traces": Traces()}
 
 
-def _world_of_workers(rank: int | None, world_size: int | None) -> World:
+def _world_of_workers(loader: Loader[Any]) -> World:
     try:
-        return resolve_world(rank, world_size, lambda: process_group(sys.modules), os.environ)
+        return world_of(loader)
     except ValueError:
-        if rank is not None or world_size is not None:
+        if loader.rank is not None or loader.world_size is not None or is_told_who_reads(loader):
             raise
         # Only told to the workers here, so that an odd environment is no reason to refuse what torch takes.
         return World(origin="alone")

@@ -49,10 +49,12 @@ class Traces:
             "loader": repr(loader),
             "rank": world.rank,
             "world_size": world.size,
+            "replica": world.replica,
+            "replicas": world.replicas,
             "num_workers": loader.num_workers,
             "batch_size": loader.batch_size,
         }
-        return _Traced(path, about, setup, self._taken)
+        return _Traced(path, about, setup, world, self._taken)
 
 
 @dataclass(frozen=True)
@@ -63,24 +65,27 @@ class _Traced:
         path: As the user said it.
         about: What the file says of the loader.
         setup: What the verdict goes by.
+        world: Whose they are.
         taken: The files of its passes before.
     """
 
     path: str
     about: Mapping[str, Any]
     setup: Setup
+    world: World
     taken: set[str]
 
     def __call__(self, **options: Any) -> Counters:
         epoch, passes, about = options["epoch"], options["passes"], self.about
         # Where a loader has no such number, its passes are counted.
         number = passes - 1 if epoch is None else epoch
-        rank, size = about["rank"], about["world_size"]
-        place = run_path(self.path, epoch=number, rank=rank, world_size=size, taken=self.taken)
+        whose = self.world.name if self.world.processes > 1 else ""
+        place = run_path(self.path, epoch=number, whose=whose, taken=self.taken)
         check_run_path(place)
         self.taken.add(place)
         told = {**about, "epoch": epoch, "passes": passes}
-        return TracedCounters(Tracing(place, told, partial(_judged, self.setup)), **options)
+        tracing = Tracing(place, told, partial(_judged, self.setup), self.world.process, self.world.name)
+        return TracedCounters(tracing, **options)
 
 
 def _judged(setup: Setup, statistics: Statistics) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 
 from ..errors import FormatError, StoreError
 from ..formats import check_format
+from ..formats.tar_idx import idx_beside
 from ..progress import open_bar
 from ..shard_names import formats_of
 from ..shard_search import find_shards
@@ -66,6 +67,7 @@ def open_index(
     storage_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
     concurrency: int | None = None,
+    idx: bool = False,
 ) -> Iterator[Index]:
     """As ``build_index``, for those who look at each shard.
 
@@ -76,11 +78,14 @@ def open_index(
     options = dict(storage_options or {})
     shards = find_shards(urls, format, options, network).names
     formats = formats_of(shards, format)
+    if idx:
+        for shard in shards:
+            idx_beside(shard)
     manifest = _manifest_beside(shards) if output is None else expand_home(os.fspath(output))
     names = _names_in(manifest, shards)
     check_manifest(local_path(manifest))  # now, rather than when hours of reading are over
     with open_measuring(options, network, concurrency) as measuring, Journal(manifest) as journal:
-        measured = measuring.each(shards, formats, names, journal)
+        measured = measuring.each(shards, formats, names, None if idx else journal, idx=idx)
         yield Index(local_path(manifest), len(shards), measured, names, journal)
 
 
@@ -92,6 +97,7 @@ def build_index(
     storage_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
     concurrency: int | None = None,
+    idx: bool = False,
     progress: bool = False,
 ) -> str:
     """Read shards once, and write how many samples they hold and where to begin inside of them.
@@ -112,6 +118,10 @@ def build_index(
         network: Time-outs, retries and hedging.
         concurrency: How many shards are read at a time. By default as many as there are processors, of up to
             8, since decoding and digests take more time than reading does.
+        idx: Take counts and offsets from the ``.idx`` beside each tar, which DALI's ``wds2idx`` has written,
+            and read no shard: of each a few members are looked at, to see that its index is not of another
+            one. What an index says is held against the samples whenever the shard is read. There are no
+            digests in the manifest then.
         progress: Show a bar of the shards that are done.
 
     Returns:
@@ -119,7 +129,8 @@ def build_index(
 
     Raises:
         TypeError: ``urls`` holds something else than strings and paths.
-        ValueError: No shard, names that do not fit, no place for the manifest, or ``concurrency`` below 1.
+        ValueError: No shard, names that do not fit, no place for the manifest, ``concurrency`` below 1, or
+            ``idx`` for what is no tar.
         StoreError, FormatError: A shard cannot be read or is not sound; the first one, with a note of the
             others. Nothing is written then, and what was found of the others is kept for the next call.
         OSError: The manifest cannot be written.
@@ -131,6 +142,7 @@ def build_index(
         storage_options=storage_options,
         network=network,
         concurrency=concurrency,
+        idx=idx,
     ) as index:
         index.write(_sound(_shown(index) if progress else index.measured))
         return index.manifest

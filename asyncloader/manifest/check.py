@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from .._flow.channel import EndOfChannel
-from ..blocks import Block
+from ..blocks import Block, Trail
 from ..digest import Verifier, extra_of
 from ..errors import FormatError, StoreError
 from ..stores.reading.chunks import ShardChunks
@@ -70,6 +72,10 @@ class ShardCheck:
         self._samples: int = start.get("sample", 0)
         self._counts = counts
         self._who, self._advice = teller
+        # Of them all, each is passed by whoever reads the sample before it: so what an index says of where
+        # samples are is proved by all lanes together, and none is lost between two of them unheard.
+        offsets = () if expected is None else expected.offsets or ()
+        self._offsets = deque(offset for offset in offsets if offset[0] > self._samples)
 
     def watch(self, chunks: ShardChunks) -> Iterator[Buffer]:
         """Pass the shard's bytes on.
@@ -102,9 +108,32 @@ class ShardCheck:
         verifier.check(self._shard)
 
     def count(self, block: Block) -> Block:
-        """Count the samples of ``block``, and pass it on."""
+        """Count the samples of ``block``, and pass it on.
+
+        Raises:
+            FormatError: One of them does not end where the index says.
+        """
         self._samples += len(block)
+        if self._offsets:
+            self._check_offsets(block.trail, len(block))
         return block
+
+    def _check_offsets(self, trail: Trail, count: int) -> None:
+        """Hold the places of samples against the offsets that are passed with a block of so many."""
+        last = trail.place(count - 1).sample
+        while self._offsets and self._offsets[0][0] <= last + 1:
+            sample, byte = self._offsets.popleft()
+            index = bisect_left(range(count), sample - 1, key=lambda index: trail.place(index).sample)
+            if trail.place(index).sample == sample - 1:
+                found = trail.after(index).get("byte", byte)
+                if found != byte:
+                    raise FormatError(
+                        f"{self._who} promises that sample {sample} of this shard begins at byte {byte}, "
+                        f"found it at byte {found}; {self._advice}",
+                        shard=self._shard,
+                        sample=sample,
+                        offset=found,
+                    )
 
     def passed_over(self) -> None:
         """Count a sample that does not decode."""

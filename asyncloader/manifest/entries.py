@@ -210,10 +210,6 @@ def parse_entry(place: str, entry: Mapping[str, Any]) -> tuple[str, Expected]:
         for algorithm, length in _DIGEST_BYTES.items()
         if algorithm in entry
     }
-    if not digests:
-        raise FormatError(
-            f"manifest: {place.removesuffix('.')}: expected one of {', '.join(_DIGEST_BYTES)}, found none"
-        )
     samples = _number(f"{place}samples", entry["samples"]) if "samples" in entry else None
     size_bytes = _number(f"{place}size_bytes", entry.get("size_bytes"))
     offsets = None

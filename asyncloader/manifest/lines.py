@@ -75,7 +75,7 @@ def _keys_of(line: bytes) -> list[str] | None:
         return None
     keys = [*entry]
     good = keys == [key for key in _QUOTES if key in entry] and keys[:2] == ["name", "size_bytes"]
-    return keys if good and not _BYTES.keys().isdisjoint(keys) else None
+    return keys if good else None
 
 
 @dataclass

@@ -47,6 +47,8 @@ class Measuring:
         formats: Sequence[str],
         names: Sequence[str] = (),
         journal: Journal | None = None,
+        *,
+        idx: bool = False,
     ) -> Iterator[Measured]:
         """Each shard with what it is, or why that cannot be told.
 
@@ -55,11 +57,14 @@ class Measuring:
             formats: Of each.
             names: Of each in the journal.
             journal: Knows some already, and is told of the others.
+            idx: Go by the ``.idx`` beside each, and read none.
         """
 
         def measure(number: int) -> Expected | StoreError | FormatError:
             url, name = urls[number], names[number] if journal is not None else ""
             try:
+                if idx:
+                    return self.survey.measure_by_idx(url)
                 version = partial(self.survey.version, url)
                 if journal is not None and (known := journal.of(name, version)) is not None:
                     return known

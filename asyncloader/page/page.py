@@ -60,6 +60,8 @@ def _named(run: Mapping[str, Any]) -> str:
     named = [f"Epoch {run['epoch']}" if run["epoch"] is not None else f"Pass {run['passes']}"]
     if run["world_size"] > 1:
         named.append(f"rank {run['rank']} of {run['world_size']}")
+    if run.get("replicas", 1) > 1:
+        named.append(f"replica {run['replica']} of {run['replicas']}")
     workers = run["num_workers"]
     named.append("without workers" if not workers else f"{workers} worker{'s' * (workers > 1)}")
     return escape(" · ".join(named))

@@ -1,4 +1,4 @@
-"""What the programs that start ranks tell each of them: torchrun, MPI's launchers, and Slurm's ``srun``.
+"""What the programs that start ranks tell each of them: torchrun, MPI's launchers, Slurm's ``srun``, TPUs.
 
 Pure: environment variables in, a claim out. Launchers nest: ``srun`` often starts torchrun or a daemon of
 MPI's once on each node, which then start the ranks. So the innermost is right, and it has at least as many
@@ -18,6 +18,17 @@ _MPI = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "Open MPI"),
     ("PMI_RANK", "PMI_SIZE", "MPICH or Intel MPI"),
 )
+
+# As whoever calls ``jax.distributed.initialize`` names them.
+_JAX = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX processes")
+
+# Of what starts processes on TPUs a list has an entry for each process of a slice, and the number is the
+# process's place in it. ``PJRT_LOCAL_PROCESS_RANK`` and its like count those of one host only.
+_TPU_PROCESS = ("CLOUD_TPU_TASK_ID", "TPU_PROCESS_ADDRESSES", "TPU processes, as of torch_xla")
+_TPU_WORKER = ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES", "TPU workers, one on each host")
+
+# Where a training has several slices.
+_SLICE = ("MEGASCALE_SLICE_ID", "MEGASCALE_NUM_SLICES")
 
 # Batch scripts, interactive shells and the like are steps to Slurm, too, numbered down from 2**32 or
 # named, and run once, whatever the number of tasks that their allocation is for.
@@ -73,16 +84,27 @@ def _claims(environ: Mapping[str, str]) -> Iterator[Claim]:
     """What all launchers say, the innermost first."""
     if "RANK" in environ or "WORLD_SIZE" in environ:
         yield _torch(environ)
+    if _has(environ, *_JAX[:2]):
+        yield _claim(environ, *_JAX)
+    if _has(environ, *_TPU_PROCESS[:2]):
+        yield _tpu(environ, *_TPU_PROCESS)
     for rank, size, launcher in _MPI:
-        if rank in environ and size in environ:
+        if _has(environ, rank, size):
             yield _claim(environ, rank, size, launcher)
     if (tasks := _tasks_of_step(environ)) is not None:
         yield _claim(environ, "SLURM_PROCID", tasks, "a Slurm job step")
+    # Set for a whole container or machine, whatever is started there.
+    if _has(environ, *_TPU_WORKER[:2]):
+        yield _tpu(environ, *_TPU_WORKER)
+
+
+def _has(environ: Mapping[str, str], *names: str) -> bool:
+    return all(name in environ for name in names)
 
 
 def _check_alone(environ: Mapping[str, str]) -> None:
     """Refuse a rank that is not the first, where nothing says of how many."""
-    sizes = [(rank, size) for rank, size, _ in _MPI]
+    sizes = [(rank, size) for rank, size, _ in (_JAX, _TPU_PROCESS, *_MPI, _TPU_WORKER)]
     for rank, size in (*sizes, ("SLURM_PROCID", "SLURM_STEP_ID with SLURM_STEP_NUM_TASKS")):
         if environ.get(rank, "0") != "0":
             raise ValueError(
@@ -109,15 +131,37 @@ def _torch(environ: Mapping[str, str]) -> Claim:
 
 def _claim(environ: Mapping[str, str], rank: str, size: str, launcher: str) -> Claim:
     shown = f"{rank}={environ[rank]!r}, {size}={environ[size]!r}"
-    numbers = []
-    for name in (rank, size):
-        try:
-            numbers.append(int(environ[name]))
-        except ValueError:
-            found = "is no number" if environ[name].strip() else "is empty"
-            raise ValueError(f"{shown}: {name} {found}; set both or {_WAY_OUT}") from None
+    numbers = [_number(environ, name, shown) for name in (rank, size)]
     origin = f"{rank} and {size}" + (f" ({launcher})" if launcher else "")
     return Claim(numbers[0], numbers[1], origin, shown)
+
+
+def _tpu(environ: Mapping[str, str], place: str, listed: str, launcher: str) -> Claim:
+    """Of a process that knows its place in a list of all those of its slice."""
+    entries = [entry for entry in environ[listed].split(",") if entry.strip()]
+    shown = f"{place}={environ[place]!r}, {listed} of {len(entries)}"
+    rank = _number(environ, place, shown)
+    if not 0 <= rank < len(entries):
+        raise ValueError(f"{shown}: {place} should be a place in the list, from 0 on; set both or {_WAY_OUT}")
+    if environ.get(_SLICE[1], "1") == "1":
+        return Claim(rank, len(entries), f"{place} and {listed} ({launcher})", shown)
+    number, slices = _SLICE
+    shown += f", {number}={environ.get(number)!r}, {slices}={environ[slices]!r}"
+    if number not in environ:
+        raise ValueError(
+            f"{shown}: of several slices {number} should say which this is; set it, or {_WAY_OUT}"
+        )
+    count, nth = _number(environ, slices, shown), _number(environ, number, shown)
+    origin = f"{place} and {listed}, {number} and {slices} ({launcher})"
+    return Claim(nth * len(entries) + rank, count * len(entries), origin, shown)
+
+
+def _number(environ: Mapping[str, str], name: str, shown: str) -> int:
+    try:
+        return int(environ[name])
+    except ValueError:
+        found = "is no number" if environ[name].strip() else "is empty"
+        raise ValueError(f"{shown}: {name} {found}; set both or {_WAY_OUT}") from None
 
 
 def _tasks_of_step(environ: Mapping[str, str]) -> str | None:

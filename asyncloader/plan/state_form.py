@@ -32,10 +32,17 @@ _NAMED = 16
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What a rank has to say: which epoch it is in, and the rows of its lanes that have begun."""
+    """What a rank has to say.
+
+    Attributes:
+        epoch: Which one it is in.
+        rows: Of its lanes that have begun.
+        replicas: How many processes it was, each of which says the same.
+    """
 
     epoch: int
     rows: Mapping[int, Row]
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +123,9 @@ def _to_entry(part: Part) -> list[Any]:
         [lane, part.rows[lane].batches, int(part.rows[lane].done), *map(values.get, paths)]
         for lane, values in leaves.items()
     ]
-    return [part.epoch, [list(path) for path in paths], rows]
+    # Of a rank that was one process, as most are, the first releases read it too.
+    replicas = [part.replicas] if part.replicas > 1 else []
+    return [part.epoch, [list(path) for path in paths], rows, *replicas]
 
 
 def _leaves(position: Position, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -169,14 +178,15 @@ _KEYS = {
 
 def _read_entries(state: Mapping[str, Any]) -> State:
     parts = {}
-    for rank, (epoch, paths, table) in state["ranks"].items():
+    for rank, (epoch, paths, table, *more) in state["ranks"].items():
         if not all(isinstance(name, str) for path in paths for name in path):
             raise TypeError
         rows = {
             lane: Row(_to_position(paths, values), batches, done == 1)
             for lane, batches, done, *values in table
         }
-        parts[int(rank)] = Part(epoch, rows)
+        (replicas,) = more or (1,)
+        parts[int(rank)] = Part(epoch, rows, replicas)
     return State(json.loads(state["recipe"]), state["world_size"], parts)
 
 
@@ -218,6 +228,8 @@ def _fits(state: State) -> bool:
         and all(
             rank < state.world_size
             and _is_count(part.epoch)
+            and _is_count(part.replicas)
+            and part.replicas > 0
             and all(
                 _is_count(lane)
                 and lane < lanes

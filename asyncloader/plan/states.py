@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -25,7 +26,8 @@ def save_state(cursor: Cursor, recipe: Mapping[str, Any], world: World) -> dict[
         recipe: What a loader must agree on to go on from there; has ``"lanes"``.
         world: The rank and the number of ranks.
     """
-    return write_state(State(recipe, world.size, {world.rank: Part(cursor.epoch, cursor.rows)}))
+    part = Part(cursor.epoch, cursor.rows, world.replicas)
+    return write_state(State(recipe, world.size, {world.rank: part}))
 
 
 def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -37,15 +39,17 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
     Args:
         states: What ``state_dict()`` gave on each rank, in any order, saved at the same step. One that is
-            merged already counts for all of its ranks.
+            merged already counts for all of its ranks. Of ranks that are several processes
+            (``mesh=``, ``replicate=``) the state of one is enough, and those of all may be there.
 
     Returns:
         A new dict of JSON values.
 
     Raises:
         ValueError: The states are of different recipes, world sizes or epochs; a rank is there twice, or
-            is lacking; or one of them is no state of a stream. A rank at the beginning of the next epoch
-            goes with others that are not through with this one: it has delivered all that it had.
+            is lacking; processes of one rank tell different things; or one of them is no state of a stream. A
+            rank at the beginning of the next epoch goes with others that are not through with this one: it
+            has delivered all that it had.
     """
     if isinstance(states, Mapping) or not isinstance(states, Iterable):
         raise ValueError(
@@ -57,6 +61,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         raise ValueError("expected the state of each rank, but got none")
     first = read[0]
     parts: dict[int, Part] = {}
+    told: Counter[int] = Counter()
     for state in read:
         ours, theirs = ({"world_size": each.world_size, **each.recipe} for each in (first, state))
         differences = [
@@ -68,9 +73,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
             whose = f"{name_ranks(sorted(first.parts))} and of {name_ranks(sorted(state.parts))}"
             shown = "\n  ".join(differences)
             raise ValueError(f"the states of {whose} do not belong together:\n  {shown}")
-        doubled = sorted(parts.keys() & state.parts.keys())
-        if doubled:
-            raise ValueError(f"expected one state of each rank, but {name_ranks(doubled)} came twice")
+        told.update(state.parts.keys())
+        _check_again(parts, state.parts, told)
         parts |= state.parts
     merged = State(first.recipe, first.world_size, parts)
     if not merged.is_whole:
@@ -80,6 +84,25 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         )
     merged.joined(parts)
     return write_state(merged)
+
+
+def _check_again(before: Mapping[int, Part], parts: Mapping[int, Part], told: Mapping[int, int]) -> None:
+    """Refuse ranks that have told more often than they have processes, or not the same.
+
+    Raises:
+        ValueError: That is so.
+    """
+    doubled = [rank for rank, part in sorted(parts.items()) if told[rank] > part.replicas]
+    if doubled:
+        most = parts[doubled[0]].replicas
+        often = "twice" if most == 1 else f"more often than {most} times, for the processes that it is"
+        raise ValueError(f"expected one state of each rank, but {name_ranks(doubled)} came {often}")
+    differing = [rank for rank, part in sorted(parts.items()) if before.get(rank, part) != part]
+    if differing:
+        raise ValueError(
+            f"expected the same of all processes of a rank, but those of {name_ranks(differing)} differ; "
+            "save the states of all processes at the same step"
+        )
 
 
 def load_state(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
 
+from ..quantity import as_whole
 from .launchers import find_claim
 
 __all__ = [
@@ -26,17 +27,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The ranks of a training run: this one's number and how many there are.
+    """The ranks that share the data: this one's number and how many there are.
+
+    Several processes may be one rank, and read the same: the replicas of tensor, pipeline and sequence
+    parallel trainings. Whatever deals, orders, seeds or saves goes by ``rank`` and ``size`` alone, so that
+    replicas get identical batches.
 
     Attributes:
-        rank: Number of this process, from 0.
+        rank: Number of this rank, from 0.
         size: How many ranks there are.
         origin: Who says so, in words; two worlds are equal by their numbers.
+        replica: Which of its processes this is, from 0. What is written once for a rank, the first writes.
+        replicas: How many processes each rank is.
     """
 
     rank: int = 0
     size: int = 1
     origin: str = field(default="rank= and world_size=", compare=False)
+    replica: int = 0
+    replicas: int = 1
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -46,6 +55,51 @@ class World:
                 f"rank should be in the interval [0, {self.size - 1}] of world_size={self.size}, "
                 f"but got rank={self.rank}"
             )
+
+    def __str__(self) -> str:
+        which = f", replica {self.replica} of {self.replicas}" if self.replicas > 1 else ""
+        return f"rank {self.rank} of {self.size}{which} ({self.origin})"
+
+    @property
+    def name(self) -> str:
+        """What this process is called."""
+        return f"rank {self.rank}" + (f", replica {self.replica}" if self.replicas > 1 else "")
+
+    @property
+    def process(self) -> int:
+        """Number of this process, of all ranks together."""
+        return self.rank * self.replicas + self.replica
+
+    @property
+    def processes(self) -> int:
+        """How many there are, those of all ranks together."""
+        return self.size * self.replicas
+
+    def replicate(self, count: int | None) -> World:
+        """The same processes, each ``count`` consecutive ones of which are a rank.
+
+        Process ``p`` is replica ``p % count`` of rank ``p // count``.
+
+        Raises:
+            ValueError: ``count`` is no positive number, or does not divide the number of processes.
+        """
+        if count is None:
+            return self
+        if (number := as_whole(count)) is None or number < 1:
+            raise ValueError(
+                "replicate should be how many consecutive ranks read the same, 1 or more, but got "
+                f"replicate={count!r}"
+            )
+        if number == 1:
+            return self
+        if self.size % number:
+            fitting = ", ".join(str(each) for each in range(1, self.size + 1) if self.size % each == 0)
+            raise ValueError(
+                f"replicate={number} should divide the world size, but got {self.size} ranks "
+                f"({self.origin}); {fitting} do"
+            )
+        origin = f"{self.origin}, replicate={number}"
+        return World(self.rank // number, self.size // number, origin, self.rank % number, number)
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> World:
@@ -68,6 +122,7 @@ def resolve_world(
     world_size: int | None,
     distributed: Callable[[], tuple[int, int] | None],
     environ: Mapping[str, str],
+    replicate: int | None = None,
 ) -> World:
     """The world to load for: as given, else the process group's, else the launcher's, else alone.
 
@@ -76,19 +131,21 @@ def resolve_world(
         world_size: Given by the user, with ``rank``, or None.
         distributed: Gives (rank, world size) of an initialised process group, or None.
         environ: The environment variables.
+        replicate: How many consecutive ones of these ranks read the same, and so are one; None for one.
 
     Raises:
         ValueError: ``rank`` and ``world_size`` are not given together, or are no rank of a world; or as
-            ``World.from_env``.
+            ``World.from_env`` and ``World.replicate``.
     """
     if (rank is None) != (world_size is None):
         raise ValueError(
             f"rank and world_size should be given together, but got rank={rank}, world_size={world_size}"
         )
     if rank is not None and world_size is not None:
-        return World(rank, world_size)
+        return World(rank, world_size).replicate(replicate)
     group = distributed()
-    return World(*group, "torch.distributed") if group is not None else World.from_env(environ)
+    world = World(*group, "torch.distributed") if group is not None else World.from_env(environ)
+    return world.replicate(replicate)
 
 
 def process_group(modules: Mapping[str, Any]) -> tuple[int, int] | None:

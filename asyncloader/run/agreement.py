@@ -149,6 +149,34 @@ class Agreement:
             self.steps += verdict is not Verdict.END
         return verdict
 
+    def compare(self, key: str, told: str, *, last: bool) -> None:
+        """Tell those who share ``key`` something about this step, before it is settled.
+
+        Args:
+            key: Their own.
+            told: What is to be the same of all.
+            last: Whether this one clears away what was told of the step before.
+
+        Raises:
+            RanksError: Another one has told something else, or the store has gone.
+        """
+        with self._lock:
+            self._check_here()
+        try:
+            said = self._waiting.compare_set(f"{key}/{self.steps}", "", told).decode()
+            if last and self.steps:  # all have told, or the step before would not be settled
+                self._waiting.delete_key(f"{key}/{self.steps - 1}")
+        except RuntimeError as error:
+            raise self._lost(_first_line(error)) from error
+        if said != told:
+            raise RanksError(
+                f"processes that are to get the same batches have different ones at step {self.steps}. Do "
+                "all read the same shards, go on from the same state, and skip the same samples? A shard "
+                "that one of them alone could not read is skipped by that one alone",
+                rank=self._rank,
+                step=self.steps,
+            )
+
     def give(self, key: str, value: str) -> None:
         """Give the other ranks a text; the first one given counts.
 

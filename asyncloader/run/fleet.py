@@ -11,7 +11,7 @@ from .._flow.channel import EndOfChannel
 from ..audit.rows import LeftSamples
 from ..plan.lanes import Rotation
 from ..stream import Note
-from ..workers import observe, observe_async, wait_any, wait_any_async
+from ..workers import wait_any, wait_any_async
 from .intake import Intake
 from .post import Post
 
@@ -136,12 +136,12 @@ class Fleet:
     def describe_wait(self) -> str:
         """Whom the consumer waits for, and what they do; takes seconds at most."""
         awaited = self._awaited[:_MOST_OBSERVED]
-        return self._tell([_tell_post(post, observe(post.worker.lifeline)) for post in awaited])
+        return self._tell([_tell_post(post, post.worker.observe()) for post in awaited])
 
     async def describe_wait_async(self) -> str:
         """Like ``describe_wait``, from a coroutine."""
         awaited = self._awaited[:_MOST_OBSERVED]
-        return self._tell([_tell_post(post, await observe_async(post.worker.lifeline)) for post in awaited])
+        return self._tell([_tell_post(post, await post.worker.observe_async()) for post in awaited])
 
     def _tell(self, told: list[str]) -> str:
         if more := len(self._awaited) - len(told):
@@ -173,4 +173,4 @@ class Fleet:
 
 def _tell_post(post: Post, doing: str) -> str:
     """Which worker it is, where it is as far as is known, and what it does."""
-    return f"worker {post.worker.number} (pid {post.worker.pid}), {post.describe_next()}, {doing}"
+    return f"{post.worker.name}, {post.describe_next()}, {doing}"

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import copy
+import hashlib
+import json
 import pickle
 import sys
 import warnings
@@ -53,8 +55,8 @@ def keep_in_step(
 
     Args:
         source: The rank's batches; closed with what is returned.
-        uneven: ``"stop"``, ``"pad"``, ``"raise"`` or ``"ignore"``; None is ``"stop"`` where this world is
-            that of the process group, and ``"ignore"`` elsewhere.
+        uneven: ``"stop"``, ``"pad"``, ``"raise"`` or ``"ignore"``; None is ``"stop"`` where as many
+            processes read as the process group has, and ``"ignore"`` elsewhere.
         world: The rank that is loaded for.
         name: Gives what the pass is called, the same on all ranks.
         collate_fn: What makes batches; its ``empty`` makes empty ones, if it has such a method.
@@ -66,7 +68,8 @@ def keep_in_step(
         RuntimeError: Ranks are to be kept in step and there is no process group over which to agree.
     """
     group = process_group(sys.modules)
-    if uneven == "ignore" or world.size == 1 or (uneven is None and (not group or World(*group) != world)):
+    is_whole = group is not None and group[1] == world.processes
+    if uneven == "ignore" or world.processes == 1 or (uneven is None and not is_whole):
         return source
     if group is None:
         raise RuntimeError(
@@ -76,7 +79,11 @@ def keep_in_step(
     policy: Any = uneven or "stop"
     agreement = Agreement(default_store(), name(), *group, policy)
     settled = _Settled(
-        source, agreement, collate_fn if policy == "pad" else None, Asks() if on_demand else None
+        source,
+        agreement,
+        collate_fn if policy == "pad" else None,
+        Asks() if on_demand else None,
+        world if world.replicas > 1 else None,
     )
     in_step = InStep(settled)
     stack.callback(in_step.close)
@@ -130,6 +137,7 @@ class _Settled:
         agreement: With the other ranks.
         pads_with: What makes empty batches; None where there are to be none.
         asks: What the consumer has asked for, if batches are made on demand.
+        replicated: The rank, if there are other processes of it, which are to get the same batches.
     """
 
     def __init__(
@@ -138,6 +146,7 @@ class _Settled:
         agreement: Agreement,
         pads_with: Callable[[Any], Any] | None,
         asks: Asks | None,
+        replicated: World | None,
     ) -> None:
         self.agreement = agreement
         self.asks = asks
@@ -145,6 +154,7 @@ class _Settled:
         self.ready: list[Note] = []
         self._source = source
         self._pads_with = pads_with
+        self._replicated = replicated
         self._empty: Any = None
 
     def leave(self) -> None:
@@ -168,6 +178,8 @@ class _Settled:
                 is_dry = True
             if made and self._pads_with is not None and self._empty is None:
                 self._empty = empty_like(made[0][0], self._pads_with)
+            if self._replicated is not None:
+                self._compare(self._replicated, [note for _, note in made])
             verdict = self.agreement.settle(bool(made))
             if verdict is Verdict.END:
                 self.agreement.end()
@@ -179,6 +191,12 @@ class _Settled:
                 self._share_empty()
             # A copy: whoever gets it may pop fields from it.
             yield made.pop() if made else (copy.deepcopy(self._empty), _PADDING), 1
+
+    def _compare(self, world: World, notes: list[Note]) -> None:
+        """See that the other processes of this rank have the same batch, by where it ends."""
+        told = [(note.lane, note.position, note.samples) for note in notes]
+        digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
+        self.agreement.compare(f"rank/{world.rank}", digest, last=world.replica == 0)
 
     def _look_for_more(self) -> None:
         """Count what was made ahead: of what was not made nobody knows how much it is."""

@@ -22,8 +22,8 @@ from ..plan.counts import Deal
 from ..plan.cursor import Cursor
 from ..sources.components import places_of
 from ..stream import Job, Note, Turns
+from ..workers import AnyPool, AnyWorker
 from ..workers import Job as WorkerJob
-from ..workers import Worker, WorkerPool
 
 __all__ = ["Post", "Restarts"]
 
@@ -67,7 +67,7 @@ class Post:
     def __init__(
         self,
         number: int,
-        pool: WorkerPool,
+        pool: AnyPool,
         job: Job,
         make_job: Callable[[Turns], WorkerJob],
         restarts: Restarts,
@@ -84,7 +84,7 @@ class Post:
         self._has_sent = True
 
     @property
-    def worker(self) -> Worker:
+    def worker(self) -> AnyWorker:
         """Who holds the post."""
         return self._pool.workers[self._number]
 
@@ -97,12 +97,12 @@ class Post:
         """What the worker has sent, None if one has to wait for it; a worker that has died is replaced.
 
         Args:
-            ready: See ``Worker.receive_nowait``.
+            ready: See ``AnyWorker.receive_nowait``.
 
         Raises:
             EndOfChannel: All lanes have ended, and so has the worker's job.
             WorkerDiedError: The worker has died and is not replaced; each time anew that one asks.
-            Exception: See ``Worker.receive``.
+            Exception: See ``AnyWorker.receive_nowait``.
         """
         while True:
             worker = self.worker

@@ -17,13 +17,14 @@ from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..ops.op import Source
 from ..plan.lanes import worker_lanes
+from ..ray_workers import RayPool, RayWorkers
 from ..seeding import seed_worker
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
 from ..stopwatch import Stopwatch
 from ..stream import Collated, Job, Note, Turns, read_lanes
 from ..tensors import when_torch_is_here
-from ..workers import ForkServer, WorkerPool
+from ..workers import AnyPool, ForkServer, WorkerPool
 from .fleet import AsDone, Fleet, InTurn
 from .intake import Intake
 from .needs import modules_to_preload
@@ -58,29 +59,32 @@ class WorkerSetting:
 
 
 def stream_in_workers(
-    job: Job, setting: WorkerSetting, batch_bytes: int, counters: Counters, stack: ExitStack
+    job: Job,
+    setting: WorkerSetting,
+    batch_bytes: int,
+    counters: Counters,
+    stack: ExitStack,
+    on_ray: RayWorkers | None = None,
 ) -> Fleet:
-    """Read the lanes in worker processes; see ``stream_in_thread``."""
+    """Read the lanes in worker processes; see ``stream_in_thread``.
+
+    Args:
+        job: See there.
+        setting: What each process is to the user's code.
+        batch_bytes: See there.
+        counters: See there.
+        stack: See there.
+        on_ray: What to ask Ray for; None has them run on this machine.
+    """
     keep_freed_pages()  # byte strings come out of the workers' shared memory as copies
     dealt = worker_lanes(sorted(lane for lane, _ in job.turns), setting.num_workers)
     # The order of turns is the rank's, cut down to the worker's own lanes.
     turns_of = [tuple(turn for turn in job.turns if turn[0] in mine) for mine in dealt]
-    pickled, buffers, modules = _pickled(job, setting, len(dealt))
-    server = ForkServer.shared()
-    server.preload(modules_to_preload(modules, job.collate_fn))
     makers = [partial(_WorkerJob, worker) for worker in range(len(dealt))]
     prefetch = setting.prefetch if job.ahead is None else _batches_of_a_worker(job, dealt)
-    pool = WorkerPool(
-        [make(turns) for make, turns in zip(makers, turns_of, strict=True)],
-        prefetch=prefetch,
-        prefetch_bytes=batch_bytes // len(dealt),
-        # All of the worker's share: less, and each of a few large batches would be written to new pages.
-        spare_bytes=(job.read_bytes + batch_bytes) // len(dealt),
-        grace_s=_CONTEXT_GRACE_S if job.recipe.has_context else None,
-        server=server,
-        shared=(pickled, buffers),
-    )
-    stack.enter_context(pool)
+    jobs = [make(turns) for make, turns in zip(makers, turns_of, strict=True)]
+    open_pool = _open_local if on_ray is None else partial(_open_on_ray, on_ray)
+    pool = open_pool(job, setting, jobs, prefetch, batch_bytes // len(dealt), stack)
     restarts = Restarts(setting.restarts, counters)
     posts = [
         Post(worker, pool, replace(job, turns=turns), make, restarts)
@@ -97,6 +101,58 @@ def stream_in_workers(
         pool.close,
         awaits_ends=job.recipe.has_context,
     )
+
+
+def _open_local(
+    job: Job,
+    setting: WorkerSetting,
+    jobs: list[_WorkerJob],
+    prefetch: int,
+    batch_bytes: int,
+    stack: ExitStack,
+) -> AnyPool:
+    """Start processes on this machine, each of which may hold so many bytes of batches."""
+    pickled, buffers, modules = _pickled(job, setting, len(jobs))
+    server = ForkServer.shared()
+    server.preload(modules_to_preload(modules, job.collate_fn))
+    pool = WorkerPool(
+        jobs,
+        prefetch=prefetch,
+        prefetch_bytes=batch_bytes,
+        # All of the worker's share: less, and each of a few large batches would be written to new pages.
+        spare_bytes=job.read_bytes // len(jobs) + batch_bytes,
+        grace_s=_grace_s(job),
+        server=server,
+        shared=(pickled, buffers),
+    )
+    return stack.enter_context(pool)
+
+
+def _open_on_ray(
+    asked: RayWorkers,
+    job: Job,
+    setting: WorkerSetting,
+    jobs: list[_WorkerJob],
+    prefetch: int,
+    batch_bytes: int,
+    stack: ExitStack,
+) -> AnyPool:
+    """Likewise of Ray's actors, wherever they are placed."""
+    pickled, buffers, _ = _pickled(job, setting, len(jobs))
+    pool = RayPool(
+        jobs,
+        asked,
+        prefetch=prefetch,
+        prefetch_bytes=batch_bytes,
+        grace_s=_grace_s(job),
+        shared=(pickled, buffers),
+    )
+    return stack.enter_context(pool)
+
+
+def _grace_s(job: Job) -> float | None:
+    """How long a worker may take to end."""
+    return _CONTEXT_GRACE_S if job.recipe.has_context else None
 
 
 def _pickled(

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from torch.utils.data import DataLoader, IterDataPipe, MapDataPipe
@@ -25,7 +26,7 @@ from .reading import Carrying, Reading
 from .roads import Roads
 from .tally import Collating
 from .travel import ByValue, travels_by_pickle
-from .worker_info import enter_worker
+from .worker_info import enter_worker, read_for
 
 __all__ = ["AsyncDoor", "close_torch_iterator", "open_torch_iterator"]
 
@@ -43,7 +44,7 @@ def open_torch_iterator(
     Args:
         loader: Its attributes say how; they stay as they are.
         dataset: The loader's dataset as torch's constructor saw it (``adapt.for_torch``).
-        world: What the workers are told of their rank.
+        world: What the workers, or the dataset in this process, are told of their rank.
         told: Of the pass, and by which it is told where to begin.
         indices: What stands for the loader's sampler.
         reading: Makes of an iterable dataset what stands for it.
@@ -61,8 +62,8 @@ def open_torch_iterator(
     _set(view, "collate_fn", Collating(view.collate_fn, tally.watch, loader.batch_sampler is not None))
     if loader.num_workers == 0:
         if not isinstance(seen, AsyncFetched | AsyncIterated):
-            return HereIterator(view, told, interrupt=_nothing)
-        iterator = HereIterator(view, told, interrupt=seen.engine.stop)
+            return HereIterator(view, told, _nothing, partial(read_for, world))
+        iterator = HereIterator(view, told, seen.engine.stop, partial(read_for, world))
         weakref.finalize(iterator, seen.engine.stop)
         return iterator
     _set(view, "worker_init_fn", _Enter(loader.worker_init_fn, world))

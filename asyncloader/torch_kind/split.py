@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 from ..plan.topology import process_group, resolve_world
 from .stateful import is_stateful, pass_over, tell
-from .worker_info import get_worker_info
+from .worker_info import WorkerInfo, get_worker_info, reading_world
 
 __all__ = ["Split", "split"]
 
@@ -26,17 +26,25 @@ class Split(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        world = resolve_world(*self._given, lambda: process_group(sys.modules), os.environ)
-        rank, size, worker, workers = world.rank, world.size, 0, 1
-        if info is not None:
-            worker, workers = info.id, info.num_workers
-            if self._given == (None, None):
-                rank, size = getattr(info, "rank", rank), getattr(info, "world_size", size)
+        rank, size = self._place(info)
+        worker, workers = (0, 1) if info is None else (info.id, info.num_workers)
         first, step = rank * workers + worker, size * workers
         items = iter(self.dataset)
         if is_stateful(self.dataset) or is_stateful(items):
             return _Dealt(self.dataset, items, first, step)
         return islice(items, first, None, step)
+
+    def _place(self, info: WorkerInfo | None) -> tuple[int, int]:
+        """Rank and world size: as given, else those of the loader that reads, else this process's own."""
+        if self._given == (None, None):
+            if isinstance(info, WorkerInfo):  # another loader's has torch's own
+                return info.rank, info.world_size
+            reader = reading_world() if info is None else None
+            # A loader that does not deal takes an environment that makes no sense for none; here it counts.
+            if reader is not None and reader.origin != "alone":
+                return reader.rank, reader.size
+        world = resolve_world(*self._given, lambda: process_group(sys.modules), os.environ)
+        return world.rank, world.size
 
 
 class _Dealt:
@@ -80,8 +88,8 @@ def split(dataset: Iterable[Any], *, rank: int | None = None, world_size: int | 
 
     Args:
         dataset: An iterable with a fixed order.
-        rank: This process's rank, with ``world_size``; from ``torch.distributed`` or the launcher's
-            environment by default.
+        rank: This process's rank, with ``world_size``; by default that of the loader that reads it, and
+            outside of any from ``torch.distributed`` or the launcher's environment.
         world_size: The number of ranks.
     """
     return Split(dataset, rank, world_size)

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, cast
 
 from torch.utils.data import get_worker_info as torch_worker_info
 
-from ..plan.topology import current_topology
+from ..plan.topology import World, current_topology
 from ..torch_private import TorchWorkerInfo, set_worker_info
 
-__all__ = ["WorkerInfo", "enter_worker", "get_worker_info", "is_first_worker", "was_asked", "worker_number"]
+__all__ = [
+    "WorkerInfo",
+    "enter_worker",
+    "get_worker_info",
+    "is_first_worker",
+    "read_for",
+    "reading_world",
+    "was_asked",
+    "worker_number",
+]
+
+# The world of a loader that reads without workers, while it does.
+_reading: ContextVar[World | None] = ContextVar("asyncloader_reading", default=None)
 
 # Whether the dataset in this process has looked at its number. One process is one worker, for life.
 _asked = False
@@ -59,6 +74,21 @@ def enter_worker(worker: int, num_workers: int, seed: int, dataset: Any, rank: i
         )
     )
     _asked = False
+
+
+@contextmanager
+def read_for(world: World) -> Iterator[None]:
+    """Have what runs in this context, in a process that is no worker, know for whom it reads."""
+    token = _reading.set(world)
+    try:
+        yield
+    finally:
+        _reading.reset(token)
+
+
+def reading_world() -> World | None:
+    """For whom a loader without workers reads in this context; None where none does."""
+    return _reading.get()
 
 
 def worker_number() -> int:

@@ -40,11 +40,15 @@ class Tracing:
         path: Of the file.
         about: What tells the pass from others: JSON values.
         judge: What the verdict is on statistics, and what it went by: JSON values.
+        process: Number of the process that it is of, among all that read.
+        whose: What that is called.
     """
 
     path: str
     about: Mapping[str, Any]
     judge: Callable[[Statistics], Mapping[str, Any]]
+    process: int = 0
+    whose: str = "rank 0"
 
 
 class TracedCounters(Counters):
@@ -131,7 +135,8 @@ class TracedCounters(Counters):
         with self._keeping:
             self._cut(end_s)
             self._limit(1.0)
-            events = timeline(self._timeline, self.started_s, end_s, self._tracing.about.get("rank", 0))
+            process, whose = self._tracing.process, self._tracing.whose
+            events = timeline(self._timeline, self.started_s, end_s, process, whose)
             write_run(self._tracing.path, events, self._summary(statistics, end_s))
 
     def _summary(self, statistics: Statistics, end_s: float) -> dict[str, Any]:

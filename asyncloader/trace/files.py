@@ -23,19 +23,18 @@ FORMAT = "asyncloader"
 _MOST_BYTES = 1 << 29
 
 
-def run_path(path: str, *, epoch: int, rank: int, world_size: int, taken: Collection[str]) -> str:
-    """The file of one pass: the path itself for the first epoch of a rank alone.
+def run_path(path: str, *, epoch: int, whose: str, taken: Collection[str]) -> str:
+    """The file of one pass: the path itself for the first epoch of a process that is alone.
 
     Args:
         path: As the user said it.
         epoch: Named before the suffix where it is not 0.
-        rank: Likewise, where there are others.
-        world_size: How many ranks there are.
+        whose: What the process is called among others, such as ``"rank 1"``; empty where it is alone.
         taken: Names that earlier passes of the same loader have got; none is given twice.
     """
     stem, suffix = os.path.splitext(path)
-    if world_size > 1:
-        stem += f"-rank-{rank}"
+    if whose:
+        stem += "-" + whose.replace(",", "").replace(" ", "-")
     if epoch:
         stem += f"-epoch-{epoch}"
     name, again = stem + suffix, 1

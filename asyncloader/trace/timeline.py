@@ -64,28 +64,31 @@ class Timeline:
     workers: bool = False
 
 
-def timeline(kept: Timeline, start_s: float, end_s: float, rank: int = 0) -> list[Event]:
+def timeline(
+    kept: Timeline, start_s: float, end_s: float, process: int = 0, whose: str = "rank 0"
+) -> list[Event]:
     """The events, those of each track in the order of their times.
 
     Args:
         kept: What they are made of.
         start_s: When the pass began; nothing lies before.
         end_s: When it ended; nothing lies behind.
-        rank: Whose pass it is.
+        process: Number of the process whose pass it is, among all that read.
+        whose: What that is called.
     """
     clock = _Clock(start_s, end_s)
-    consumer = rank * _PIDS_OF_RANK + 1
+    consumer = process * _PIDS_OF_RANK + 1
 
     def pid_of(worker: int) -> int:
         return consumer + 1 + worker if kept.workers else consumer
 
-    events = [*_names(kept, consumer, pid_of, rank)]
+    events = [*_names(kept, consumer, pid_of, whose)]
     events += [_slice(clock, consumer, _CONSUMER_TID, "consumer", each) for each in kept.consumer]
     for worker, slices in sorted(kept.slices.items()):
         ordered = sorted(slices, key=lambda each: (each.track, each.start_s, each.end_s))
         events += [_slice(clock, pid_of(worker), _MAKER_TID + each.track, "maker", each) for each in ordered]
     for number, (worker, flight) in enumerate(kept.flights):
-        events += _flight(clock, pid_of(worker), f"{rank}.{number}", flight)
+        events += _flight(clock, pid_of(worker), f"{process}.{number}", flight)
     events += _bytes_in_flight(clock, kept, pid_of)
     events += [_mark(clock, pid_of(worker), mark) for worker, mark in kept.marks]
     named = [event for event in events if event.ph == "M"]
@@ -104,15 +107,15 @@ class _Clock:
         return round(((at_s if at_s < self._end_s else self._end_s) - self._start_s) * 1e6, 3)
 
 
-def _names(kept: Timeline, consumer: int, pid_of: Any, rank: int) -> Iterator[Event]:
-    yield _meta(consumer, 0, "process_name", {"name": f"rank {rank}"})
+def _names(kept: Timeline, consumer: int, pid_of: Any, whose: str) -> Iterator[Event]:
+    yield _meta(consumer, 0, "process_name", {"name": whose})
     yield _meta(consumer, 0, "process_sort_index", {"sort_index": consumer})
     yield _meta(consumer, _CONSUMER_TID, "thread_name", {"name": "consumer"})
     yield _meta(consumer, _CONSUMER_TID, "thread_sort_index", {"sort_index": 0})
     for worker, slices in sorted(kept.slices.items()):
         pid = pid_of(worker)
         if kept.workers:
-            yield _meta(pid, 0, "process_name", {"name": f"rank {rank}, worker {worker}"})
+            yield _meta(pid, 0, "process_name", {"name": f"{whose}, worker {worker}"})
             yield _meta(pid, 0, "process_sort_index", {"sort_index": pid})
         for track in sorted({each.track for each in slices}):
             name = "makes batches" if track == 0 else f"decodes ahead {track}"

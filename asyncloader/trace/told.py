@@ -93,3 +93,6 @@ class Told(msgspec.Struct):
     series: Series
     latency: Latency
     dropped: Dropped
+    # Of which the first releases said nothing.
+    replica: _Count = 0
+    replicas: _Count = 1

@@ -6,18 +6,18 @@ passing descriptors; elsewhere starting a pool raises RuntimeError.
 """
 
 from .forkserver import ForkServer
-from .pool import Job, WorkerPool
+from .pool import WorkerPool
+from .protocol import AnyPool, AnyWorker, Job
 from .several import wait_any, wait_any_async
-from .standstill import observe, observe_async
 from .worker import Worker
 
 __all__ = [
+    "AnyPool",
+    "AnyWorker",
     "ForkServer",
     "Job",
     "Worker",
     "WorkerPool",
-    "observe",
-    "observe_async",
     "wait_any",
     "wait_any_async",
 ]

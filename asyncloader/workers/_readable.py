@@ -6,16 +6,13 @@ import asyncio
 import select
 from collections.abc import Iterable
 from time import monotonic
-from typing import Protocol
+
+from .protocol import Source
 
 __all__ = ["wait_readable", "wait_readable_async"]
 
 
-class _Source(Protocol):
-    def fileno(self) -> int: ...
-
-
-def wait_readable(sources: Iterable[_Source], deadline: float | None) -> list[int]:
+def wait_readable(sources: Iterable[Source], deadline: float | None) -> list[int]:
     """Block this thread until one of them is readable; the descriptors of those, none at the deadline."""
     poll = select.poll()
     for source in sources:
@@ -24,7 +21,7 @@ def wait_readable(sources: Iterable[_Source], deadline: float | None) -> list[in
     return [descriptor for descriptor, _ in ready]
 
 
-async def wait_readable_async(sources: Iterable[_Source]) -> list[int]:
+async def wait_readable_async(sources: Iterable[Source]) -> list[int]:
     """Like ``wait_readable``, from a coroutine and without a deadline."""
     loop = asyncio.get_running_loop()
     ready = loop.create_future()

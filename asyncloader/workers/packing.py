@@ -32,7 +32,7 @@ from ..dense import align
 from ..lent_memory import LEAST_BYTES
 from .reducing import array_reducers
 
-__all__ = ["Bytes", "Keep", "Made", "Packed", "pack", "pack_by", "unpack"]
+__all__ = ["Bytes", "Keep", "Made", "Packed", "pack", "pack_by", "take_apart", "unpack"]
 
 Bytes: TypeAlias = NDArray[np.uint8]
 
@@ -147,11 +147,20 @@ def pack(batch: object, made: Made | None = None) -> Packed:
     Raises:
         Exception: What pickle raises for something that cannot be sent.
     """
+    return Packed(*take_apart(batch), made)
+
+
+def take_apart(batch: object) -> tuple[list[Any], list[memoryview]]:
+    """The pickle stream of ``batch``, in pieces, and the large memory that is not in it.
+
+    Raises:
+        Exception: What pickle raises for something that cannot be sent.
+    """
     try:
-        return pack_by(_plain, batch, made)
+        return _take_apart_by(_plain, batch)
     except Exception:
         # The slower pickler also knows what lives in __main__, and names what it cannot send.
-        return pack_by(_homeward, batch, made)
+        return _take_apart_by(_homeward, batch)
 
 
 def pack_by(
@@ -169,6 +178,12 @@ def pack_by(
         made: The slot that some of its memory may lie in.
         most_inline_bytes: See ``Packed``.
     """
+    return Packed(*_take_apart_by(make_pickler, batch), made, most_inline_bytes)
+
+
+def _take_apart_by(
+    make_pickler: Callable[[Any, Keep], pickle.Pickler], batch: object
+) -> tuple[list[Any], list[memoryview]]:
     sink = _Sink()
     buffers: list[memoryview] = []
 
@@ -180,7 +195,7 @@ def pack_by(
         return False
 
     make_pickler(sink, stays_in_stream).dump(batch)
-    return Packed(sink.pieces, buffers, made, most_inline_bytes)
+    return sink.pieces, buffers
 
 
 def unpack(message: memoryview | bytes, source: Bytes, at: int = 0) -> Any:

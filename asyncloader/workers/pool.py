@@ -14,24 +14,22 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pickle import PickleBuffer
-from typing import Any, TypeAlias
 
 from .._flow.channel import ChannelClosed
 from .._flow.children import import_path
 from ..by_value import dumps_outward
 from ._wire import Setting, socketpair, store
 from .forkserver import ForkServer
+from .protocol import Job
 from .several import close_workers
 from .shared import SharedStore
 from .slots import InboundSlots
 from .worker import GRACE_S, Worker
 
-__all__ = ["Job", "WorkerPool"]
-
-Job: TypeAlias = Callable[..., Iterator[tuple[Any, Any]]]
+__all__ = ["WorkerPool", "pickled_job"]
 
 
 class WorkerPool:
@@ -90,7 +88,7 @@ class WorkerPool:
             RuntimeError: The workers could not be started; see ``ForkServer``.
         """
         assert self._setting is None, "a pool starts once"
-        pickled = [_pickled_job(number, job) for number, job in enumerate(self._jobs)]
+        pickled = [pickled_job(number, job) for number, job in enumerate(self._jobs)]
         self._jobs.clear()
         server = self._server = self._server or ForkServer.shared()
         self._setting = Setting(
@@ -130,7 +128,7 @@ class WorkerPool:
             ChannelClosed: The pool was closed, maybe meanwhile.
             RuntimeError: The fork server has ended, and no other one can be started.
         """
-        pickled, server = _pickled_job(number, job), self._server
+        pickled, server = pickled_job(number, job), self._server
         close_workers([self.workers[number]])
         if server is None:
             raise ChannelClosed
@@ -157,9 +155,9 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask_for(self, server: ForkServer, number: int, pickled_job: bytes) -> Worker:
+    def _ask_for(self, server: ForkServer, number: int, job: bytes) -> Worker:
         assert self._setting is not None
-        stored = [store(replace(self._setting, number=number), pickled_job)]
+        stored = [store(replace(self._setting, number=number), job)]
         ours, theirs = socketpair()
         try:
             if self._crew.shared is not None:
@@ -209,7 +207,8 @@ class _Crew:
         close_workers(workers)
 
 
-def _pickled_job(number: int, job: Job) -> bytes:
+def pickled_job(number: int, job: Job) -> bytes:
+    """A job, to be sent to worker ``number``; raises what cloudpickle does."""
     try:
         return dumps_outward(job)
     except Exception as error:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from ._readable import wait_readable, wait_readable_async
-from .lifeline import Lifeline, wait_ended
+from .lifeline import wait_ended
+from .protocol import AnyWorker, Source
 from .worker import Worker
 
 __all__ = ["close_workers", "wait_any", "wait_any_async"]
@@ -16,7 +16,7 @@ __all__ = ["close_workers", "wait_any", "wait_any_async"]
 _KILL_DEADLINE_S = 5.0
 
 
-def wait_any(workers: Sequence[Worker], deadline: float | None) -> list[int]:
+def wait_any(workers: Sequence[AnyWorker], deadline: float | None) -> list[int]:
     """Block this thread until one of them has something to tell; the descriptors, none at the deadline.
 
     Raises:
@@ -26,14 +26,14 @@ def wait_any(workers: Sequence[Worker], deadline: float | None) -> list[int]:
         return wait_readable(sources, deadline)
 
 
-async def wait_any_async(workers: Sequence[Worker]) -> list[int]:
+async def wait_any_async(workers: Sequence[AnyWorker]) -> list[int]:
     """Like ``wait_any``, from a coroutine and without a deadline."""
     with _as_receiver_of(workers) as sources:
         return await wait_readable_async(sources)
 
 
 @contextmanager
-def _as_receiver_of(workers: Sequence[Worker]) -> Iterator[list[socket.socket | Lifeline]]:
+def _as_receiver_of(workers: Sequence[AnyWorker]) -> Iterator[list[Source]]:
     with ExitStack() as stack:
         for worker in workers:
             worker.begin_receiving()

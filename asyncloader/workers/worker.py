@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from time import monotonic
@@ -29,6 +28,8 @@ from ._wire import DONT_WAIT, FROM_WORKER, MOST_FREED, FromWorker, Grant, receiv
 from .lifeline import Lifeline
 from .packing import unpack
 from .slots import InboundSlots
+from .standstill import observe, observe_async
+from .tenure import Tenure
 
 __all__ = ["GRACE_S", "Worker"]
 
@@ -42,7 +43,7 @@ _Announced: TypeAlias = tuple[int, int, bytes]
 
 
 class Worker:
-    """One process running one job: a ``Receiver`` of its batches. Made by ``WorkerPool``.
+    """One process running one job, an ``AnyWorker``, and a ``Receiver`` of its batches. Of a ``WorkerPool``.
 
     Attributes:
         number: Its place in the pool, from 0.
@@ -66,10 +67,7 @@ class Worker:
         self._connection = connection
         self._lifeline = lifeline
         self._slots = slots
-        self._lock = threading.Lock()
-        self._receiving = False
-        self._closed = False
-        self._buried = False
+        self._tenure = Tenure(number, self._close_sockets)
         # A credit is granted for each batch received; on demand, before each is received.
         self._on_demand = on_demand
         self._demanded = False
@@ -108,7 +106,7 @@ class Worker:
             while (batch := self._next_batch(ready)) is None:
                 ready = wait_readable(self.sources(), deadline)
                 if not ready:
-                    raise TimeoutError(f"worker {self.number} (pid {self.pid}): no batch for {timeout_s} s")
+                    raise TimeoutError(f"{self.name}: no batch for {timeout_s} s")
             return self._take(*batch)
         finally:
             self.end_receiving()
@@ -140,6 +138,16 @@ class Worker:
             self.end_receiving()
 
     @property
+    def name(self) -> str:
+        return f"worker {self.number} (pid {self.pid})"
+
+    def observe(self) -> str:
+        return observe(self._lifeline)
+
+    async def observe_async(self) -> str:
+        return await observe_async(self._lifeline)
+
+    @property
     def has_died(self) -> bool:
         """Whether what comes after the last batch is the worker's own death, and not what its job raised."""
         return self._verdict == self._death
@@ -147,19 +155,10 @@ class Worker:
     # --- waiting ---
 
     def begin_receiving(self) -> None:
-        """Keep the sockets from being closed under somebody who waits on them; the last one closes."""
-        with self._lock:
-            if self._closed:
-                raise ChannelClosed
-            if self._receiving:
-                raise RuntimeError(f"worker {self.number} has a receiver already; it serves one at a time")
-            self._receiving = True
+        self._tenure.begin_receiving()
 
     def end_receiving(self) -> None:
-        with self._lock:
-            self._receiving = False
-            if self._buried:  # before, whoever closes it waits on them
-                self._close_sockets()
+        self._tenure.end_receiving()
 
     def sources(self) -> list[socket.socket | Lifeline]:
         # The end of a stream stays readable for ever: waiting on it again would spin.
@@ -175,7 +174,7 @@ class Worker:
         """
         is_all_there = False
         while self._verdict is None:
-            if self._closed:
+            if self._tenure.is_over:
                 raise ChannelClosed
             try:
                 message, descriptors = receive_message(self._connection, DONT_WAIT)
@@ -225,7 +224,7 @@ class Worker:
         try:
             batch, note = unpack(memoryview(message)[FROM_WORKER.size :], pages, at)
         except Exception as error:
-            error.add_note(f"while rebuilding a batch from worker {self.number} (pid {self.pid})")
+            error.add_note(f"while rebuilding a batch from {self.name}")
             raise
         return batch, note
 
@@ -270,26 +269,22 @@ class Worker:
 
     def let_go(self) -> None:
         """Tell the job to end, and whoever receives that it is over."""
-        with self._lock:
-            if not self._closed:
-                self._closed = True
-                # Unlike close this reaches through the copies that a process forked by the user holds.
-                with suppress(OSError):  # the worker has gone
-                    self._connection.shutdown(socket.SHUT_RDWR)
+        self._tenure.end(self._shut_down)
 
     def bury(self) -> None:
         """Give everything back; if the process still lives, it is killed."""
-        with self._lock:
-            self._slots.clear()
-            self._buried = True
-            if not self._receiving:
-                self._close_sockets()
+        self._tenure.bury(self._slots.clear)
 
     def abandon(self) -> None:
         """In a forked process: let go of the copies, and leave the worker to its owner."""
-        self._closed = True
+        self._tenure.is_over = True
         self._connection.close()
         self._lifeline.close()
+
+    def _shut_down(self) -> None:
+        # Unlike close this reaches through the copies that a process forked by the user holds.
+        with suppress(OSError):  # the worker has gone
+            self._connection.shutdown(socket.SHUT_RDWR)
 
     def _close_sockets(self) -> None:
         self._lifeline.kill()

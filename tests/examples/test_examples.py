@@ -21,6 +21,7 @@ EXAMPLES = ROOT / "examples"
 _PROGRAMS_ARE_IN = (
     "test_examples.py",
     "test_coming_from.py",
+    "test_parallelism.py",
     "../interop/test_transformers.py",
 )
 BUCKET = "s3://corpus/train-{00000..01023}.tar"
@@ -61,6 +62,7 @@ SAYS = {
         r"epoch 2: \{'web': 400, 'books': 300, 'chats': 300\}\n"
         r"stop='all': 4400 samples, each once\nresumed after 30 batches: .* without a stop: True"
     ),
+    "ray_workers.py": r"20 batches by Ray actors, the same as by local workers: True",
     "plan_a_run.py": (
         r"num_workers=1: .*\n(.*\n)*num_workers=4: 2,028 samples/s, 0% waiting, limit consumer\n(.*\n)*"
         r"4 ranks go on after 60,416 samples, read \d+ MB again, make \d+ samples/s"

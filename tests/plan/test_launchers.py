@@ -19,6 +19,16 @@ STEP = {
     "SLURM_STEP_ID": "0",
     "SLURM_STEP_NUM_TASKS": "4",
 }
+JAX = {"JAX_PROCESS_ID": "2", "JAX_NUM_PROCESSES": "4", "JAX_COORDINATOR_ADDRESS": "10.0.0.1:1234"}
+# As torch_xla's spawn sets them in each process, and as a cluster does in each host's container.
+TPU_PROCESS = {
+    "CLOUD_TPU_TASK_ID": "2",
+    "TPU_PROCESS_ADDRESSES": "10.0.0.1:8476,10.0.0.1:8477,10.0.0.2:8476,10.0.0.2:8477",
+    "TPU_PROCESS_BOUNDS": "2,2,1",
+    "PJRT_LOCAL_PROCESS_RANK": "0",
+}
+TPU_WORKER = {"TPU_WORKER_ID": "2", "TPU_WORKER_HOSTNAMES": "train-0,train-1,train-2,train-3"}
+SLICES = {"MEGASCALE_SLICE_ID": "1", "MEGASCALE_NUM_SLICES": "3"}
 BATCH_SCRIPT = {"SLURM_JOB_NAME": "train", "SLURM_NTASKS": "4", "SLURM_PROCID": "0"}
 ALLOCATED = {"SLURM_JOB_NAME": "interactive", "SLURM_NTASKS": "4"}
 PTY_SHELL = {**STEP, "SLURM_PROCID": "0", "SLURM_PTY_PORT": "44263", "SLURM_JOB_NAME": "bash"}
@@ -32,6 +42,12 @@ PTY_SHELL = {**STEP, "SLURM_PROCID": "0", "SLURM_PTY_PORT": "44263", "SLURM_JOB_
         (OPEN_MPI, "OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE (Open MPI)"),
         (HYDRA, "PMI_RANK and PMI_SIZE (MPICH or Intel MPI)"),
         (MVAPICH, "MV2_COMM_WORLD_RANK and MV2_COMM_WORLD_SIZE (MVAPICH)"),
+        (JAX, "JAX_PROCESS_ID and JAX_NUM_PROCESSES (JAX processes)"),
+        (
+            TPU_PROCESS,
+            "CLOUD_TPU_TASK_ID and TPU_PROCESS_ADDRESSES (TPU processes, as of torch_xla)",
+        ),
+        (TPU_WORKER, "TPU_WORKER_ID and TPU_WORKER_HOSTNAMES (TPU workers, one on each host)"),
         (STEP, "SLURM_PROCID and SLURM_STEP_NUM_TASKS (a Slurm job step)"),
         (STEP | {"SLURM_STEP_ID": "17"}, "SLURM_PROCID and SLURM_STEP_NUM_TASKS (a Slurm job step)"),
     ],
@@ -39,6 +55,25 @@ PTY_SHELL = {**STEP, "SLURM_PROCID": "0", "SLURM_PTY_PORT": "44263", "SLURM_JOB_
 def test_each_launcher_is_recognised_and_named(environ: Mapping[str, str], origin: str) -> None:
     world = World.from_env(environ)
     assert world == World(2, 4) and world.origin == origin and origin in repr(world)
+
+
+@pytest.mark.parametrize("environ", [TPU_PROCESS, TPU_WORKER])
+def test_of_several_tpu_slices_the_first_comes_first(environ: Mapping[str, str]) -> None:
+    world = World.from_env(environ | SLICES)
+    assert world == World(6, 12) and "MEGASCALE_SLICE_ID and MEGASCALE_NUM_SLICES" in world.origin
+    assert World.from_env(environ | {"MEGASCALE_NUM_SLICES": "1"}) == World(2, 4)
+
+
+def test_a_tpu_of_one_host_is_alone() -> None:
+    world = World.from_env({"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"})
+    assert (world.rank, world.size) == (0, 1)
+    # Two runs beside each other, each on half of the host's chips.
+    own = {"CLOUD_TPU_TASK_ID": "0", "TPU_PROCESS_ADDRESSES": "localhost:8477"}
+    assert World.from_env(own) == World(0, 1)
+
+
+def test_numbers_within_one_host_are_no_ranks() -> None:
+    assert World.from_env({"PJRT_LOCAL_PROCESS_RANK": "1", "PJRT_LOCAL_PROCESS_COUNT": "4"}) == World(0, 1)
 
 
 def test_a_step_without_its_own_count_goes_by_the_jobs() -> None:
@@ -94,6 +129,12 @@ def test_what_may_be_a_shell_or_a_step_is_refused_with_the_way_out() -> None:
         ({"OMPI_COMM_WORLD_RANK": "13", "OMPI_COMM_WORLD_SIZE": "16"}, {"SLURM_PROCID": "1"}),
         ({"PMI_RANK": "13", "PMI_SIZE": "16"}, {"SLURM_PROCID": "1"}),
         ({"RANK": "13", "WORLD_SIZE": "16"}, {"SLURM_PROCID": "1", "PMI_RANK": "1", "PMI_SIZE": "2"}),
+        # Processes of a host's chips, in the container of that host.
+        (
+            {"CLOUD_TPU_TASK_ID": "13", "TPU_PROCESS_ADDRESSES": ",".join(["host:1"] * 16)},
+            {"TPU_WORKER_ID": "1", "TPU_WORKER_HOSTNAMES": "a,b", "SLURM_PROCID": "1"},
+        ),
+        ({"RANK": "13", "WORLD_SIZE": "16"}, {"TPU_WORKER_ID": "3", "TPU_WORKER_HOSTNAMES": "a,b,c,d"}),
     ],
     ids=str,
 )
@@ -121,6 +162,10 @@ def test_torchrun_alone_in_each_task_of_a_step_is_as_many_runs() -> None:
             "OMPI_COMM_WORLD_RANK='0', OMPI_COMM_WORLD_SIZE='1' and SLURM_PROCID='2'",
         ),
         (
+            TPU_WORKER | {"RANK": "0", "WORLD_SIZE": "1"},
+            "RANK='0', WORLD_SIZE='1' and TPU_WORKER_ID='2', TPU_WORKER_HOSTNAMES of 4",
+        ),
+        (
             OPEN_MPI | {"PMI_RANK": "1", "PMI_SIZE": "8"},
             "_SIZE='4' and PMI_RANK='1', PMI_SIZE='8'",
         ),
@@ -146,6 +191,23 @@ def test_launchers_that_contradict_each_other_are_refused_by_name(
         ({"WORLD_SIZE": ""}, "set together .* RANK=None, WORLD_SIZE=''"),
         (STEP | {"SLURM_PROCID": "x"}, "SLURM_PROCID is no number"),
         ({"PMI_RANK": "2"}, "PMI_RANK='2' is a rank of several, and PMI_SIZE should say of how many"),
+        (
+            TPU_WORKER | {"TPU_WORKER_ID": "4"},
+            "TPU_WORKER_HOSTNAMES of 4: TPU_WORKER_ID should be a place in",
+        ),
+        (TPU_WORKER | {"TPU_WORKER_HOSTNAMES": ""}, "TPU_WORKER_HOSTNAMES of 0"),
+        (
+            TPU_PROCESS | {"CLOUD_TPU_TASK_ID": "x"},
+            "TPU_PROCESS_ADDRESSES of 4: CLOUD_TPU_TASK_ID is no number",
+        ),
+        (TPU_WORKER | {"MEGASCALE_NUM_SLICES": "2"}, "of several slices MEGASCALE_SLICE_ID should say which"),
+        (
+            TPU_WORKER | {"MEGASCALE_NUM_SLICES": "2", "MEGASCALE_SLICE_ID": "2"},
+            r"rank should be in the interval \[0, 7\]",
+        ),
+        ({"CLOUD_TPU_TASK_ID": "3"}, "CLOUD_TPU_TASK_ID='3' is a rank of several, and TPU_PROCESS_ADDRESSES"),
+        ({"TPU_WORKER_ID": "3"}, "TPU_WORKER_HOSTNAMES should say of how many"),
+        ({"JAX_PROCESS_ID": "3"}, "JAX_NUM_PROCESSES should say of how many"),
         ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE should say"),
         ({"SLURM_PROCID": "1", "SLURM_STEP_ID": "x", "SLURM_NTASKS": "2"}, "SLURM_STEP_ID"),
         (HYDRA | {"PMI_SIZE": "2"}, r"PMI_RANK='2', PMI_SIZE='2': rank should be in the interval \[0, 1\]"),

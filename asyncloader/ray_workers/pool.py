@@ -1,0 +1,183 @@
+"""The actors of one pass, which are asked for and killed together."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from pickle import PickleBuffer
+from typing import Any
+
+from .. import __version__
+from .._flow.channel import ChannelClosed
+from ..workers import Job
+from ..workers.pool import pickled_job
+from .actor import LaneWorker
+from .connecting import connect, import_ray
+from .options import RayWorkers
+from .worker import Ahead, RayWorker
+
+__all__ = ["RayPool"]
+
+
+class RayPool:
+    """Actors, one a job, an ``AnyPool``. Constructing asks for nothing; ``with`` does.
+
+    Args:
+        jobs: See ``WorkerPool``.
+        asked: What each actor is asked for with.
+        prefetch: How many batches each makes ahead of those received. 0: it makes each only when somebody
+            waits for it.
+        prefetch_bytes: Bound on what those batches of one worker take in the object store; one is always let
+            in, and the next ones are taken to be as large as the last.
+        grace_s: How long jobs may take to close before their actors are killed; None kills at once.
+        shared: See ``WorkerPool``. Put into the object store once, for all actors.
+    """
+
+    def __init__(
+        self,
+        jobs: Sequence[Job],
+        asked: RayWorkers,
+        *,
+        prefetch: int,
+        prefetch_bytes: int,
+        grace_s: float | None,
+        shared: tuple[bytes, Sequence[PickleBuffer]],
+    ) -> None:
+        self._jobs = list(jobs)
+        self._asked = asked
+        self._ahead = Ahead(prefetch, prefetch_bytes)
+        self._shared: Any = shared
+        self._crew = _Crew(grace_s)
+        # The crew, not the pool: what a finalizer refers to is never collected.
+        self._finalizer = weakref.finalize(self, self._crew.close)
+
+    def start(self) -> None:
+        """Ask for an actor for each job, without waiting until they are there.
+
+        Raises:
+            Exception: What cloudpickle raises for a job that cannot be sent; no actor was asked for.
+            RuntimeError: This process is connected to its cluster by Ray Client.
+            ConnectionError: There is no cluster where the environment says that there is one.
+        """
+        pickled = [pickled_job(number, job) for number, job in enumerate(self._jobs)]
+        self._jobs.clear()
+        ray = connect()
+        try:
+            self._crew.shared = ray.put(self._shared)
+            self._shared = None
+            for number, job in enumerate(pickled):
+                self._crew.enlist(self._ask_for(number, job))
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def workers(self) -> list[RayWorker]:
+        """Those that work now, by their number."""
+        return self._crew.workers
+
+    def replace(self, number: int, job: Job) -> RayWorker:
+        """Ask for another actor in the place of worker ``number``, which was lost; see ``AnyPool``.
+
+        Raises:
+            ChannelClosed: The pool was closed, maybe meanwhile.
+        """
+        pickled = pickled_job(number, job)
+        close_workers([self.workers[number]], None)
+        worker = self._ask_for(number, pickled)
+        self._crew.enlist(worker)
+        return worker
+
+    def close(self) -> None:
+        """Kill all actors, and let go of what they were sent. Idempotent, from any thread."""
+        self._finalizer()
+
+    def __enter__(self) -> RayPool:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _ask_for(self, number: int, job: bytes) -> RayWorker:
+        crew = self._crew  # the workers must not keep the pool, whose end is theirs
+        made = import_ray().remote(concurrency_groups={"aside": 1})(LaneWorker)
+        # Ray's own restart would begin the job where it began, and not where it was.
+        options = {**self._asked.actor_options, "max_restarts": 0, "max_task_retries": 0}
+
+        def ask() -> tuple[Any, Any]:
+            if crew.shared is None:
+                raise ChannelClosed
+            actor = made.options(**options).remote(number, __version__)
+            return actor, actor.start.remote(job, crew.shared)
+
+        return RayWorker(number, ask, self._asked, self._ahead)
+
+
+class _Crew:
+    """The actors of a pool, what they share, and whether it was closed.
+
+    Args:
+        grace_s: See ``RayPool``.
+    """
+
+    def __init__(self, grace_s: float | None) -> None:
+        self.workers: list[RayWorker] = []
+        #: Ray's reference to what all jobs are given; held, or it would be gone when an actor is replaced.
+        self.shared: Any = None
+        self._owner = os.getpid()
+        self._grace_s = grace_s
+        self._closed = False
+        # Re-entrant: a garbage collection while it is held may run the finalizer that closes the pool.
+        self._lock = threading.RLock()
+
+    def enlist(self, worker: RayWorker) -> None:
+        """Take in a worker, in the place of the one of its number.
+
+        Raises:
+            ChannelClosed: The pool was closed while the worker was asked for; it is closed too.
+        """
+        with self._lock:
+            self.workers[worker.number : worker.number + 1] = [worker]
+            closed = self._closed
+        if closed:
+            close_workers([worker], None)
+            raise ChannelClosed
+
+    def close(self) -> None:
+        """End all workers that there are and that may yet come."""
+        with self._lock:
+            self._closed = True
+            workers = list(self.workers)
+        if self._owner == os.getpid():
+            self.shared = None
+        close_workers(workers, self._grace_s)
+
+
+def close_workers(workers: Sequence[RayWorker], grace_s: float | None) -> None:
+    """Ask all to end, if there is time for that, kill them, and give back what they held.
+
+    Args:
+        workers: Those.
+        grace_s: How long they may take; None asks for nothing.
+    """
+    if any(worker.is_inherited for worker in workers):
+        for worker in workers:
+            worker.abandon()
+        return
+    if not workers:
+        return  # maybe none were asked for, and Ray was never imported
+    ray = import_ray()
+    for worker in workers:
+        worker.let_go()
+    # At the interpreter's end Ray may have gone before us, and its actors with it.
+    if ray.is_initialized():
+        if grace_s is not None:
+            ends = [worker.finish() for worker in workers]
+            ray.wait(ends, num_returns=len(ends), timeout=grace_s, fetch_local=False)
+        for worker in workers:
+            worker.kill()
+    for worker in workers:
+        worker.bury()

@@ -1,0 +1,279 @@
+"""One Ray actor as its consumer sees it: its batches are received one by one, until it ends.
+
+Laws:
+
+* An answer is looked at when it is its turn, in the order of the calls, on the thread that receives. On Ray's
+  own thread nothing happens but that the bell is rung.
+* An answer that was lost with its node is a death, and so is all behind it: whoever replaces the actor makes
+  those batches again.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from .._flow.aside import run_aside
+from .._flow.channel import ChannelClosed, EndOfChannel
+from ..tracebacks import raise_told
+from ..workers._raised import load_error
+from ..workers.tenure import Tenure
+from .actor import Answer, Is, Place
+from .bell import Bell
+from .connecting import import_ray
+from .losses import describe_lateness, judge
+from .options import RayWorkers
+from .parts import Pages
+
+__all__ = ["Ahead", "RayWorker"]
+
+# How long a stack may take to come over the network, of an actor that does not hold the interpreter.
+_OBSERVE_S = 2.0
+
+# Of an actor that is lost before it has started, which is nothing of its job's doing: for some seconds Ray
+# may place actors on a node that is gone.
+_MOST_STARTS = 5
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """How much an actor makes ahead.
+
+    Attributes:
+        batches: At most so many; 0 makes each only when somebody waits for it.
+        size_bytes: And no more than this; one is always let in.
+    """
+
+    batches: int
+    size_bytes: int
+
+    def calls(self, last_bytes: int) -> int:
+        """How many may be under way; the next batches are taken to be as large as the last.
+
+        Of the first one nothing is known, and so it comes alone: ``last_bytes`` is 0.
+        """
+        if not self.batches or not last_bytes:
+            return 1
+        return max(1, min(self.batches, self.size_bytes // last_bytes))
+
+
+class RayWorker:
+    """One actor running one job, an ``AnyWorker``. Made by ``RayPool``.
+
+    Args:
+        number: Its place in the pool.
+        ask: Asks Ray for an actor, and that to start its job: its handle, and the reference to that.
+        asked: What it is asked for with.
+        ahead: How much it makes ahead.
+    """
+
+    def __init__(
+        self, number: int, ask: Callable[[], tuple[Any, Any]], asked: RayWorkers, ahead: Ahead
+    ) -> None:
+        self.number = number
+        self._owner = os.getpid()
+        self._ask = ask
+        self._actor: Any = None
+        self._starts = 0
+        self._asked_with = asked
+        self._ahead = ahead
+        self._bell = Bell()
+        self._tenure = Tenure(number, self._bell.close)
+        self._pages = Pages()
+        self._place: Place | None = None
+        self._last_bytes = 0
+        self._calls: deque[Future[Answer]] = deque()
+        self._verdict: Callable[[], Exception] | None = None
+        self._is_death = False
+        self._is_late = False
+        self._patience = threading.Timer(asked.start_timeout_s, self._lose_patience)
+        self._patience.daemon = True
+        try:
+            self._start()
+        except BaseException:
+            self._bell.close()
+            raise
+        self._patience.start()
+
+    @property
+    def name(self) -> str:
+        where = "" if self._place is None else f", pid {self._place.pid} on node {self._place.node}"
+        return f"worker {self.number} (a Ray actor{where})"
+
+    @property
+    def has_died(self) -> bool:
+        """See ``AnyWorker``."""
+        return self._is_death
+
+    def receive_nowait(self, ready: Collection[int]) -> tuple[Any, Any] | None:
+        """See ``AnyWorker``."""
+        self.begin_receiving()
+        try:
+            self._bell.silence()
+            self._demand()
+            answer = self._next_batch()
+            return None if answer is None else self._take(answer)
+        finally:
+            self.end_receiving()
+
+    # --- waiting ---
+
+    def begin_receiving(self) -> None:
+        self._tenure.begin_receiving()
+
+    def end_receiving(self) -> None:
+        self._tenure.end_receiving()
+
+    def sources(self) -> Sequence[Bell]:
+        return (self._bell,)
+
+    # --- the answers ---
+
+    def _next_batch(self) -> Answer | None:
+        """The next batch, or None if one has to wait; raises what comes after the last one."""
+        while self._verdict is None:
+            if self._tenure.is_over:
+                raise ChannelClosed
+            if self._calls and self._calls[0].done():
+                answer = self._understand(self._calls.popleft())
+                if answer is not None:
+                    return answer
+            elif self._is_late and self._place is None:
+                self._verdict = partial(RuntimeError, describe_lateness(self.name, self._asked_with))
+            else:
+                return None
+        raise_told(self._verdict())
+
+    def _understand(self, call: Future[Answer]) -> Answer | None:
+        try:
+            answer = call.result()
+        except Exception as error:
+            self._take_blow(error)
+            return None
+        kind, parts, _ = answer
+        if kind == Is.BATCH:
+            return answer
+        if kind == Is.END:
+            self._verdict = EndOfChannel
+        elif kind == Is.STARTED:
+            self._place = self._pages.join(parts)
+            self._patience.cancel()
+        else:
+            dumped = self._pages.join(parts)
+            self._verdict = lambda: load_error(dumped)
+        return None
+
+    def _take(self, answer: Answer) -> tuple[Any, Any]:
+        _, parts, self._last_bytes = answer
+        if self._ahead.batches:  # first: the actor makes the next batch while this one is unpickled
+            for _ in range(self._ahead.calls(self._last_bytes) - len(self._calls)):
+                self._await(self._actor.next.remote())
+        try:
+            batch, note = self._pages.join(parts)
+        except Exception as error:
+            error.add_note(f"while rebuilding a batch from {self.name}")
+            raise
+        return batch, note
+
+    def _demand(self) -> None:
+        """Ask for a batch where each is made only when somebody waits for it."""
+        is_starting = self._place is None
+        if not self._ahead.batches and self._verdict is None and len(self._calls) == is_starting:
+            self._await(self._actor.next.remote())
+
+    def _start(self) -> None:
+        self._starts += 1
+        self._actor, started = self._ask()
+        if self._tenure.is_over:  # whoever ended it meanwhile may have killed the one before
+            self.kill()
+        self._await(started)
+        if self._ahead.batches:
+            self._await(self._actor.next.remote())
+
+    def _await(self, reference: Any) -> None:
+        call: Future[Answer] = reference.future()
+        self._calls.append(call)
+        call.add_done_callback(self._bell.ring)
+
+    # --- what ends it ---
+
+    def _take_blow(self, error: Exception) -> None:
+        """Ray has failed a call."""
+        is_death, verdict = judge(error, self.name, self.number, self._place)
+        if is_death and self._place is None and self._starts < _MOST_STARTS:
+            self._calls.clear()
+            self.kill()
+            self._start()
+        else:
+            self._is_death, self._verdict = is_death, verdict
+
+    def _lose_patience(self) -> None:
+        self._is_late = True
+        self._bell.ring()
+
+    # --- watching ---
+
+    def observe(self) -> str:
+        """See ``AnyWorker``."""
+        ray = import_ray()
+        from ray.exceptions import GetTimeoutError, RayError
+
+        if self._place is None and not self._calls[0].done():
+            return f"is not started yet; it asks the cluster for {self._asked_with.demand}"
+        call = self._actor.observe.options(concurrency_group="aside").remote()
+        try:
+            stack = ray.get(call, timeout=_OBSERVE_S)
+        except GetTimeoutError:
+            return f"showed no Python stack within {_OBSERVE_S:g} s"
+        except RayError:
+            return "has ended"
+        return f"is running, or waits for something; its Python stack:\n{stack.rstrip()}"
+
+    async def observe_async(self) -> str:
+        """See ``AnyWorker``."""
+        told: list[str] = []
+        await run_aside(lambda: told.append(self.observe()), "asyncloader-observe")
+        return told[0]
+
+    # --- the end ---
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a copy in a process forked from the worker's owner."""
+        return self._owner != os.getpid()
+
+    def let_go(self) -> None:
+        """Tell whoever receives that it is over."""
+        self._tenure.end(self._bell.ring)
+        self._patience.cancel()
+
+    def finish(self) -> Any:
+        """Ask the job to end, at once where it can; Ray's reference to the end of that."""
+        self._actor.let_go.options(concurrency_group="aside").remote()
+        return self._actor.finish.remote()
+
+    def kill(self) -> None:
+        """End the actor, whatever it does."""
+        with suppress(Exception):  # it has ended, or the cluster has
+            import_ray().kill(self._actor)
+
+    def bury(self) -> None:
+        """Let go of what it has sent, and of the actor."""
+        self._tenure.bury(self._clear)
+        self._patience.join()
+
+    def _clear(self) -> None:
+        self._calls.clear()
+        self._actor = None
+
+    def abandon(self) -> None:
+        """In a forked process: leave the actor to its owner."""
+        self._tenure.is_over = True
+        self._bell.close()
