@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...blocks import Block, Columns, OffsetTrail
 from ...errors import FormatError
@@ -116,19 +117,22 @@ class BlocksDecoder(PushDecoder):
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         size = self._tokens.block_bytes
+        whole = (self._held_bytes + len(chunk)) // size * size
+        if not whole:
+            self._hold(chunk)
+            return
+        # One copy, since what is fed is lent, into one array for all blocks that end here.
+        flat = np.empty(whole, np.uint8)
         at = 0
-        if self._held:
-            at = min(size - self._held_bytes, len(chunk))
-            self._hold(chunk[:at])
-            if self._held_bytes < size:
-                return
-            whole = b"".join(self._held)
-            self._held, self._held_bytes = [], 0
-            yield from self._blocks(whole)
-        behind = at + (len(chunk) - at) // size * size
-        yield from self._blocks(chunk[at:behind])
-        if behind < len(chunk):
-            self._hold(chunk[behind:])
+        for part in self._held:
+            flat[at : at + len(part)] = np.frombuffer(part, np.uint8)
+            at += len(part)
+        stop = whole - at
+        flat[at:] = np.frombuffer(chunk, np.uint8, stop)
+        self._held, self._held_bytes = [], 0
+        if stop < len(chunk):
+            self._hold(chunk[stop:])
+        yield from self._blocks(flat)
 
     def _decode_end(self) -> Iterator[Block]:
         yield from ()
@@ -139,11 +143,9 @@ class BlocksDecoder(PushDecoder):
         self._held.append(bytes(part))
         self._held_bytes += len(part)
 
-    def _blocks(self, content: bytes | memoryview) -> Iterator[Block]:
-        """The blocks of whole ones, over one array that is theirs."""
+    def _blocks(self, flat: NDArray[np.uint8]) -> Iterator[Block]:
+        """The blocks of whole ones, over the one array that they are in."""
         tokens = self._tokens
-        # One copy, since what is fed is lent.
-        flat = np.frombuffer(content, np.uint8).copy()
         values = flat != 0 if tokens.dtype == np.bool_ else flat.view(tokens.dtype)
         blocks = values.reshape(-1, tokens.block_size)
         most = max(min(MAX_BLOCK_SAMPLES, MAX_BLOCK_BYTES // tokens.block_bytes), 1)
