@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
     from .foreign.litdata import from_litdata
     from .foreign.mds import from_mds
+    from .hub_sets import from_hub
     from .loader import DataLoader
     from .manifest.building import build_index
     from .metrics import Metrics
@@ -77,6 +78,7 @@ __all__ = [
     "convert",
     "default_collate",
     "default_convert",
+    "from_hub",
     "from_iterable",
     "from_litdata",
     "from_mds",
@@ -129,6 +131,7 @@ _HOME = {
     "convert": "converting.convert",
     "default_collate": "collate",
     "default_convert": "collate",
+    "from_hub": "hub_sets",
     "from_iterable": "recipes",
     "from_litdata": "foreign.litdata",
     "from_mds": "foreign.mds",
