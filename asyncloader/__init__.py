@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .converting.convert import Converted, convert, pack
     from .dataset import Dataset
     from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
+    from .foreign.litdata import from_litdata
     from .foreign.mds import from_mds
     from .hub_sets import from_hub
     from .loader import DataLoader
@@ -79,6 +80,7 @@ __all__ = [
     "default_convert",
     "from_hub",
     "from_iterable",
+    "from_litdata",
     "from_mds",
     "from_urls",
     "get_topology",
@@ -131,6 +133,7 @@ _HOME = {
     "default_convert": "collate",
     "from_hub": "hub_sets",
     "from_iterable": "recipes",
+    "from_litdata": "foreign.litdata",
     "from_mds": "foreign.mds",
     "from_urls": "recipes",
     "get_topology": "plan.topology",

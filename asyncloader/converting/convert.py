@@ -280,7 +280,7 @@ def _run(
         shards=len(shards),
         made=missing,
         source_bytes=material.size_bytes,
-        stored_bytes=sum(expected.size_bytes for expected in made.values()),
+        stored_bytes=sum(expected.size_bytes or 0 for expected in made.values()),
         elapsed_s=monotonic() - began_s,
         hidden_files=hidden,
     )

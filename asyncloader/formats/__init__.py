@@ -1,6 +1,6 @@
 """Decoders of shard formats: feed bytes, get blocks of samples. Pure: no await, no I/O, no clock.
 
-A new format is a new file with a class that satisfies :class:`.decoder.Decoder`, and one row in ``formats``.
+A new format is a new file with a class that satisfies :class:`.decoder.Decoder`, and one row in ``_table``.
 One that is not read from front to back has a plan instead: a generator that asks for the spans of bytes that
 it must see, and returns those to be read, with the decoder to feed them to. One may have both: a plan for
 parts of a shard, and a decoder for all of it.
@@ -11,25 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 from urllib.parse import urlsplit
 
 from ..types import Planning
 from ._format import Format
 from ._open import SkippingDecoder, SniffingDecoder
-from ._tar_header import ZERO_BLOCK
-from .arrays.npy import plan_npy
-from .arrays.npz import plan_npz
-from .columnar.arrow import plan_arrow
+from ._table import formats
 from .columnar.footers import Footers
 from .columnar.importing import check_pyarrow
-from .columnar.parquet import plan_parquet
 from .columnar.selection import EVERYTHING, Selection, make_selection
-from .csv_records import CsvDecoder
 from .decoder import Decoder, PassOver
-from .json_lines import JsonlDecoder
-from .lines import TextDecoder
-from .mds.rows import COMPRESSIONS, open_mds_decoder, open_packed_mds, plan_mds
-from .tar import TarDecoder
 
 __all__ = [
     "Format",
@@ -46,43 +38,6 @@ __all__ = [
     "split_suffix",
 ]
 
-
-formats = MappingProxyType(
-    {
-        "tar": Format(
-            TarDecoder,
-            (".tar",),
-            {".tgz": "gzip", ".tzst": "zstd", ".txz": "xz", ".tbz2": "bzip2"},
-            # A sample has all its members when one of another begins, or the end.
-            close=ZERO_BLOCK,
-        ),
-        "jsonl": Format(
-            JsonlDecoder,
-            (".jsonl", ".ndjson"),
-            columns=partial(JsonlDecoder, columns=True),
-            passes_over=True,
-        ),
-        "text": Format(TextDecoder, (".txt", ".text"), passes_over=True),
-        # Only from its beginning, where the names are.
-        "csv": Format(CsvDecoder, (".csv",)),
-        "parquet": Format(
-            None, (".parquet", ".pq"), plan=plan_parquet, selects=True, by_arrow=True, reopens=True
-        ),
-        "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow, selects=True, by_arrow=True),
-        # Before "mds", which their names have too.
-        **{
-            f"mds.{family}": Format(
-                partial(open_packed_mds, family), (f".mds.{family}",), selects=True, passes_over=True
-            )
-            for family in COMPRESSIONS
-        },
-        "mds": Format(
-            open_mds_decoder, (".mds",), plan=plan_mds, selects=True, passes_over=True, reopens=True
-        ),
-        "npy": Format(None, (".npy",), plan=plan_npy, selects=True, reopens=True),
-        "npz": Format(None, (".npz",), plan=plan_npz, selects=True, reopens=True),
-    }
-)
 compression_suffixes = MappingProxyType({".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"})
 
 
@@ -159,13 +114,22 @@ def known_suffixes() -> str:
 
 
 def check_format(name: str) -> None:
-    """Refuse what is no format's name.
+    """Refuse what is no name of a format whose shards tell by themselves what they hold.
 
     Raises:
-        ValueError: Not a name in ``formats``.
+        ValueError: Not a name in ``formats``, or of one that takes an index.
     """
+    known = [each for each, row in formats.items() if not row.by_index]
+    if name in formats and name not in known:
+        raise ValueError(f"{name} is read by an index.json: give its folder to al.from_{name}")
+    if name not in known:
+        raise ValueError(f"format must be one of {', '.join(map(repr, known))}, not {name!r}")
+
+
+def _row(name: str) -> Format:
     if name not in formats:
-        raise ValueError(f"format must be one of {', '.join(map(repr, formats))}, not {name!r}")
+        check_format(name)
+    return formats[name]
 
 
 def open_decoder(
@@ -177,6 +141,7 @@ def open_decoder(
     columns: bool = False,
     pass_over: PassOver | None = None,
     selection: Selection = EVERYTHING,
+    schema: Any = None,
 ) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
 
@@ -194,6 +159,7 @@ def open_decoder(
         pass_over: Called for samples that do not decode, where the format can go on behind them, which keep
             their indices; None to raise.
         selection: Which columns are wanted, where the format has some.
+        schema: What an index says that the shards hold, where the format is read by one.
 
     Returns:
         A decoder whose trails count from the start of the shard.
@@ -201,17 +167,18 @@ def open_decoder(
     Raises:
         ValueError: An unknown format, one that is read by a plan, or a negative number.
     """
-    check_format(name)
+    row = _row(name)
     if min(start_sample, start_byte, skip) < 0:
         raise ValueError(
             f"start_sample={start_sample}, start_byte={start_byte}, skip={skip} must be 0 or more"
         )
-    row = formats[name]
     decoder = row.columns if columns and row.columns is not None else row.decoder
     if decoder is None:
         raise ValueError(f"{name!r} is not read from front to back: open_plan gives its decoder")
     if pass_over is not None and row.passes_over:
         decoder = partial(decoder, pass_over=pass_over)
+    if row.by_index:
+        decoder = partial(decoder, schema=schema)
     if row.selects:
         return decoder(start_sample=start_sample + skip, selection=selection)
     if start_byte:
@@ -228,6 +195,7 @@ def open_plan(
     stop_sample: int | None = None,
     selection: Selection = EVERYTHING,
     footers: Footers | None = None,
+    schema: Any = None,
 ) -> Planning | None:
     """The plan of what to read of one shard; None if it is to be read from front to back.
 
@@ -238,14 +206,17 @@ def open_plan(
         stop_sample: Index behind the last one that is wanted; what is read may go beyond it. None for all.
         selection: Which columns and rows are wanted.
         footers: Keeps what the plan has read, for those who read the shard again.
+        schema: What an index says that the shards hold, where the format is read by one.
 
     Raises:
         ValueError: An unknown format.
     """
-    check_format(name)
-    plan = formats[name].plan
+    row = _row(name)
+    plan = row.plan
     if plan is None:
         return None
+    if row.by_index:
+        plan = partial(plan, schema=schema)
     return plan(start_sample=start_sample, stop_sample=stop_sample, selection=selection, footers=footers)
 
 

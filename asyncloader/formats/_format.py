@@ -29,6 +29,8 @@ class Format(NamedTuple):
         selects: Whether it has columns of which some can be chosen. A decoder of such a format is told them,
             and begins at ``start_sample`` by itself. What is compressed as a whole has a row of its own.
         by_arrow: Whether pyarrow decodes it: its rows can be filtered, and the interpreter's lock is let go.
+        by_index: Whether shards are read by what an index beside them says of their samples: decoder and plan
+            are told that as ``schema``.
         reopens: Whether a plan reads no more than a part of a group of samples before those that are wanted.
     """
 
@@ -41,4 +43,5 @@ class Format(NamedTuple):
     passes_over: bool = False
     selects: bool = False
     by_arrow: bool = False
+    by_index: bool = False
     reopens: bool = False

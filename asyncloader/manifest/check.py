@@ -187,9 +187,9 @@ class ShardCheck:
         return verifier
 
     def _check_size(self, size_bytes: int) -> None:
-        if self._expected is not None and size_bytes != self._expected.size_bytes:
+        expected = None if self._expected is None else self._expected.size_bytes
+        if expected is not None and size_bytes != expected:
             raise StoreError(
-                f"{self._who} promises {self._expected.size_bytes} bytes of this shard, found {size_bytes}; "
-                f"{self._advice}",
+                f"{self._who} promises {expected} bytes of this shard, found {size_bytes}; {self._advice}",
                 shard=self._shard,
             )

@@ -53,7 +53,7 @@ class Expected:
     """What one shard should be.
 
     Attributes:
-        size_bytes: Length as stored, compressed if it is.
+        size_bytes: Length as stored, compressed if it is; None if not known, which it is by every manifest.
         samples: How many samples it holds; None if that is not known.
         sha256: Of the stored bytes; None if not known.
         crc32c: Of the stored bytes, big-endian; None if not known.
@@ -63,7 +63,7 @@ class Expected:
             Manifests have none; indexes of other libraries may.
     """
 
-    size_bytes: int
+    size_bytes: int | None
     samples: int | None = None
     sha256: bytes | None = None
     crc32c: bytes | None = None

@@ -31,9 +31,9 @@ _RUN = 4096
 
 
 class Known:
-    """What an entry tells, as bits; 0 for a shard that has none."""
+    """What an entry tells, as bits, and that it does not tell a length; 0 for a shard that has none."""
 
-    ENTRY, SAMPLES, SHA256, CRC32C, OFFSETS, HASHED = (1 << bit for bit in range(6))
+    ENTRY, SAMPLES, SHA256, CRC32C, OFFSETS, HASHED, NO_SIZE = (1 << bit for bit in range(7))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,7 +71,7 @@ class Expectations(Sequence[Expected | None]):
         offsets = [() if one is None else one.offsets or () for one in each]
         return cls(
             known=np.array([*map(_bits, each)], np.uint8),
-            size_bytes=np.array([0 if one is None else one.size_bytes for one in each], np.int64),
+            size_bytes=np.array([0 if one is None else one.size_bytes or 0 for one in each], np.int64),
             samples=np.array([0 if one is None else one.samples or 0 for one in each], np.int64),
             sha256=_digests([None if one is None else one.sha256 for one in each], 32),
             crc32c=_digests([None if one is None else one.crc32c for one in each], 4),
@@ -189,7 +189,7 @@ class Expectations(Sequence[Expected | None]):
             return None
         first, stop = self.begins[shard : shard + 2].tolist()
         return Expected(
-            int(self.size_bytes[shard]),
+            None if known & Known.NO_SIZE else int(self.size_bytes[shard]),
             int(self.samples[shard]) if known & Known.SAMPLES else None,
             self.sha256[shard].tobytes() if known & Known.SHA256 else None,
             self.crc32c[shard].tobytes() if known & Known.CRC32C else None,
@@ -211,7 +211,8 @@ def _bits(expected: Expected | None) -> int:
         Known.OFFSETS: expected.offsets,
         Known.HASHED: expected.hashed,
     }
-    return Known.ENTRY | sum(bit for bit, value in told.items() if value is not None)
+    no_size = Known.NO_SIZE if expected.size_bytes is None else 0
+    return Known.ENTRY | no_size | sum(bit for bit, value in told.items() if value is not None)
 
 
 def _first_of(bits: int, sha256: str, crc32c: str, hashed: str) -> str:

@@ -53,6 +53,7 @@ class Shards:
         selection: Which columns and rows are wanted, where the formats have columns.
         footers: Of shards that were read in an epoch before.
         cuts: Whether lanes may be cut inside of them, where an index is known.
+        schema: What an index says that they hold, where their format is read by one.
         teller: Who expects it of them.
     """
 
@@ -63,6 +64,7 @@ class Shards:
     selection: Selection = EVERYTHING
     footers: FooterCache = field(default_factory=FooterCache, compare=False)
     cuts: bool = True
+    schema: Any = None
     teller: Teller = MANIFEST
 
     def __repr__(self) -> str:
@@ -203,6 +205,8 @@ class Shards:
             described["contents_sha256"] = self.checks.digest()
         if self.is_indexed:
             described["dealt"] = "samples"
+        if self.schema is not None:
+            described.update(self.schema.describe())
         return {**described, **self.selection.describe()}
 
     @cached_property
@@ -234,6 +238,7 @@ class Shards:
             start_sample=cut.first,
             stop_sample=cut.stop,
             selection=self.selection,
+            schema=self.schema,
             footers=self.footers.of(url),
         )
         if plan is not None:
@@ -253,6 +258,7 @@ class Shards:
                 columns=columns,
                 pass_over=pass_over,
                 selection=self.selection,
+                schema=self.schema,
             )
         layout = chunks.layout
         options = {"pass_over": pass_over} if layout.passes_over else {}

@@ -200,7 +200,7 @@ class ShardWriter:
         assert self._open is not None
         shard, self._open = self._open, None
         stored = shard.finish(tar_end if self._format == "tar" else b"")
-        assert stored.sha256 is not None
+        assert stored.sha256 is not None and stored.size_bytes is not None
         self._unlisted[os.path.basename(self._open_path)] = stored
         self.shards.append(
             WrittenShard(

@@ -11,11 +11,11 @@ from ..columnar.footers import Footers
 from .decoder import Kind, open_samples
 from .table import LEAST_BYTES, Table, check_end, parse_table, samples_begin
 
-__all__ = ["plan_samples"]
+__all__ = ["HEAD_BYTES", "plan_samples", "plan_table", "read_table"]
 
-# The table of 4,000 samples. Of 4 KiB each they are 16 MiB; where there are more, the rest takes another
+#: The table of 4,000 samples. Of 4 KiB each they are 16 MiB; where there are more, the rest takes another
 # request.
-_HEAD_BYTES = 16 << 10
+HEAD_BYTES = 16 << 10
 
 
 def plan_samples(
@@ -35,8 +35,13 @@ def plan_samples(
 
 
 def _plan(kind: Kind, start: int, stop: int | None, footers: Footers | None) -> Planning:
-    answer = yield Span(0, _HEAD_BYTES)
-    table = yield from _read_table(kind, answer, footers)
+    answer = yield Span(0, HEAD_BYTES)
+    return (yield from plan_table(kind, answer, start, stop, footers))
+
+
+def plan_table(kind: Kind, answer: Answer, start: int, stop: int | None, footers: Footers | None) -> Planning:
+    """The rest of a plan, where the first ``HEAD_BYTES`` of the shard are known; see ``plan_samples``."""
+    table = yield from read_table(kind.name, answer, footers)
     check_end(kind.name, table, answer.length)
     end = table.samples if stop is None else max(min(stop, table.samples), start)
     decoder = partial(open_samples, kind, table, start, end)
@@ -47,20 +52,20 @@ def _plan(kind: Kind, start: int, stop: int | None, footers: Footers | None) -> 
     return Layout(spans, decoder, table.samples, passes_over=True)
 
 
-def _read_table(kind: Kind, answer: Answer, footers: Footers | None) -> Generator[Span, Answer, Table]:
+def read_table(name: str, answer: Answer, footers: Footers | None) -> Generator[Span, Answer, Table]:
     """The table of the shard whose beginning ``answer`` has, read to its end where that is not all."""
     content, length, version = answer
-    begin = samples_begin(kind.name, content[:LEAST_BYTES])
+    begin = samples_begin(name, content[:LEAST_BYTES])
     if begin <= len(content):
-        return parse_table(kind.name, content[:begin])
+        return parse_table(name, content[:begin])
     if footers is not None and version is not None and (kept := footers.find(version, length)) is not None:
-        return parse_table(kind.name, kept)
+        return parse_table(name, kept)
     if begin > length:
         raise FormatError(
-            f"{kind.name}: truncated: the first sample should begin at byte {begin}, the shard has {length}",
+            f"{name}: truncated: the first sample should begin at byte {begin}, the shard has {length}",
             offset=length,
         )
     content += (yield Span(len(content), begin)).content
     if footers is not None and version is not None:
         footers.keep(version, length, content)
-    return parse_table(kind.name, content)
+    return parse_table(name, content)

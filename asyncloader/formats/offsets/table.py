@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,11 +35,11 @@ class Table:
     """The beginning of a shard.
 
     Attributes:
-        bounds: Where each sample begins, and where the last one ends: ``(samples + 1,) uint32``.
+        bounds: Where each sample begins, and where the last one ends: ``(samples + 1,)``.
         header: What is between the table and the first sample; its format knows what.
     """
 
-    bounds: NDArray[np.uint32]
+    bounds: NDArray[np.integer[Any]]
     header: bytes
 
     @property
