@@ -24,6 +24,13 @@ OF_PEERS = {
     "coming_from_ray.py": r"^200 samples, the same$",
     "coming_from_webdataset.py": r"^200 samples, the same$",
 }
+#: Of other pages, which need the libraries as well.
+WITH_PEERS = {
+    "mds_shards.py": (
+        r"^26 batches, images \(8, 32, 32, 3\), each once: True\n"
+        r"10 batches of \['id', 'tokens', 'tokens_lengths'\]$"
+    ),
+}
 
 # None of them may ask the network for anything, or leave a file outside the test's folder.
 _APART = {"HF_HUB_OFFLINE": "1", "RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
@@ -67,7 +74,7 @@ def test_a_program_for_torch_gives_the_same(example: str, folder: Path) -> None:
     assert re.search(OF_TORCH[example], run(sys.executable, example, folder), re.MULTILINE)
 
 
-@pytest.mark.parametrize("example", OF_PEERS)
+@pytest.mark.parametrize("example", OF_PEERS | WITH_PEERS)
 def test_a_program_for_another_library_gives_the_same(example: str, folder: Path) -> None:
     printed = run(peers_python(), example, folder)
-    assert re.search(OF_PEERS[example], printed, re.MULTILINE), printed
+    assert re.search((OF_PEERS | WITH_PEERS)[example], printed, re.MULTILINE), printed
