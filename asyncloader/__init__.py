@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .dataset import Dataset
     from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
     from .foreign.mds import from_mds
+    from .hub_sets import from_hub
     from .loader import DataLoader
     from .manifest.building import build_index
     from .metrics import Metrics
@@ -76,6 +77,7 @@ __all__ = [
     "convert",
     "default_collate",
     "default_convert",
+    "from_hub",
     "from_iterable",
     "from_mds",
     "from_urls",
@@ -127,6 +129,7 @@ _HOME = {
     "convert": "converting.convert",
     "default_collate": "collate",
     "default_convert": "collate",
+    "from_hub": "hub_sets",
     "from_iterable": "recipes",
     "from_mds": "foreign.mds",
     "from_urls": "recipes",

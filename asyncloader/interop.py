@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import weakref
+from collections.abc import Callable
 
 import torch.utils.data
 
@@ -12,7 +14,7 @@ from .plan.topology import process_group, resolve_world
 from .recipes import AsyncIterableDataset
 from .torch_kind.adapt import torch_reads
 
-__all__ = ["accelerate_keeps"]
+__all__ = ["accelerate_keeps", "find_reader_ahead"]
 
 # Libraries ask this before they give a loader another sampler (Lightning), or deal it to ranks themselves.
 # Registered, since the recipe itself must not need torch.
@@ -43,3 +45,36 @@ def accelerate_keeps(loader: Loader[object], torchs_loop: bool) -> bool:
             "DataLoader a DistributedSampler, or load a stream (from_urls, from_iterable)"
         )
     return True
+
+
+#: Where Lightning has what reads one batch ahead of the training step, by the name that it was installed by.
+_FETCHERS = ("lightning.pytorch.loops.fetchers", "pytorch_lightning.loops.fetchers")
+
+#: How far up from ``iter(loader)`` it is: its own loop over several loaders lies in between.
+_FRAMES = 10
+
+
+def find_reader_ahead() -> Callable[[], bool] | None:
+    """Whether Lightning's ``Trainer``, if that iterates the loader here, has a batch in hand and not used it.
+
+    Of a loader without a length it reads one batch ahead, to know which is the last, and saves the loader's
+    state with that batch in hand: a resumed run would miss it. Nothing that is public tells a loader so.
+
+    Returns:
+        To be asked when a state is saved; None if nobody reads ahead.
+    """
+    classes = tuple(
+        fetcher
+        for name in _FETCHERS
+        if (fetcher := getattr(sys.modules.get(name), "_PrefetchDataFetcher", None)) is not None
+    )
+    frame = sys._getframe(1) if classes else None
+    for _ in range(_FRAMES):
+        if frame is None:
+            return None
+        reader = frame.f_locals.get("self")
+        if isinstance(reader, classes):
+            held = weakref.ref(reader)
+            return lambda: bool(getattr(held(), "batches", ()))
+        frame = frame.f_back
+    return None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch.utils.data
 from typing_extensions import TypeVar
 
-from .interop import accelerate_keeps
+from .interop import accelerate_keeps, find_reader_ahead
 from .kinds.closing import Closing
 from .kinds.datasets import AnyDataset, shown_dataset
 from .kinds.kind import Kind, Loader
@@ -223,7 +223,10 @@ class DataLoader(Closing, Loader[T]):
     # --- iterating ---
 
     def __iter__(self) -> Iterator[T]:  # type: ignore[override]  # torch names its private class
-        return super().__iter__() if self._kind.torchs_loop else self._kind.open(self)
+        batches: Any = super().__iter__() if self._kind.torchs_loop else self._kind.open(self)
+        if (reader := find_reader_ahead()) is not None:
+            batches.defer(reader)
+        return batches  # type: ignore[no-any-return]
 
     def _get_iterator(self) -> Any:
         """torch's hook: called by its ``__iter__``, once for the loader's life with persistent workers."""

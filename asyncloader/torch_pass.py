@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
@@ -57,8 +57,13 @@ class Pass(Protocol):
         """It has answered."""
         ...
 
-    def defer(self) -> None:
-        """What is delivered from now on counts with ``hand_over``."""
+    def defer(self, holds: Callable[[], bool] | None = None) -> None:
+        """What is delivered from now on counts with ``hand_over``.
+
+        Args:
+            holds: Of a consumer that does not call it: what it got counts when it asks for the next one, and
+                for a state that is saved, unless this says that it has that in hand.
+        """
         ...
 
     def hand_over(self) -> None: ...
@@ -101,9 +106,9 @@ class Told:
     def _base_seed(self, drawn: int) -> None:
         self._seed = self._told.seed(drawn)  # torch draws it and seeds its workers with it in one go
 
-    def defer(self) -> None:
-        """Count a batch as delivered with ``hand_over`` only, for a loop that may not take it at once."""
-        self._told.defer()
+    def defer(self, holds: Callable[[], bool] | None = None) -> None:
+        """Count a batch as delivered later, for a loop that may not use it at once; see ``Pass``."""
+        self._told.defer(holds)
 
     def hand_over(self) -> None:
         """The consumer has got what ``next`` returned."""

@@ -46,7 +46,7 @@ ROOMS = [
     {"sources"},  # where a lane's samples come from
     {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows
     {"converting"},  # shards made of others, or of files
-    {"recipes", "mixtures"},  # how recipes begin, and how several become one
+    {"recipes", "hub_sets", "mixtures"},  # how recipes begin, and how several become one
     {"foreign"},  # recipes of what other libraries have written
     {"stream"},  # one run of a recipe: lanes in turn, as batches
     {"run"},  # one pass: threads or processes, and their end

@@ -52,7 +52,12 @@ def versions_of(urls: Sequence[str], access: Access) -> list[Version]:
 
 
 def count_shards(
-    catalog: Catalog, access: Access, known: Mapping[int, Expected], told: Callable[[int, Expected], object]
+    catalog: Catalog,
+    access: Access,
+    known: Mapping[int, Expected],
+    told: Callable[[int, Expected], object],
+    *,
+    at_once: int = 2,
 ) -> Expectations:
     """How many samples are in each shard, and where to begin inside of it.
 
@@ -62,6 +67,8 @@ def count_shards(
         access: How they are reached.
         known: What was found of some before, by number.
         told: Called with what is found of each other one, in any order, on one thread at a time.
+        at_once: How many are read at a time. Two: what is counted has to be decoded, with the interpreter's
+            lock for the most part; but not what says itself how many it holds.
 
     Raises:
         StoreError, FormatError: One cannot be read, or is not sound.
@@ -74,8 +81,7 @@ def count_shards(
         for number, entry in enumerate(entries)
         if number not in known and (entry is None or not entry.is_indexed or not entry.samples)
     ]
-    # Two at a time: what is counted has to be decoded, with the interpreter's lock for the most part.
-    with _surveying(access, 2) as (survey, threads):
+    with _surveying(access, at_once) as (survey, threads):
 
         def count(number: int) -> Expected:
             return survey.count(catalog.urls[number], catalog.formats[number], entries[number])

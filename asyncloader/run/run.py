@@ -9,7 +9,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -21,6 +21,7 @@ from ..counting import Counters
 from ..plan.cursor import Cursor
 from ..stream import Note
 from ..tracebacks import drop_frames, users_level
+from ..types import Position
 
 __all__ = ["BatchIterator", "Run"]
 
@@ -75,11 +76,13 @@ class Run:
         self._timeout_s = timeout_s
         self._if_empty = if_empty
         self._recording = recording
-        self.cursor = cursor
+        self._cursor = cursor
         #: How many batches were delivered before this pass.
         self.batches_before = cursor.batches
         self.counters = counters
         self.exhausted = False
+        self._holds: Callable[[], bool] | None = None
+        self._held: tuple[int, Position] | None = None
         self._closed = False
         self._owner = os.getpid()
         # One batch after the other, though several threads or tasks may ask: each gets one of its own.
@@ -133,6 +136,13 @@ class Run:
             return self._deliver(batch, note)
 
     @property
+    def cursor(self) -> Cursor:
+        """Where the consumer stands."""
+        if self._held is not None and self._holds is not None and not self._holds():
+            self._hand_over()
+        return self._cursor
+
+    @property
     def is_over(self) -> bool:
         """Whether there is no batch to be had any more."""
         return self._closed
@@ -166,6 +176,20 @@ class Run:
                     self._recording.left_at_end(lane, left_out)
                 self._recording.close(self.exhausted, self.counters.stopped)
 
+    def defer(self, holds: Callable[[], bool]) -> None:
+        """Move the cursor over a batch when the next one is asked for.
+
+        Args:
+            holds: Asked when a state is saved: whether the consumer has that batch in hand and not used it.
+        """
+        self._holds = holds
+
+    def _hand_over(self) -> None:
+        """The consumer is through with the batch that it got last."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._cursor.delivered(*held)
+
     def save(self) -> None:
         """See to it that what was delivered so far is on disk, if that is audited: it is about to be saved.
 
@@ -177,6 +201,7 @@ class Run:
 
     def _begin_wait(self) -> float:
         """The time, and what is due before a batch is taken: an error then loses none."""
+        self._hand_over()
         now_s = self.counters.wait()
         if self._recording is not None:
             self._recording.flush_if_due(now_s)
@@ -204,7 +229,9 @@ class Run:
 
     def _deliver(self, batch: Any, note: Note) -> Any:
         if note.position is not None:  # one of no samples stands for no lane's
-            self.cursor.delivered(note.lane, note.position)
+            self._held = note.lane, note.position
+            if self._holds is None:
+                self._hand_over()
             if self._recording is not None and note.references is not None:
                 self._recording.delivered(note.lane, note.references, note.left_out)
         self.counters.count(note.samples, note.tokens, note.size_bytes, note.components)
@@ -266,6 +293,10 @@ class BatchIterator(Generic[T]):
         except EndOfChannel:
             raise StopAsyncIteration from None
         return batch
+
+    def defer(self, holds: Callable[[], bool]) -> None:
+        """See ``Run.defer``."""
+        self._run.defer(holds)
 
     def close(self) -> None:
         """End the pass now and free what it holds."""

@@ -64,6 +64,7 @@ class Pass:
         self._is_over = False
         self._promised: int | None = None
         self._by_hand = False
+        self._holds: Callable[[], bool] | None = None
         self._held: Callable[[], None] | None = None
         #: Where the pass was opened, which is the line of its loop: ``async for`` reads it on another thread.
         self._line = users_line()
@@ -138,6 +139,8 @@ class Pass:
 
     def wait(self) -> None:
         """The consumer waits for a batch."""
+        if self._holds is not None:
+            self.hand_over()
         self.tally.wait()
 
     def waited(self) -> None:
@@ -154,15 +157,20 @@ class Pass:
 
     # --- told by who hands on what torch's loop gives ---
 
-    def defer(self) -> None:
-        """From now on a batch counts as delivered with ``hand_over`` only."""
-        self._by_hand = True
+    def defer(self, holds: Callable[[], bool] | None = None) -> None:
+        """From now on a batch counts as delivered with ``hand_over`` only, or as ``holds`` says."""
+        self._by_hand, self._holds = True, holds
 
     def hand_over(self) -> None:
         """The consumer has what the loop gave last."""
         held, self._held = self._held, None
         if held is not None:
             held()
+
+    def _settle(self) -> None:
+        """Count the batch that is held, unless the consumer has it in hand."""
+        if self._holds is not None and not self._holds():
+            self.hand_over()
 
     def _count_or_hold(self, count: Callable[[], None]) -> None:
         if self._by_hand:
@@ -191,10 +199,12 @@ class Pass:
 
     def is_unread(self) -> bool:
         """Whether its length was asked for, and then none of the batches that it has."""
+        self._settle()
         return self._promised is not None and not self._given and not self._is_over
 
     def saved(self) -> Saved:
         """Where the loader stands."""
+        self._settle()
         if self._is_read_out():
             return self.left()
         if not self._given:
@@ -219,6 +229,7 @@ class Pass:
 
     def left(self) -> Saved:
         """Where the loader stands when the pass is left, and the next one begins."""
+        self._settle()
         # A dataset that was told nothing begins anew anyway; one in workers that end is then a new copy.
         told = any(part.state for part in self._parts)
         lives_on = told and self._is_read_out() and (self._persistent or not self._workers)

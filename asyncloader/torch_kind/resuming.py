@@ -116,9 +116,14 @@ class Standing:
             saved = (
                 latest.resumed
             )  # whoever asked for its length, as Lightning, opens it once more to read it
-        if saved is None or not (saved.in_the_middle and saved.epoch is not None):
+        if saved is None or not saved.in_the_middle or saved.epoch is None:
             return saved
-        return saved if saved.epoch == self._epoch_of(loader) else None
+        epoch = self._epoch_of(loader)
+        if epoch == saved.epoch or epoch is None:
+            return saved
+        # Said to the sampler itself, as by Fabric, which counts from 0 after a resume.
+        check_epoch(epoch, saved.epoch, saved.batches, _length_of(loader))
+        return None
 
     def tell_epoch(self, epoch: int, loader: Any) -> None:
         """The next pass is of this epoch.

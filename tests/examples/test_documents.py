@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_MARKER = re.compile(r"<!-- (examples/\w+\.py) -->\n\n?\Z")
+_MARKER = re.compile(r"<!-- (examples/\w+\.(?:py|sh)) -->\n\n?\Z")
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
 _LABEL = re.compile(r"\]\[([\w-]+)\]")
 _DEFINITION = re.compile(r"^\[([\w-]+)\]: (\S+)$", re.MULTILINE)
@@ -48,11 +48,11 @@ def name(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_python_blocks_are_excerpts_of_the_example_named_before_them(page: Path) -> None:
+def test_blocks_are_excerpts_of_the_example_named_before_them_as_all_python_is(page: Path) -> None:
     for snippet in snippets(page):
         where = f"{name(page)}:{snippet.line}"
         assert snippet.language, f"{where}: say the language of the block"
-        if snippet.language != "python":
+        if snippet.language != "python" and not snippet.example:
             continue
         assert snippet.example, f"{where}: name the example it is taken from: <!-- examples/x.py -->"
         lines = (ROOT / snippet.example).read_text().splitlines()

@@ -21,7 +21,10 @@ EXAMPLES = ROOT / "examples"
 _PROGRAMS_ARE_IN = (
     "test_examples.py",
     "test_coming_from.py",
+    "test_launched.py",
     "test_parallelism.py",
+    "../interop/test_ray_train.py",
+    "../interop/test_trainings.py",
     "../interop/test_transformers.py",
 )
 BUCKET = "s3://corpus/train-{00000..01023}.tar"
@@ -45,6 +48,10 @@ SAYS = {
     "hostile_network.py": (
         r"retries=[1-9]\d*, throttled=2, hedges=\d+\)\n2000 samples, each once\n"
         r"(.*\n)*.*gave up after 3 attempts"
+    ),
+    "hub_data_set.py": (
+        r"43 batches, 2700 documents\nme/texts has no split 'trian' of config 'en' in Parquet; "
+        r"'refs/convert/parquet' has 'de': 'train' \(1 file\); 'en': 'test' \(1 file\), 'train' \(3 files\)"
     ),
     "hub_parquet.py": (
         r"epoch 0: 2000 documents, 12 requests\nepoch 1: 2000 documents, 8 requests\n"
