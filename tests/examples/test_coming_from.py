@@ -30,6 +30,10 @@ WITH_PEERS = {
         r"32 batches, images \(4, 8, 8, 3\), each once: True\n"
         r"17 batches of tokens, \(8, 128\) torch\.int32, \(8, 128\)$"
     ),
+    "mds_shards.py": (
+        r"^26 batches, images \(8, 32, 32, 3\), each once: True\n"
+        r"10 batches of \['id', 'tokens', 'tokens_lengths'\]$"
+    ),
 }
 
 # None of them may ask the network for anything, or leave a file outside the test's folder.

@@ -72,7 +72,9 @@ def test_unknown_formats_are_refused() -> None:
     with pytest.raises(ValueError, match=r"al\.from_litdata"):
         check_format("litdata")
     for refuse in (check_format, open_decoder):
-        with pytest.raises(ValueError, match=r"'parquet', 'arrow', .*'mds', 'npy', 'npz', not 'zip'"):
+        with pytest.raises(
+            ValueError, match=r"'parquet', 'arrow', .*'mds\.zstd', 'mds', 'npy', 'npz', not 'zip'"
+        ):
             refuse("zip")
     with pytest.raises(ValueError, match="0 or more"):
         open_decoder("tar", start_sample=-1)

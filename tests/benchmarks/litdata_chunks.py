@@ -1,6 +1,6 @@
 """Other libraries' shards, read by them and by us: whole passes over local disk, in turn, in one run.
 
-    PYTHONPATH=. .peers/bin/python tests/benchmarks/others_shards.py [--rounds 5] [--scale 1] [NAME ...]
+    PYTHONPATH=. .peers/bin/python tests/benchmarks/litdata_chunks.py [--rounds 5] [--scale 1] [NAME ...]
 
 In the environment that `make peers` makes. Each case is written by the library itself, and read in batches
 without

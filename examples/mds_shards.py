@@ -1,0 +1,61 @@
+"""Shards of MosaicML's streaming, read as they are."""
+
+import tempfile
+
+import numpy as np
+
+import asyncloader as al
+
+
+def write(folder):
+    from streaming import MDSWriter
+
+    columns = {"id": "int", "image": "jpeg", "tokens": "ndarray:int32"}
+    for split, count in ("train", 400), ("val", 40):
+        with MDSWriter(
+            out=f"{folder}/{split}",
+            columns=columns,
+            compression="zstd" if split == "val" else None,
+            hashes=["xxh64"],
+            size_limit="64kb",
+        ) as writer:
+            for number in range(count):
+                writer.write(
+                    {"id": number, "image": picture(number), "tokens": np.arange(number % 9 + 1, dtype="i4")}
+                )
+
+
+def picture(number):
+    from PIL import Image
+
+    return Image.new("RGB", (32, 32), (number % 256, 0, 0))
+
+
+def train(folder):
+    dataset = al.from_mds(folder, split="train").shuffle(1000, seed=0)
+    loader = al.DataLoader(
+        dataset.map(to_array, concurrency=4), batch_size=16, collate_fn=al.Pad({"tokens": 0}), num_workers=2
+    )
+    seen = []
+    for batch in loader:
+        seen += batch["id"].tolist()
+    print(f"{len(loader)} batches, images {tuple(batch['image'].shape)}, each once: {len(set(seen)) == 400}")
+
+
+def to_array(sample):
+    return {**sample, "image": np.asarray(sample["image"].convert("RGB"))}
+
+
+def some_columns(folder):
+    both = al.concat(
+        [al.from_mds(f"{folder}/{split}", columns=["id", "tokens"]) for split in ("train", "val")]
+    )
+    loader = al.DataLoader(both, batch_size=44, collate_fn=al.Pad({"tokens": 0}))
+    print(f"{len(loader)} batches of {sorted(next(iter(loader)))}")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        write(name)
+        train(name)
+        some_columns(name)
