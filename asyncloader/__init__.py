@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from .converting.convert import Converted, convert, pack
     from .dataset import Dataset
     from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
+    from .foreign.hub import from_hub
     from .foreign.litdata import from_litdata
     from .foreign.mds import from_mds
-    from .hub_sets import from_hub
     from .loader import DataLoader
     from .manifest.building import build_index
     from .metrics import Metrics
@@ -131,7 +131,7 @@ _HOME = {
     "convert": "converting.convert",
     "default_collate": "collate",
     "default_convert": "collate",
-    "from_hub": "hub_sets",
+    "from_hub": "foreign.hub",
     "from_iterable": "recipes",
     "from_litdata": "foreign.litdata",
     "from_mds": "foreign.mds",

@@ -1,4 +1,4 @@
-"""Data sets that other libraries have written: a folder of shards, and an index that says what they are.
+"""Data sets as others keep them: MDS, LitData's chunks, and those of the Hugging Face hub.
 
-``folder`` reads the index and names the shards, the others make recipes of what they find.
+``folder`` reads an index that lies beside shards and names them, the others make recipes of what they find.
 """

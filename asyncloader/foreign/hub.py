@@ -7,24 +7,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from .cache.setting import cache_setting
-from .catalog import Catalog
-from .converting.shard_material import count_shards
-from .dataset import Dataset
-from .errors import StoreError
-from .formats import check_selection
-from .formats.columnar.selection import make_selection
-from .manifest.expectations import Expectations
-from .sources.shards import Shards
-from .stores.access import Access
-from .stores.hub.sets import CONVERTED, Sets, arrange
-from .stores.hub.urls import parse_hub_url
-from .stores.listing.asking import look
-from .stores.names import ShardNames
-from .stores.options import check_storage_options
-from .stores.policy import NetworkPolicy
-from .stores.urls import scheme_of
-from .texts import RunLengths
+from ..catalog import Catalog
+from ..converting.shard_material import count_shards
+from ..dataset import Dataset
+from ..errors import StoreError
+from ..formats import check_selection
+from ..formats.columnar.selection import make_selection
+from ..manifest.expectations import Expectations
+from ..recipes import make_access
+from ..sources.shards import Shards
+from ..stores.access import Access
+from ..stores.hub.sets import CONVERTED, Sets, arrange
+from ..stores.hub.urls import parse_hub_url
+from ..stores.listing.asking import look
+from ..stores.names import ShardNames
+from ..stores.options import check_storage_options
+from ..stores.policy import NetworkPolicy
+from ..stores.urls import scheme_of
+from ..texts import RunLengths
 
 __all__ = ["from_hub"]
 
@@ -85,12 +85,9 @@ def from_hub(
     for option, value in {"name": name, "split": split, "config": config, "revision": revision}.items():
         if not isinstance(value, str) and (value is not None or option in ("name", "split")):
             raise TypeError(f"{option} should be a string, but got {type(value).__name__}")
-    if network is not None and not isinstance(network, NetworkPolicy):
-        raise TypeError(f"network should be a NetworkPolicy, but got {type(network).__name__}")
     selection = make_selection(columns, filters)
     check_selection(selection, [_FORMAT])
-    cache = cache_setting(cache_dir, cache_limit)
-    access = Access(dict(storage_options or {}), network or NetworkPolicy(), None, cache)
+    access = make_access(storage_options, network, None, cache_dir, cache_limit)
     check_storage_options({scheme_of(_folder(name, revision or _MAIN))}, access.options)
     urls = _find(name, split, config, [CONVERTED, _MAIN] if revision is None else [revision], access)
     catalog = Catalog(
@@ -156,9 +153,7 @@ def _look(folder: str, revision: str, access: Access) -> Sets:
 
 
 def _is_any(url: str) -> bool:
-    return (
-        True  # which files are of the data is for ``arrange`` to say: to have none is no error of a listing
-    )
+    return True  # which are of the data is for ``arrange`` to say: to have none is no error of a listing
 
 
 def _nothing(name: str, split: str, config: str | None, there: Sequence[tuple[str, Sets]]) -> str:
