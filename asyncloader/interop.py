@@ -63,18 +63,17 @@ def find_reader_ahead() -> Callable[[], bool] | None:
     Returns:
         To be asked when a state is saved; None if nobody reads ahead.
     """
-    classes = tuple(
-        fetcher
-        for name in _FETCHERS
-        if (fetcher := getattr(sys.modules.get(name), "_PrefetchDataFetcher", None)) is not None
-    )
-    frame = sys._getframe(1) if classes else None
+    modules = {name for name in _FETCHERS if name in sys.modules}
+    frame = sys._getframe(1) if modules else None
     for _ in range(_FRAMES):
         if frame is None:
             return None
-        reader = frame.f_locals.get("self")
-        if isinstance(reader, classes):
-            held = weakref.ref(reader)
-            return lambda: bool(getattr(held(), "batches", ()))
+        # Only of a frame of theirs: one that was asked for its variables keeps what they hold until it ends,
+        # also what the program has deleted meanwhile.
+        if (module := frame.f_globals.get("__name__")) in modules:
+            reader = frame.f_locals.get("self")
+            if isinstance(reader, getattr(sys.modules[module], "_PrefetchDataFetcher", ())):
+                held = weakref.ref(reader)
+                return lambda: bool(getattr(held(), "batches", ()))
         frame = frame.f_back
     return None

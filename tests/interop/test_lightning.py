@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import weakref
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -408,3 +409,13 @@ def test_a_loader_that_fabric_has_set_up_says_no_position_and_does_not_begin_ane
     resumed.load_state_dict(state)
     with pytest.raises(ValueError, match=r"in epoch 1 behind 1 of 4 batches, but set_epoch\(0\)"):
         list(wrapped)
+
+
+def test_a_program_that_has_imported_lightning_can_let_go_of_what_it_holds() -> None:
+    loader = al.DataLoader(range(4))
+    held = torch.zeros(1)
+    gone = weakref.ref(held)
+    for _ in loader:  # looks for who iterates it
+        pass
+    del held
+    assert gone() is None
