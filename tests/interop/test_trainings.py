@@ -42,7 +42,7 @@ _QUICK = {
     ("lightning_trainer.py", 4),
     ("lightning_fabric.py", 1),
     ("accelerate_trainer.py", 0),
-    ("accelerate_trainer.py", 5),
+    ("accelerate_trainer.py", 1),
 }
 
 
