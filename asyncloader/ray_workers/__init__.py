@@ -13,6 +13,5 @@ Laws:
 """
 
 from .options import RayWorkers, count_workers
-from .pool import RayPool
 
-__all__ = ["RayPool", "RayWorkers", "count_workers"]
+__all__ = ["RayWorkers", "count_workers"]

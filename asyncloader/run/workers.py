@@ -18,7 +18,7 @@ from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..ops.op import Source
 from ..plan.lanes import worker_lanes
-from ..ray_workers import RayPool, RayWorkers
+from ..ray_workers import RayWorkers
 from ..seeding import seed_worker
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
@@ -142,6 +142,8 @@ def _open_on_ray(
     stack: ExitStack,
 ) -> AnyPool:
     """Likewise of Ray's actors, wherever they are placed."""
+    from ..ray_workers.pool import RayPool  # of which whoever has no cluster needs nothing
+
     setting = replace(setting, clock_s=time() - perf_counter())
     pickled, buffers, _ = _pickled(job, setting, len(jobs))
     pool = RayPool(
