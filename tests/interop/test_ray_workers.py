@@ -62,7 +62,7 @@ def decode(sample: dict[str, Any]) -> dict[str, Any]:
         "image": np.full(
             (60, 80), sample["number"], np.float32
         ),  # batches of 150 KB: too large for a message
-        "drawn": random.random(),
+        "drawn": float(al.sample_rng().random()),  # Ray's own threads draw from ``random``, too
     }
 
 
