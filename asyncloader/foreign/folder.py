@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..errors import FormatError, StoreError
+from ..recipes import check_renewed
+from ..stores.access import Access
 from ..stores.expanding import expand_home
 from ..stores.listing.asking import look
 from ..stores.objects.options import check_buckets
@@ -17,9 +20,9 @@ from ..stores.options import check_storage_options
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import check_web_url, local_path, redact, scheme_of
 
-__all__ = ["INDEX_NAME", "Folder", "open_folder"]
+__all__ = ["Folder", "opened_index"]
 
-INDEX_NAME = "index.json"
+_INDEX_NAME = "index.json"
 
 # As much as is fetched of a server: the index of some 400,000 shards.
 _MOST_INDEX_BYTES = 256 << 20
@@ -59,24 +62,19 @@ class Folder:
         """Whether a file is there; for local folders."""
         return os.path.exists(local_path(self.url_of(name)))
 
-    def read_index(self, options: Mapping[str, Any], network: NetworkPolicy, makers: str) -> bytes:
+    def read_index(self, options: Mapping[str, Any], network: NetworkPolicy, what: str) -> bytes:
         """The index.
 
         Args:
             options: Storage options.
             network: Time-outs and attempts.
-            makers: Whose data sets have one there, for messages.
+            what: Folders have one there, and what to do about one that has none; for messages.
 
         Raises:
             ValueError: There is none in a local folder.
             StoreError: It cannot be read.
         """
-        url = self.url_of(INDEX_NAME)
-        what = (
-            f"a folder of {makers} has an {INDEX_NAME}; where it is of several parts, each in a folder of "
-            f"its "
-            "own, name one of them with split=, or join recipes with al.concat"
-        )
+        url = self.url_of(_INDEX_NAME)
         if not self.is_local:
             try:
                 return look((), options, _is_shard, network=network, fetch=[url]).fetched[0]
@@ -87,7 +85,7 @@ class Folder:
         try:
             # A FIFO would never end, nor even open.
             if not stat.S_ISREG(os.stat(path).st_mode):
-                raise StoreError(f"{INDEX_NAME} should be a file", shard=path)
+                raise StoreError(f"{_INDEX_NAME} should be a file", shard=path)
             with open(path, "rb") as file:
                 content = file.read(_MOST_INDEX_BYTES + 1)
         except FileNotFoundError:
@@ -101,7 +99,35 @@ class Folder:
         return content
 
 
-def open_folder(root: str | os.PathLike[str], split: str | None, options: Mapping[str, Any]) -> Folder:
+@contextmanager
+def opened_index(
+    root: str | os.PathLike[str], split: str | None, access: Access, what: str
+) -> Iterator[tuple[Folder, bytes]]:
+    """The folder that the user means and its index; a FormatError of who reads it within names the index.
+
+    Args:
+        root: See ``_open_folder``.
+        split: See ``_open_folder``.
+        access: To the index and to what it names.
+        what: See ``Folder.read_index``.
+
+    Raises:
+        TypeError: See ``_open_folder``.
+        ValueError: See ``_open_folder``; there is no index in a local folder, or ``renew`` where nothing is
+            behind http(s).
+        StoreError: The index cannot be read.
+    """
+    folder = _open_folder(root, split, access.options)
+    check_renewed(access, [scheme_of(folder.url)])
+    content = folder.read_index(access.options, access.network, what)
+    try:
+        yield folder, content
+    except FormatError as error:
+        error.shard = redact(folder.url_of(_INDEX_NAME))
+        raise
+
+
+def _open_folder(root: str | os.PathLike[str], split: str | None, options: Mapping[str, Any]) -> Folder:
     """The folder that the user means; asks nobody.
 
     Args:
@@ -128,7 +154,7 @@ def open_folder(root: str | os.PathLike[str], split: str | None, options: Mappin
         raise ValueError(f"split should name a folder below {redact(url)!r}, but got {split!r}")
     folder = Folder(_below(url, "/".join(parts)) if parts else url)
     check_storage_options({scheme}, options)
-    check_buckets([folder.url_of(INDEX_NAME)], options)
+    check_buckets([folder.url_of(_INDEX_NAME)], options)
     return folder
 
 

@@ -7,23 +7,27 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..dataset import Dataset
-from ..errors import FormatError
 from ..formats.columnar.selection import make_selection
 from ..formats.litdata import Index, decoder_of, parse_index
 from ..manifest.check import INDEX
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations
 from ..quantity import as_count
-from ..recipes import check_renewed, make_access
+from ..recipes import make_access
 from ..sources.shards import Shards
 from ..stores.access import Renew
 from ..stores.names import ShardNames
 from ..stores.policy import NetworkPolicy
-from ..stores.urls import redact, scheme_of
+from ..stores.urls import redact
 from ..texts import RunLengths
-from .folder import INDEX_NAME, open_folder
+from .folder import opened_index
 
 __all__ = ["from_litdata"]
+
+_WHAT = (
+    "a folder of LitData's chunks has an index.json; where it is of several parts, each in a folder of its "
+    "own, join recipes of them with al.concat"
+)
 
 
 def from_litdata(
@@ -79,18 +83,11 @@ def from_litdata(
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
     if block_size is not None:
         block_size = as_count("block_size", block_size)
-    folder = open_folder(root, None, access.options)
-    check_renewed(access, [scheme_of(folder.url)])
-    content = folder.read_index(access.options, access.network, "LitData's chunks")
-    shown = redact(folder.url_of(INDEX_NAME))
-    try:
+    with opened_index(root, None, access, _WHAT) as (folder, content):
         index = parse_index(content, block_size)
         urls = [folder.url_of(chunk.name) for chunk in index.chunks]
-    except FormatError as error:
-        error.shard = shown
-        raise
-    if not urls:
-        raise ValueError(f"there is no chunk in {shown}")
+        if not urls:
+            raise ValueError(f"there is no chunk in {redact(folder.url)}")
     schema = index.schema
     schema.check_columns(selection.columns)
     formats = RunLengths([("litdata", len(urls))])

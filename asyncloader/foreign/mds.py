@@ -14,16 +14,21 @@ from ..formats.mds.index import IndexedFile, IndexedShard, parse_index
 from ..manifest.check import INDEX
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations
-from ..recipes import check_renewed, make_access
+from ..recipes import make_access
 from ..sources.shards import Shards
 from ..stores.access import Renew
 from ..stores.names import ShardNames
 from ..stores.policy import NetworkPolicy
-from ..stores.urls import redact, scheme_of
+from ..stores.urls import redact
 from ..texts import RunLengths
-from .folder import INDEX_NAME, open_folder
+from .folder import opened_index
 
 __all__ = ["from_mds"]
+
+_WHAT = (
+    "a folder of MDS has an index.json; where it is of several parts, each in a folder of its own, name one "
+    "of them with split=, or join recipes with al.concat"
+)
 
 
 def from_mds(
@@ -67,18 +72,11 @@ def from_mds(
     """
     selection = make_selection(columns, None)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
-    folder = open_folder(root, split, access.options)
-    check_renewed(access, [scheme_of(folder.url)])
-    content = folder.read_index(access.options, access.network, "MDS")
-    shown = redact(folder.url_of(INDEX_NAME))
-    try:
+    with opened_index(root, split, access, _WHAT) as (folder, content):
         shards = [*parse_index(content, selection, folder.has if folder.is_local else None)]
+        if not shards:
+            raise ValueError(f"there is no shard in {redact(folder.url)}")
         expected = Expectations.of(map(_expected, shards))
-    except FormatError as error:
-        error.shard = shown
-        raise
-    if not shards:
-        raise ValueError(f"there is no shard in {shown}")
     urls = ShardNames([tuple(folder.url_of(shard.file.basename) for shard in shards)])
     formats = RunLengths.of(shard.format for shard in shards)
     return Dataset(Shards(urls, formats, access, expected, selection, teller=INDEX))

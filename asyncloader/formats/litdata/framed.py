@@ -65,8 +65,7 @@ def plan_frames(head: Answer, samples: Samples, start: int, stop: int | None) ->
     if start > count:
         raise FormatError(
             f"litdata: expected at least {start} samples, as many were read from this chunk before; found "
-            f"{count}: the "
-            "chunk has changed"
+            f"{count}: the chunk has changed"
         )
     firsts = directory.frames["first"]
     low, high = (int(np.searchsorted(firsts, start, "right")) - 1, int(np.searchsorted(firsts, stop, "left")))

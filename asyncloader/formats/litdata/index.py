@@ -123,7 +123,9 @@ def parse_index(content: bytes, block_size: int | None = None) -> Index:
     try:
         document = json.loads(content)
         config, chunks = document["config"], document["chunks"]
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except KeyError as error:
+        raise FormatError(f"litdata: index.json: expected chunks and config, found no {error}") from None
+    except (ValueError, TypeError, RecursionError) as error:
         raise FormatError(
             f"litdata: index.json: expected an object with chunks and config: {error!r}"
         ) from error
@@ -137,8 +139,7 @@ def _schema(config: Mapping[str, Any], block_size: int | None) -> Schema:
     if config.get("encryption"):
         raise FormatError(
             "litdata: the chunks are encrypted, which is not read; write them anew without encryption=, and "
-            "have the "
-            "store encrypt them"
+            "have the store encrypt them"
         )
     leaves = config.get("data_format")
     if not isinstance(leaves, list) or not leaves or not all(isinstance(name, str) for name in leaves):
@@ -149,8 +150,7 @@ def _schema(config: Mapping[str, Any], block_size: int | None) -> Schema:
     if holds_tokens != (block_size is not None):
         raise ValueError(
             "the chunks hold tokens without bounds, as TokensLoader reads them: say how many make a sample, "
-            "with "
-            "block_size="
+            "with block_size="
             if holds_tokens
             else "block_size is for chunks written for TokensLoader, but these hold samples: leave it out"
         )
@@ -175,8 +175,7 @@ def _wrap(config: Mapping[str, Any]) -> str | None:
     if not isinstance(name, str) or name.partition(":")[0] != "zstd" or wrap not in _WRAPS:
         raise FormatError(
             f"litdata: index.json: expected compression by zstd of {', '.join(_WRAPS)}, found "
-            f"{str(name)[:40]!r} of "
-            f"{str(wrap)[:40]!r}"
+            f"{str(name)[:40]!r} of {str(wrap)[:40]!r}"
         )
     return wrap
 
@@ -220,8 +219,7 @@ def _chunk(entry: object, config: Mapping[str, Any], schema: Schema, number: int
         if tokens < 0 or rest or entry.get("dim") not in (tokens, None):
             raise FormatError(
                 f"{place}: {size_bytes} bytes are no {entry.get('dim')} tokens of {schema.leaves[0]} behind "
-                "a table of "
-                f"{table_bytes} bytes"
+                f"a table of {table_bytes} bytes"
             )
         samples = tokens // schema.block_size
     # Of a chunk that is compressed as a whole it is the length of what it becomes.

@@ -95,11 +95,9 @@ def leaf_of(name: str) -> Leaf:
     kind, _, parameter = name.partition(":")
     if kind in _PICKLES:
         raise FormatError(
-            f"litdata: samples hold values of the serializer {kind!r}, which are pickles: reading them "
-            "would run "
-            "whatever code is in the chunks; write the chunks anew with values that have a serializer "
-            "(arrays, "
-            "numbers, strings, bytes, lists and dicts of such)"
+            f"litdata: samples hold values of the serializer {kind!r}, which are pickles: reading them would "
+            "run whatever code is in the chunks; write the chunks anew with values that have a serializer "
+            "(arrays, numbers, strings, bytes, lists and dicts of such)"
         )
     if kind in _FLAT:
         return flat_array(dtype_numbered(kind, parameter, _FLAT[kind]))

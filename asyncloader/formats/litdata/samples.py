@@ -91,9 +91,8 @@ def inflate(content: bytes | memoryview, size: int | None = None) -> bytes:
     most = max(_MOST_BYTES, _MOST_RATIO * len(content))
     if size is not None and size > most:
         raise FormatError(
-            f"litdata: {len(content)} bytes are to become {size}; at most {most} are decompressed: the "
-            "chunk is "
-            "damaged, or made to use up memory"
+            f"litdata: {len(content)} bytes are to become {size}; at most {most} are decompressed: the chunk "
+            "is damaged, or made to use up memory"
         )
     decompressor = Decompressor("zstd")
     pieces: list[bytes] = []

@@ -63,8 +63,7 @@ def encoding_of(name: str, column: str, *, refuse: bool = True) -> Encoding | No
         if name == "pkl":
             why = (
                 "a pickle may run any code when it is read, so none is. Name the other columns with "
-                "columns=, or "
-                "write the data set again with that column as json, bytes or ndarray"
+                "columns=, or write the data set again with that column as json, bytes or ndarray"
             )
         raise FormatError(f"mds: column {column!r} has the encoding {name!r}, which is not read: {why}")
     return found

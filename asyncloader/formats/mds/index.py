@@ -129,8 +129,7 @@ def _check_format(place: str, format: str) -> None:
     if format in ("json", "csv", "tsv", "xsv"):
         what = "jsonl" if format == "json" else "csv"
         raise FormatError(
-            f"index: {place}: these shards are text, in streaming's format {format!r}: read their data "
-            f"files with "
-            f"al.from_urls(..., format={what!r})"
+            f"index: {place}: these shards are text, in streaming's format {format!r}: read their data files "
+            f"with al.from_urls(..., format={what!r})"
         )
     raise FormatError(f"index: {place}.format: expected 'mds', found {format!r}")

@@ -219,8 +219,7 @@ def open_samples(
     if first > table.samples:
         raise FormatError(
             f"expected at least {first} samples, as many come before those to read or were read from it "
-            f"before; "
-            f"found {table.samples}: the shard has changed"
+            f"before; found {table.samples}: the shard has changed"
         )
     bounds = table.bounds[first : stop + 1].astype(np.int64)
     return SamplesDecoder(kind.name, kind.open_samples(table.header), bounds, first, pass_over=pass_over)
