@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Sequence
 from pickle import PickleBuffer
@@ -12,6 +11,7 @@ from typing import Any
 from .. import __version__
 from .._flow.channel import ChannelClosed
 from ..workers import Job
+from ..workers.crew import Crew
 from ..workers.pool import pickled_job
 from .actor import LaneWorker
 from .connecting import connect, import_ray
@@ -49,8 +49,7 @@ class RayPool:
         self._asked = asked
         self._ahead = Ahead(prefetch, prefetch_bytes)
         self._shared: Any = shared
-        self._crew = _Crew(grace_s)
-        # The crew, not the pool: what a finalizer refers to is never collected.
+        self._crew = _Actors(grace_s)
         self._finalizer = weakref.finalize(self, self._crew.close)
 
     def start(self) -> None:
@@ -85,7 +84,7 @@ class RayPool:
             ChannelClosed: The pool was closed, maybe meanwhile.
         """
         pickled = pickled_job(number, job)
-        close_workers([self.workers[number]], None)
+        self._crew.dismiss([self.workers[number]])
         worker = self._ask_for(number, pickled)
         self._crew.enlist(worker)
         return worker
@@ -116,47 +115,30 @@ class RayPool:
         return RayWorker(number, ask, self._asked, self._ahead)
 
 
-class _Crew:
-    """The actors of a pool, what they share, and whether it was closed.
+class _Actors(Crew[RayWorker]):
+    """See ``Crew``.
 
     Args:
         grace_s: See ``RayPool``.
     """
 
     def __init__(self, grace_s: float | None) -> None:
-        self.workers: list[RayWorker] = []
+        super().__init__()
         #: Ray's reference to what all jobs are given; held, or it would be gone when an actor is replaced.
         self.shared: Any = None
         self._owner = os.getpid()
         self._grace_s = grace_s
-        self._closed = False
-        # Re-entrant: a garbage collection while it is held may run the finalizer that closes the pool.
-        self._lock = threading.RLock()
 
-    def enlist(self, worker: RayWorker) -> None:
-        """Take in a worker, in the place of the one of its number.
+    def dismiss(self, workers: Sequence[RayWorker]) -> None:
+        _close_workers(workers, None)
 
-        Raises:
-            ChannelClosed: The pool was closed while the worker was asked for; it is closed too.
-        """
-        with self._lock:
-            self.workers[worker.number : worker.number + 1] = [worker]
-            closed = self._closed
-        if closed:
-            close_workers([worker], None)
-            raise ChannelClosed
-
-    def close(self) -> None:
-        """End all workers that there are and that may yet come."""
-        with self._lock:
-            self._closed = True
-            workers = list(self.workers)
+    def _end(self, workers: Sequence[RayWorker]) -> None:
         if self._owner == os.getpid():
             self.shared = None
-        close_workers(workers, self._grace_s)
+        _close_workers(workers, self._grace_s)
 
 
-def close_workers(workers: Sequence[RayWorker], grace_s: float | None) -> None:
+def _close_workers(workers: Sequence[RayWorker], grace_s: float | None) -> None:
     """Ask all to end, if there is time for that, kill them, and give back what they held.
 
     Args:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ from .._flow.channel import ChannelClosed
 from .._flow.children import import_path
 from ..by_value import dumps_outward
 from ._wire import Setting, socketpair, store
+from .crew import Crew
 from .forkserver import ForkServer
 from .protocol import Job
 from .several import close_workers
@@ -76,8 +76,7 @@ class WorkerPool:
         self._server = server
         self._shared = shared
         self._setting: Setting | None = None
-        self._crew = _Crew()
-        # The crew, not the pool: what a finalizer refers to is never collected.
+        self._crew = _Processes()
         self._finalizer = weakref.finalize(self, self._crew.close)
 
     def start(self) -> None:
@@ -129,7 +128,7 @@ class WorkerPool:
             RuntimeError: The fork server has ended, and no other one can be started.
         """
         pickled, server = pickled_job(number, job), self._server
-        close_workers([self.workers[number]])
+        self._crew.dismiss([self.workers[number]])
         if server is None:
             raise ChannelClosed
         try:
@@ -174,34 +173,15 @@ class WorkerPool:
         return Worker(number, ours, lifeline, slots, self._grace_s, on_demand=self._prefetch == 0)
 
 
-class _Crew:
-    """The workers of a pool, what they share, and whether it was closed."""
-
+class _Processes(Crew[Worker]):
     def __init__(self) -> None:
-        self.workers: list[Worker] = []
+        super().__init__()
         self.shared: SharedStore | None = None
-        self._closed = False
-        # Re-entrant: a garbage collection while it is held may run the finalizer that closes the pool.
-        self._lock = threading.RLock()
 
-    def enlist(self, worker: Worker) -> None:
-        """Take in a worker, in the place of the one of its number.
+    def dismiss(self, workers: Sequence[Worker]) -> None:
+        close_workers(workers)
 
-        Raises:
-            ChannelClosed: The pool was closed while the worker was asked for; it is closed too.
-        """
-        with self._lock:
-            self.workers[worker.number : worker.number + 1] = [worker]
-            closed = self._closed
-        if closed:
-            close_workers([worker])
-            raise ChannelClosed
-
-    def close(self) -> None:
-        """End all workers that there are and that may yet come."""
-        with self._lock:
-            self._closed = True
-            workers = list(self.workers)
+    def _end(self, workers: Sequence[Worker]) -> None:
         if self.shared is not None:
             self.shared.close()
         close_workers(workers)
