@@ -173,6 +173,15 @@ class Stopwatch:
         self._stage, self._since_s = stage, now_s
         return former
 
+    def enter_rested(self, stage: str, since_s: float, now_s: float) -> None:
+        """The thread is at ``stage`` from ``now_s`` on, and has rested since ``since_s``.
+
+        One call instead of two of ``enter``, for a loop whose batches take some tens of microseconds.
+        """
+        self._seconds[self._stage] += since_s - self._since_s
+        self._seconds[RESTING] += now_s - since_s
+        self._stage, self._since_s = stage, now_s
+
     def timed(self, stage: str, items: Generator[T, None, None]) -> Generator[T, None, None]:
         """The same items; whoever waits for one is at ``stage`` meanwhile, if not at one further up."""
         return _Timed(self.enter, stage, items)

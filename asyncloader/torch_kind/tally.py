@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sized
 from functools import partial
-from time import perf_counter, thread_time
+from time import perf_counter
 from typing import Any, NamedTuple
 
 from torch.utils.data import Subset
@@ -15,6 +15,7 @@ from ..sizes import bytes_of
 from ..stopwatch import COLLATE, PINNING, RECEIVING, RESTING, SAMPLER, SENDING, Spent, Stopwatch
 from ..trace.stopwatch import TracingStopwatch
 from .adapt import Adapter, is_iterable
+from .processor_time import ProcessorTime
 from .reading import Carried
 
 __all__ = ["Collating", "Tally", "Watch", "Worked", "stage_of", "watch_worker"]
@@ -61,10 +62,10 @@ class Watch:
             self._has_begun = True
             self.stopwatch.begin(self._stage)
 
-    def rest(self, now_s: float | None = None) -> None:
-        """Nothing is asked for. Before anything was, this is still the start."""
+    def rest(self, since_s: float | None = None) -> None:
+        """Nothing is asked for, now or since a moment. Before anything was, this is still the start."""
         if self._has_begun:
-            self.stopwatch.enter(RESTING, now_s)
+            self.stopwatch.enter(RESTING, since_s)
 
     def send(self) -> None:
         """What was made is handed over."""
@@ -154,8 +155,8 @@ class Tally:
         self._is_over = False
         self._came: dict[Any, tuple[int, Worked]] = {}
         self._since_s = 0.0
-        self._cpu_s = 0.0
-        self._cpu_before_s: float | None = None
+        self._processor = ProcessorTime()
+        #: When the last wait has ended, if it brought a batch, and none has begun since.
         self._delivered_s: float | None = None
         #: Of this thread, where no workers are.
         self.watch: Watch | None = None
@@ -179,6 +180,8 @@ class Tally:
     def end(self) -> None:
         """The pass is over, or nobody reads it any more. Idempotent."""
         if self.watch is not None and not self._is_over:
+            if self._delivered_s is not None:
+                self.watch.rest(self._delivered_s)
             self._tell(at_once=True)
         self._is_over = True
         self._counters.end()
@@ -188,18 +191,23 @@ class Tally:
 
     def wait(self) -> None:
         """The consumer waits for a batch: without workers the sampler is asked next."""
-        now_s, self._delivered_s = self._counters.wait(), None
+        now_s, since_s = self._counters.wait(), self._delivered_s
+        self._delivered_s = None
         if self.watch is not None:
-            self.watch.stopwatch.enter(SAMPLER, now_s)
-            self._cpu_before_s = thread_time()
+            if since_s is None:
+                self.watch.stopwatch.enter(SAMPLER, now_s)
+            else:
+                self.watch.stopwatch.enter_rested(SAMPLER, since_s, now_s)
+            self._processor.begin_wait(now_s)
 
     def waited(self) -> None:
         """It waits no more, for whatever reason."""
         self._counters.waited()
-        if self.watch is not None and self._cpu_before_s is not None:
-            self._cpu_s += thread_time() - self._cpu_before_s
-            self._cpu_before_s = None
-            self.watch.rest(self._delivered_s)
+        if self.watch is None or not self._processor.waits:
+            return
+        if self._delivered_s is None:
+            self.watch.rest()
+        self._processor.end_wait(perf_counter() if self._delivered_s is None else self._delivered_s)
 
     def draw(self) -> None:
         """The sampler is asked for what comes next."""
@@ -254,8 +262,7 @@ class Tally:
         worked = self.watch.worked(at_once=at_once)
         if worked.spent is not None:
             # All else that the thread works on is the consumer's.
-            self._counters.spend(0, worked.spent._replace(cpu_s=self._cpu_s))
-            self._cpu_s = 0.0
+            self._counters.spend(0, worked.spent._replace(cpu_s=self._processor.take()))
         return worked
 
 

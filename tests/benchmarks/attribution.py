@@ -5,8 +5,9 @@
 Processor time of the whole process, for passes whose blocks and batches cost little, so that what is measured
 at each of them weighs most: padded tokens from Parquet, lines of JSON, lines through a function, and numbers
 of a map-style dataset. On a machine that is busy with other things pairs differ by more than what is looked
-for; so it is also told how often a thread has come to another stage, and what that takes by itself: as a part
-of the quickest pass, at the least that it was measured to take.
+for; so it is also told how often a thread has come to another stage, or has asked how much of the processor's
+time it took, and what that takes by itself: as a part of the quickest pass, at the least that it was measured
+to take.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -27,6 +29,7 @@ from _measure import machine
 
 import asyncloader as al
 from asyncloader.stopwatch import RESTING, Stopwatch
+from asyncloader.torch_kind import processor_time
 
 SHARDS, SAMPLES = 8, 5_000
 
@@ -62,11 +65,15 @@ CASES: dict[str, Callable[[str], Any]] = {
 @contextmanager
 def standing() -> Iterator[None]:
     """A stopwatch that tells nothing."""
-    with mock.patch.multiple(
-        Stopwatch,
-        enter=lambda stopwatch, stage, now_s=None: RESTING,
-        timed=lambda stopwatch, stage, items: items,
-        news=lambda stopwatch, at_once=False: None,
+    with (
+        mock.patch.multiple(
+            Stopwatch,
+            enter=lambda stopwatch, stage, now_s=None: RESTING,
+            enter_rested=lambda stopwatch, stage, since_s, now_s: None,
+            timed=lambda stopwatch, stage, items: items,
+            news=lambda stopwatch, at_once=False: None,
+        ),
+        mock.patch.object(processor_time, "thread_time", lambda: 0.0),
     ):
         yield
 
@@ -77,24 +84,38 @@ class Changes(NamedTuple):
     Attributes:
         entered: To come to another stage.
         told: Likewise, by somebody who knows the time already.
+        rested: To come to another stage from a rest, of which it was known when it began.
+        asked: The thread's time of the processor.
         items: An item of a generator, for which it comes to another stage and back.
     """
 
     entered: float
     told: float
+    rested: float
+    asked: float
     items: float
 
 
 def changes(loader: Any) -> Changes:
     """How often a pass comes to another stage."""
-    entered = told = items = 0
-    enter, timed = Stopwatch.enter, Stopwatch.timed
+    entered = told = rested = asked = items = 0
+    enter, enter_rested, timed = Stopwatch.enter, Stopwatch.enter_rested, Stopwatch.timed
 
     def count(stopwatch: Stopwatch, stage: str, now_s: float | None = None) -> str:
         nonlocal entered, told
         entered += now_s is None
         told += now_s is not None
         return enter(stopwatch, stage, now_s)
+
+    def count_rested(stopwatch: Stopwatch, stage: str, since_s: float, now_s: float) -> None:
+        nonlocal rested
+        rested += 1
+        enter_rested(stopwatch, stage, since_s, now_s)
+
+    def count_asked() -> float:
+        nonlocal asked
+        asked += 1
+        return time.thread_time()
 
     def count_items(stopwatch: Stopwatch, stage: str, made: Generator[Any, None, None]) -> Iterator[Any]:
         nonlocal items
@@ -103,9 +124,12 @@ def changes(loader: Any) -> Changes:
                 items += 1
                 yield item
 
-    with mock.patch.multiple(Stopwatch, enter=count, timed=count_items):
+    with (
+        mock.patch.multiple(Stopwatch, enter=count, enter_rested=count_rested, timed=count_items),
+        mock.patch.object(processor_time, "thread_time", count_asked),
+    ):
         cpu_s(loader)
-    return Changes(entered - 2 * items, told, items)
+    return Changes(entered - 2 * items, told, rested, asked, items)
 
 
 def prices_s() -> Changes:
@@ -118,6 +142,11 @@ def prices_s() -> Changes:
     def enter(now_s: float | None) -> Iterator[None]:
         for _ in range(many):
             watch.enter(RESTING, now_s)
+            yield
+
+    def repeat(call: Callable[[], object]) -> Iterator[None]:
+        for _ in range(many):
+            call()
             yield
 
     def read(items: Iterable[Any]) -> float:
@@ -133,6 +162,8 @@ def prices_s() -> Changes:
     return Changes(
         least(lambda: enter(None)) - plain_s,
         least(lambda: enter(0.0)) - plain_s,
+        least(lambda: repeat(partial(watch.enter_rested, RESTING, 0.0, 0.0))) - plain_s,
+        least(lambda: repeat(time.thread_time)) - plain_s,
         least(lambda: watch.timed(RESTING, nothing())) - plain_s,
     )
 
@@ -163,7 +194,7 @@ def main() -> None:
             ratio = statistics.median(running / without for running, without in pairs)
             took_s, counts = min(each for each, _ in pairs), changes(loader)
             share = sum(count * price for count, price in zip(counts, prices_s(), strict=True)) / took_s
-            entered = counts.entered + counts.told + 2 * counts.items
+            entered = counts.entered + counts.told + 2 * counts.rested + 2 * counts.items
             print(f"| {name} | {took_s:.3f} | {ratio:.3f} | {entered:,} | {share:.2%} |", flush=True)
 
 
