@@ -30,8 +30,9 @@ class PushDecoder(ABC):
         """The samples that ``chunk`` completes.
 
         Args:
-            chunk: The next bytes of the shard, any number of them. Nothing that comes out refers to
-                their memory, which is used again some time.
+            chunk: The next bytes of the shard, any number of them. The decoder may keep views of them until
+                the samples that they belong to are complete. Nothing that comes out refers to their memory,
+                which is used again when nobody looks at it.
 
         Returns:
             An iterator of blocks; it must be run to its end before the next call.

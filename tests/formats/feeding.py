@@ -24,7 +24,7 @@ def cut(body: bytes, sizes: Sequence[int]) -> list[bytes]:
     return pieces
 
 
-def decoded(decoder: Decoder, chunks: Iterable[bytes]) -> Iterator[Block]:
+def decoded(decoder: Decoder, chunks: Iterable[bytes | bytearray]) -> Iterator[Block]:
     """The blocks, as they come."""
     for chunk in chunks:
         yield from decoder.feed(chunk)

@@ -48,22 +48,29 @@ def test_any_chunking_gives_the_same_from_any_sample_on(sizes: list[int], start:
         assert found.positions == [{"sample": number + 1} for number in range(start, 40)]
 
 
-def test_large_samples_are_decoded_from_where_they_were_read() -> None:
+def test_nothing_of_large_samples_refers_to_the_memory_they_were_read_to() -> None:
     columns = [("a", "ndarray:uint8:40000", 40000), ("b", "bytes", None)]
-    bodies = [struct.pack("<I", number) + bytes([number]) * (40000 + number) for number in range(30)]
+    bodies = [struct.pack("<I", number) + bytes([number]) * (40000 + number) for number in range(60)]
     content = mds(columns, bodies)
-    lent = bytearray(100_001)
-    decoder = open_decoder("mds")
-    rows = []
-    for at in range(0, len(content), len(lent)):
-        size = min(len(lent), len(content) - at)
-        lent[:size] = content[at : at + size]
-        rows += [row for block in decoder.feed(memoryview(lent)[:size]) for row in block.rows()]
-    list(decoder.finish())
-    lent[:] = bytes(len(lent))
-    for number, row in enumerate(rows):
-        assert row["a"].tobytes() == bytes([number]) * 40000 and row["b"] == bytes([number]) * number
-    assert len(rows) == 30
+    for size in (100_001, 1_500_000):
+        lent = [bytearray(content[at : at + size]) for at in range(0, len(content), size)]
+        rows = [row for block in decoded(open_decoder("mds"), lent) for row in block.rows()]
+        for piece in lent:
+            piece[:] = bytes(len(piece))
+        for number, row in enumerate(rows):
+            assert row["a"].tobytes() == bytes([number]) * 40000 and row["b"] == bytes([number]) * number
+        assert len(rows) == 60
+
+
+def test_a_sample_that_is_kept_keeps_no_other_one() -> None:
+    bodies = [struct.pack("<I", 40_000) + bytes([number]) * 40_000 for number in range(200)]
+    content = mds([("b", "bytes", None)], bodies)
+    tracemalloc.start()
+    try:
+        kept = [block.rows()[0] for block in decoded(open_decoder("mds"), cut(content, (100_000,)))]
+        assert tracemalloc.get_traced_memory()[0] < (len(kept) + 2) * 41_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_plan_brings_the_table_and_the_bytes_that_are_wanted_alone() -> None:

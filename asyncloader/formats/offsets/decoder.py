@@ -21,9 +21,12 @@ from .table import LEAST_BYTES, Table, parse_table, samples_begin
 
 __all__ = ["Kind", "Samples", "SamplesDecoder", "TableDecoder", "open_samples"]
 
-# Samples of so many bytes on average are decoded from where they were read. Smaller ones are copied behind
-# the beginning of their first one, which the chunk before had: that costs less than a block of its own for
-# it.
+# To decode a few samples takes as long as to decode a hundred, some tens of microseconds, and longer than to
+# copy them once more: so of pieces in which few samples end some are decoded together.
+_FEW_SAMPLES = 32
+_GATHER_BYTES = 1 << 20
+
+# Less than this is copied at once, so that it does not keep a buffer of megabytes.
 _LARGE_BYTES = 16 << 10
 
 
@@ -86,37 +89,25 @@ class SamplesDecoder(PushDecoder):
         self._pass_over = pass_over
         self._done = 0  # samples that were decoded
         self._fed = int(bounds[0])  # offset in the shard of the next byte
-        self._held: list[bytes] = []  # the beginning of the next sample
+        self._held: list[bytes | memoryview] = []  # what was fed behind the last sample that was decoded
+        self._held_bytes = 0
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        begin, bounds = self._fed, self._bounds
         self._fed += len(chunk)
-        if self._fed > bounds[-1]:
+        end = int(self._bounds[-1])
+        if self._fed > end:
             raise FormatError(
                 f"{self._name}: damaged: there are bytes behind the last sample, which the table ends at "
-                f"byte {bounds[-1]}",
-                offset=int(bounds[-1]),
+                f"byte {end}",
+                offset=end,
             )
-        first, stop = self._done, int(np.searchsorted(bounds, self._fed, "right")) - 1
-        if stop == first:
-            self._held.append(bytes(chunk))
-            return
-        behind = int(bounds[stop]) - begin
-        if self._held:
-            # How much of the chunk belongs to those that are put together with what is held.
-            is_large = len(chunk) >= _LARGE_BYTES * (stop - first)
-            joined = first + 1 if is_large else stop
-            held = b"".join((*self._held, chunk[: int(bounds[joined]) - begin]))
-            self._held.clear()
-            yield from self._decode_run(held, int(bounds[first]), first, joined)
-            first = joined
-        yield from self._decode_run(chunk, begin, first, stop)
-        self._done = stop
-        if behind < len(chunk):
-            self._held.append(bytes(chunk[behind:]))
+        self._hold(chunk)
+        stop = self._complete()
+        if self._fed == end or self._held_bytes >= _GATHER_BYTES or stop - self._done >= _FEW_SAMPLES:
+            yield from self._decode_held(stop)
 
     def _decode_end(self) -> Iterator[Block]:
-        yield from self._decode(b"")  # samples without a byte
+        yield from self._decode_held(self._complete())
         if self._done + 1 < len(self._bounds):
             raise FormatError(
                 f"{self._name}: truncated within a sample, which should end at "
@@ -124,6 +115,27 @@ class SamplesDecoder(PushDecoder):
                 offset=self._fed,
                 sample=self._first + self._done,
             )
+
+    def _complete(self) -> int:
+        """How many samples have ended in what was fed."""
+        return int(np.searchsorted(self._bounds, self._fed, "right")) - 1
+
+    def _hold(self, piece: bytes | memoryview) -> None:
+        # A large view pins what it was cut from, instead of being copied now and again in the join.
+        self._held.append(piece if len(piece) >= _LARGE_BYTES else bytes(piece))
+        self._held_bytes += len(piece)
+
+    def _decode_held(self, stop: int) -> Iterator[Block]:
+        """The blocks of all samples before ``stop``, whose bytes are held."""
+        first, begin = self._done, self._fed - self._held_bytes
+        if first == stop:
+            return
+        run = self._held[0] if len(self._held) == 1 else memoryview(b"".join(self._held))
+        self._held, self._held_bytes = [], 0
+        yield from self._decode_run(run, begin, first, stop)
+        self._done = stop
+        if rest := run[int(self._bounds[stop]) - begin :]:
+            self._hold(rest)
 
     def _decode_run(self, run: bytes | memoryview, begin: int, first: int, stop: int) -> Iterator[Block]:
         """The blocks of samples ``first`` up to ``stop``, from bytes that begin at ``begin`` in the shard."""
