@@ -124,8 +124,7 @@ def _parse(content: bytes, size: int, length: int) -> Directory:
         wrong = int(right.argmin())
         raise FormatError(
             f"litdata: damaged: run {wrong} of samples, {frames[wrong].tolist()}, does not follow the one "
-            "before, or "
-            "does not fit to the offsets of samples, or the chunk is truncated",
+            "before, or does not fit to the offsets of samples, or the chunk is truncated",
             offset=size - _FRAME.itemsize * (count - wrong),
             sample=int(min(frames["first"][wrong], samples)),
         )

@@ -66,8 +66,7 @@ def samples_begin(name: str, start: bytes) -> int:
     if count > _MOST_SAMPLES or not table_stop <= begin <= table_stop + _MOST_HEADER_BYTES:
         raise FormatError(
             f"{name}: damaged, or no {name}: a table of {count} samples ends at byte {table_stop}, but the "
-            "first "
-            f"sample is said to begin at byte {begin}{describe_bytes(start)}",
+            f"first sample is said to begin at byte {begin}{describe_bytes(start)}",
             offset=0,
         )
     return int(begin)
