@@ -90,9 +90,10 @@ def _json_value(name: str, value: Any) -> Any:
         plain = value.tolist()
         return _json_value(name, plain) if value.dtype.kind == "f" else plain
     kind = "bytes" if isinstance(value, bytes | bytearray | memoryview) else type(value).__name__
+    keeps = "tar or parquet, which keep it" if kind == "bytes" else "parquet, which keeps times and decimals"
     raise ValueError(
-        f"field {name!r} is {kind}, which JSON has no form for: write tar or parquet, which keep it, or "
-        "leave the field out by naming the others as columns"
+        f"field {name!r} is {kind}, which JSON has no form for: write {keeps}, or leave the field out by "
+        "naming the others as columns"
     )
 
 

@@ -73,9 +73,8 @@ class Folder:
         """
         url = self.url_of(INDEX_NAME)
         what = (
-            f"a folder of {makers} has an {INDEX_NAME}; where it is of several parts, each in a folder of "
-            f"its "
-            "own, name one of them with split=, or join recipes with al.concat"
+            f"a folder of {makers} has an {INDEX_NAME}; where there are several parts, each in a folder of "
+            "its own, name one of them, by its URL or with split=, or join recipes with al.concat"
         )
         if not self.is_local:
             try:
@@ -90,7 +89,7 @@ class Folder:
                 raise StoreError(f"{INDEX_NAME} should be a file", shard=path)
             with open(path, "rb") as file:
                 content = file.read(_MOST_INDEX_BYTES + 1)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"there is no {path!r}: {what}") from None
         except OSError as error:
             if isinstance(error, StoreError):

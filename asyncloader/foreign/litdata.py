@@ -10,7 +10,7 @@ from ..dataset import Dataset
 from ..errors import FormatError
 from ..formats.columnar.selection import make_selection
 from ..formats.litdata import Index, decoder_of, parse_index
-from ..manifest.check import INDEX
+from ..manifest.check import FolderIndex
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations
 from ..quantity import as_count
@@ -82,20 +82,20 @@ def from_litdata(
     folder = open_folder(root, None, access.options)
     check_renewed(access, [scheme_of(folder.url)])
     content = folder.read_index(access.options, access.network, "LitData's chunks")
-    shown = redact(folder.url_of(INDEX_NAME))
+    place = folder.url_of(INDEX_NAME)
     try:
         index = parse_index(content, block_size)
         urls = [folder.url_of(chunk.name) for chunk in index.chunks]
     except FormatError as error:
-        error.shard = shown
+        error.shard = redact(place)
         raise
     if not urls:
-        raise ValueError(f"there is no chunk in {shown}")
+        raise ValueError(f"there is no chunk in {redact(place)}")
     schema = index.schema
     schema.check_columns(selection.columns)
     formats = RunLengths([("litdata", len(urls))])
     names = ShardNames([tuple(urls)])
-    shards = Shards(names, formats, access, _checks(index), selection, schema=schema, teller=INDEX)
+    shards = Shards(names, formats, access, _checks(index), selection, index=FolderIndex(place, schema))
     media = decoder_of(schema.tree, schema.leaves, selection.columns) if decode else None
     return Dataset(shards) if media is None else Dataset(shards).map(media, concurrency=concurrency)
 

@@ -16,6 +16,7 @@ from peer_programs import run_peer
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.formats.mds.images import encoded
 
 from .conftest import Place
 from .mds_writer import COMPRESSIONS, ENCODINGS, described
@@ -177,6 +178,20 @@ def test_chosen_columns_alone_become_fields_and_a_pickle_that_is_not_chosen_is_l
     assert caught.value.shard == str(sets / "pickles/index.json")
     with pytest.raises(al.FormatError, match="did you mean 'text'") as caught:
         al.from_mds(sets / "parts/val", columns=["texts"])
+
+
+def test_images_that_are_not_decoded_are_the_bytes_of_their_files(sets: Path) -> None:
+    opened = al.from_mds(sets / "every").head(60)
+    kept = al.from_mds(sets / "every", decode=False).head(60)
+    files = [name for name, kind in ENCODINGS.items() if "jpeg" in kind or "png" in kind]
+    assert len(files) == 7
+    for with_images, with_files in zip(opened, kept, strict=True):
+        images = {name: _opened(with_files[name]) for name in files}
+        assert as_described([with_files | images]) == as_described([with_images])
+
+
+def _opened(files: bytes | list[bytes]) -> Any:
+    return [*map(_opened, files)] if isinstance(files, list) else encoded(files)
 
 
 def test_columns_become_tensors_without_a_row_for_each_sample(
