@@ -14,8 +14,8 @@ from .printing import counted, print_json, print_lines, size_of, with_bar
 from .recipe import open_shards
 
 HELP = (
-    "List the shards that globs, prefixes, folders, braces and indexes stand for, in order, with their lengths. "
-    "The exit status is 1 if one of them cannot be had."
+    "List the shards that globs, prefixes, folders, braces and indexes stand for, in order, with their "
+    "lengths. The exit status is 1 if one of them cannot be had."
 )
 
 
