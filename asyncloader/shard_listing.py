@@ -20,7 +20,7 @@ from .stores.policy import NetworkPolicy
 from .stores.router import Stores
 from .stores.urls import redact, suffix_path
 
-__all__ = ["ListedShard", "ShardList", "open_shard_list"]
+__all__ = ["ListedShard", "ShardList", "open_lengths", "open_shard_list"]
 
 # Requests at a time. Each takes a round trip and next to no bytes; stores take thousands of them a second.
 _AT_ONCE = 32
@@ -82,24 +82,43 @@ def open_shard_list(
     options = dict(storage_options or {})
     found = find_shards(urls, format, options, network)
     told = {shard.url: shard.size for listing in found.listings for shard in listing.shards}
-    untold = [url for url in found.names if url not in told] if told else found.names
+    formats = (format or _format_of(url) for url in found.names)
+    access = Access(options, network or NetworkPolicy())
+    with open_lengths(found.names, formats, access, told) as listed:
+        yield listed
+
+
+@contextmanager
+def open_lengths(
+    urls: Sequence[str], formats: Iterable[str | None], access: Access, told: Mapping[str, int] | None = None
+) -> Iterator[ShardList]:
+    """Find the lengths of shards.
+
+    Args:
+        urls: In order.
+        formats: Of each; None where it is not known.
+        access: How they are reached.
+        told: Lengths that are known already, by URL.
+    """
+    untold = [url for url in urls if url not in told] if told else urls
     with Engine() as engine:
-        stores = Stores(engine.resources, Access(options, network or NetworkPolicy()), NetworkCounts())
+        stores = Stores(engine.resources, access, NetworkCounts())
         lengths = Channel[int | str | None](_AT_ONCE)
         engine.submit(partial(_ask_lengths, stores, untold, lengths), lengths)
         with closing(lengths):
-            yield ShardList(len(found.names), _each(found.names, format, told, lengths))
+            yield ShardList(len(urls), _each(urls, formats, told or {}, lengths))
 
 
 def _each(
-    urls: Iterable[str], format: str | None, told: Mapping[str, int], lengths: Channel[int | str | None]
+    urls: Iterable[str],
+    formats: Iterable[str | None],
+    told: Mapping[str, int],
+    lengths: Channel[int | str | None],
 ) -> Iterator[ListedShard]:
-    for url in urls:
+    for url, format in zip(urls, formats, strict=True):
         length = told[url] if url in told else lengths.receive()
         error = length if isinstance(length, str) else None
-        yield ListedShard(
-            redact(url), format or _format_of(url), None if isinstance(length, str) else length, error
-        )
+        yield ListedShard(redact(url), format, None if isinstance(length, str) else length, error)
 
 
 async def _ask_lengths(stores: Stores, urls: Sequence[str], lengths: Channel[int | str | None]) -> None:

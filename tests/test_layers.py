@@ -45,9 +45,9 @@ ROOMS = [
     {"ops"},  # one transformation of a lane's stream a file
     {"sources"},  # where a lane's samples come from
     {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows
-    {"converting"},  # shards made of others, or of files
     {"recipes", "mixtures"},  # how recipes begin, and how several become one
     {"foreign"},  # recipes of data sets as others keep them
+    {"converting"},  # shards made of others, or of files
     {"stream"},  # one run of a recipe: lanes in turn, as batches
     {"run"},  # one pass: threads or processes, and their end
     {"kinds"},  # streams, and the datasets that torch's own loop reads, behind one protocol

@@ -13,6 +13,7 @@ from ..stores.urls import scheme_of
 __all__ = [
     "add_columns",
     "add_concurrency",
+    "add_format",
     "add_json",
     "add_shards",
     "add_stores",
@@ -37,10 +38,20 @@ def add_shards(parser: argparse.ArgumentParser) -> None:
         help="shards: http(s)://, s3://, gs://, az://, hf://datasets/, file:// and paths, with {000..127}; "
         "but for web servers also globs, and folders and prefixes, which end in /",
     )
-    parser.add_argument(
-        "--format", help="of shards whose suffix does not tell it: tar, jsonl, text, csv, parquet or arrow"
-    )
+    add_format(parser)
     add_stores(parser)
+
+
+def add_format(parser: argparse.ArgumentParser) -> None:
+    """What the shards are, where their names do not tell it all."""
+    parser.add_argument(
+        "--format",
+        help="of shards whose suffix does not tell it: tar, jsonl, text, csv, parquet or arrow; or mds or "
+        "litdata, whose one URL is the folder with the index.json",
+    )
+    parser.add_argument(
+        "--block-size", type=int, metavar="N", help="tokens of a sample, of LitData's chunks of tokens"
+    )
 
 
 def add_stores(parser: argparse.ArgumentParser) -> None:

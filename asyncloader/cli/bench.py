@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     loader.add_argument("--memory-limit", metavar="SIZE", help="such as 2GB; by default as DataLoader's")
     loader.add_argument("--shuffle", type=int, metavar="WINDOW", help="shuffle in windows of so many samples")
     loader.add_argument(
-        "--decode", action="store_true", help="decode fields by their extension, as .decode()"
+        "--decode",
+        action="store_true",
+        help="decode fields by their extension, as .decode(), and images of MDS and LitData",
     )
     loader.add_argument(
         "--pad", metavar="NAME,...", help="pad these fields with 0, as collate_fn=al.Pad(...)"
@@ -59,7 +61,7 @@ def run(asked: argparse.Namespace) -> int:
     from ..processors import usable_processors
     from .recipe import open_recipe, told_of_fields
 
-    recipe = _recipe(asked, open_recipe(asked, cache_dir=asked.cache_dir))
+    recipe = _recipe(asked, open_recipe(asked, decode=asked.decode, cache_dir=asked.cache_dir))
     options = _loader_options(asked)
     numbers = [asked.num_workers]
     if asked.sweep:

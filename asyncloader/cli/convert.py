@@ -76,6 +76,7 @@ def run(asked: argparse.Namespace) -> int:
         types=_types(asked.types),
         decode=asked.decode,
         format=asked.format,
+        block_size=asked.block_size,
         storage_options=storage_options(asked),
         manifest=asked.manifest,
         num_workers=asked.num_workers,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from ..foreign.opening import is_folder
 from ..manifest.building import open_index
 from ..manifest.entries import Expected
 from ..stores.urls import MANIFEST_NAME, redact
@@ -35,6 +36,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
+    if is_folder(asked.format, asked.block_size):
+        raise ValueError(
+            f"format {asked.format!r} is of folders whose index.json is their index: there is none to make"
+        )
     with open_index(
         asked.urls,
         output=asked.output,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 
-from ..shard_listing import ListedShard, open_shard_list
+from ..foreign.opening import is_folder
+from ..shard_listing import ListedShard, ShardList, open_lengths, open_shard_list
 from .arguments import add_json, add_shards, storage_options
 from .printing import counted, print_json, print_lines, size_of, with_bar
+from .recipe import open_shards
 
 HELP = (
-    "List the shards that globs, prefixes, folders and braces stand for, in order, with their lengths. "
-    "The exit status is 1 if one of them cannot be had."
+    "List the shards that globs, prefixes, folders, braces and indexes stand for, in order, with their "
+    "lengths. The exit status is 1 if one of them cannot be had."
 )
 
 
@@ -22,8 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    options = storage_options(asked)
-    with open_shard_list(asked.urls, format=asked.format, storage_options=options) as listed:
+    with _open(asked) as listed:
         seen = []
         for shard in with_bar(listed.shards, "ls", listed.count, "shards", prints=not asked.json):
             seen.append(shard)
@@ -36,6 +38,13 @@ def run(asked: argparse.Namespace) -> int:
     else:
         print_lines(_total(seen, total_bytes, bad))
     return 1 if bad else 0
+
+
+def _open(asked: argparse.Namespace) -> AbstractContextManager[ShardList]:
+    if is_folder(asked.format, asked.block_size):
+        shards = open_shards(asked)
+        return open_lengths(shards.urls, shards.formats, shards.access)
+    return open_shard_list(asked.urls, format=asked.format, storage_options=storage_options(asked))
 
 
 def _line(shard: ListedShard) -> str:

@@ -1,21 +1,18 @@
-"""The recipe that a command line describes."""
+"""The shards that a command line names, and their recipe."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 from ..dataset import Dataset
-from ..formats import columns_of_all
-from ..formats.columnar.selection import EVERYTHING
-from ..recipes import from_urls
+from ..foreign import opening
 from ..sources.shards import Shards
 from .arguments import columns_of, storage_options
 
-__all__ = ["open_recipe", "told_of_fields"]
+__all__ = ["open_recipe", "open_shards", "told_of_fields"]
 
 
 def open_recipe(asked: argparse.Namespace, **options: Any) -> Dataset:
@@ -23,22 +20,24 @@ def open_recipe(asked: argparse.Namespace, **options: Any) -> Dataset:
 
     Args:
         asked: With the arguments of ``add_shards`` and ``add_columns``.
-        options: Others of ``from_urls``.
+        options: Others of ``opening.open_recipe``.
 
     Raises:
-        ValueError: Something that ``from_urls`` does not take, or columns that are no list of names.
-        OSError: A server cannot be asked for a listing.
+        ValueError: Something that a recipe does not take, or columns that are no list of names.
+        OSError: A server cannot be asked for a listing, or an index not be read.
     """
-    recipe = from_urls(asked.urls, format=asked.format, storage_options=storage_options(asked), **options)
-    names = columns_of(asked)
-    if names is None:
-        return recipe
-    source = recipe.source
-    assert isinstance(source, Shards)
-    selection = columns_of_all(names, source.formats)
-    if selection is EVERYTHING:
-        return recipe.select(*names)
-    return replace(recipe, source=replace(source, selection=selection))
+    return opening.open_recipe(
+        asked.urls, asked.format, columns=columns_of(asked), **_given(asked), **options
+    )
+
+
+def open_shards(asked: argparse.Namespace, **options: Any) -> Shards:
+    """The same of all fields, as the shards that a recipe begins with."""
+    return opening.open_shards(asked.urls, asked.format, **_given(asked), **options)
+
+
+def _given(asked: argparse.Namespace) -> dict[str, Any]:
+    return {"block_size": asked.block_size, "storage_options": storage_options(asked)}
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from ..quantity import parse_bytes, parse_rate, parse_seconds
-from .arguments import add_json, add_stores, storage_options
+from .arguments import add_format, add_json, add_stores
 from .printing import counted, print_json, print_lines, print_table, size_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HELP = (
     "Play a pass by the loader's own rules over a model of the link, of the work and of the training step: "
     "how fast it goes, what limits it, how evenly it is dealt, what it holds in memory. Of shards that are "
-    "named only the manifest is read. Times are given as 50ms, sizes as 100MB, rates as 40MB/s."
+    "named only the manifest or index.json is read. Times are given as 50ms, sizes as 100MB, rates as 40MB/s."
 )
 
 
@@ -66,6 +66,7 @@ def _add_shards(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "urls", nargs="*", metavar="URL", help="shards that have a manifest, as from_urls has them"
     )
+    add_format(parser)
     parser.add_argument("-m", "--manifest", help="path or URL of it, if it is not beside them")
     add_stores(parser)
     shards = parser.add_argument_group("shards, where none are named")
@@ -162,18 +163,22 @@ def _shards_of(asked: argparse.Namespace) -> tuple[list[ShardSize], bool]:
 
 
 def _known_shards(asked: argparse.Namespace) -> tuple[list[ShardSize], bool]:
-    from ..catalog import make_catalog
     from ..manifest.expectations import Known
     from ..simulate import ShardSize
-    from ..stores.policy import NetworkPolicy
+    from .recipe import open_shards
 
-    catalog = make_catalog(asked.urls, None, asked.manifest, storage_options(asked), NetworkPolicy())
-    checks = catalog.checks
-    if missing := len(catalog.urls) - checks.count_of(Known.SAMPLES):
+    shards = open_shards(asked, manifest=asked.manifest)
+    checks = shards.checks
+    if missing := len(shards.urls) - checks.count_of(Known.SAMPLES):
         raise ValueError(
-            f"no manifest says how many samples are in {missing} of the {len(catalog.urls)} shards: make one "
+            f"no manifest says how many samples are in {missing} of the {len(shards.urls)} shards: make one "
             "with asyncloader index, name it with --manifest, or say what shards are like with --shards, "
             "--shard-size and --shard-samples"
+        )
+    if missing := checks.count_of(Known.NO_SIZE):
+        raise ValueError(
+            f"the index does not say how long {missing} of the {len(shards.urls)} shards are, as they are "
+            "compressed: say what they are like with --shards, --shard-size and --shard-samples"
         )
     sizes = zip(checks.size_bytes.tolist(), checks.samples.tolist(), strict=True)
     return [ShardSize(size, samples) for size, samples in sizes], checks.is_indexed

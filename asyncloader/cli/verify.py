@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 
-from ..manifest.verifying import Verified, open_verifying
+from ..foreign.opening import is_folder
+from ..manifest.verifying import Verified, Verifying, open_verifying, open_verifying_by_index
 from ..stores.urls import MANIFEST_NAME
 from .arguments import add_concurrency, add_json, add_shards, storage_options
 from .printing import counted, print_json, print_lines, with_bar
+from .recipe import open_shards
 
 HELP = (
     "Read each shard and compare its length, digests, number of samples and offsets with what the manifest "
-    "says. Writes nothing. The exit status is 1 if a shard differs, cannot be read, or is listed and missing."
+    "says, or the index.json of a folder of MDS or LitData. Writes nothing. The exit status is 1 if a shard "
+    "differs, cannot be read, or is listed and missing."
 )
 
 
@@ -29,29 +33,39 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(asked: argparse.Namespace) -> int:
-    with open_verifying(
-        asked.urls,
-        manifest=asked.manifest,
-        format=asked.format,
-        storage_options=storage_options(asked),
-        concurrency=asked.concurrency,
-    ) as verifying:
+    with _open(asked) as verifying:
         seen = []
         for shard in with_bar(verifying.each, "verify", verifying.count, "shards", prints=not asked.json):
             seen.append(shard)
             if not asked.json:
-                print_lines(_line(shard))
+                print_lines(_line(shard, verifying.teller))
         bad = sum(bool(shard.wrong) for shard in seen)
         if asked.json:
             print_json({"manifest": verifying.manifest, "bad": bad, "shards": [*map(asdict, seen)]})
         elif bad:
             print_lines(f"{bad} of {counted(len(seen), 'shard')} bad")
         else:
-            print_lines(f"{counted(len(seen), 'shard')} as the manifest says")
+            print_lines(f"{counted(len(seen), 'shard')} as {verifying.teller} says")
         return 1 if bad else 0
 
 
-def _line(shard: Verified) -> str:
+def _open(asked: argparse.Namespace) -> AbstractContextManager[Verifying]:
+    if is_folder(asked.format, asked.block_size):
+        shards = open_shards(asked, manifest=asked.manifest)
+        assert shards.index is not None, "it is a folder by that"
+        return open_verifying_by_index(
+            shards.urls, shards.formats, shards.checks, shards.index, shards.access, asked.concurrency
+        )
+    return open_verifying(
+        asked.urls,
+        manifest=asked.manifest,
+        format=asked.format,
+        storage_options=storage_options(asked),
+        concurrency=asked.concurrency,
+    )
+
+
+def _line(shard: Verified, teller: str) -> str:
     if shard.wrong:
         return f"BAD {shard.shard}: {'; '.join(shard.wrong)}"
-    return f"{shard.shard}: as the manifest says"
+    return f"{shard.shard}: as {teller} says"

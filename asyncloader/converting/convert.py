@@ -10,17 +10,12 @@ from functools import partial
 from time import monotonic
 from typing import Any
 
-from ..catalog import make_catalog
 from ..errors import FormatError
-from ..formats import check_selection
-from ..formats import formats as known_formats
-from ..formats.columnar.selection import EVERYTHING, make_selection
+from ..foreign.opening import open_shards
 from ..manifest.entries import Expected
-from ..manifest.expectations import Expectations
 from ..processors import usable_processors
 from ..progress import open_bar
 from ..quantity import as_whole
-from ..stores.access import Access
 from ..stores.expanding import expand_home, read_urls
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import MANIFEST_NAME, scheme_of
@@ -81,6 +76,7 @@ def convert(
     types: Mapping[str, str] | None = None,
     decode: bool = False,
     format: str | None = None,
+    block_size: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     output_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
@@ -93,13 +89,14 @@ def convert(
 
     The samples keep their order. If it is killed, call it again: it goes on with the shards that are missing,
     and the bytes of all are those that they would have been. Sources whose manifest does not tell how many
-    samples they hold are read twice, the first time to count; Parquet and Arrow files say it themselves.
-    What a manifest promises a digest of is read as a whole: if several shards are cut from it, once more.
+    samples they hold are read twice, the first time to count; Parquet and Arrow files say it themselves, of
+    MDS and LitData their index. What is promised a digest of is read as a whole: if several shards are cut
+    from it, once more. Images stay the bytes of their files.
 
     Blocks; in a coroutine, call it on a thread.
 
     Args:
-        urls: Shards, as ``from_urls`` takes them, CSV too.
+        urls: Shards, as ``from_urls`` takes them, CSV too; or a folder with an ``index.json`` (``format``).
         output: A folder, or a prefix of an object store (``s3://``, ``gs://``, ``az://``), empty or of a run
             of the same call. It gets ``shard-00000.tar`` and so on, a ``manifest.json`` that is their index,
             and ``.convert/`` with what they were made of.
@@ -115,7 +112,9 @@ def convert(
             ``"json"``, by name; for Parquet it also says the type of a column.
         decode: Make of a tar's fields what their extension says (``txt``, ``json``, ``cls``, ``npy``; not
             images). ``jsonl`` always does, since JSON has no bytes.
-        format: Of shards whose suffix does not tell.
+        format: Of shards whose suffix does not tell; or ``"mds"`` or ``"litdata"``, for the one folder that
+            ``from_mds`` or ``from_litdata`` reads.
+        block_size: Of LitData's chunks of tokens, as of ``from_litdata``.
         storage_options: Of the sources, and of the output if it is in an object store.
         output_options: Of the output, where they are not those of the sources.
         network: Time-outs, retries and hedging of reading.
@@ -141,18 +140,20 @@ def convert(
     names = read_urls(urls)
     # Files of this machine have no options: those that are given are the output's.
     options = {} if all(scheme_of(name).is_local for name in names) else dict(storage_options or {})
-    access = Access(options, network or NetworkPolicy())
     began_s = monotonic()
-    catalog = make_catalog(names, format, manifest, options, access.network)
-    selection = EVERYTHING
-    if target.columns is not None and all(known_formats[name].selects for name in {*catalog.formats}):
-        selection = make_selection(target.columns, None)
-    check_selection(selection, catalog.formats)
-    versions = versions_of(catalog.urls, access)
-    uncounted = ShardMaterial(catalog.urls, catalog.formats, access, Expectations.of(), versions, selection)
+    shards = open_shards(
+        names,
+        format,
+        block_size=block_size,
+        columns=target.columns,
+        manifest=manifest,
+        storage_options=options,
+        network=network,
+    )
+    versions = versions_of(shards)
     with outlet.alone():
-        job = Job(outlet, target, uncounted.describe(), versions, overwrite)
-        material = replace(uncounted, counted=count_noted(catalog, access, outlet))
+        job = Job(outlet, target, ShardMaterial(shards).describe(), versions, overwrite)
+        material = ShardMaterial(replace(shards, checks=count_noted(shards, outlet)), versions)
         plan = partial(_plan_shards, target, material)
         return _run(job, outlet, target, material, plan, workers, progress, began_s)
 

@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
 
-from ..catalog import Catalog
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations
-from ..stores.access import Access
+from ..sources.shards import Shards
+from ..sources.surveying import count_shards
 from .job import COUNTED
 from .outlets import Outlet
-from .shard_material import count_shards
 
 __all__ = ["count_noted"]
 
@@ -22,12 +21,11 @@ _NOTED_EVERY_S = 10.0
 _MOST_OF_THE_TIME = 0.05
 
 
-def count_noted(catalog: Catalog, access: Access, outlet: Outlet) -> Expectations:
+def count_noted(shards: Shards, outlet: Outlet) -> Expectations:
     """What is in each shard; see ``count_shards``.
 
     Args:
-        catalog: The shards.
-        access: How they are reached.
+        shards: The sources.
         outlet: Keeps what was counted, and knows what a run of the same job has.
     """
     known = _parsed(outlet.read(COUNTED) or b"")
@@ -46,7 +44,7 @@ def count_noted(catalog: Catalog, access: Access, outlet: Outlet) -> Expectation
             note()
 
     try:
-        return count_shards(catalog, access, dict(known), told)
+        return count_shards(shards, dict(known), told)
     finally:
         if len(known) > noted:
             note()

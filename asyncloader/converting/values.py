@@ -90,9 +90,12 @@ def _json_value(name: str, value: Any) -> Any:
         plain = value.tolist()
         return _json_value(name, plain) if value.dtype.kind == "f" else plain
     kind = "bytes" if isinstance(value, bytes | bytearray | memoryview) else type(value).__name__
+    keeps = "parquet, which keeps times and decimals, or tar, which keeps arrays"
+    if kind == "bytes":
+        keeps = "tar or parquet, which keep it (tar not within a list or an object)"
     raise ValueError(
-        f"field {name!r} is {kind}, which JSON has no form for: write tar or parquet, which keep it, or "
-        "leave the field out by naming the others as columns"
+        f"field {name!r} is {kind}, which JSON has no form for: write {keeps}, or leave the field out by "
+        "naming the others as columns"
     )
 
 

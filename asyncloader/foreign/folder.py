@@ -42,6 +42,10 @@ class Folder:
     def is_local(self) -> bool:
         return scheme_of(self.url).is_local
 
+    @property
+    def index_url(self) -> str:
+        return _below(self.url, _INDEX_NAME)
+
     def url_of(self, name: str) -> str:
         """The URL of a file in it.
 
@@ -74,7 +78,7 @@ class Folder:
             ValueError: There is none in a local folder.
             StoreError: It cannot be read.
         """
-        url = self.url_of(_INDEX_NAME)
+        url = self.index_url
         if not self.is_local:
             try:
                 return look((), options, _is_shard, network=network, fetch=[url]).fetched[0]
@@ -88,7 +92,7 @@ class Folder:
                 raise StoreError(f"{_INDEX_NAME} should be a file", shard=path)
             with open(path, "rb") as file:
                 content = file.read(_MOST_INDEX_BYTES + 1)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise ValueError(f"there is no {path!r}: {what}") from None
         except OSError as error:
             if isinstance(error, StoreError):
@@ -123,7 +127,7 @@ def opened_index(
     try:
         yield folder, content
     except FormatError as error:
-        error.shard = redact(folder.url_of(_INDEX_NAME))
+        error.shard = redact(folder.index_url)
         raise
 
 
@@ -154,7 +158,7 @@ def _open_folder(root: str | os.PathLike[str], split: str | None, options: Mappi
         raise ValueError(f"split should name a folder below {redact(url)!r}, but got {split!r}")
     folder = Folder(_below(url, "/".join(parts)) if parts else url)
     check_storage_options({scheme}, options)
-    check_buckets([folder.url_of(_INDEX_NAME)], options)
+    check_buckets([folder.index_url], options)
     return folder
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
-from ..catalog import Catalog
-from ..converting.shard_material import count_shards
 from ..dataset import Dataset
 from ..errors import StoreError
 from ..formats import check_selection
 from ..formats.columnar.selection import make_selection
-from ..manifest.expectations import Expectations
 from ..recipes import make_access
 from ..sources.shards import Shards
+from ..sources.surveying import count_shards
 from ..stores.access import Access
 from ..stores.hub.sets import CONVERTED, Sets, arrange
 from ..stores.hub.urls import parse_hub_url
@@ -90,16 +89,12 @@ def from_hub(
     access = make_access(storage_options, network, None, cache_dir, cache_limit)
     check_storage_options({scheme_of(_folder(name, revision or _MAIN))}, access.options)
     urls = _find(name, split, config, [CONVERTED, _MAIN] if revision is None else [revision], access)
-    catalog = Catalog(
-        ShardNames([tuple(urls)]),
-        RunLengths([(_FORMAT, len(urls))]),
-        Expectations.of(),
-        frozenset({scheme_of(urls[0])}),
-    )
-    checks = catalog.checks
+    names, formats = ShardNames([tuple(urls)]), RunLengths([(_FORMAT, len(urls))])
+    shards = Shards(names, formats, access, selection=selection)
     if counts:
-        checks = count_shards(catalog, access, {}, lambda number, found: None, at_once=_COUNTED_AT_ONCE)
-    return Dataset(Shards(catalog.urls, catalog.formats, access, checks, selection))
+        checks = count_shards(shards, {}, lambda number, found: None, at_once=_COUNTED_AT_ONCE)
+        shards = replace(shards, checks=checks)
+    return Dataset(shards)
 
 
 def _folder(name: str, revision: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from ..dataset import Dataset
 from ..formats.columnar.selection import make_selection
 from ..formats.litdata import Index, decoder_of, parse_index
-from ..manifest.check import INDEX
+from ..manifest.check import FolderIndex
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations
 from ..quantity import as_count
@@ -26,7 +26,7 @@ __all__ = ["from_litdata"]
 
 _WHAT = (
     "a folder of LitData's chunks has an index.json; where it is of several parts, each in a folder of its "
-    "own, join recipes of them with al.concat"
+    "own, name one of them, or join recipes with al.concat"
 )
 
 
@@ -87,12 +87,14 @@ def from_litdata(
         index = parse_index(content, block_size)
         urls = [folder.url_of(chunk.name) for chunk in index.chunks]
         if not urls:
-            raise ValueError(f"there is no chunk in {redact(folder.url)}")
+            raise ValueError(f"there is no chunk in {redact(folder.index_url)}")
     schema = index.schema
     schema.check_columns(selection.columns)
     formats = RunLengths([("litdata", len(urls))])
     names = ShardNames([tuple(urls)])
-    shards = Shards(names, formats, access, _checks(index), selection, schema=schema, teller=INDEX)
+    shards = Shards(
+        names, formats, access, _checks(index), selection, index=FolderIndex(folder.index_url, schema)
+    )
     media = decoder_of(schema.tree, schema.leaves, selection.columns) if decode else None
     return Dataset(shards) if media is None else Dataset(shards).map(media, concurrency=concurrency)
 

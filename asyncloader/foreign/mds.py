@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ..dataset import Dataset
@@ -11,7 +12,7 @@ from ..digest import ALGORITHMS, open_digest
 from ..errors import FormatError
 from ..formats.columnar.selection import make_selection
 from ..formats.mds.index import IndexedFile, IndexedShard, parse_index
-from ..manifest.check import INDEX
+from ..manifest.check import FolderIndex
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations
 from ..recipes import make_access
@@ -27,7 +28,7 @@ __all__ = ["from_mds"]
 
 _WHAT = (
     "a folder of MDS has an index.json; where it is of several parts, each in a folder of its own, name one "
-    "of them with split=, or join recipes with al.concat"
+    "of them, by its URL or with split=, or join recipes with al.concat"
 )
 
 
@@ -36,6 +37,7 @@ def from_mds(
     *,
     split: str | None = None,
     columns: Iterable[str] | None = None,
+    decode: bool = True,
     storage_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
     renew: Renew | None = None,
@@ -55,6 +57,9 @@ def from_mds(
         split: A folder below it, as ``streaming`` has it: ``"train"``.
         columns: Names of those that become fields, in this order; values of others are not decoded. None, the
             default, takes all.
+        decode: Open images. False leaves the bytes of those that are files (``jpeg``, ``png``), and lists of
+            them, to be decoded by a ``.map`` of yours or kept as they are; ``pil`` has pixels alone, and
+            stays an image.
         storage_options: As of ``from_urls``, and so are the others.
         network: Time-outs, retries and hedging.
         renew: For signed URLs that expire; not called for the index, which is read now.
@@ -70,16 +75,16 @@ def from_mds(
             compression that is not known; or a column that is wanted is a pickle, which is not read, or not
             there.
     """
-    selection = make_selection(columns, None)
+    selection = replace(make_selection(columns, None), decode=decode)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
     with opened_index(root, split, access, _WHAT) as (folder, content):
         shards = [*parse_index(content, selection, folder.has if folder.is_local else None)]
         if not shards:
-            raise ValueError(f"there is no shard in {redact(folder.url)}")
+            raise ValueError(f"there is no shard in {redact(folder.index_url)}")
         expected = Expectations.of(map(_expected, shards))
     urls = ShardNames([tuple(folder.url_of(shard.file.basename) for shard in shards)])
     formats = RunLengths.of(shard.format for shard in shards)
-    return Dataset(Shards(urls, formats, access, expected, selection, teller=INDEX))
+    return Dataset(Shards(urls, formats, access, expected, selection, index=FolderIndex(folder.index_url)))
 
 
 def _expected(shard: IndexedShard) -> Expected:

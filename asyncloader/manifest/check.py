@@ -5,7 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from .._flow.channel import EndOfChannel
 from ..blocks import Block, Trail
@@ -15,7 +16,7 @@ from ..stores.reading.chunks import ShardChunks
 from ..types import Buffer, Position
 from .entries import Expected
 
-__all__ = ["INDEX", "MANIFEST", "ShardCheck", "Teller"]
+__all__ = ["INDEX", "MANIFEST", "FolderIndex", "ShardCheck", "Teller"]
 
 
 class Teller(NamedTuple):
@@ -40,6 +41,19 @@ INDEX = Teller(
 )
 
 
+@dataclass(frozen=True)
+class FolderIndex:
+    """The ``index.json`` of a folder that another library has written, which tells of the shards in it.
+
+    Attributes:
+        url: Where it is.
+        schema: What it says that they hold, where their format is read by that; else None.
+    """
+
+    url: str = field(repr=False)
+    schema: Any = None
+
+
 class ShardCheck:
     """Checks a shard while it is read: length first, bytes and samples at the end.
 
@@ -52,7 +66,7 @@ class ShardCheck:
             bytes are read.
         stop: Index behind the last sample that is read, where that is not the shard's last one.
         counts: Whether all samples come, so that they are to be counted.
-        teller: Whose the entry is.
+        index: Whose the entry is, where it is not a manifest's.
     """
 
     def __init__(
@@ -63,7 +77,7 @@ class ShardCheck:
         *,
         stop: int | None = None,
         counts: bool = True,
-        teller: Teller = MANIFEST,
+        index: FolderIndex | None = None,
     ) -> None:
         self._shard = shard
         self._expected = expected
@@ -71,7 +85,7 @@ class ShardCheck:
         self._start_byte: int = start.get("byte", 0)
         self._samples: int = start.get("sample", 0)
         self._counts = counts
-        self._who, self._advice = teller
+        self._who, self._advice = MANIFEST if index is None else INDEX
         # Of them all, each is passed by whoever reads the sample before it: so what an index says of where
         # samples are is proved by all lanes together, and none is lost between two of them unheard.
         offsets = () if expected is None else expected.offsets or ()

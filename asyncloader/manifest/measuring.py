@@ -17,7 +17,9 @@ from ..quantity import as_count
 from ..stores.access import Access
 from ..stores.policy import NetworkPolicy
 from ..stores.router import Stores
+from .check import FolderIndex
 from .entries import Expected
+from .expectations import Expectations
 from .journal import Journal
 from .survey import Survey
 
@@ -49,6 +51,7 @@ class Measuring:
         journal: Journal | None = None,
         *,
         idx: bool = False,
+        promised: Expectations | None = None,
     ) -> Iterator[Measured]:
         """Each shard with what it is, or why that cannot be told.
 
@@ -58,6 +61,8 @@ class Measuring:
             names: Of each in the journal.
             journal: Knows some already, and is told of the others.
             idx: Go by the ``.idx`` beside each, and read none.
+            promised: What each should be, so that no other digests are computed; None for those of a
+                manifest.
         """
 
         def measure(number: int) -> Expected | StoreError | FormatError:
@@ -68,7 +73,12 @@ class Measuring:
                 version = partial(self.survey.version, url)
                 if journal is not None and (known := journal.of(name, version)) is not None:
                     return known
-                found, etag = self.survey.measure(url, formats[number])
+                if promised is None:
+                    found, etag = self.survey.measure(url, formats[number])
+                else:
+                    expected = promised[number]
+                    algorithms = () if expected is None else expected.digests
+                    found, etag = self.survey.measure(url, formats[number], algorithms)
             except (StoreError, FormatError) as error:
                 return error
             if journal is not None:
@@ -90,7 +100,10 @@ class Measuring:
 
 @contextmanager
 def open_measuring(
-    options: Mapping[str, Any], network: NetworkPolicy | None, concurrency: int | None
+    options: Mapping[str, Any],
+    network: NetworkPolicy | None,
+    concurrency: int | None,
+    index: FolderIndex | None = None,
 ) -> Iterator[Measuring]:
     """Threads that measure shards, and the engine that they read by.
 
@@ -99,6 +112,7 @@ def open_measuring(
         network: Time-outs, retries and hedging.
         concurrency: How many shards at a time; None for as many as there are processors that this process
             may use, of up to 8.
+        index: Of the shards, if another library has written it.
 
     Raises:
         ValueError: ``concurrency`` is no whole number, or below 1.
@@ -109,6 +123,7 @@ def open_measuring(
         # Within the threads, so that its end ends what they wait for.
         with Engine() as engine:
             access = Access(options, network or NetworkPolicy())
-            yield Measuring(Survey(engine, Stores(engine.resources, access, NetworkCounts())), threads)
+            stores = Stores(engine.resources, access, NetworkCounts())
+            yield Measuring(Survey(engine, stores, index), threads)
     finally:
         threads.shutdown(cancel_futures=True)

@@ -11,9 +11,10 @@ from .._flow.budget import claim_alone
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine
 from ..blocks import Block, OffsetTrail
-from ..digest import open_digest
+from ..digest import extra_of, open_digest
 from ..errors import FormatError, StoreError
 from ..formats import open_decoder, open_plan
+from ..formats.columnar.selection import Selection
 from ..formats.decoder import Decoder
 from ..formats.tar_idx import check_end, check_member, idx_beside, parse_idx
 from ..stores.reading.chunks import ShardChunks
@@ -21,7 +22,7 @@ from ..stores.reading.reader import read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
 from ..types import Buffer, Planning, Span
-from .check import ShardCheck
+from .check import FolderIndex, ShardCheck
 from .entries import MAX_MANIFEST_BYTES, Expected
 from .offsets import OffsetPicker
 
@@ -31,6 +32,9 @@ __all__ = ["Survey", "differences"]
 _READ_BYTES = 64 << 20
 
 _DIGESTS = ("sha256", "crc32c")
+
+# Samples are counted, and nobody looks at their images.
+_COUNTED = Selection(decode=False)
 
 # Of a member's header.
 _HEADER_BYTES = 512
@@ -42,14 +46,26 @@ class Survey:
     Args:
         engine: Where the reading runs.
         stores: The clients; whoever made them closes them.
+        index: That of the folder that the shards are in, where another library has written it.
     """
 
-    def __init__(self, engine: Engine, stores: Stores) -> None:
+    def __init__(self, engine: Engine, stores: Stores, index: FolderIndex | None = None) -> None:
         self._engine = engine
         self._stores = stores
+        self._index = index
+        schema = None if index is None else index.schema
+        self._open_decoder = partial(open_decoder, selection=_COUNTED, schema=schema)
+        self._open_plan = partial(open_plan, selection=_COUNTED, schema=schema)
 
-    def measure(self, url: str, format_name: str) -> tuple[Expected, str | None]:
+    def measure(
+        self, url: str, format_name: str, algorithms: Iterable[str] = _DIGESTS
+    ) -> tuple[Expected, str | None]:
         """What ``url`` is: read to its end, its samples counted, held against its store's own digests.
+
+        Args:
+            url: The shard.
+            format_name: Its format.
+            algorithms: Of the digests to compute, as far as they can be; one besides those of a manifest.
 
         Returns:
             What it is, and what its store calls this version; None if it has no name.
@@ -59,8 +75,9 @@ class Survey:
             FormatError: It is not of its format.
         """
         # What has a plan is read a second time, as it will be read.
-        plan = open_plan(format_name)
-        found, etag = self._pass_through(url, open_decoder(format_name) if plan is None else None, _DIGESTS)
+        plan = self._open_plan(format_name)
+        decoder = self._open_decoder(format_name) if plan is None else None
+        found, etag = self._pass_through(url, decoder, algorithms)
         if plan is not None:
             found = replace(found, samples=self._count(url, plan), offsets=())
         return found, etag
@@ -98,9 +115,9 @@ class Survey:
         Raises:
             StoreError, FormatError: See ``measure``.
         """
-        plan = open_plan(format_name)
+        plan = self._open_plan(format_name)
         if plan is None:
-            return self._pass_through(url, open_decoder(format_name), (), promised)[0]
+            return self._pass_through(url, self._open_decoder(format_name), (), promised)[0]
         with (
             closing(self._open(url, plan)) as out,
             closing(out.receive()) as chunks,
@@ -111,7 +128,7 @@ class Survey:
             assert chunks.layout is not None and chunks.total is not None, "it has a plan"
             size_bytes, samples = chunks.total, chunks.layout.samples
         if samples is None:
-            again = open_plan(format_name)
+            again = self._open_plan(format_name)
             assert again is not None
             samples = self._count(url, again)
         return Expected(size_bytes, samples, offsets=())
@@ -145,7 +162,7 @@ class Survey:
         """Read a shard from its first byte to its last, all of one version."""
         shown = redact(url)
         digests = {name: digest for name in algorithms if (digest := open_digest(name))}
-        check = ShardCheck(shown, promised, {}, counts=decoder is not None)
+        check = ShardCheck(shown, promised, {}, counts=decoder is not None, index=self._index)
         size = samples = 0
         offsets = OffsetPicker()
         with closing(self._open(url)) as out, closing(out.receive()) as chunks, _in_shard(shown):
@@ -159,8 +176,9 @@ class Survey:
                 samples += sum(_seen(check.count(block), offsets) for block in decoder.finish())
             check.finish()
         found = {name: digest.digest() for name, digest in digests.items()}
-        measured = Expected(size, samples, found.get("sha256"), found.get("crc32c"), offsets.picked(samples))
-        return measured, chunks.etag
+        sha256, crc32c = (found.pop(name, None) for name in _DIGESTS)
+        other = next(iter(found.items()), None)
+        return Expected(size, samples, sha256, crc32c, offsets.picked(samples), other), chunks.etag
 
     def _count(self, url: str, plan: Planning) -> int:
         """The samples of a shard that is read by a plan."""
@@ -221,15 +239,14 @@ def _in_shard(shown: str) -> Iterator[None]:
 def differences(expected: Expected, found: Expected) -> list[str]:
     """What of a shard is not as expected, each with both values; digests as far as both are known."""
     wrong = []
-    if found.size_bytes != expected.size_bytes:
+    if expected.size_bytes not in (None, found.size_bytes):
         wrong.append(f"size_bytes: expected {expected.size_bytes}, found {found.size_bytes}")
     if expected.samples is not None and found.samples != expected.samples:
         wrong.append(f"samples: expected {expected.samples}, found {found.samples}")
     common = expected.digests.keys() & found.digests.keys()
     if expected.digests and not common:
-        wrong.append(
-            f"{' and '.join(expected.digests)} cannot be computed: pip install asyncloader[checksums]"
-        )
+        extra = extra_of(expected.digests)
+        wrong.append(f"{' and '.join(expected.digests)} cannot be computed: pip install asyncloader[{extra}]")
     for algorithm in sorted(common):
         wanted, other = expected.digests[algorithm], found.digests[algorithm]
         if other != wanted:

@@ -1,4 +1,4 @@
-"""Hold shards against their manifest: read each once, several at a time, and say all that is wrong."""
+"""Hold shards against their manifest, or index: read each, several at a time, and say all that is wrong."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from ..errors import StoreError
 from ..formats import check_format
 from ..shard_names import formats_of, is_shard_name
 from ..shard_search import find_shards
+from ..stores.access import Access
 from ..stores.expanding import expand_home
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
+from .check import INDEX, MANIFEST, FolderIndex
 from .entries import Expected
 from .expectations import Expectations
 from .lookup import Entries
 from .measuring import Measured, open_measuring
 from .survey import Survey, differences
 
-__all__ = ["Verified", "Verifying", "open_verifying"]
+__all__ = ["Verified", "Verifying", "open_verifying", "open_verifying_by_index"]
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Verified:
         shard: Its URL or path, without query and user info.
         samples: How many it has; None if that cannot be told.
         size_bytes: Its length; None if that cannot be told.
-        wrong: What is not as the manifest says, each with both values; empty for a sound shard.
+        wrong: What is not as was promised, each with both values; empty for a sound shard.
     """
 
     shard: str
@@ -48,14 +50,16 @@ class Verifying:
     """Shards that are being verified; see ``open_verifying``.
 
     Attributes:
-        manifest: Where it is, without query and user info.
+        manifest: Where it is, or the index, without query and user info.
         count: How many shards there are, those included that are listed and not there.
         each: Each of them, as it becomes known; to be iterated once.
+        teller: What it is, for messages.
     """
 
     manifest: str
     count: int
     each: Iterator[Verified]
+    teller: str
 
 
 @contextmanager
@@ -97,8 +101,36 @@ def open_verifying(
         is_shard = partial(is_shard_name, format=format)
         gone = (place for match in found.matches for place in entries.missing(match, is_shard))
         missing = [*dict.fromkeys(gone)]
-        each = _each(missing, entries.of(shards), measuring.each(shards, formats))
-        yield Verifying(redact(place), len(shards) + len(missing), each)
+        promised = entries.of(shards)
+        each = _each(missing, promised, measuring.each(shards, formats, promised=promised))
+        yield Verifying(redact(place), len(shards) + len(missing), each, MANIFEST.name)
+
+
+@contextmanager
+def open_verifying_by_index(
+    urls: Sequence[str],
+    formats: Sequence[str],
+    promised: Expectations,
+    index: FolderIndex,
+    access: Access,
+    concurrency: int | None = None,
+) -> Iterator[Verifying]:
+    """The same of the shards of a folder, by the index that another library has written.
+
+    Args:
+        urls: In the order of the index, which names them all.
+        formats: Of each.
+        promised: What it says of each.
+        index: Where it is, and what else it says.
+        access: How they are reached.
+        concurrency: How many shards are read at a time; see ``build_index``.
+
+    Raises:
+        ValueError: ``concurrency`` is below 1.
+    """
+    with open_measuring(access.options, access.network, concurrency, index) as measuring:
+        each = _each((), promised, measuring.each(urls, formats, promised=promised))
+        yield Verifying(redact(index.url), len(urls), each, INDEX.name)
 
 
 def _read(survey: Survey, place: str) -> Entries:

@@ -16,7 +16,7 @@ from ..errors import FormatError, StoreError
 from ..formats import formats, open_decoder, open_plan
 from ..formats.columnar.selection import EVERYTHING, Selection
 from ..formats.decoder import Decoder, PassOver
-from ..manifest.check import MANIFEST, ShardCheck, Teller
+from ..manifest.check import FolderIndex, ShardCheck
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations, Known
 from ..ops.op import START, Blocks, Lane
@@ -53,8 +53,7 @@ class Shards:
         selection: Which columns and rows are wanted, where the formats have columns.
         footers: Of shards that were read in an epoch before.
         cuts: Whether lanes may be cut inside of them, where an index is known.
-        schema: What an index says that they hold, where their format is read by one.
-        teller: Who expects it of them.
+        index: That of their folder, where another library has written it; what it expects is in ``checks``.
     """
 
     urls: Sequence[str]
@@ -64,19 +63,23 @@ class Shards:
     selection: Selection = EVERYTHING
     footers: FooterCache = field(default_factory=FooterCache, compare=False)
     cuts: bool = True
-    schema: Any = None
-    teller: Teller = MANIFEST
+    index: FolderIndex | None = None
 
     def __repr__(self) -> str:
         shown = [" + ".join(f"{count} {name}" for name, count in Counter(self.formats).most_common())]
         shown += [f"first={redact(url)!r}" for url in self.urls[:1]]
         if known := self.checks.count_of():
-            shown.append(f"in_{'manifest' if self.teller is MANIFEST else 'index'}={known}")
+            shown.append(f"in_{'manifest' if self.index is None else 'index'}={known}")
         shown += [f"{name}={value!r}" for name, value in self.selection.describe().items()]
         return f"Shards({', '.join(shown)})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_dealing"}
+
+    @property
+    def schema(self) -> Any:
+        """What they hold, where their format is read by what an index says of it; else None."""
+        return None if self.index is None else self.index.schema
 
     def whole(self) -> Shards:
         """The same, of which each shard goes to one lane as a whole."""
@@ -271,9 +274,7 @@ class Shards:
         """The samples of one piece; closes the shard's channel, which stops its requests."""
         url = redact(self.urls[shard])
         counts = self.selection.filters is None
-        check = ShardCheck(
-            url, self._check(shard), cut.start, stop=cut.stop, counts=counts, teller=self.teller
-        )
+        check = ShardCheck(url, self._check(shard), cut.start, stop=cut.stop, counts=counts, index=self.index)
 
         def pass_over(error: FormatError) -> None:
             assert attempts is not None and error.sample is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from foreign_folders import write_litdata, write_mds, write_tokens
 from servers.moto import run_moto
 from servers.s3 import S3Server
 
@@ -17,6 +18,8 @@ import asyncloader as al
 from asyncloader.cli import main
 
 TAR_SAMPLES, JSONL_SAMPLES, ROWS = 25, 30, 20
+#: Samples of each shard, in ``mds/`` and ``litdata/``; and documents, in ``tokens/``.
+FOREIGN = (12, 20, 8)
 
 
 class Told(NamedTuple):
@@ -51,7 +54,7 @@ class Place:
     """Where the corpus is.
 
     Attributes:
-        root: What stands before ``tar/``, ``jsonl/`` and ``columns/``; ends in a slash.
+        root: What stands before ``tar/``, ``jsonl/``, ``mds/`` and so on; ends in a slash.
         options: What names its server on a command line.
     """
 
@@ -90,6 +93,9 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parquet.write_table(table, folder / "columns" / "a.parquet")
     feather.write_feather(table, str(folder / "columns" / "b.arrow"), compression="uncompressed")
     (folder / "columns" / "c.txt").write_text("one\ntwo\n")
+    write_mds(folder / "mds", FOREIGN)
+    write_litdata(folder / "litdata", FOREIGN)
+    write_tokens(folder / "tokens", FOREIGN)
     return folder
 
 

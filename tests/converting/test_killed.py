@@ -13,15 +13,14 @@ import time
 from pathlib import Path
 
 import pytest
+from foreign_folders import write_mds
 from waiting import until
 
 import asyncloader as al
-from asyncloader.catalog import make_catalog
 from asyncloader.converting.counting import count_noted
 from asyncloader.converting.outlets import make_outlet
 from asyncloader.errors import WorkerDiedError
-from asyncloader.stores.access import Access
-from asyncloader.stores.policy import NetworkPolicy
+from asyncloader.foreign.opening import open_shards
 
 from .corpora import files_of, write_corpus
 
@@ -29,8 +28,8 @@ SAMPLES = 3000
 PROGRAM = """
 import sys, asyncloader as al
 print("begins", flush=True)
-source, output, to = sys.argv[1:]
-al.convert(source, output, to=to, samples_per_shard=40, num_workers=2)
+source, output, to, *format = sys.argv[1:]
+al.convert(source, output, to=to, format=format[0] if format else None, samples_per_shard=40, num_workers=2)
 """
 
 
@@ -41,9 +40,17 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{folder}/*.jsonl"
 
 
-def start(source: str, output: Path, to: str) -> subprocess.Popen[str]:
+@pytest.fixture(scope="module")
+def mds(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(
+        write_mds(tmp_path_factory.mktemp("source") / "mds", (SAMPLES // 3, SAMPLES // 2, SAMPLES // 6))
+    )
+
+
+def start(source: str, output: Path, to: str, format: str | None = None) -> subprocess.Popen[str]:
     """A run in a process of its own, which has imported what it needs."""
     command = [sys.executable, "-W", "error", "-c", PROGRAM, source, str(output), to]
+    command += [] if format is None else [format]
     run = subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "MARK": str(output)}
     )
@@ -65,21 +72,23 @@ def processes_of(output: Path) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("to", "moments"),
+    ("format", "to", "moments"),
     [
-        ("tar", 2),
-        ("parquet", 2),
+        (None, "tar", 2),
+        (None, "parquet", 2),
+        ("mds", "parquet", 2),
         *(
-            pytest.param(to, 20, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
+            pytest.param(None, to, 20, marks=[pytest.mark.slow, pytest.mark.timeout(600)])
             for to in ("tar", "jsonl.zst", "parquet")
         ),
     ],
 )
 def test_killed_at_random_moments_and_run_again_gives_the_same_shards(
-    to: str, moments: int, source: str, tmp_path: Path
+    format: str | None, to: str, moments: int, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
+    source: str = request.getfixturevalue(format or "source")
     began = time.monotonic()
-    with start(source, tmp_path / "whole", to) as run:
+    with start(source, tmp_path / "whole", to, format) as run:
         assert run.wait(120) == 0
     took_s = time.monotonic() - began
     expected = files_of(tmp_path / "whole")
@@ -88,7 +97,7 @@ def test_killed_at_random_moments_and_run_again_gives_the_same_shards(
     stages = set()
     for moment in range(moments):
         output = tmp_path / f"killed-{moment}"
-        with start(source, output, to) as run:
+        with start(source, output, to, format) as run:
             # A while after so many shards, lest most kills come while the run is still being planned.
             shards = draw.randrange(len(expected)) - 1
             until(lambda output=output, shards=shards: len([*output.glob("shard-*")]) >= shards)  # type: ignore[misc]
@@ -99,7 +108,7 @@ def test_killed_at_random_moments_and_run_again_gives_the_same_shards(
         stages.add(len(left))
         # What has a name is whole.
         assert {name: content for name, content in left.items() if expected[name] != content} == {}
-        done = al.convert(source, output, to=to, samples_per_shard=40, num_workers=0)
+        done = al.convert(source, output, to=to, format=format, samples_per_shard=40, num_workers=0)
         assert (done.samples, files_of(output)) == (SAMPLES, expected)
         assert sorted(path.name for path in (output / ".convert").iterdir()) == sorted(
             path.name for path in (tmp_path / "whole" / ".convert").iterdir()
@@ -186,12 +195,11 @@ def test_a_full_disk_is_an_error_and_the_next_call_goes_on(source: str, tmp_path
 def test_what_a_killed_run_has_counted_is_not_counted_again(tmp_path: Path) -> None:
     urls = write_corpus("jsonl", tmp_path / "in")
     (tmp_path / "in/manifest.json").unlink()
-    network = NetworkPolicy()
-    catalog = make_catalog(urls, None, None, {}, network)
+    shards = open_shards(urls, None)
     outlet = make_outlet(tmp_path / "out", {})
     with outlet.alone():
-        counted = [*count_noted(catalog, Access({}, network), outlet)]
+        counted = [*count_noted(shards, outlet)]
         assert [expected and expected.samples for expected in counted] == [6, 20, 34]
         for url in urls:
             Path(url).unlink()
-        assert [*count_noted(catalog, Access({}, network), outlet)] == counted
+        assert [*count_noted(shards, outlet)] == counted

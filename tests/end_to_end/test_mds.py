@@ -12,13 +12,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from converting.corpora import plain
 from peer_programs import run_peer
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.formats.mds.images import encoded
 
 from .conftest import Place
-from .mds_writer import COMPRESSIONS, ENCODINGS, described
+from .mds_writer import COMPRESSIONS, ENCODINGS, LITTLE, described
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -177,6 +179,33 @@ def test_chosen_columns_alone_become_fields_and_a_pickle_that_is_not_chosen_is_l
     assert caught.value.shard == str(sets / "pickles/index.json")
     with pytest.raises(al.FormatError, match="did you mean 'text'") as caught:
         al.from_mds(sets / "parts/val", columns=["texts"])
+
+
+def test_images_that_are_not_decoded_are_the_bytes_of_their_files(sets: Path) -> None:
+    opened = al.from_mds(sets / "every").head(60)
+    kept = al.from_mds(sets / "every", decode=False).head(60)
+    files = [name for name, kind in ENCODINGS.items() if "jpeg" in kind or "png" in kind]
+    assert len(files) == 7
+    for with_images, with_files in zip(opened, kept, strict=True):
+        images = {name: _opened(with_files[name]) for name in files}
+        assert as_described([with_files | images]) == as_described([with_images])
+
+
+@pytest.mark.parametrize("name", ["every", "parts/train", PACKED[0], PACKED[-1]])
+def test_they_are_converted_by_their_index(sets: Path, name: str, tmp_path: Path) -> None:
+    # But for what Parquet has no type for: images of pixels alone, integers of any size, values of any shape.
+    refused = ("pil", "list_pil", "str_int", "str_decimal", "json", "ndarray_any", "ndarray_dtype")
+    columns = [each for each in (ENCODINGS if name == "every" else LITTLE) if each not in refused]
+    options: dict[str, Any] = {"format": "mds", "to": "parquet", "columns": columns, "samples_per_shard": 7}
+    done = al.convert(sets / name, tmp_path / "out", num_workers=0, **options)
+    assert (done.samples, done.shards) == (60, 9)
+    found = al.from_urls(f"{tmp_path}/out/").head(60)
+    kept = al.from_mds(sets / name, columns=columns, decode=False).head(60)
+    assert [*map(plain, found)] == [*map(plain, kept)]
+
+
+def _opened(files: bytes | list[bytes]) -> Any:
+    return [*map(_opened, files)] if isinstance(files, list) else encoded(files)
 
 
 def test_columns_become_tensors_without_a_row_for_each_sample(

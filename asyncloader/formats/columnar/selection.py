@@ -1,4 +1,4 @@
-"""What of each shard the user wants: some columns, and the rows that a filter keeps."""
+"""What of each shard the user wants: some columns, the rows that a filter keeps, images or their files."""
 
 from __future__ import annotations
 
@@ -34,10 +34,12 @@ class Selection:
     Attributes:
         columns: Names, in the order of the fields of a sample; None for all there are.
         filters: A ``pyarrow.compute.Expression`` that a row has to meet; None for every row.
+        decode: Whether images are opened, where the format does so. False leaves the bytes of their files.
     """
 
     columns: tuple[str, ...] | None = None
     filters: Any = field(default=None, compare=False)  # == between two of them makes a third
+    decode: bool = True
 
     def describe(self) -> Mapping[str, Any]:
         """What makes two selections the same to a saved state, as JSON values."""
@@ -49,6 +51,8 @@ class Selection:
             if "..." in text:  # long lists of values are shown in part
                 content = memoryview(self.filters.__reduce__()[1][0])
                 described["filters_digest"] = hashlib.blake2b(content, digest_size=16).hexdigest()
+        if not self.decode:
+            described["decode"] = False
         return described
 
 

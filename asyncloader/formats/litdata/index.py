@@ -150,7 +150,7 @@ def _schema(config: Mapping[str, Any], block_size: int | None) -> Schema:
     if holds_tokens != (block_size is not None):
         raise ValueError(
             "the chunks hold tokens without bounds, as TokensLoader reads them: say how many make a sample, "
-            "with block_size="
+            "by block_size= (--block-size)"
             if holds_tokens
             else "block_size is for chunks written for TokensLoader, but these hold samples: leave it out"
         )

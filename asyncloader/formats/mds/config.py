@@ -88,7 +88,7 @@ def check_columns(config: Mapping[str, Any], selection: Selection) -> MdsSamples
             raise FormatError(missing_column("columns", name, names))
     known = {}
     for name, encoding, size in zip(names, encodings, sizes, strict=True):
-        known[name] = found = encoding_of(encoding, name, refuse=name in shown)
+        known[name] = found = encoding_of(encoding, name, refuse=name in shown, decode=selection.decode)
         if found is not None and found.size != (size or None):
             raise FormatError(
                 f"mds: damaged: column {name!r} ({encoding}) should have {found.size} bytes, found {size}"

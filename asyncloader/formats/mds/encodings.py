@@ -42,19 +42,20 @@ class Encoding(NamedTuple):
     decode: Callable[[bytes | memoryview, Places, Places], Column]
 
 
-def encoding_of(name: str, column: str, *, refuse: bool = True) -> Encoding | None:
+def encoding_of(name: str, column: str, *, refuse: bool = True, decode: bool = True) -> Encoding | None:
     """The encoding of a column.
 
     Args:
         name: As the shard has it.
         column: For messages.
         refuse: Raise where it cannot be read; None is returned otherwise.
+        decode: Whether images are opened, of those that are files.
 
     Raises:
         FormatError: It is not known, or may run anything.
     """
     try:
-        found = _find(name)
+        found = _find(name, decode)
     except ValueError as error:
         found, why = None, str(error)
     else:
@@ -69,7 +70,7 @@ def encoding_of(name: str, column: str, *, refuse: bool = True) -> Encoding | No
     return found
 
 
-def _find(name: str) -> Encoding | None:
+def _find(name: str, decode: bool) -> Encoding | None:
     kind, _, config = name.partition(":")
     if kind == "ndarray":
         return _ndarray(name, config)
@@ -78,8 +79,8 @@ def _find(name: str) -> Encoding | None:
         return Encoding(name, dtype.itemsize, partial(fixed_of, dtype, ()))
     if name == "int":
         return Encoding(name, 8, _integers)
-    decode = _VARIABLE.get(name)
-    return None if decode is None else Encoding(name, None, decode)
+    make = (_VARIABLE if decode else _VARIABLE | _FILES).get(name)
+    return None if make is None else Encoding(name, None, make)
 
 
 _SCALARS = frozenset(DTYPES.values())
@@ -149,9 +150,15 @@ _VARIABLE: dict[str, Callable[[bytes | memoryview, Places, Places], Column]] = {
     "pil": partial(_each, images.raw),
     "jpeg": partial(_each, images.encoded),
     "png": partial(_each, images.encoded),
-    "jpegarray": partial(_each, images.jpeg_array),
-    "jpeg_array": partial(_each, images.jpeg_array),
+    "jpegarray": partial(_each, partial(images.jpeg_array, images.encoded)),
+    "jpeg_array": partial(_each, partial(images.jpeg_array, images.encoded)),
     "list[pil]": partial(_each, partial(images.listed, images.raw)),
     "list[jpeg]": partial(_each, partial(images.listed, images.encoded)),
     "list[png]": partial(_each, partial(images.listed, images.encoded)),
+}
+# Of images that are files, their bytes; pixels alone are no file.
+_FILES: dict[str, Callable[[bytes | memoryview, Places, Places], Column]] = {
+    **dict.fromkeys(("jpeg", "png"), _bytes),
+    **dict.fromkeys(("jpegarray", "jpeg_array"), partial(_each, partial(images.jpeg_array, bytes))),
+    **dict.fromkeys(("list[jpeg]", "list[png]"), partial(_each, partial(images.listed, bytes))),
 }

@@ -79,7 +79,7 @@ def listed(make: Callable[[bytes], Any], content: bytes) -> list[Any]:
     return [make(item) for item in _items(content, 4)]
 
 
-def jpeg_array(content: bytes) -> list[Any]:
+def jpeg_array(make: Callable[[bytes], Any], content: bytes) -> list[Any]:
     """Images: how many, how long each is, and all of them end to end.
 
     Raises:
@@ -88,7 +88,7 @@ def jpeg_array(content: bytes) -> list[Any]:
     items = _items(content, 0)
     if not items:
         raise ValueError("it has no image")
-    return [encoded(item) for item in items]
+    return [make(item) for item in items]
 
 
 def _items(content: bytes, at: int) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Shards of MDS made in memory, to be damaged at will; those of the library itself are in tests/interop."""
+"""Shards of MDS made in memory, to be damaged at will; those of the library itself are in end_to_end."""
 
 from __future__ import annotations
 
