@@ -65,8 +65,7 @@ def plan_frames(head: Answer, samples: Samples, start: int, stop: int | None) ->
     if start > count:
         raise FormatError(
             f"litdata: expected at least {start} samples, as many were read from this chunk before; found "
-            f"{count}: the "
-            "chunk has changed"
+            f"{count}: the chunk has changed"
         )
     firsts = directory.frames["first"]
     low, high = (int(np.searchsorted(firsts, start, "right")) - 1, int(np.searchsorted(firsts, stop, "left")))
@@ -125,8 +124,7 @@ def _parse(content: bytes, size: int, length: int) -> Directory:
         wrong = int(right.argmin())
         raise FormatError(
             f"litdata: damaged: run {wrong} of samples, {frames[wrong].tolist()}, does not follow the one "
-            "before, or "
-            "does not fit to the offsets of samples, or the chunk is truncated",
+            "before, or does not fit to the offsets of samples, or the chunk is truncated",
             offset=size - _FRAME.itemsize * (count - wrong),
             sample=int(min(frames["first"][wrong], samples)),
         )

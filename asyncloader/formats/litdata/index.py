@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from ...errors import FormatError
 from ..columnar.selection import missing_column
+from .arrays import flat_dtype
 from .leaves import leaf_of
-from .tokens import FIELD, tokens_dtype
+from .tokens import FIELD
 from .tree import Tree, parse_tree
 
 __all__ = ["Chunk", "Index", "Schema", "parse_index"]
@@ -137,8 +138,7 @@ def _schema(config: Mapping[str, Any], block_size: int | None) -> Schema:
     if config.get("encryption"):
         raise FormatError(
             "litdata: the chunks are encrypted, which is not read; write them anew without encryption=, and "
-            "have the "
-            "store encrypt them"
+            "have the store encrypt them"
         )
     leaves = config.get("data_format")
     if not isinstance(leaves, list) or not leaves or not all(isinstance(name, str) for name in leaves):
@@ -149,13 +149,12 @@ def _schema(config: Mapping[str, Any], block_size: int | None) -> Schema:
     if holds_tokens != (block_size is not None):
         raise ValueError(
             "the chunks hold tokens without bounds, as TokensLoader reads them: say how many make a sample, "
-            "with "
-            "block_size="
+            "with block_size="
             if holds_tokens
             else "block_size is for chunks written for TokensLoader, but these hold samples: leave it out"
         )
     if holds_tokens:
-        tokens_dtype(leaves[0])
+        flat_dtype(leaves[0])
         return Schema(Tree("leaf"), tuple(leaves), wrap=_wrap(config), block_size=block_size)
     for name in leaves:
         leaf_of(name)
@@ -175,8 +174,7 @@ def _wrap(config: Mapping[str, Any]) -> str | None:
     if not isinstance(name, str) or name.partition(":")[0] != "zstd" or wrap not in _WRAPS:
         raise FormatError(
             f"litdata: index.json: expected compression by zstd of {', '.join(_WRAPS)}, found "
-            f"{str(name)[:40]!r} of "
-            f"{str(wrap)[:40]!r}"
+            f"{str(name)[:40]!r} of {str(wrap)[:40]!r}"
         )
     return wrap
 
@@ -216,12 +214,11 @@ def _chunk(entry: object, config: Mapping[str, Any], schema: Schema, number: int
     size_bytes = _number(f"{place}.chunk_bytes", entry.get("chunk_bytes"), _MOST_BYTES)
     if schema.block_size is not None:
         table_bytes = 4 * (samples + 2)
-        tokens, rest = divmod(size_bytes - table_bytes, tokens_dtype(schema.leaves[0]).itemsize)
+        tokens, rest = divmod(size_bytes - table_bytes, flat_dtype(schema.leaves[0]).itemsize)
         if tokens < 0 or rest or entry.get("dim") not in (tokens, None):
             raise FormatError(
                 f"{place}: {size_bytes} bytes are no {entry.get('dim')} tokens of {schema.leaves[0]} behind "
-                "a table of "
-                f"{table_bytes} bytes"
+                f"a table of {table_bytes} bytes"
             )
         samples = tokens // schema.block_size
     # Of a chunk that is compressed as a whole it is the length of what it becomes.

@@ -71,5 +71,5 @@ def rows_of(values: Values, decode: Callable[[bytes], Any]) -> list[Any]:
     """Each value decoded by itself."""
     try:
         return [*map(decode, values.bytes())]
-    except (ValueError, RecursionError) as error:
+    except (ValueError, ArithmeticError, RecursionError) as error:
         raise FormatError(f"litdata: damaged: {error}") from error

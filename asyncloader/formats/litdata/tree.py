@@ -99,8 +99,7 @@ def _parse(node: Any, depth: int) -> Tree:
     if kind is None:
         raise FormatError(
             f"litdata: index.json: samples hold {str(name)[:80]}, which is made by importing code; expected "
-            "dicts, "
-            "lists and tuples: write the chunks anew with fn= returning such"
+            "dicts, lists and tuples: write the chunks anew with fn= returning such"
         )
     children = tuple(_parse(child, depth + 1) for child in found)
     return Tree(kind, _names(node.get("context"), len(children)) if kind == "dict" else (), children)
