@@ -65,7 +65,7 @@ def _flat(dtype: np.dtype[np.generic], values: Values) -> Column:
     if len(lengths) and (lengths == lengths[0]).all():
         flat = values.gather(int(lengths[0])).reshape(-1)
     else:
-        flat = np.frombuffer(bytearray().join(values.bytes()), np.uint8)
+        flat = values.joined()
     return Ragged.over(_typed(flat, dtype), offsets_of(lengths // dtype.itemsize))
 
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ...blocks import Column, Objects
 from ...errors import FormatError
+from ..offsets.values import values_of
 from . import images
 from .arrays import DTYPES, arrays_of, fixed_of
 
@@ -109,15 +110,8 @@ def _integers(run: bytes | memoryview, starts: Places, stops: Places) -> Column:
     return Objects(fixed_of(np.dtype("<i8"), (), run, starts, stops).tolist())
 
 
-def _bytes(run: bytes | memoryview, starts: Places, stops: Places) -> Column:
-    edges = zip(starts.tolist(), stops.tolist(), strict=True)
-    if isinstance(run, bytes):
-        return [run[start:stop] for start, stop in edges]
-    return [bytes(run[start:stop]) for start, stop in edges]
-
-
 def _each(make: Callable[[bytes], Any], run: bytes | memoryview, starts: Places, stops: Places) -> Column:
-    return Objects(map(make, _bytes(run, starts, stops)))
+    return Objects(map(make, values_of(run, starts, stops)))
 
 
 def _texts(run: bytes | memoryview, starts: Places, stops: Places) -> Column:
@@ -137,7 +131,7 @@ def _json(text: bytes) -> Any:
 
 
 _VARIABLE: dict[str, Callable[[bytes | memoryview, Places, Places], Column]] = {
-    "bytes": _bytes,
+    "bytes": values_of,
     "str": _texts,
     "str_int": partial(_each, lambda text: int(str(text, "utf-8"))),
     "str_float": partial(_each, lambda text: float(str(text, "utf-8"))),
