@@ -158,10 +158,10 @@ class TokensDecoder(PushDecoder):
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         if self._blocks is None:
-            chunk = self._head.take(chunk)
-            if self._head.table is None:
+            table, chunk = self._head.take(chunk)
+            if table is None:
                 return
-            self._blocks = self._open(self._head.table)
+            self._blocks = self._open(table)
         at, self._at = self._at, self._at + len(chunk)
         if self._at > self._end:
             raise FormatError(

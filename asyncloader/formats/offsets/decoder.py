@@ -172,10 +172,10 @@ class TableDecoder(PushDecoder):
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         if self._inner is None:
-            chunk = self._head.take(chunk)
-            if self._head.table is None:
+            table, chunk = self._head.take(chunk)
+            if table is None:
                 return
-            self._inner = self._open(self._head.table)
+            self._inner = self._open(table)
         passed = min(self._to_pass, len(chunk))
         self._to_pass -= passed
         if passed < len(chunk):

@@ -101,19 +101,18 @@ class TableHead:
 
     Args:
         name: Of the format, for messages.
-
-    Attributes:
-        table: None until all of it has come.
     """
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._content = bytearray()
         self._size_bytes = LEAST_BYTES  # how long it has to be
-        self.table: Table | None = None
 
-    def take(self, chunk: bytes | memoryview) -> bytes | memoryview:
-        """Take what belongs to the table and the header; the rest of the chunk.
+    def take(self, chunk: bytes | memoryview) -> tuple[Table | None, bytes | memoryview]:
+        """Take what belongs to the table and the header.
+
+        Returns:
+            The table, None until all of it has come, and the rest of the chunk.
 
         Raises:
             FormatError: As of ``samples_begin`` and ``parse_table``.
@@ -124,11 +123,11 @@ class TableHead:
             self._content += step
             at += len(step)
             if len(self._content) < self._size_bytes:
-                return b""
+                return None, b""
             self._size_bytes = samples_begin(self._name, bytes(self._content[:LEAST_BYTES]))
-        self.table = parse_table(self._name, bytes(self._content))
+        head = bytes(self._content)
         self._content.clear()
-        return chunk[at:]
+        return parse_table(self._name, head), chunk[at:]
 
     def truncated(self) -> FormatError:
         """What to raise at the end of a shard before that of its table."""
