@@ -71,15 +71,16 @@ def from_litdata(
 
     Raises:
         TypeError: An argument is of a wrong type.
-        ValueError: ``block_size`` is missing where chunks hold tokens, or given where they do not; a column
-            that samples do not have; no index in a local folder, no chunk in it, an unknown scheme or storage
-            option, or a folder that cannot hold a cache.
+        ValueError: ``concurrency`` is below 1; ``block_size`` is missing where chunks hold tokens, or given
+            where they do not; a column that samples do not have; no index in a local folder, no chunk in it,
+            an unknown scheme or storage option, or a folder that cannot hold a cache.
         ImportError: While iterating: a package that decodes is not installed.
         StoreError: The index cannot be read.
         FormatError: The index is not sound; or the chunks are encrypted, hold pickles or values of
             serializers that are not known, or are made for another item loader. The message says what to do.
     """
     selection = make_selection(columns, None)
+    concurrency = as_count("concurrency", concurrency)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
     if block_size is not None:
         block_size = as_count("block_size", block_size)

@@ -56,8 +56,9 @@ class CsvDecoder(PushDecoder):
         chunk = bytes(chunk)
         self._open.append(chunk)
         self._open_bytes += len(chunk)
+        is_much = self._open_bytes > self._max_record_bytes
         # What is open is looked at again when it has doubled, lest a long record be parsed for each chunk.
-        if b"\n" in chunk and self._open_bytes >= self._retry_bytes:
+        if is_much or (b"\n" in chunk and self._open_bytes >= self._retry_bytes):
             yield from self._parse(is_end=False)
         if self._open_bytes > self._max_record_bytes:
             raise self._fault(

@@ -19,12 +19,12 @@ from ..types import Sample
 if TYPE_CHECKING:
     import numpy
 
-__all__ = ["Handler", "decode_sample", "default_handlers", "handlers_with"]
+__all__ = ["IMAGE_FORMATS", "Handler", "decode_sample", "default_handlers", "handlers_with"]
 
 Handler = Callable[[bytes], Any]
 
-# Pillow picks the reader by content, and some readers run other programs (EPS runs Ghostscript).
-_IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM")
+#: Pillow picks the reader by content, and some readers run other programs (EPS runs Ghostscript).
+IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM")
 
 
 def _decode_text(body: bytes) -> str:
@@ -53,6 +53,8 @@ def _decode_npy(body: bytes) -> numpy.ndarray[Any, Any]:
     start = file.tell()
     if min(shape, default=0) < 0 or count * dtype.itemsize != len(body) - start:
         raise ValueError(f"shape {shape} of {dtype} does not fit the {len(body) - start} bytes there are")
+    if count and not dtype.itemsize and dtype.kind in "SU":  # numpy.zeros would make place for a character
+        raise ValueError(f"shape {shape} of texts without a character")
     if count == 0 or dtype.itemsize == 0:  # numpy.frombuffer refuses an empty buffer
         return numpy.zeros(shape, dtype, order="F" if fortran_order else "C")
     flat = numpy.frombuffer(body, dtype, count, start)
@@ -67,7 +69,7 @@ def _decode_image(body: bytes) -> numpy.ndarray[Any, Any]:
         from PIL import Image
     except ImportError as error:
         raise ImportError("decoding images needs Pillow: pip install asyncloader[images]") from error
-    with Image.open(io.BytesIO(body), formats=_IMAGE_FORMATS) as image:
+    with Image.open(io.BytesIO(body), formats=IMAGE_FORMATS) as image:
         if image.mode.startswith(("I", "F")):  # Pillow would clip, not scale, to 8 bits
             raise ValueError(f"mode {image.mode} has more than 8 bits a channel; name a handler of your own")
         return numpy.array(image.convert("RGB"))

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 
 __all__ = ["Claim", "find_claim"]
 
-# From the inside out. PMIx tells a rank, but no size.
+# From the inside out.
 _MPI = (
     ("MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", "MVAPICH"),
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "Open MPI"),
     ("PMI_RANK", "PMI_SIZE", "MPICH or Intel MPI"),
 )
+
+# Tells a rank, but no size.
+_PMIX_RANK = "PMIX_RANK"
 
 # As whoever calls ``jax.distributed.initialize`` names them.
 _JAX = ("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX processes")
@@ -111,6 +114,11 @@ def _check_alone(environ: Mapping[str, str]) -> None:
                 f"{rank}={environ[rank]!r} is a rank of several, and {size} should say of how many, but does "
                 f"not; set it, or {_WAY_OUT}"
             )
+    if environ.get(_PMIX_RANK, "0") != "0":
+        raise ValueError(
+            f"{_PMIX_RANK}={environ[_PMIX_RANK]!r} is a rank of several, and PMIx does not say of how many; "
+            f"{_WAY_OUT}"
+        )
 
 
 def _is_torchrun(environ: Mapping[str, str]) -> bool:

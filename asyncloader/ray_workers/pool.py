@@ -156,8 +156,8 @@ def _close_workers(workers: Sequence[RayWorker], grace_s: float | None) -> None:
         worker.let_go()
     # At the interpreter's end Ray may have gone before us, and its actors with it.
     if ray.is_initialized():
-        if grace_s is not None:
-            ends = [worker.finish() for worker in workers]
+        ends = [] if grace_s is None else [end for worker in workers for end in worker.finish()]
+        if ends:
             ray.wait(ends, num_returns=len(ends), timeout=grace_s, fetch_local=False)
         for worker in workers:
             worker.kill()

@@ -93,7 +93,8 @@ class RayWorker:
         self._verdict: Callable[[], BaseException] | None = None
         self._is_death = False
         self._is_late = False
-        self._patience = threading.Timer(asked.start_timeout_s, self._lose_patience)
+        patience_s = min(asked.start_timeout_s, threading.TIMEOUT_MAX)
+        self._patience = threading.Timer(patience_s, self._lose_patience)
         self._patience.daemon = True
         try:
             self._start()
@@ -224,9 +225,11 @@ class RayWorker:
         ray = import_ray()
         from ray.exceptions import GetTimeoutError, RayError
 
-        if self._place is None and not self._calls[0].done():
+        if self._place is None:
             return f"is not started yet; it asks the cluster for {self._asked_with.demand}"
-        call = self._actor.observe.options(concurrency_group="aside").remote()
+        if (actor := self._actor) is None:  # whoever closed it meanwhile
+            return "has ended"
+        call = actor.observe.options(concurrency_group="aside").remote()
         try:
             stack = ray.get(call, timeout=_OBSERVE_S)
         except GetTimeoutError:
@@ -253,10 +256,12 @@ class RayWorker:
         self._tenure.end(self._bell.ring)
         self._patience.cancel()
 
-    def finish(self) -> Any:
-        """Ask the job to end, at once where it can; Ray's reference to the end of that."""
-        self._actor.let_go.options(concurrency_group="aside").remote()
-        return self._actor.finish.remote()
+    def finish(self) -> list[Any]:
+        """Ask the job to end, at once where it can; Ray's reference to the end of that, if it lives."""
+        if (actor := self._actor) is None:  # one that was lost, and could not be replaced
+            return []
+        actor.let_go.options(concurrency_group="aside").remote()
+        return [actor.finish.remote()]
 
     def kill(self) -> None:
         """End the actor, whatever it does."""

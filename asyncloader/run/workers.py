@@ -46,7 +46,7 @@ class WorkerSetting:
         num_workers: As the user said it, also when there are fewer lanes to read.
         base_seed: Worker ``i`` is seeded with ``base_seed + i``.
         init_fn: The user's ``worker_init_fn``.
-        prefetch: Collated that each worker makes ahead of the consumer.
+        prefetch: Batches that each worker makes ahead of the consumer.
         restarts: How many that have died may be replaced in a pass.
         in_order: Whether lanes take turns, whoever has done a batch.
         clock_s: How far the time of day is ahead of ``time.perf_counter()`` where batches are received, if
@@ -265,7 +265,7 @@ def _by_clock(batches: Collated, by_s: float) -> Collated:
 
 @dataclass(frozen=True)
 class _Timed:
-    """Collated with the stopwatch of the thread that makes it, for who sends it.
+    """Batches with the stopwatch of the thread that makes them, for who sends them.
 
     Attributes:
         batches: Made by a worker.

@@ -7,6 +7,7 @@ import io
 import pickle
 import random
 import zipfile
+import zlib
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from planning import read
 from test_arrays import npy, npz
 
 from asyncloader.errors import FormatError
+from asyncloader.formats import open_plan
+from asyncloader.formats.columnar.selection import EVERYTHING
+from asyncloader.types import Answer, Span
 
 MATRIX = np.arange(60.0).reshape(20, 3)
 NPY = npy(MATRIX)
@@ -76,6 +80,9 @@ def test_no_flipped_bit_of_a_header_is_another_error() -> None:
             assert str(error).startswith("npy: ")
 
 
+HUGE = "0x" + "f" * 9000
+
+
 @pytest.mark.parametrize(
     ("content", "says"),
     [
@@ -111,10 +118,17 @@ def test_no_flipped_bit_of_a_header_is_another_error() -> None:
         (with_header(header_of("i4,(2,3)f8")), "expected a type of numbers, times, texts or bytes"),
         (with_header(header_of("<f7")), "NumPy knows no dtype '<f7'"),
         (with_header(header_of("S99999999999999999999")), "NumPy knows no dtype"),
-        (with_header(header_of("<i4", (10**30,))), "truncated: shape (1000000000000000000000000000000,)"),
+        (with_header(header_of("<i4", (10**18,))), "truncated: shape (1000000000000000000,)"),
+        (with_header(header_of("<i4", (1 << 63,))), "the shape should be a tuple of whole numbers of 0 or"),
+        (with_header(header_of("<i4", (2, 7)).replace("7", HUGE)), "found a number that is too long to be"),
+        (with_header(header_of(7).replace("7", HUGE)), "found a number that is too long to be shown"),
+        (with_header(HUGE), "found a number that is too long to be shown"),
+        (with_header(header_of("<i4", ((1 << 63) - 1,) * 31)), "a row has"),
+        (with_header(header_of("|u1", (2, *[1] * 32))), "an array of 33 axes, at most 32 are read"),
+        (with_header(header_of([("a", "|u1", (1,) * 30)], (2, 1, 1))), "an array of 33 axes"),
         (with_header(header_of("<i4", (10**9, 0))), "a row has 0 bytes"),
         (with_header(header_of("<i4", (2, 10**9))), "a row has 4000000000 bytes"),
-        (with_header(header_of("<i4", (10**30, 10**30))), "a row has"),
+        (with_header(header_of("<i4", (10**18, 10**18))), "a row has"),
         (with_header(header_of("|b1"), b"\1\2"), "expected a bool of 0 or 1 [sample 1]"),
         (with_header(header_of("<U1"), b"a\0\0\0\xff\xff\xff\xff"), "damaged: "),
         (with_header(header_of("<i4", (2,)) + "é", bytes(8), b"\3\0"), "the header is no literal of Python"),
@@ -141,6 +155,42 @@ def test_too_much_in_fortrans_order_is_refused_before_it_is_read(monkeypatch: py
     )
     assert len(read("npy", content, start=10).rows) == 10
     assert "in Fortran's order" in str(fault("npz", npz(True, a=np.asfortranarray(MATRIX))))
+
+
+def test_what_all_arrays_of_an_archive_would_hold_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each alone is within bounds, and deflated it is nearly nothing."""
+    by_columns = np.asfortranarray(MATRIX)
+    both = npz(True, a=by_columns, b=by_columns)
+    monkeypatch.setattr("asyncloader.formats.arrays.npy._MOST_HELD_BYTES", 500)
+    assert "and 960 bytes would be held at once; at most 500" in str(fault("npz", both))
+    assert len(read("npz", both, columns=["b"]).rows) == 20
+    monkeypatch.setattr("asyncloader.formats.arrays.npz.MOST_ROW_BYTES", 31)
+    assert "a row of all arrays has 32 bytes; at most 31 are read" in str(fault("npz", NPZ))
+    assert len(read("npz", NPZ, columns=["a"]).rows) == 20
+    monkeypatch.setattr("asyncloader.formats.arrays.npz._MOST_ARRAYS", 1)
+    assert "2 arrays would be read; at most 1 are" in str(fault("npz", NPZ))
+
+
+def test_deflated_bytes_that_become_nothing_are_not_read_for_ever() -> None:
+    nothing = b"\0\0\0\xff\xff" * 600_000 + zlib.compress(NPY, wbits=-15)
+    lying = archive(("a.npy", nothing))
+    for at in (lying.index(b"PK\1\2") + 10, 8):  # the method, in the directory and before the member
+        lying = patched(lying, at, b"\10\0")
+    lying = patched(lying, lying.index(b"PK\1\2") + 24, len(NPY).to_bytes(4, "little"))
+    asked = plan_until_error(lying)
+    assert sum(stop - start for start, stop in asked) < 4 << 20
+
+
+def plan_until_error(content: bytes) -> list[Span]:
+    """What a plan asks for before it finds that an archive is damaged."""
+    plan = open_plan("npz", selection=EVERYTHING)
+    assert plan is not None
+    asked = [next(plan)]
+    with pytest.raises(FormatError, match="deflated bytes hold no header"):
+        while True:
+            start, stop = asked[-1]
+            asked.append(plan.send(Answer(content[start:stop], len(content), None)))
+    return asked
 
 
 def archive(*members: tuple[str, bytes], how: int = zipfile.ZIP_STORED) -> bytes:

@@ -63,3 +63,10 @@ def test_a_quote_that_is_never_closed_is_held_to_a_limit() -> None:
         for _ in range(100):
             [*decoder.feed(piece)]
             piece = b"x" * 19 + b"\n"
+
+
+def test_records_behind_a_long_one_are_not_taken_for_a_part_of_it() -> None:
+    body = b'a,b\n1,"' + b"x\n" * 300 + b'"\n' + b"2,y\n" * 500
+    # When it is looked at it is open, and twice as much is more than the limit.
+    chunks = [body[:550], *(body[at : at + 50] for at in range(550, len(body), 50))]
+    assert len(samples_of(CsvDecoder(max_record_bytes=1000), *chunks)) == 501

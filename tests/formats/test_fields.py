@@ -76,6 +76,9 @@ def test_arrays_that_lie_about_their_size_are_refused_before_memory_is_taken() -
     for length in range(len(body)):
         with pytest.raises(FormatError):
             decode_sample({"npy": body[:length]})
+    header = b"{'descr': '|S0', 'fortran_order': False, 'shape': (17179869184,), }"
+    with pytest.raises(FormatError, match="texts without a character"):
+        decode_sample({"npy": b"\x93NUMPY\x01\0" + len(header).to_bytes(2, "little") + header})
 
 
 @pytest.mark.parametrize("extension", ["pkl", "pyd", "pickle", "pt", "pth", "npz", "x.pkl"])

@@ -194,6 +194,24 @@ def test_a_length_that_lies_is_refused_and_nothing_of_it_made_room_for() -> None
     assert peak < 4 << 20
 
 
+def test_many_columns_are_made_no_room_for_that_the_samples_do_not_have() -> None:
+    columns = [(f"c{number}", "uint8", 1) for number in range(20_000)]
+    content = mds(columns, [b"x"] * 1000)
+    tracemalloc.start()
+    error = fault(content)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "take at least 20000 bytes" in str(error) and error.sample == 0
+    assert peak < 32 << 20
+
+
+@pytest.mark.parametrize("size", [-3, 10**30])
+def test_a_size_that_no_column_has_is_refused_though_nobody_wants_the_column(size: int) -> None:
+    content = mds([("p", "pkl", size), ("text", "str", None)], [struct.pack("<I", 4) + b"a"])
+    with pytest.raises(FormatError, match="sizes of the columns should be of 0 to"):
+        front(content, selection=make_selection(["text"], None))
+
+
 def test_a_flipped_bit_is_an_error_or_another_value_and_nothing_else() -> None:
     for at in range(0, len(SHARD), 3):
         for bit in (1, 128):

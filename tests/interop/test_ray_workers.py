@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
+import pickle
 import random
 import signal
 import time
@@ -351,6 +353,26 @@ def test_batches_are_made_ahead_as_far_as_they_may(nodes: Nodes, folder: Path, t
         assert count() == 4, "made when they are asked for"
         next(batches)
         assert count() == 8
+
+
+def test_an_actor_may_be_waited_for_without_end(nodes: Nodes, folder: Path, local: list[Any]) -> None:
+    assert same(list(loader(stream(folder), **on_ray(2, start_timeout_s=math.inf))), local)
+
+
+def test_a_pool_ends_whole_where_a_lost_actor_was_not_replaced(nodes: Nodes) -> None:
+    from asyncloader.ray_workers.pool import RayPool, close_workers
+
+    def job(shared: object) -> Iterator[Any]:
+        return ((number, shared) for number in itertools.count())
+
+    shared = (pickle.dumps(None), [])
+    with nothing_left(nodes):
+        pool = RayPool(
+            [job] * 2, al.RayWorkers(2), prefetch=1, prefetch_bytes=1 << 20, grace_s=5.0, shared=shared
+        )
+        pool.start()
+        close_workers(pool.workers[:1], None)  # and then Ray refuses to make another
+        pool.close()
 
 
 def test_map_style_data_is_refused(nodes: Nodes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import zstandard
@@ -15,7 +15,7 @@ from asyncloader.formats.columnar.selection import make_selection
 from asyncloader.formats.litdata import Schema, parse_index
 from asyncloader.types import Answer, Layout
 
-__all__ = ["LEAF", "framed", "index", "items", "read", "schema", "table", "tree"]
+__all__ = ["LEAF", "blocks", "framed", "index", "items", "read", "schema", "table", "tree"]
 
 LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
 
@@ -72,7 +72,7 @@ def framed(bodies: Sequence[bytes], run: int) -> bytes:
     return head + b"".join(frames)
 
 
-def read(
+def blocks(
     content: bytes,
     schema: Schema,
     *,
@@ -80,8 +80,8 @@ def read(
     stop: int | None = None,
     chunk_bytes: int = 100,
     columns: list[str] | None = None,
-) -> list[Any]:
-    """The samples of a chunk in memory, as a reader over a server would have them."""
+) -> Iterator[Block]:
+    """What comes of a chunk in memory, as a reader over a server would have it."""
     selection = make_selection(columns, None)
     plan = open_plan("litdata", start_sample=start, stop_sample=stop, schema=schema, selection=selection)
     body = content
@@ -91,13 +91,19 @@ def read(
         layout = _run(plan, content)
         body = b"".join(content[begin:end] for begin, end in layout.spans)
         decoder = layout.open_decoder()
-    blocks: list[Block] = []
     for at in range(0, len(body), chunk_bytes):
-        blocks += decoder.feed(memoryview(bytearray(body[at : at + chunk_bytes])))
-    blocks += decoder.finish()
-    assert all(map(len, blocks)), "empty blocks are not yielded"
-    places = [block.trail.place(number).sample for block in blocks for number in range(len(block))]
-    rows = [row for block in blocks for row in block.rows()]
+        yield from decoder.feed(memoryview(bytearray(body[at : at + chunk_bytes])))
+    yield from decoder.finish()
+
+
+def read(
+    content: bytes, schema: Schema, *, start: int = 0, stop: int | None = None, **options: Any
+) -> list[Any]:
+    """The samples of a chunk; see ``blocks``."""
+    found = [*blocks(content, schema, start=start, stop=stop, **options)]
+    assert all(map(len, found)), "empty blocks are not yielded"
+    places = [block.trail.place(number).sample for block in found for number in range(len(block))]
+    rows = [row for block in found for row in block.rows()]
     return [
         row
         for place, row in zip(places, rows, strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from asyncloader.errors import FormatError
 from asyncloader.formats.litdata import Schema
 
-from .making import framed, items, read, schema, table
+from .making import blocks, framed, items, read, schema, table
 
 SAMPLES = [
     [struct.pack("<q", number), b"x" * number, struct.pack("<3f", 1, 2, number)] for number in range(9)
@@ -170,6 +171,31 @@ def test_a_run_that_would_become_gigabytes_is_refused_before() -> None:
     assert (raised.value.sample, raised.value.offset) == (0, 12)
 
 
+def test_samples_that_become_much_together_are_decoded_few_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of them becomes what one may; a block of a thousand would take hundreds of gigabytes."""
+    monkeypatch.setattr("asyncloader.formats.litdata.samples._MOST_BYTES", 1 << 20)
+    bodies = items([[bytes(600 << 10)]] * 9)
+    content = table([zstandard.compress(body) for body in bodies])
+    known = schema("bytes", compression="zstd", compression_level="sample")
+    tracemalloc.start()
+    found = sum(len(row["a"]) for block in blocks(content, known) for row in block.rows())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == 9 * (600 << 10)
+    assert peak < 4 << 20
+
+
+def test_no_count_of_samples_is_taken_for_the_beginning_of_gzip() -> None:
+    content = table([b"\0\0\0\0"] * 559_903)
+    assert content.startswith(b"\x1f\x8b\x08")
+    assert len(read(content, schema("bytes"), start=559_900, chunk_bytes=1 << 20)) == 3
+    tokens = schema("no_header_numpy:4", block_size=50_000, item_loader="TokensLoader")
+    for start in (0, 40):
+        assert len(read(content, tokens, start=start, chunk_bytes=1 << 20)) == 44 - start
+
+
 HEADERS: dict[str, tuple[str, bytes]] = {
     "no header": ("numpy", b"1234"),
     "a dtype of objects": ("numpy", struct.pack("<3I", 14, 1, 0)),
@@ -178,6 +204,10 @@ HEADERS: dict[str, tuple[str, bytes]] = {
     "a billion dimensions": ("numpy", struct.pack("<3I", 3, 1 << 30, 0)),
     "more values than there are": ("tensor", struct.pack(">4I", 17, 2, 1 << 31, 1 << 31)),
     "no value of a shape without end": ("numpy", struct.pack("<10I", 3, 8, 0, *[(1 << 32) - 1] * 7)),
+    "no value in a shape that one array may have": (
+        "numpy",
+        struct.pack("<6I", 3, 4, 0, *[1 << 17] * 3),
+    ),
     "text that is none": ("text", b"\xff\xfe"),
     "records that do not fit": (
         "json",
@@ -191,6 +221,8 @@ HEADERS: dict[str, tuple[str, bytes]] = {
     "an unknown kind": ("json", b"\x0f"),
     "bytes behind a value": ("json", b"\x0b\x0b"),
     "pixels that do not fit": ("pil", struct.pack("<3I", 1 << 20, 1 << 20, 3) + b"RGB" + bytes(9)),
+    "no pixel in billions of rows": ("pil", struct.pack("<3I", 0, (1 << 31) - 1, 3) + b"RGB"),
+    "more columns than there are": ("pil", struct.pack("<3I", (1 << 32) - 1, 0, 1) + b"L"),
 }
 
 

@@ -143,6 +143,11 @@ def test_images_stay_bytes_if_they_are_not_to_be_decoded(place: Place) -> None:
     assert sample["jpeg"].shape == (3, 11, 17) and sample["jpeg"].dtype == np.uint8
 
 
+def test_a_wrong_number_is_told_before_the_index_is_looked_for() -> None:
+    with pytest.raises(ValueError, match="concurrency should be a positive integer value"):
+        al.from_litdata("https://nowhere.invalid/chunks", concurrency=0)
+
+
 def test_tokens_are_one_array_a_batch(place: Place) -> None:
     root, _ = place("disk", "tokens_tensor")
     loader = al.DataLoader(al.from_litdata(root, block_size=BLOCK), batch_size=4)

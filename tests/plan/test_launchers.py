@@ -95,7 +95,7 @@ def test_a_step_without_its_own_count_goes_by_the_jobs() -> None:
         # salloc's shell may be a step of its own, into which the allocation's numbers are passed on.
         ALLOCATED | {"SLURM_PROCID": "0", "SLURM_STEP_ID": "4294967290", "SLURM_STEP_NUM_TASKS": "4"},
         PTY_SHELL,
-        {"PMIX_RANK": "2"},
+        {"PMIX_RANK": "0"},
         {"PMI_RANK": "0"},
     ],
     ids=str,
@@ -208,6 +208,7 @@ def test_launchers_that_contradict_each_other_are_refused_by_name(
         ({"CLOUD_TPU_TASK_ID": "3"}, "CLOUD_TPU_TASK_ID='3' is a rank of several, and TPU_PROCESS_ADDRESSES"),
         ({"TPU_WORKER_ID": "3"}, "TPU_WORKER_HOSTNAMES should say of how many"),
         ({"JAX_PROCESS_ID": "3"}, "JAX_NUM_PROCESSES should say of how many"),
+        ({"PMIX_RANK": "2"}, "PMIX_RANK='2' is a rank of several, and PMIx does not say of how many"),
         ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE should say"),
         ({"SLURM_PROCID": "1", "SLURM_STEP_ID": "x", "SLURM_NTASKS": "2"}, "SLURM_STEP_ID"),
         (HYDRA | {"PMI_SIZE": "2"}, r"PMI_RANK='2', PMI_SIZE='2': rank should be in the interval \[0, 1\]"),

@@ -17,7 +17,7 @@ from ...errors import FormatError
 from .._push import describe_bytes
 from ..compression import SIGNATURE_BYTES, compression_of
 
-__all__ = ["HEAD_BYTES", "ArrayHeader", "header_bytes", "parse_header"]
+__all__ = ["HEAD_BYTES", "MOST_ROW_BYTES", "ArrayHeader", "header_bytes", "parse_header"]
 
 _MAGIC = b"\x93NUMPY"
 
@@ -30,8 +30,14 @@ _MOST_HEADER_BYTES = 10_000
 #: Of a shard or a member, asked for first: NumPy's headers take 128 bytes, those of many fields a few more.
 HEAD_BYTES = 4 << 10
 
-# A row is held whole while it comes, as a line is.
-_MOST_ROW_BYTES = 256 << 20
+# An axis has no more in NumPy; and of more digits Python would not show an error.
+_MOST_LENGTH = (1 << 63) - 1
+
+# As older NumPys have it; those of a structure's fields count, since a column has both.
+_MOST_AXES = 32
+
+#: A row is held whole while it comes, as a line is.
+MOST_ROW_BYTES = 256 << 20
 
 # Other kinds are no values: objects (``O``) are pickles, which run what their author wrote.
 _KIND = re.compile(r"[<>=|]?(?:[?bBhHiIlLqQefdgFDG]|[biufcSU]\d+|[mM]8(?:\[\w+\])?)")
@@ -118,8 +124,8 @@ def parse_header(content: bytes, what: str) -> ArrayHeader:
         what: They are of, for messages.
 
     Raises:
-        FormatError: It is cut or damaged, or says what is not read: no axis of rows, objects, structures in
-            structures, or rows without a byte or of more than 256 MiB.
+        FormatError: It is cut or damaged, or says what is not read: no axis of rows or more than 32, objects,
+            structures in structures, or rows without a byte or of more than 256 MiB.
     """
     size_bytes = header_bytes(content, what)
     if len(content) < size_bytes:
@@ -131,23 +137,33 @@ def parse_header(content: bytes, what: str) -> ArrayHeader:
         raise FormatError(f"{what}: damaged: the header is no literal of Python", offset=8 + width) from error
     if not isinstance(told, dict) or told.keys() != {"descr", "fortran_order", "shape"}:
         _damaged(what, "the header should have descr, fortran_order and shape", told)
-    shape, by_columns = told["shape"], told["fortran_order"]
-    if not isinstance(shape, tuple) or any(type(length) is not int or length < 0 for length in shape):
-        _damaged(what, "the shape should be a tuple of whole numbers of 0 or more", shape)
+    shape, by_columns = _shape_of(told["shape"], what), told["fortran_order"]
     if not isinstance(by_columns, bool):
         _damaged(what, "fortran_order should be True or False", by_columns)
+    dtype = _dtype_of(told["descr"], what)
+    axes = len(shape) + max((dtype[name].ndim for name in dtype.names or ()), default=0)
+    if axes > _MOST_AXES:
+        raise FormatError(f"{what}: an array of {axes} axes, at most {_MOST_AXES} are read")
+    # Of one axis both orders are the same.
+    header = ArrayHeader(dtype, shape, by_columns and len(shape) > 1, size_bytes)
+    if header.rows and not 0 < header.row_bytes <= MOST_ROW_BYTES:
+        raise FormatError(
+            f"{what}: of shape {shape} and {header.dtype}, a row has {header.row_bytes} bytes; rows, which "
+            f"are along the first axis, of 1 to {MOST_ROW_BYTES} bytes are read"
+        )
+    return header
+
+
+def _shape_of(shape: object, what: str) -> tuple[int, ...]:
+    if not isinstance(shape, tuple) or not all(
+        type(length) is int and 0 <= length <= _MOST_LENGTH for length in shape
+    ):
+        _damaged(what, "the shape should be a tuple of whole numbers of 0 or more", shape)
     if not shape:
         raise FormatError(
             f"{what}: a single value has no rows to be samples; save an array of one axis or more"
         )
-    # Of one axis both orders are the same.
-    header = ArrayHeader(_dtype_of(told["descr"], what), shape, by_columns and len(shape) > 1, size_bytes)
-    if header.rows and not 0 < header.row_bytes <= _MOST_ROW_BYTES:
-        raise FormatError(
-            f"{what}: of shape {shape} and {header.dtype}, a row has {header.row_bytes} bytes; rows, which "
-            f"are along the first axis, of 1 to {_MOST_ROW_BYTES} bytes are read"
-        )
-    return header
+    return shape
 
 
 def _dtype_of(descr: object, what: str) -> np.dtype[Any]:
@@ -201,5 +217,8 @@ def _damaged(what: str, wanted: str, found: object) -> NoReturn:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # Python shows no whole number of so many digits
+        return "a number that is too long to be shown"
     return text if len(text) <= 80 else f"{text[:80]}..."

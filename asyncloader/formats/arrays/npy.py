@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from functools import partial
 
 from ...errors import FormatError
@@ -53,8 +53,9 @@ def plan_npy(
     names = header.dtype.names
     fields = choose_names(selection.columns, names or (FIELD,))
     wanted = wanted_rows(header.rows, start_sample, stop_sample)
-    come, spans = spans_of(header, Span(header.size_bytes, stop), wanted, "npy")
+    come, spans = spans_of(header, Span(header.size_bytes, stop), wanted)
     rows = ArrayRows("npy", header, tuple((name, name if names else None) for name in fields), come, Stored)
+    check_held("npy", [rows])
     turns = [(0, span.stop - span.start) for span in spans]
     return Layout(tuple(spans), partial(RowsDecoder, [rows], turns, wanted), samples=header.rows)
 
@@ -71,20 +72,16 @@ def wanted_rows(rows: int, start_sample: int, stop_sample: int | None) -> range:
     )
 
 
-def spans_of(header: ArrayHeader, body: Span, wanted: range, what: str) -> tuple[range, list[Span]]:
+def spans_of(header: ArrayHeader, body: Span, wanted: range) -> tuple[range, list[Span]]:
     """Where rows are.
 
     Args:
         header: Of the array.
         body: Where its elements are, as they are stored.
         wanted: The rows.
-        what: It is, for messages.
 
     Returns:
         The rows that come, and the spans, none of them empty.
-
-    Raises:
-        FormatError: An array in Fortran's order of more than can be held.
     """
     if not wanted:
         return wanted, []
@@ -92,7 +89,6 @@ def spans_of(header: ArrayHeader, body: Span, wanted: range, what: str) -> tuple
         begin = body.start + wanted.start * header.row_bytes
         return wanted, [Span(begin, begin + len(wanted) * header.row_bytes)]
     come = wanted if header.columns <= _MOST_RUNS else range(header.rows)
-    check_held(header, come, what)
     if len(come) == header.rows:
         return come, [body]
     size = header.dtype.itemsize
@@ -100,17 +96,17 @@ def spans_of(header: ArrayHeader, body: Span, wanted: range, what: str) -> tuple
     return come, [Span(begin, begin + len(come) * size) for begin in begins]
 
 
-def check_held(header: ArrayHeader, come: range, what: str) -> None:
-    """Refuse to hold more of an array in Fortran's order than there is room for.
+def check_held(what: str, arrays: Sequence[ArrayRows]) -> None:
+    """Refuse to hold more of arrays in Fortran's order than there is room for.
 
     Raises:
-        FormatError: It is more.
+        FormatError: It is more, of all of them together.
     """
-    if len(come) * header.row_bytes > _MOST_HELD_BYTES:
+    held = sum(len(rows.come) * rows.header.row_bytes for rows in arrays if rows.header.by_columns)
+    if held > _MOST_HELD_BYTES:
         raise FormatError(
-            f"{what}: the array is in Fortran's order, in which rows are spread over all of it, and "
-            f"{len(come) * header.row_bytes} bytes would be held at once; at most {_MOST_HELD_BYTES} are: "
-            "save numpy.ascontiguousarray of it"
+            f"{what}: in Fortran's order rows are spread over all of an array, and {held} bytes would be "
+            f"held at once; at most {_MOST_HELD_BYTES} are: save numpy.ascontiguousarray of it"
         )
 
 

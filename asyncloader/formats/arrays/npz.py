@@ -17,7 +17,7 @@ from ..columnar.footers import Footers
 from ..columnar.selection import Selection, choose_names
 from .archive import LOCAL_BYTES, ArchiveMember, Asking, find_members, inflated, locate
 from .contents import Deflated, Stored
-from .header import HEAD_BYTES, ArrayHeader, header_bytes, parse_header
+from .header import HEAD_BYTES, MOST_ROW_BYTES, ArrayHeader, header_bytes, parse_header
 from .npy import check_held, spans_of, wanted_rows
 from .rows import ArrayRows, RowsDecoder
 
@@ -33,6 +33,12 @@ _TURN_BYTES = 4 << 20
 
 # Behind a member's name in its own header: lengths of 64 bits, times.
 _MORE_BYTES = 64
+
+# Of a deflated member, in which the array's header should have ended.
+_MOST_START_BYTES = 1 << 20
+
+# Fields of samples are some tens; of each array that is deflated a piece of 1 MiB may be held.
+_MOST_ARRAYS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,13 +81,19 @@ def plan_npz(
 
     Raises:
         FormatError: It is no archive of arrays, truncated, of a kind that is not read, or lacks what is
-            wanted of it; or the arrays that are wanted differ in their numbers of rows.
+            wanted of it; or the arrays that are wanted differ in their numbers of rows, or are more or larger
+            than can be held.
     """
     head = yield Span(0, _HEAD_BYTES)
     entries = yield from find_members(head, footers)
     by_field = {entry.name.removesuffix(_SUFFIX): entry for entry in entries}
+    fields = choose_names(selection.columns, tuple(by_field))
+    if len(fields) > _MOST_ARRAYS:
+        raise FormatError(
+            f"npz: {len(fields)} arrays would be read; at most {_MOST_ARRAYS} are: choose some by columns="
+        )
     members = []
-    for field in choose_names(selection.columns, tuple(by_field)):
+    for field in fields:
         members.append((yield from _open(field, by_field[field], head)))
     rows = _check_rows(members)
     wanted = wanted_rows(rows, start_sample, stop_sample)
@@ -91,6 +103,7 @@ def plan_npz(
         content = partial(_open_content, member, come)
         arrays.append(ArrayRows(member.what, member.header, ((member.field, None),), come, content))
         pieces += _pieces(number, spans, stored_rows, wanted, alone=len(members) == 1)
+    check_held("npz", arrays)
     pieces.sort(key=lambda piece: piece[:2])
     turns = [(number, span.stop - span.start) for _, number, span in pieces]
     requested = tuple(span for _, _, span in pieces)
@@ -109,17 +122,7 @@ def _open(field: str, entry: ArchiveMember, head: Answer) -> Generator[Span, Ans
     start = yield from _bring(head, Span(entry.local, min(entry.local + size, head.length)))
     body = locate(entry, start, head.length)
     start = start[body.start - entry.local :][: entry.stored_bytes]
-    plain = start
-    while True:
-        if entry.is_deflated:
-            plain = inflated(start, HEAD_BYTES * 4, what)
-        is_all = len(start) == entry.stored_bytes
-        size = header_bytes(plain, what) if len(plain) >= 12 or is_all else 12
-        if len(plain) >= size or is_all:
-            break
-        more = Span(body.start + len(start), min(body.start + max(size, 2 * len(start)), body.stop))
-        start += yield from _bring(head, more)
-        plain = start
+    plain = yield from _bring_header(entry, head, body, start)
     header = parse_header(plain, what)
     if header.size_bytes + header.body_bytes != entry.size_bytes:
         raise FormatError(
@@ -135,8 +138,26 @@ def _open(field: str, entry: ArchiveMember, head: Answer) -> Generator[Span, Ans
     return _Member(field, entry, header, plain[: header.size_bytes], body)
 
 
+def _bring_header(entry: ArchiveMember, head: Answer, body: Span, start: bytes) -> Asking:
+    """The first bytes of an array, its header among them, of which those stored in ``start`` are there."""
+    what = _what(entry)
+    while True:
+        plain = inflated(start, HEAD_BYTES * 4, what) if entry.is_deflated else start
+        is_all = len(start) == entry.stored_bytes
+        size = header_bytes(plain, what) if len(plain) >= 12 or is_all else 12
+        if len(plain) >= size or is_all:
+            return plain
+        if len(start) >= _MOST_START_BYTES:  # deflated bytes may become nothing at all, as many as they are
+            raise FormatError(
+                f"{what}: damaged: {len(start)} deflated bytes hold no header", offset=body.start
+            )
+        more = Span(body.start + len(start), min(body.start + max(size, 2 * len(start)), body.stop))
+        start += yield from _bring(head, more)
+
+
 def _check_rows(members: Sequence[_Member]) -> int:
-    """How many rows all arrays have."""
+    """How many rows all arrays have; and that one of all of them can be held."""
+    row_bytes = sum(member.header.row_bytes for member in members)
     rows = {member.header.rows for member in members}
     if len(rows) > 1:
         told = ", ".join(f"{member.field!r} {member.header.rows}" for member in members[:10])
@@ -144,7 +165,13 @@ def _check_rows(members: Sequence[_Member]) -> int:
             f"npz: expected as many rows in each array, along its first axis, found {told}; choose those "
             "that belong together by columns="
         )
-    return rows.pop()
+    count = rows.pop()
+    if count and row_bytes > MOST_ROW_BYTES:
+        raise FormatError(
+            f"npz: a row of all arrays has {row_bytes} bytes; at most {MOST_ROW_BYTES} are read: choose some "
+            "by columns="
+        )
+    return count
 
 
 def _spans_of(member: _Member, wanted: range) -> tuple[range, list[Span], range]:
@@ -154,11 +181,9 @@ def _spans_of(member: _Member, wanted: range) -> tuple[range, list[Span], range]
         return wanted, [], wanted
     if not member.entry.is_deflated:
         body = Span(member.body.start + header.size_bytes, member.body.stop)
-        come, spans = spans_of(header, body, wanted, member.what)
+        come, spans = spans_of(header, body, wanted)
         return come, spans, wanted
     every = range(header.rows)
-    if header.by_columns:
-        check_held(header, every, member.what)
     return every if header.by_columns else range(wanted.start, header.rows), [member.body], every
 
 

@@ -19,7 +19,7 @@ from ...blocks import Column, Ragged, offsets_of
 from ...errors import FormatError
 from .run import Leaf, Values
 
-__all__ = ["dtype_numbered", "flat_array", "header_array", "numpy_dtypes", "torch_dtypes"]
+__all__ = ["flat_array", "flat_dtype", "flat_dtypes", "header_array", "numpy_dtypes", "torch_dtypes"]
 
 Dtypes: TypeAlias = Mapping[int, np.dtype[np.generic]]
 
@@ -46,8 +46,12 @@ torch_dtypes: Dtypes = MappingProxyType(
     {number: np.dtype(name) for name, numbers in _TORCH.items() for number in numbers}
 )
 
+#: Of serializers of arrays without a header: their names end with the number.
+flat_dtypes = MappingProxyType({"no_header_numpy": numpy_dtypes, "no_header_tensor": torch_dtypes})
+
 _MOST_DIMENSIONS = 32
-_MOST_VALUES = 1 << 58
+# Of a block's 1,024 arrays, of 16 bytes a value, as many bytes as NumPy counts.
+_MOST_VALUES = 1 << 48
 
 
 def flat_array(dtype: np.dtype[np.generic]) -> Leaf:
@@ -61,7 +65,7 @@ def _flat(dtype: np.dtype[np.generic], values: Values) -> Column:
     if len(lengths) and (lengths == lengths[0]).all():
         flat = values.gather(int(lengths[0])).reshape(-1)
     else:
-        flat = np.frombuffer(bytearray().join(values.bytes()), np.uint8)
+        flat = values.joined()
     return Ragged.over(_typed(flat, dtype), offsets_of(lengths // dtype.itemsize))
 
 
@@ -119,22 +123,26 @@ def _header(
         raise FormatError(f"litdata: damaged: there is no dtype with the number {number}")
     wanted = 8 + 4 * dimensions + dtype.itemsize * prod(shape)
     # NumPy has no room for more, not even where another dimension is 0.
-    if wanted != len(content) or prod(max(size, 1) for size in shape) > _MOST_VALUES:
+    if prod(max(size, 1) for size in shape) > _MOST_VALUES:
+        raise FormatError(f"litdata: damaged: no array has the shape {shape}")
+    if wanted != len(content):
         raise FormatError(
             f"litdata: damaged: an array {shape} of {dtype} takes {wanted} bytes, found {len(content)}"
         )
     return dtype, shape
 
 
-def dtype_numbered(name: str, number: str, dtypes: Dtypes) -> np.dtype[np.generic]:
-    """The dtype that a format such as ``no_header_numpy:3`` names.
+def flat_dtype(name: str) -> np.dtype[np.generic]:
+    """The dtype that such a format names, as ``no_header_numpy:3``.
 
     Raises:
-        FormatError: There is none.
+        FormatError: It names none.
     """
-    known = {str(key): dtype for key, dtype in dtypes.items()}
+    kind, _, number = name.partition(":")
+    known = {str(key): dtype for key, dtype in flat_dtypes.get(kind, {}).items()}
     if number not in known:
         raise FormatError(
-            f"litdata: index.json: config.data_format: {name}:{number[:20]} names no dtype that is known"
+            f"litdata: index.json: config.data_format: expected {' or '.join(flat_dtypes)} with the number "
+            f"of a dtype, found {name[:80]!r}"
         )
     return known[number]

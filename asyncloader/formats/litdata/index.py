@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from ...errors import FormatError
 from ..columnar.selection import missing_column
+from .arrays import flat_dtype
 from .leaves import leaf_of
-from .tokens import FIELD, tokens_dtype
+from .tokens import FIELD
 from .tree import Tree, parse_tree
 
 __all__ = ["Chunk", "Index", "Schema", "parse_index"]
@@ -155,7 +156,7 @@ def _schema(config: Mapping[str, Any], block_size: int | None) -> Schema:
             else "block_size is for chunks written for TokensLoader, but these hold samples: leave it out"
         )
     if holds_tokens:
-        tokens_dtype(leaves[0])
+        flat_dtype(leaves[0])
         return Schema(Tree("leaf"), tuple(leaves), wrap=_wrap(config), block_size=block_size)
     for name in leaves:
         leaf_of(name)
@@ -215,7 +216,7 @@ def _chunk(entry: object, config: Mapping[str, Any], schema: Schema, number: int
     size_bytes = _number(f"{place}.chunk_bytes", entry.get("chunk_bytes"), _MOST_BYTES)
     if schema.block_size is not None:
         table_bytes = 4 * (samples + 2)
-        tokens, rest = divmod(size_bytes - table_bytes, tokens_dtype(schema.leaves[0]).itemsize)
+        tokens, rest = divmod(size_bytes - table_bytes, flat_dtype(schema.leaves[0]).itemsize)
         if tokens < 0 or rest or entry.get("dim") not in (tokens, None):
             raise FormatError(
                 f"{place}: {size_bytes} bytes are no {entry.get('dim')} tokens of {schema.leaves[0]} behind "

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ...blocks import Column
 from ...errors import FormatError
 from ..mds.images import raw as raw_image
-from .arrays import dtype_numbered, flat_array, header_array, numpy_dtypes, torch_dtypes
+from .arrays import flat_array, flat_dtype, flat_dtypes, header_array, numpy_dtypes, torch_dtypes
 from .json_values import decode_json
 from .run import Leaf, Values, rows_of
 
@@ -76,7 +76,6 @@ _LEAVES: Mapping[str, Leaf] = MappingProxyType(
         ),
     }
 )
-_FLAT = MappingProxyType({"no_header_numpy": numpy_dtypes, "no_header_tensor": torch_dtypes})
 
 # Those that run whatever code a chunk's author has put into it.
 _PICKLES = ("pickle", "graph")
@@ -92,18 +91,18 @@ def leaf_of(name: str) -> Leaf:
     Raises:
         FormatError: It holds pickles, or is not known.
     """
-    kind, _, parameter = name.partition(":")
+    kind = name.partition(":")[0]
     if kind in _PICKLES:
         raise FormatError(
             f"litdata: samples hold values of the serializer {kind!r}, which are pickles: reading them would "
             "run whatever code is in the chunks; write the chunks anew with values that have a serializer "
             "(arrays, numbers, strings, bytes, lists and dicts of such)"
         )
-    if kind in _FLAT:
-        return flat_array(dtype_numbered(kind, parameter, _FLAT[kind]))
+    if kind in flat_dtypes:
+        return flat_array(flat_dtype(name))
     if kind not in _LEAVES:
         raise FormatError(
-            f"litdata: expected values of one of the serializers {', '.join((*_LEAVES, *_FLAT))}, found "
-            f"{kind[:80]!r}; write the chunks anew without a serializer of your own"
+            f"litdata: expected values of one of the serializers {', '.join((*_LEAVES, *flat_dtypes))}, "
+            f"found {kind[:80]!r}; write the chunks anew without a serializer of your own"
         )
     return _LEAVES[kind]

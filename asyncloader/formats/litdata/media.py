@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import FormatError
-from ..fields import _IMAGE_FORMATS
+from ..fields import IMAGE_FORMATS
 from .tree import Tree
 
 __all__ = ["MediaDecoder", "decoder_of"]
@@ -36,7 +36,7 @@ def decode_image(content: bytes) -> _Array:
         from PIL import Image, ImageOps
     except ImportError as cause:
         raise ImportError("decoding images needs Pillow: pip install asyncloader[images]") from cause
-    with Image.open(io.BytesIO(content), formats=_IMAGE_FORMATS) as image:
+    with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as image:
         if image.mode.startswith(("I", "F")):  # Pillow would clip, not scale, to 8 bits
             raise ValueError(
                 f"mode {image.mode} has more than 8 bits a channel; read its bytes with decode=False"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -13,17 +14,15 @@ from ..columnar.selection import EVERYTHING, Selection
 from ..compression import SIGNATURE_BYTES, compression_of
 from ..decoder import Decoder
 from ..offsets.decoder import Kind, Samples, TableDecoder
-from ..offsets.plan import plan_table
+from ..offsets.plan import HEAD_BYTES, plan_table
+from .arrays import flat_dtype
 from .footer import TAIL_BYTES, find_footer, plan_inside
 from .framed import MAGIC, plan_frames
 from .index import Schema
 from .samples import CompressedSamples, LitDataSamples
-from .tokens import Tokens, TokensDecoder, plan_tokens, tokens_dtype
+from .tokens import Tokens, TokensDecoder, plan_tokens
 
 __all__ = ["open_litdata_decoder", "plan_litdata"]
-
-# The table of 4,000 samples.
-_HEAD_BYTES = 16 << 10
 
 
 def plan_litdata(
@@ -55,19 +54,22 @@ def open_litdata_decoder(
 ) -> Decoder:
     """A decoder of a chunk from front to back, compressed as a whole or not."""
     tokens = _tokens(schema)
+    make: Callable[[], Decoder]
     if tokens is not None:  # of which each decodes
-        return SniffingDecoder(partial(TokensDecoder, tokens, start_sample=start_sample))
-    kind = _kind(schema, selection)
-    return SniffingDecoder(partial(TableDecoder, kind, start_sample=start_sample, **options))
+        make = partial(TokensDecoder, tokens, start_sample=start_sample)
+    else:
+        make = partial(TableDecoder, _kind(schema, selection), start_sample=start_sample, **options)
+    return SniffingDecoder(make) if schema.wrap == "chunk" else make()
 
 
 def _plan(
     start: int, stop: int | None, selection: Selection, footers: Footers | None, schema: Schema
 ) -> Planning:
-    head = yield Span(0, _HEAD_BYTES)
+    head = yield Span(0, HEAD_BYTES)
     if head.content.startswith(MAGIC):
         return (yield from plan_frames(head, _samples(schema, selection), start, stop))
-    if compression_of(head.content[:SIGNATURE_BYTES]) is not None:
+    # Never of others: one of 559,903 samples begins as gzip does.
+    if schema.wrap == "chunk" and compression_of(head.content[:SIGNATURE_BYTES]) is not None:
         decoder = partial(open_litdata_decoder, start_sample=start, selection=selection, schema=schema)
         return Layout((Span(0, head.length),), decoder, passes_over=True)
     if schema.may_be_rows:
@@ -89,7 +91,7 @@ def _tokens(schema: Schema) -> Tokens | None:
     """How chunks of tokens are cut; None of others."""
     if schema.block_size is None:
         return None
-    return Tokens(tokens_dtype(schema.leaves[0]), schema.block_size)
+    return Tokens(flat_dtype(schema.leaves[0]), schema.block_size)
 
 
 def _kind(schema: Schema, selection: Selection) -> Kind:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ...blocks import Column
 from ...errors import FormatError
+from ..offsets.values import gathered, joined, values_of
 
 __all__ = ["Leaf", "Values", "rows_of"]
 
@@ -34,27 +35,18 @@ class Values:
 
     def bytes(self) -> list[bytes]:
         """Each value as it is stored."""
-        run, stops = self.run, self.starts + self.lengths
-        places = zip(self.starts.tolist(), stops.tolist(), strict=True)
-        if type(run) is bytes:
-            return [run[start:stop] for start, stop in places]
-        return [bytes(run[start:stop]) for start, stop in places]
+        return values_of(self.run, self.starts, self.starts + self.lengths)
+
+    def joined(self) -> NDArray[np.uint8]:
+        """All of them end to end, ``(bytes of all,) uint8``; a copy."""
+        return joined(self.run, self.starts, self.starts + self.lengths)
 
     def gather(self, size: int, skip: int = 0) -> NDArray[np.uint8]:
         """``(n, size) uint8``: so many bytes of each value, behind its first ``skip``; a copy.
 
         The caller has seen to it that the values are that long.
         """
-        if not len(self) or not size:
-            return np.zeros((len(self), size), np.uint8)
-        starts = self.starts + skip
-        steps = starts[1:] - starts[:-1]
-        if len(steps) and (steps != steps[0]).any():
-            picked: NDArray[np.uint8] = np.frombuffer(self.run, np.uint8)[starts[:, None] + np.arange(size)]
-            return picked
-        step = int(steps[0]) if len(steps) else size
-        rows: NDArray[np.uint8] = np.ndarray((len(self), size), np.uint8, self.run, int(starts[0]), (step, 1))
-        return rows.copy()
+        return gathered(self.run, self.starts + skip, size)
 
     def check(self, right: NDArray[np.bool_], wanted: str) -> None:
         """Raise for the first value whose length is not right."""
@@ -71,5 +63,5 @@ def rows_of(values: Values, decode: Callable[[bytes], Any]) -> list[Any]:
     """Each value decoded by itself."""
     try:
         return [*map(decode, values.bytes())]
-    except (ValueError, RecursionError) as error:
+    except (ValueError, ArithmeticError, RecursionError) as error:
         raise FormatError(f"litdata: damaged: {error}") from error

@@ -72,9 +72,14 @@ class CompressedSamples:
     inner: LitDataSamples
 
     def decode(self, run: bytes | memoryview, bounds: NDArray[np.int64]) -> Mapping[str, Column]:
-        """The columns of what they become."""
-        edges = bounds.tolist()
-        bodies = [inflate(run[start:stop]) for start, stop in itertools.pairwise(edges)]
+        """The columns of what they become; of fewer samples at a time where that is much."""
+        bodies: list[bytes] = []
+        size_bytes = 0
+        for start, stop in itertools.pairwise(bounds.tolist()):
+            bodies.append(inflate(run[start:stop]))
+            size_bytes += len(bodies[-1])
+            if size_bytes > _MOST_BYTES and len(bounds) > 2:
+                raise FormatError(f"litdata: the samples of a block become more than {_MOST_BYTES} bytes")
         return self.inner.decode(b"".join(bodies), offsets_of([*map(len, bodies)]))
 
 

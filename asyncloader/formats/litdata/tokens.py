@@ -15,29 +15,12 @@ from ...types import Answer, Layout, Planning, Span
 from .._push import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, PushDecoder
 from ..columnar.footers import Footers
 from ..offsets.plan import read_table
-from ..offsets.table import LEAST_BYTES, Table, check_end, parse_table, samples_begin
-from .arrays import dtype_numbered, numpy_dtypes, torch_dtypes
+from ..offsets.table import Table, TableHead, check_end
 
-__all__ = ["FIELD", "Tokens", "TokensDecoder", "plan_tokens", "tokens_dtype"]
+__all__ = ["FIELD", "Tokens", "TokensDecoder", "plan_tokens"]
 
 #: The field that a block of tokens is.
 FIELD = "tokens"
-
-
-def tokens_dtype(leaf: str) -> np.dtype[np.generic]:
-    """The dtype of tokens, which a format such as ``no_header_numpy:3`` names.
-
-    Raises:
-        FormatError: It names none.
-    """
-    kind, _, number = leaf.partition(":")
-    known = {"no_header_numpy": numpy_dtypes, "no_header_tensor": torch_dtypes}
-    if kind not in known:
-        raise FormatError(
-            "litdata: index.json: tokens should be of no_header_tensor or no_header_numpy, found "
-            f"{leaf[:80]!r}"
-        )
-    return dtype_numbered(kind, number, known[kind])
 
 
 @dataclass(frozen=True)
@@ -168,52 +151,42 @@ class TokensDecoder(PushDecoder):
         super().__init__()
         self._tokens = tokens
         self._start = start_sample
-        self._head = bytearray()
-        self._head_bytes = LEAST_BYTES  # how long it has to be
+        self._head = TableHead("litdata")
         self._blocks: BlocksDecoder | None = None
-        self._fed = 0
-        # Where in the chunk the blocks begin and end, and the chunk.
-        self._begin = self._stop = self._end = 0
+        # Where in the chunk the next byte is, where the blocks begin and end, and the tokens.
+        self._at = self._begin = self._stop = self._end = 0
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        at, self._fed = self._fed, self._fed + len(chunk)
-        if self._blocks is None and not self._read_head(chunk):
-            return
-        if self._fed > self._end:
+        if self._blocks is None:
+            table, chunk = self._head.take(chunk)
+            if table is None:
+                return
+            self._blocks = self._open(table)
+        at, self._at = self._at, self._at + len(chunk)
+        if self._at > self._end:
             raise FormatError(
                 "litdata: damaged: there are bytes behind the last token, which the table ends at byte "
                 f"{self._end}",
                 offset=self._end,
             )
         wanted = chunk[max(self._begin - at, 0) : max(self._stop - at, 0)]
-        if len(wanted) and self._blocks is not None:
+        if len(wanted):
             yield from self._blocks.feed(wanted)
 
     def _decode_end(self) -> Iterator[Block]:
-        if self._blocks is None or self._fed < self._end:
-            raise FormatError("litdata: truncated", offset=self._fed)
+        if self._blocks is None:
+            raise self._head.truncated()
+        if self._at < self._end:
+            raise FormatError("litdata: truncated", offset=self._at)
         yield from self._blocks.finish()
 
-    def _read_head(self, chunk: bytes | memoryview) -> bool:
-        """Take what belongs to the table; whether it is whole."""
-        at = 0
-        while len(self._head) < self._head_bytes:
-            step = chunk[at : at + self._head_bytes - len(self._head)]
-            self._head += step
-            at += len(step)
-            if len(self._head) < self._head_bytes:
-                return False
-            self._head_bytes = samples_begin("litdata", bytes(self._head[:LEAST_BYTES]))
-        table = parse_table("litdata", bytes(self._head))
-        count = self._tokens.blocks(table)
+    def _open(self, table: Table) -> BlocksDecoder:
+        count, size = self._tokens.blocks(table), self._tokens.block_bytes
         if self._start > count:
             raise _too_few(self._start, count)
-        begin, size = int(table.bounds[0]), self._tokens.block_bytes
-        self._begin, self._stop = begin + self._start * size, begin + count * size
-        self._end = int(table.bounds[-1])
-        self._blocks = BlocksDecoder(self._tokens, self._start, count)
-        self._head.clear()
-        return True
+        self._at, self._end = int(table.bounds[0]), int(table.bounds[-1])
+        self._begin, self._stop = self._at + self._start * size, self._at + count * size
+        return BlocksDecoder(self._tokens, self._start, count)
 
 
 def _too_few(start: int, count: int) -> FormatError:

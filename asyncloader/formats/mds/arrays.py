@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...blocks import Column, Objects, Ragged, offsets_of
+from ..offsets.values import gathered, joined
 
 __all__ = ["DTYPES", "arrays_of", "fixed_of"]
 
@@ -29,10 +30,6 @@ DTYPES = {
 
 _Places = NDArray[np.int64]
 
-# Values of so many bytes are copied one by one; an index for each byte of them would take eight times their
-# memory.
-_LONG_BYTES = 64
-
 
 def fixed_of(
     dtype: np.dtype[Any], shape: tuple[int, ...], run: bytes | memoryview, starts: _Places, stops: _Places
@@ -43,10 +40,8 @@ def fixed_of(
         there = np.frombuffer(run, dtype, count * prod(shape), int(starts[0]))
         # Memory that is lent is used again; and few like numbers that lie between the places for them.
         flat = there if type(run) is bytes and there.flags.aligned else there.copy()
-    elif size <= _LONG_BYTES:
-        flat = np.frombuffer(run, np.uint8)[starts[:, None] + np.arange(size)].reshape(-1).view(dtype)
     else:
-        flat = _copied(run, starts, stops).view(dtype)
+        flat = gathered(run, starts, size).reshape(-1).view(dtype)
     return flat.reshape(count, *shape)
 
 
@@ -76,7 +71,7 @@ def arrays_of(
     wrong = np.flatnonzero(stops - begins != counts * dtype.itemsize)
     if len(wrong):
         _fail((int(counts[wrong[0]]),), dtype, int((stops - begins)[wrong[0]]))
-    return Ragged(_copied(run, begins, stops).view(dtype), offsets_of(counts))
+    return Ragged(joined(run, begins, stops).view(dtype), offsets_of(counts))
 
 
 def _lengths(octets: NDArray[np.uint8], begins: _Places, stops: _Places) -> tuple[_Places, _Places] | None:
@@ -119,12 +114,6 @@ def _dtype(code: int) -> np.dtype[Any]:
     if code not in DTYPES:
         raise ValueError(f"no dtype has the number {code}")
     return np.dtype(DTYPES[code]).newbyteorder("<")
-
-
-def _copied(run: bytes | memoryview, starts: _Places, stops: _Places) -> NDArray[np.uint8]:
-    view = memoryview(run)
-    edges = zip(starts.tolist(), stops.tolist(), strict=True)
-    return np.frombuffer(b"".join([view[start:stop] for start, stop in edges]), np.uint8)
 
 
 def _fail(shape: tuple[int, ...], dtype: np.dtype[Any], found: int) -> None:

@@ -14,7 +14,7 @@ from ...blocks import Column
 from ...errors import FormatError
 from ..columnar.selection import Selection, missing_column
 from ..offsets.fields import field_edges
-from .encodings import Encoding, encoding_of
+from .encodings import MOST_BYTES, Encoding, encoding_of
 
 __all__ = ["MdsSamples", "check_columns", "open_mds"]
 
@@ -82,18 +82,20 @@ def check_columns(config: Mapping[str, Any], selection: Selection) -> MdsSamples
         raise FormatError(
             "mds: damaged: names, encodings and sizes of the columns are not as many, or a name is twice"
         )
-    shown = names if selection.columns is None else selection.columns
-    for name in shown:
-        if name not in names:
+    if not all(size is None or 0 <= size <= MOST_BYTES for size in sizes):
+        raise FormatError(f"mds: damaged: sizes of the columns should be of 0 to {MOST_BYTES} bytes")
+    numbers = {name: number for number, name in enumerate(names)}
+    wanted = []
+    for name in names if selection.columns is None else selection.columns:
+        if name not in numbers:
             raise FormatError(missing_column("columns", name, names))
-    known = {}
-    for name, encoding, size in zip(names, encodings, sizes, strict=True):
-        known[name] = found = encoding_of(encoding, name, refuse=name in shown, decode=selection.decode)
-        if found is not None and found.size != (size or None):
+        encoding, size = encoding_of(encodings[numbers[name]], name, selection.decode), sizes[numbers[name]]
+        if encoding.size != (size or None):
             raise FormatError(
-                f"mds: damaged: column {name!r} ({encoding}) should have {found.size} bytes, found {size}"
+                f"mds: damaged: column {name!r} ({encoding.name}) should have {encoding.size} bytes, found "
+                f"{size}"
             )
-    wanted = [(name, names.index(name), encoding) for name in shown if (encoding := known[name]) is not None]
+        wanted.append((name, numbers[name], encoding))
     return MdsSamples([size or None for size in sizes], wanted)
 
 

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from ...blocks import Column, Objects
 from ...errors import FormatError
+from ..offsets.values import values_of
 from . import images
 from .arrays import DTYPES, arrays_of, fixed_of
 
-__all__ = ["Encoding", "Places", "encoding_of"]
+__all__ = ["MOST_BYTES", "Encoding", "Places", "encoding_of"]
 
 Places: TypeAlias = NDArray[np.int64]
 """Where in a run each value begins, or where it ends: ``(n,) int64``."""
@@ -42,32 +43,29 @@ class Encoding(NamedTuple):
     decode: Callable[[bytes | memoryview, Places, Places], Column]
 
 
-def encoding_of(name: str, column: str, *, refuse: bool = True, decode: bool = True) -> Encoding | None:
+def encoding_of(name: str, column: str, decode: bool = True) -> Encoding:
     """The encoding of a column.
 
     Args:
         name: As the shard has it.
         column: For messages.
-        refuse: Raise where it cannot be read; None is returned otherwise.
         decode: Whether images are opened, of those that are files.
 
     Raises:
         FormatError: It is not known, or may run anything.
     """
+    why = "it is not known"
     try:
-        found = _find(name, decode)
+        if (found := _find(name, decode)) is not None:
+            return found
     except ValueError as error:
-        found, why = None, str(error)
-    else:
-        why = "it is not known"
-    if found is None and refuse:
-        if name == "pkl":
-            why = (
-                "a pickle may run any code when it is read, so none is. Name the other columns with "
-                "columns=, or write the data set again with that column as json, bytes or ndarray"
-            )
-        raise FormatError(f"mds: column {column!r} has the encoding {name!r}, which is not read: {why}")
-    return found
+        why = str(error)
+    if name == "pkl":
+        why = (
+            "a pickle may run any code when it is read, so none is. Name the other columns with columns=, or "
+            "write the data set again with that column as json, bytes or ndarray"
+        )
+    raise FormatError(f"mds: column {column!r} has the encoding {name[:80]!r}, which is not read: {why}")
 
 
 def _find(name: str, decode: bool) -> Encoding | None:
@@ -85,23 +83,23 @@ def _find(name: str, decode: bool) -> Encoding | None:
 
 _SCALARS = frozenset(DTYPES.values())
 _SHAPE = re.compile(r"[1-9]\d{0,9}(,[1-9]\d{0,9})*")
-# No shard is longer, so no value of it.
-_MOST_BYTES = 1 << 32
+#: No shard is longer, so no value of it.
+MOST_BYTES = 1 << 32
 
 
 def _ndarray(name: str, config: str) -> Encoding:
     """Those with a dtype and a shape, a dtype alone, or neither of them in the name."""
     kind, _, shape_text = config.partition(":")
     if kind and kind not in _SCALARS:
-        raise ValueError(f"{kind!r} is not one of {', '.join(DTYPES.values())}")
+        raise ValueError(f"{kind[:80]!r} is not one of {', '.join(DTYPES.values())}")
     dtype = np.dtype(kind).newbyteorder("<") if kind else None
     if not shape_text:
         return Encoding(name, None, partial(arrays_of, dtype))
     if dtype is None or _SHAPE.fullmatch(shape_text) is None:
-        raise ValueError(f"{shape_text!r} behind {kind!r} is not a shape")
+        raise ValueError(f"{shape_text[:80]!r} behind {kind!r} is not a shape")
     shape = tuple(map(int, shape_text.split(",")))
-    if len(shape) > _MOST_AXES or (size := prod(shape) * dtype.itemsize) > _MOST_BYTES:
-        raise ValueError(f"{shape_text} is larger than any shard")
+    if len(shape) > _MOST_AXES or (size := prod(shape) * dtype.itemsize) > MOST_BYTES:
+        raise ValueError(f"{shape_text[:80]} is larger than any shard")
     return Encoding(name, size, partial(fixed_of, dtype, shape))
 
 
@@ -113,15 +111,8 @@ def _integers(run: bytes | memoryview, starts: Places, stops: Places) -> Column:
     return Objects(fixed_of(np.dtype("<i8"), (), run, starts, stops).tolist())
 
 
-def _bytes(run: bytes | memoryview, starts: Places, stops: Places) -> Column:
-    edges = zip(starts.tolist(), stops.tolist(), strict=True)
-    if isinstance(run, bytes):
-        return [run[start:stop] for start, stop in edges]
-    return [bytes(run[start:stop]) for start, stop in edges]
-
-
 def _each(make: Callable[[bytes], Any], run: bytes | memoryview, starts: Places, stops: Places) -> Column:
-    return Objects(map(make, _bytes(run, starts, stops)))
+    return Objects(map(make, values_of(run, starts, stops)))
 
 
 def _texts(run: bytes | memoryview, starts: Places, stops: Places) -> Column:
@@ -141,7 +132,7 @@ def _json(text: bytes) -> Any:
 
 
 _VARIABLE: dict[str, Callable[[bytes | memoryview, Places, Places], Column]] = {
-    "bytes": _bytes,
+    "bytes": values_of,
     "str": _texts,
     "str_int": partial(_each, lambda text: int(str(text, "utf-8"))),
     "str_float": partial(_each, lambda text: float(str(text, "utf-8"))),
@@ -158,7 +149,7 @@ _VARIABLE: dict[str, Callable[[bytes | memoryview, Places, Places], Column]] = {
 }
 # Of images that are files, their bytes; pixels alone are no file.
 _FILES: dict[str, Callable[[bytes | memoryview, Places, Places], Column]] = {
-    **dict.fromkeys(("jpeg", "png"), _bytes),
+    **dict.fromkeys(("jpeg", "png"), values_of),
     **dict.fromkeys(("jpegarray", "jpeg_array"), partial(_each, partial(images.jpeg_array, bytes))),
     **dict.fromkeys(("list[jpeg]", "list[png]"), partial(_each, partial(images.listed, bytes))),
 }

@@ -19,6 +19,9 @@ __all__ = ["encoded", "jpeg_array", "listed", "raw"]
 _COMMON = ("JPEG", "PNG", "GIF", "BMP")
 _OTHERS = ("WEBP", "TIFF")
 
+# Of images without a pixel: Pillow takes eight bytes for each row, whatever is in it.
+_MOST_EMPTY_SIDE = 64
+
 # How many bytes a row takes of each mode, by how many pixels wide it is.
 _BYTES_PER_PIXEL = {
     **dict.fromkeys(("L", "P"), 1),
@@ -49,6 +52,8 @@ def raw(content: bytes) -> Any:
         raise ValueError(
             f"an image of {width} x {height} pixels in {mode} takes {wanted} bytes, found {len(pixels)}"
         )
+    if not wanted and max(width, height) > _MOST_EMPTY_SIDE:
+        raise ValueError(f"an image of {width} x {height} has no pixel")
     return _pillow().frombytes(mode, (width, height), pixels)
 
 

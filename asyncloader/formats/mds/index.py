@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -17,6 +17,10 @@ __all__ = ["IndexedFile", "IndexedShard", "parse_index"]
 
 _VERSION = 2
 
+# A table counts in 32 bits. Lengths are kept in 64.
+_Samples: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+_Length: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+
 
 class IndexedFile(msgspec.Struct, rename={"size_bytes": "bytes"}):
     """A file of a shard.
@@ -28,12 +32,12 @@ class IndexedFile(msgspec.Struct, rename={"size_bytes": "bytes"}):
     """
 
     basename: str
-    size_bytes: int
+    size_bytes: _Length
     hashes: dict[str, str] = {}
 
 
 class _Entry(msgspec.Struct):
-    samples: int
+    samples: _Samples
     format: str
     version: int
     raw_data: IndexedFile | None = None
@@ -74,7 +78,7 @@ def parse_index(
         selection: Which columns are wanted: that all shards have them is checked.
         is_there: Whether a file is in the folder; None where that takes a request. A shard that was
             compressed may have been decompressed beside the original: its raw file is read if it is there,
-                else the compressed one.
+            else the compressed one.
 
     Raises:
         FormatError: It is not sound, of another version or format, or a wanted column is not read.
@@ -95,16 +99,11 @@ def parse_index(
             described = {f"column_{name}": value for name, value in zip(names, columns, strict=True)}
             check_columns({"version": _VERSION, "format": "mds", **described}, selection)
             checked = columns
-        if entry.samples < 0:
-            raise FormatError(f"index: {place}.samples: expected 0 or more, found {entry.samples}")
         yield _shard_of(place, entry, is_there)
 
 
 def _shard_of(place: str, entry: _Entry, is_there: Callable[[str], bool] | None) -> IndexedShard:
     raw, packed = entry.raw_data, entry.zip_data
-    for file in filter(None, (raw, packed)):
-        if file.size_bytes < 0:
-            raise FormatError(f"index: {place}: expected a length of 0 or more, found {file.size_bytes}")
     if raw is not None and (packed is None or (is_there is not None and is_there(raw.basename))):
         return IndexedShard(raw, "mds", entry.samples)
     if packed is None:

@@ -17,7 +17,7 @@ from ...blocks import Block, Column, Columns, OffsetTrail, Rows
 from ...errors import FormatError
 from .._push import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, PushDecoder
 from ..decoder import PassOver
-from .table import LEAST_BYTES, Table, parse_table, samples_begin
+from .table import Table, TableHead
 
 __all__ = ["Kind", "Samples", "SamplesDecoder", "TableDecoder", "open_samples"]
 
@@ -178,16 +178,16 @@ class TableDecoder(PushDecoder):
         self._kind = kind
         self._start = start_sample
         self._pass_over = pass_over
-        self._head = bytearray()
-        self._head_bytes = LEAST_BYTES  # how long it has to be
+        self._head = TableHead(kind.name)
         self._to_pass = 0  # bytes of the samples before
         self._inner: SamplesDecoder | None = None
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         if self._inner is None:
-            chunk = self._read_head(chunk)
-            if self._inner is None:
+            table, chunk = self._head.take(chunk)
+            if table is None:
                 return
+            self._inner = self._open(table)
         passed = min(self._to_pass, len(chunk))
         self._to_pass -= passed
         if passed < len(chunk):
@@ -195,29 +195,13 @@ class TableDecoder(PushDecoder):
 
     def _decode_end(self) -> Iterator[Block]:
         if self._inner is None:
-            begin = samples_begin(self._kind.name, bytes(self._head))
-            raise FormatError(
-                f"{self._kind.name}: truncated within its table, behind which the first sample should "
-                f"begin at byte {begin}",
-                offset=len(self._head),
-            )
+            raise self._head.truncated()
         yield from self._inner.finish()
 
-    def _read_head(self, chunk: bytes | memoryview) -> bytes | memoryview:
-        """Take what belongs to the table and the header; the rest of the chunk."""
-        at = 0
-        while len(self._head) < self._head_bytes:
-            step = chunk[at : at + self._head_bytes - len(self._head)]
-            self._head += step
-            at += len(step)
-            if len(self._head) < self._head_bytes:
-                return b""
-            self._head_bytes = begin = samples_begin(self._kind.name, bytes(self._head[:LEAST_BYTES]))
-        table = parse_table(self._kind.name, bytes(self._head))
-        self._head.clear()
-        self._to_pass = int(table.bounds[min(self._start, table.samples)]) - begin
-        self._inner = open_samples(self._kind, table, self._start, table.samples, self._pass_over)
-        return chunk[at:]
+    def _open(self, table: Table) -> SamplesDecoder:
+        bounds = table.bounds
+        self._to_pass = int(bounds[min(self._start, table.samples)]) - int(bounds[0])
+        return open_samples(self._kind, table, self._start, table.samples, self._pass_over)
 
 
 def open_samples(

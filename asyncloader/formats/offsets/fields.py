@@ -37,10 +37,12 @@ def field_edges(
     """
     begins, stops = bounds[:-1], bounds[1:]
     told_bytes = _LENGTH_BYTES * sum(size is None for size in sizes)
+    # First: with it the bytes of the samples bound what many fields of many samples take here.
+    least = told_bytes + sum(size for size in sizes if size is not None)
+    _check_lengths(name, stops - begins, np.full(len(begins), least), at_least=True)
     lengths = np.empty((len(sizes) + 1, len(begins)), np.int64)
     lengths[0] = begins + told_bytes
     if told_bytes:
-        _check_lengths(name, stops - begins, np.full(len(begins), told_bytes), at_least=True)
         places = begins[:, None] + np.arange(told_bytes)
         told = iter(np.frombuffer(run, np.uint8)[places].view("<u4").T)
     for number, size in enumerate(sizes, 1):

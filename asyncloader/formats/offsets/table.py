@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ...errors import FormatError
 from .._push import describe_bytes
 
-__all__ = ["LEAST_BYTES", "Table", "check_end", "parse_table", "samples_begin"]
+__all__ = ["LEAST_BYTES", "Table", "TableHead", "check_end", "parse_table", "samples_begin"]
 
 #: What is needed to know where the table ends: the count, and the first offset.
 LEAST_BYTES = 8
@@ -94,6 +94,49 @@ def parse_table(name: str, head: bytes) -> Table:
             sample=sample,
         )
     return Table(bounds, head[_NUMBER_BYTES * (count + 2) :])
+
+
+class TableHead:
+    """The table of a shard that is read from front to back, gathered as its bytes come.
+
+    Args:
+        name: Of the format, for messages.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._content = bytearray()
+        self._size_bytes = LEAST_BYTES  # how long it has to be
+
+    def take(self, chunk: bytes | memoryview) -> tuple[Table | None, bytes | memoryview]:
+        """Take what belongs to the table and the header.
+
+        Returns:
+            The table, None until all of it has come, and the rest of the chunk.
+
+        Raises:
+            FormatError: As of ``samples_begin`` and ``parse_table``.
+        """
+        at = 0
+        while len(self._content) < self._size_bytes:
+            step = chunk[at : at + self._size_bytes - len(self._content)]
+            self._content += step
+            at += len(step)
+            if len(self._content) < self._size_bytes:
+                return None, b""
+            self._size_bytes = samples_begin(self._name, bytes(self._content[:LEAST_BYTES]))
+        head = bytes(self._content)
+        self._content.clear()
+        return parse_table(self._name, head), chunk[at:]
+
+    def truncated(self) -> FormatError:
+        """What to raise at the end of a shard before that of its table."""
+        begin = samples_begin(self._name, bytes(self._content))
+        return FormatError(
+            f"{self._name}: truncated within its table, behind which the first sample should begin at byte "
+            f"{begin}",
+            offset=len(self._content),
+        )
 
 
 def check_end(name: str, table: Table, length: int) -> None:
