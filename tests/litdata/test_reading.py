@@ -61,6 +61,15 @@ def same(ours: Any, theirs: Any) -> bool:
     return type(ours) is type(theirs) and bool(ours == theirs)
 
 
+def by_pixels(value: Any) -> Any:
+    """A value in which images are what they show, and not where they are."""
+    if isinstance(value, Image.Image):
+        return value.mode, value.size, value.tobytes()
+    if isinstance(value, dict):
+        return {name: by_pixels(each) for name, each in value.items()}
+    return type(value)(map(by_pixels, value)) if isinstance(value, list | tuple) else value
+
+
 def check(found: list[Any], chunks: Chunks, name: str) -> None:
     expected = chunks.samples(name)
     assert len(found) == len(expected)
@@ -117,7 +126,7 @@ def test_they_are_read_from_everywhere_and_resumed_at_every_fifth_batch(
             rest = [*resumed]
             assert len(rest) == len(whole) - delivered
             for ours, before in zip(rest, whole[delivered:], strict=True):
-                assert repr(ours) == repr(before)
+                assert repr(by_pixels(ours)) == repr(by_pixels(before))
 
 
 def test_lanes_are_cut_to_the_sample(place: Place) -> None:
