@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -17,12 +20,16 @@ from ..stores.options import check_storage_options
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import check_web_url, local_path, redact, scheme_of
 
-__all__ = ["INDEX_NAME", "Folder", "open_folder"]
+__all__ = ["INDEX_NAME", "Folder", "note_whose", "open_folder"]
 
 INDEX_NAME = "index.json"
 
 # As much as is fetched of a server: the index of some 400,000 shards.
 _MOST_INDEX_BYTES = 256 << 20
+
+# For messages: folders that are named, and entries that are looked at for them.
+_MOST_NAMED = 8
+_MOST_LOOKED_AT = 1000
 
 
 @dataclass(frozen=True)
@@ -59,24 +66,23 @@ class Folder:
         """Whether a file is there; for local folders."""
         return os.path.exists(local_path(self.url_of(name)))
 
-    def read_index(self, options: Mapping[str, Any], network: NetworkPolicy, makers: str) -> bytes:
+    def read_index(
+        self, options: Mapping[str, Any], network: NetworkPolicy, makers: str, parts: str
+    ) -> bytes:
         """The index.
 
         Args:
             options: Storage options.
             network: Time-outs and attempts.
             makers: Whose data sets have one there, for messages.
+            parts: What to do where each part of a data set has one, likewise.
 
         Raises:
             ValueError: There is none in a local folder.
             StoreError: It cannot be read.
         """
         url = self.url_of(INDEX_NAME)
-        what = (
-            f"a folder of {makers} has an {INDEX_NAME}; where it is of several parts, each in a folder of "
-            f"its "
-            "own, name one of them with split=, or join recipes with al.concat"
-        )
+        what = f"a folder of {makers} has an {INDEX_NAME}; where it is of several parts, {parts}"
         if not self.is_local:
             try:
                 return look((), options, _is_shard, network=network, fetch=[url]).fetched[0]
@@ -91,7 +97,7 @@ class Folder:
             with open(path, "rb") as file:
                 content = file.read(_MOST_INDEX_BYTES + 1)
         except FileNotFoundError:
-            raise ValueError(f"there is no {path!r}: {what}") from None
+            raise ValueError(f"there is no {path!r}: {what}{_those_near(os.path.dirname(path))}") from None
         except OSError as error:
             if isinstance(error, StoreError):
                 raise
@@ -123,6 +129,8 @@ def open_folder(root: str | os.PathLike[str], split: str | None, options: Mappin
     scheme = scheme_of(url)
     if scheme.is_web:
         check_web_url(url)
+    if (urlsplit(url).path if "://" in url else url).endswith(f"/{INDEX_NAME}"):
+        raise ValueError(f"root should be the folder that the {INDEX_NAME} is in, but got {redact(url)!r}")
     parts = [part for part in (split or "").split("/") if part]
     if {".", ".."} & {*parts}:
         raise ValueError(f"split should name a folder below {redact(url)!r}, but got {split!r}")
@@ -130,6 +138,38 @@ def open_folder(root: str | os.PathLike[str], split: str | None, options: Mappin
     check_storage_options({scheme}, options)
     check_buckets([folder.url_of(INDEX_NAME)], options)
     return folder
+
+
+# What the objects of their files have, and what reads them.
+_INDEXES = {
+    "al.from_mds": ("MDS", {"shards", "version"}),
+    "al.from_litdata": ("LitData's chunks", {"chunks", "config"}),
+}
+
+
+def note_whose(error: FormatError, content: bytes, reader: str) -> None:
+    """Say so where what ``reader`` was to read is the index of another library's data set."""
+    with suppress(ValueError, RecursionError):
+        index = json.loads(content)
+        for other, (makers, keys) in _INDEXES.items():
+            if other != reader and isinstance(index, dict) and keys <= index.keys():
+                error.add_note(f"it looks like the index of {makers}, which {other} reads")
+
+
+def _those_near(folder: str) -> str:
+    """A clause on the local folders in ``folder``, or beside it, that have an index; else empty."""
+    for place, where in (folder, "in it"), (os.path.dirname(folder), "beside it"):
+        with suppress(OSError):
+            if names := sorted(islice(_indexed(place), _MOST_NAMED)):
+                return f"; folders {where} that have one: {', '.join(map(repr, names))}"
+    return ""
+
+
+def _indexed(place: str) -> Iterator[str]:
+    with os.scandir(place) as entries:
+        for entry in islice(entries, _MOST_LOOKED_AT):
+            if os.path.isfile(os.path.join(entry.path, INDEX_NAME)):
+                yield entry.name
 
 
 def _below(url: str, name: str) -> str:

@@ -21,9 +21,11 @@ from ..stores.names import ShardNames
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import redact, scheme_of
 from ..texts import RunLengths
-from .folder import INDEX_NAME, open_folder
+from .folder import INDEX_NAME, note_whose, open_folder
 
 __all__ = ["from_litdata"]
+
+_PARTS = "name the folder of one of them, or join recipes with al.concat"
 
 
 def from_litdata(
@@ -81,13 +83,14 @@ def from_litdata(
         block_size = as_count("block_size", block_size)
     folder = open_folder(root, None, access.options)
     check_renewed(access, [scheme_of(folder.url)])
-    content = folder.read_index(access.options, access.network, "LitData's chunks")
+    content = folder.read_index(access.options, access.network, "LitData's chunks", _PARTS)
     shown = redact(folder.url_of(INDEX_NAME))
     try:
         index = parse_index(content, block_size)
         urls = [folder.url_of(chunk.name) for chunk in index.chunks]
     except FormatError as error:
         error.shard = shown
+        note_whose(error, content, "al.from_litdata")
         raise
     if not urls:
         raise ValueError(f"there is no chunk in {shown}")
@@ -102,4 +105,7 @@ def from_litdata(
 
 def _checks(index: Index) -> Expectations:
     """What is expected of the chunks. They have no offsets of their own: a plan finds any sample."""
-    return Expectations.of(Expected(chunk.size_bytes, chunk.samples, offsets=()) for chunk in index.chunks)
+    return Expectations.of(
+        Expected(chunk.size_bytes, chunk.samples, offsets=(), unpacked=chunk.unpacked)
+        for chunk in index.chunks
+    )

@@ -21,9 +21,12 @@ from ..stores.names import ShardNames
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import redact, scheme_of
 from ..texts import RunLengths
-from .folder import INDEX_NAME, open_folder
+from ..types import Unpacked
+from .folder import INDEX_NAME, note_whose, open_folder
 
 __all__ = ["from_mds"]
+
+_PARTS = "each in a folder of its own, name one of them with split=, or join recipes with al.concat"
 
 
 def from_mds(
@@ -69,13 +72,14 @@ def from_mds(
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
     folder = open_folder(root, split, access.options)
     check_renewed(access, [scheme_of(folder.url)])
-    content = folder.read_index(access.options, access.network, "MDS")
+    content = folder.read_index(access.options, access.network, "MDS", _PARTS)
     shown = redact(folder.url_of(INDEX_NAME))
     try:
         shards = [*parse_index(content, selection, folder.has if folder.is_local else None)]
         expected = Expectations.of(map(_expected, shards))
     except FormatError as error:
         error.shard = shown
+        note_whose(error, content, "al.from_mds")
         raise
     if not shards:
         raise ValueError(f"there is no shard in {shown}")
@@ -85,8 +89,11 @@ def from_mds(
 
 
 def _expected(shard: IndexedShard) -> Expected:
-    digest = _digest_of(shard.file)
-    return Expected(shard.file.size_bytes, shard.samples, offsets=(), hashed=digest)
+    digest, raw, unpacked = _digest_of(shard.file), shard.raw, None
+    if raw is not None:
+        # Bytes that are right become what is right.
+        unpacked = Unpacked(raw.size_bytes, _digest_of(raw) if digest is None else None)
+    return Expected(shard.file.size_bytes, shard.samples, offsets=(), hashed=digest, unpacked=unpacked)
 
 
 def _digest_of(file: IndexedFile) -> tuple[str, bytes] | None:
@@ -97,7 +104,7 @@ def _digest_of(file: IndexedFile) -> tuple[str, bytes] | None:
     name = next(filter(open_digest, known), known[0])
     text = file.hashes[name]
     try:
-        if len(text) <= _MOST_DIGITS:
+        if 0 < len(text) <= _MOST_DIGITS:
             return name, bytes.fromhex(text)
     except ValueError:
         pass

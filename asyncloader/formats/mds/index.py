@@ -17,6 +17,10 @@ __all__ = ["IndexedFile", "IndexedShard", "parse_index"]
 
 _VERSION = 2
 
+# Far beyond what any shard has, and few enough that a sum over all of them is still a number of 64 bits.
+_MOST_BYTES = 1 << 50
+_MOST_SAMPLES = 1 << 40
+
 
 class IndexedFile(msgspec.Struct, rename={"size_bytes": "bytes"}):
     """A file of a shard.
@@ -57,11 +61,13 @@ class IndexedShard:
         file: Which of its files is to be read.
         format: That file's, a name in ``formats``.
         samples: How many it has.
+        raw: What that file is when it is decompressed, where it is compressed and the index says so.
     """
 
     file: IndexedFile
     format: str
     samples: int
+    raw: IndexedFile | None = None
 
 
 def parse_index(
@@ -95,16 +101,21 @@ def parse_index(
             described = {f"column_{name}": value for name, value in zip(names, columns, strict=True)}
             check_columns({"version": _VERSION, "format": "mds", **described}, selection)
             checked = columns
-        if entry.samples < 0:
-            raise FormatError(f"index: {place}.samples: expected 0 or more, found {entry.samples}")
+        if not 0 <= entry.samples <= _MOST_SAMPLES:
+            raise FormatError(
+                f"index: {place}.samples: expected 0 or more, at most {_MOST_SAMPLES}, found {entry.samples}"
+            )
         yield _shard_of(place, entry, is_there)
 
 
 def _shard_of(place: str, entry: _Entry, is_there: Callable[[str], bool] | None) -> IndexedShard:
     raw, packed = entry.raw_data, entry.zip_data
     for file in filter(None, (raw, packed)):
-        if file.size_bytes < 0:
-            raise FormatError(f"index: {place}: expected a length of 0 or more, found {file.size_bytes}")
+        if not 0 <= file.size_bytes <= _MOST_BYTES:
+            raise FormatError(
+                f"index: {place}: expected a length of 0 or more, at most {_MOST_BYTES}, found "
+                f"{file.size_bytes}"
+            )
     if raw is not None and (packed is None or (is_there is not None and is_there(raw.basename))):
         return IndexedShard(raw, "mds", entry.samples)
     if packed is None:
@@ -115,7 +126,7 @@ def _shard_of(place: str, entry: _Entry, is_there: Callable[[str], bool] | None)
             f"index: {place}.compression: expected one of {', '.join(COMPRESSIONS)}, found "
             f"{entry.compression!r}"
         )
-    return IndexedShard(packed, f"mds.{family}", entry.samples)
+    return IndexedShard(packed, f"mds.{family}", entry.samples, raw)
 
 
 def _check_version(place: str, version: int) -> None:

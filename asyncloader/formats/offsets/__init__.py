@@ -2,5 +2,5 @@
 
 ``u32 count, u32 offsets[count + 1], header, samples``, in little-endian order: MDS and LitData's chunks.
 ``table`` reads and checks the beginning, ``decoder`` walks over the samples, ``plan`` brings just those that
-are wanted, and ``fields`` finds the fields of many samples at once.
+are wanted, ``fields`` finds the fields of many samples at once, and ``packed`` guards what is decompressed.
 """

@@ -88,6 +88,16 @@ class SamplesDecoder(PushDecoder):
         self._fed = int(bounds[0])  # offset in the shard of the next byte
         self._held: list[bytes] = []  # the beginning of the next sample
 
+    @property
+    def sample(self) -> int | None:
+        """Index in the shard of the sample that is read next; None behind the last one."""
+        return self._first + self._done if self._done + 1 < len(self._bounds) else None
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of that sample has come."""
+        return self._fed - int(self._bounds[self._done])
+
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         begin, bounds = self._fed, self._bounds
         self._fed += len(chunk)
@@ -170,6 +180,21 @@ class TableDecoder(PushDecoder):
         self._head_bytes = LEAST_BYTES  # how long it has to be
         self._to_pass = 0  # bytes of the samples before
         self._inner: SamplesDecoder | None = None
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the table has come."""
+        return self._inner is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """How much has come of the table, or of the sample that is read next."""
+        return len(self._head) if self._inner is None else self._inner.held_bytes
+
+    @property
+    def sample(self) -> int | None:
+        """Index in the shard of the sample that is read next; None before all that are wanted, and behind."""
+        return None if self._inner is None or self._to_pass else self._inner.sample
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         if self._inner is None:
