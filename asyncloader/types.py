@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-__all__ = ["Answer", "Buffer", "Layout", "Planning", "Position", "Sample", "Span"]
+__all__ = ["Answer", "Buffer", "Layout", "Planning", "Position", "Sample", "Span", "Unpacked"]
 
 Sample: TypeAlias = dict[str, Any]
 Position: TypeAlias = Mapping[str, Any]
@@ -55,6 +55,18 @@ class Layout:
     open_decoder: Callable[[], Any]
     samples: int | None = None
     passes_over: bool = False
+
+
+class Unpacked(NamedTuple):
+    """What a shard that is compressed as a whole should become.
+
+    Attributes:
+        size_bytes: Its length then.
+        hashed: A digest of that, with its algorithm, one of those in ``digest``; None if none is known.
+    """
+
+    size_bytes: int
+    hashed: tuple[str, bytes] | None = None
 
 
 Planning: TypeAlias = Generator[Span, Answer, Layout]

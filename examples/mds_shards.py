@@ -1,5 +1,6 @@
 """Shards of MosaicML's streaming, read as they are."""
 
+import json
 import tempfile
 
 import numpy as np
@@ -10,7 +11,7 @@ import asyncloader as al
 def write(folder):
     from streaming import MDSWriter
 
-    columns = {"id": "int", "image": "jpeg", "tokens": "ndarray:int32"}
+    columns = {"id": "int", "image": "jpeg", "tokens": "ndarray:int32", "meta": "json"}
     for split, count in ("train", 400), ("val", 40):
         with MDSWriter(
             out=f"{folder}/{split}",
@@ -20,9 +21,8 @@ def write(folder):
             size_limit="64kb",
         ) as writer:
             for number in range(count):
-                writer.write(
-                    {"id": number, "image": picture(number), "tokens": np.arange(number % 9 + 1, dtype="i4")}
-                )
+                tokens, meta = np.arange(number % 9 + 1, dtype="i4"), {"tags": ["red"] * (number % 3)}
+                writer.write({"id": number, "image": picture(number), "tokens": tokens, "meta": meta})
 
 
 def picture(number):
@@ -43,7 +43,8 @@ def train(folder):
 
 
 def to_array(sample):
-    return {**sample, "image": np.asarray(sample["image"].convert("RGB"))}
+    image = np.asarray(sample["image"].convert("RGB"))
+    return {**sample, "image": image, "meta": json.dumps(sample["meta"])}
 
 
 def some_columns(folder):

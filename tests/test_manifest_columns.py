@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import pickle
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 import asyncloader as al
 from asyncloader.by_value import dumps_with_modules
+from asyncloader.digest import ALGORITHMS
 from asyncloader.manifest import places as places_module
 from asyncloader.manifest import reading
 from asyncloader.manifest.entries import Expected, Manifest, format_manifest, parse_manifest
@@ -26,6 +28,7 @@ from asyncloader.manifest.places import PlaceIndex, place_of, places_of
 from asyncloader.manifest.reading import read_manifest
 from asyncloader.stores.braces import Braces
 from asyncloader.stores.names import ShardNames
+from asyncloader.types import Unpacked
 
 _NUMBER = st.integers(0, 20) | st.integers(0, (1 << 63) - 1)
 
@@ -207,6 +210,27 @@ def test_the_digest_of_saved_states_is_that_of_each_entry_in_turn(each: list[Exp
             digest.update(f"{one.size_bytes} {(one.sha256 or one.crc32c or b'').hex()}".encode())
         digest.update(b"\n")
     assert Expectations.of(each).digest() == digest.hexdigest()
+
+
+_UNPACKED = st.builds(
+    Unpacked,
+    st.integers(0, 1 << 50),
+    st.none() | st.tuples(st.sampled_from(ALGORITHMS), st.binary(min_size=1, max_size=64)),
+)
+
+
+@given(
+    st.lists(st.none() | st.builds(Expected, st.integers(0, 9), unpacked=st.none() | _UNPACKED)), st.data()
+)
+def test_what_shards_become_is_kept_by_shard(each: list[Expected | None], data: st.DataObject) -> None:
+    columns = Expectations.of(each)
+    assert columns == tuple(each)
+    rows = data.draw(st.lists(st.integers(-1, len(each) - 1)))
+    taken = columns.take(np.array(rows, np.int64))
+    assert taken == tuple(None if row < 0 else each[row] for row in rows)
+    # States that were saved before an index said so go on.
+    others = [None if one is None else replace(one, unpacked=None) for one in each]
+    assert columns.digest() == Expectations.of(others).digest()
 
 
 def test_the_digest_of_a_saved_state_stays() -> None:

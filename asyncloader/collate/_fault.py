@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from .advice import null_advice
+from .advice import null_advice, odd_lists_advice, type_advice
 from .entries import name_entry, whole_of
 
 __all__ = ["entry", "explain"]
@@ -42,9 +42,11 @@ def explain(samples: Sequence[Any], attempt: Attempt, is_leaf: Leaf) -> str:
             wrong, ragged = unlike
             where = f"entries {name_entry(samples, 0)} and {name_entry(samples, index)}"
             advice = _advice(path, samples) if ragged else null_advice(values[0], value)
+            if not advice and _is_sequence(value) and isinstance(whole_of(samples)[0], Mapping):
+                advice = odd_lists_advice()
             return f"{_field(path)}: {wrong} at {where}{advice}"
     dtype = f" of dtype {values[0].dtype}" if hasattr(values[0], "dtype") else ""
-    return f"{_field(path)}: values of type {type(values[0]).__qualname__}{dtype}{null_advice(values[0])}"
+    return f"{_field(path)}: values of type {type(values[0]).__qualname__}{dtype}{type_advice(values[0])}"
 
 
 def _descend(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["fill_advice", "null_advice", "squeeze_advice"]
+__all__ = ["fill_advice", "null_advice", "odd_lists_advice", "squeeze_advice", "type_advice"]
 
 #: What to do about a value that is None.
 _NULLS = (
@@ -31,6 +31,18 @@ def null_advice(*values: Any) -> str:
         if value is None or any(held):
             return (f" (a null at place {held.index(True)})" if held else "") + f"; {_NULLS}"
     return ""
+
+
+def type_advice(value: Any) -> str:
+    """A clause on a value of a type that has no place in a batch; nothing if there is nothing to be said."""
+    if any((kind.__module__, kind.__name__) == ("PIL.Image", "Image") for kind in type(value).__mro__):
+        return "; make an array of the image in .map, as with np.asarray(image)"
+    return null_advice(value)
+
+
+def odd_lists_advice() -> str:
+    """A clause on lists of unequal lengths that no padding helps, such as tags."""
+    return "; leave it out by .select or in .map, or make it one text there, as with json.dumps"
 
 
 def squeeze_advice(*shapes: tuple[int, ...]) -> str:

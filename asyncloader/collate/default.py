@@ -1,6 +1,7 @@
 """torch's own collation, with errors that say which field of which sample they are about.
 
-torch's functions do the work, so what a user registered in ``default_collate_fn_map`` holds here too.
+torch's functions do the work, so what a user registered in ``default_collate_fn_map`` holds here too. They
+are imported only now: ``import asyncloader`` must not import torch.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ def default_collate(batch: Sequence[Any]) -> Any:
     """
     if "torch" not in sys.modules and (plain := _without_torch(batch)) is not NotImplemented:
         return plain
-    torch_collate = _torch_function("default_collate")
+    from .writable import collate_writable as torch_collate
+
     try:
         return torch_collate(batch)
     except Exception as error:
@@ -51,16 +53,21 @@ def default_convert(sample: Any) -> Any:
 
     Returns:
         The sample with NumPy arrays and scalars as tensors of the same shape and dtype, sharing the
-        array's memory where torch can. Python numbers, strings, bytes, arrays of strings or objects
+        array's memory where torch can, but for arrays that cannot be written, which are copied: a tensor
+        can be written to, and torch would warn. Python numbers, strings, bytes, arrays of strings or objects
         and whatever else are left as they are. A tuple becomes a list.
 
     Raises:
         Exception: What torch raises, unchanged in type and message: TypeError for a dtype that it
             lacks. A note names the field.
     """
-    torch_convert = _torch_function("default_convert")
+    import torch.utils.data
+
+    from .writable import convert_writable
+
+    torch_convert: Callable[[Any], Any] = torch.utils.data.default_convert  # untyped there
     try:
-        return torch_convert(sample)
+        return convert_writable(sample, torch_convert)
     except Exception as error:
         note_field(error, [sample], lambda values: torch_convert(values[0]))
         raise
@@ -72,14 +79,6 @@ def _without_torch(batch: Sequence[Any]) -> Any:
     from .plain import collate_plain
 
     return collate_plain(batch) if may_stand_in() else NotImplemented
-
-
-def _torch_function(name: str) -> Callable[[Any], Any]:
-    """torch imported only now: ``import asyncloader`` must not. Its functions here are untyped."""
-    import torch.utils.data
-
-    function: Callable[[Any], Any] = getattr(torch.utils.data, name)
-    return function
 
 
 def note_field(error: Exception, batch: Sequence[Any], attempt: Callable[[Any], Any]) -> None:

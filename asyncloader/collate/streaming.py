@@ -17,6 +17,7 @@ from ..lent_memory import stacked
 from ..tensors import has_tensors, may_stand_in
 from .default import note_field
 from .plain import are_alike, collate_plain
+from .writable import as_writable
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -76,6 +77,5 @@ def _stack_arrays(arrays: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
         or not has_tensors(arrays[0].dtype)  # stack() makes bytes native, torch refuses them
     ):
         # It raises, or promotes; and would warn of memory that cannot be written before it does.
-        ours = [array if array.flags.writeable else array.copy() for array in arrays]
-        return collate_numpy_array_fn(ours, collate_fn_map=collate_fn_map)
+        return collate_numpy_array_fn([*map(as_writable, arrays)], collate_fn_map=collate_fn_map)
     return torch.from_numpy(stacked(arrays))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -26,6 +28,10 @@ _INDEX_NAME = "index.json"
 
 # As much as is fetched of a server: the index of some 400,000 shards.
 _MOST_INDEX_BYTES = 256 << 20
+
+# For messages: folders that are named, and entries that are looked at for them.
+_MOST_NAMED = 8
+_MOST_LOOKED_AT = 1000
 
 
 @dataclass(frozen=True)
@@ -93,7 +99,7 @@ class Folder:
             with open(path, "rb") as file:
                 content = file.read(_MOST_INDEX_BYTES + 1)
         except (FileNotFoundError, NotADirectoryError):
-            raise ValueError(f"there is no {path!r}: {what}") from None
+            raise ValueError(f"there is no {path!r}: {what}{_those_near(os.path.dirname(path))}") from None
         except OSError as error:
             if isinstance(error, StoreError):
                 raise
@@ -105,7 +111,7 @@ class Folder:
 
 @contextmanager
 def opened_index(
-    root: str | os.PathLike[str], split: str | None, access: Access, what: str
+    root: str | os.PathLike[str], split: str | None, access: Access, reader: str, what: str
 ) -> Iterator[tuple[Folder, bytes]]:
     """The folder that the user means and its index; a FormatError of who reads it within names the index.
 
@@ -113,6 +119,7 @@ def opened_index(
         root: See ``_open_folder``.
         split: See ``_open_folder``.
         access: To the index and to what it names.
+        reader: Who reads it, such as ``"al.from_mds"``.
         what: See ``Folder.read_index``.
 
     Raises:
@@ -128,6 +135,7 @@ def opened_index(
         yield folder, content
     except FormatError as error:
         error.shard = redact(folder.index_url)
+        _note_whose(error, content, reader)
         raise
 
 
@@ -153,6 +161,8 @@ def _open_folder(root: str | os.PathLike[str], split: str | None, options: Mappi
     scheme = scheme_of(url)
     if scheme.is_web:
         check_web_url(url)
+    if (urlsplit(url).path if "://" in url else url).endswith(f"/{_INDEX_NAME}"):
+        raise ValueError(f"root should be the folder that the {_INDEX_NAME} is in, but got {redact(url)!r}")
     parts = [part for part in (split or "").split("/") if part]
     if {".", ".."} & {*parts}:
         raise ValueError(f"split should name a folder below {redact(url)!r}, but got {split!r}")
@@ -160,6 +170,38 @@ def _open_folder(root: str | os.PathLike[str], split: str | None, options: Mappi
     check_storage_options({scheme}, options)
     check_buckets([folder.index_url], options)
     return folder
+
+
+# What the objects of their files have, and what reads them.
+_INDEXES = {
+    "al.from_mds": ("MDS", {"shards", "version"}),
+    "al.from_litdata": ("LitData's chunks", {"chunks", "config"}),
+}
+
+
+def _note_whose(error: FormatError, content: bytes, reader: str) -> None:
+    """Say so where what ``reader`` was to read is the index of another library's data set."""
+    with suppress(ValueError, RecursionError):
+        index = json.loads(content)
+        for other, (makers, keys) in _INDEXES.items():
+            if other != reader and isinstance(index, dict) and keys <= index.keys():
+                error.add_note(f"it looks like the index of {makers}, which {other} reads")
+
+
+def _those_near(folder: str) -> str:
+    """A clause on the local folders in ``folder``, or beside it, that have an index; else empty."""
+    for place, where in (folder, "in it"), (os.path.dirname(folder), "beside it"):
+        with suppress(OSError):
+            if names := sorted(islice(_indexed(place), _MOST_NAMED)):
+                return f"; folders {where} that have one: {', '.join(map(repr, names))}"
+    return ""
+
+
+def _indexed(place: str) -> Iterator[str]:
+    with os.scandir(place) as entries:
+        for entry in islice(entries, _MOST_LOOKED_AT):
+            if os.path.isfile(os.path.join(entry.path, _INDEX_NAME)):
+                yield entry.name
 
 
 def _below(url: str, name: str) -> str:

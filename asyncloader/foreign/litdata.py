@@ -84,7 +84,7 @@ def from_litdata(
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
     if block_size is not None:
         block_size = as_count("block_size", block_size)
-    with opened_index(root, None, access, _WHAT) as (folder, content):
+    with opened_index(root, None, access, "al.from_litdata", _WHAT) as (folder, content):
         index = parse_index(content, block_size)
         urls = [folder.url_of(chunk.name) for chunk in index.chunks]
         if not urls:
@@ -102,4 +102,7 @@ def from_litdata(
 
 def _checks(index: Index) -> Expectations:
     """What is expected of the chunks. They have no offsets of their own: a plan finds any sample."""
-    return Expectations.of(Expected(chunk.size_bytes, chunk.samples, offsets=()) for chunk in index.chunks)
+    return Expectations.of(
+        Expected(chunk.size_bytes, chunk.samples, offsets=(), unpacked=chunk.unpacked)
+        for chunk in index.chunks
+    )

@@ -22,6 +22,7 @@ from ..stores.names import ShardNames
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import redact
 from ..texts import RunLengths
+from ..types import Unpacked
 from .folder import opened_index
 
 __all__ = ["from_mds"]
@@ -77,7 +78,7 @@ def from_mds(
     """
     selection = replace(make_selection(columns, None), decode=decode)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
-    with opened_index(root, split, access, _WHAT) as (folder, content):
+    with opened_index(root, split, access, "al.from_mds", _WHAT) as (folder, content):
         shards = [*parse_index(content, selection, folder.has if folder.is_local else None)]
         if not shards:
             raise ValueError(f"there is no shard in {redact(folder.index_url)}")
@@ -88,8 +89,11 @@ def from_mds(
 
 
 def _expected(shard: IndexedShard) -> Expected:
-    digest = _digest_of(shard.file)
-    return Expected(shard.file.size_bytes, shard.samples, offsets=(), hashed=digest)
+    digest, raw, unpacked = _digest_of(shard.file), shard.raw, None
+    if raw is not None:
+        # Bytes that are right become what is right.
+        unpacked = Unpacked(raw.size_bytes, _digest_of(raw) if digest is None else None)
+    return Expected(shard.file.size_bytes, shard.samples, offsets=(), hashed=digest, unpacked=unpacked)
 
 
 def _digest_of(file: IndexedFile) -> tuple[str, bytes] | None:
@@ -100,7 +104,7 @@ def _digest_of(file: IndexedFile) -> tuple[str, bytes] | None:
     name = next(filter(open_digest, known), known[0])
     text = file.hashes[name]
     try:
-        if len(text) <= _MOST_DIGITS:
+        if 0 < len(text) <= _MOST_DIGITS:
             return name, bytes.fromhex(text)
     except ValueError:
         pass

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..types import Planning
+from ..types import Planning, Unpacked
 from ._format import Format
 from ._open import SkippingDecoder, SniffingDecoder
 from ._table import formats
@@ -142,6 +142,7 @@ def open_decoder(
     pass_over: PassOver | None = None,
     selection: Selection = EVERYTHING,
     schema: Any = None,
+    unpacked: Unpacked | None = None,
 ) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
 
@@ -160,6 +161,7 @@ def open_decoder(
             their indices; None to raise.
         selection: Which columns are wanted, where the format has some.
         schema: What an index says that the shards hold, where the format is read by one.
+        unpacked: What an index says that this shard becomes, where it is compressed as a whole.
 
     Returns:
         A decoder whose trails count from the start of the shard.
@@ -179,6 +181,8 @@ def open_decoder(
         decoder = partial(decoder, pass_over=pass_over)
     if row.by_index:
         decoder = partial(decoder, schema=schema)
+    if row.unpacks:
+        decoder = partial(decoder, unpacked=unpacked)
     if row.selects:
         return decoder(start_sample=start_sample + skip, selection=selection)
     if start_byte:
@@ -196,6 +200,7 @@ def open_plan(
     selection: Selection = EVERYTHING,
     footers: Footers | None = None,
     schema: Any = None,
+    unpacked: Unpacked | None = None,
 ) -> Planning | None:
     """The plan of what to read of one shard; None if it is to be read from front to back.
 
@@ -207,6 +212,7 @@ def open_plan(
         selection: Which columns and rows are wanted.
         footers: Keeps what the plan has read, for those who read the shard again.
         schema: What an index says that the shards hold, where the format is read by one.
+        unpacked: What an index says that this shard becomes, where it is compressed as a whole.
 
     Raises:
         ValueError: An unknown format.
@@ -217,6 +223,8 @@ def open_plan(
         return None
     if row.by_index:
         plan = partial(plan, schema=schema)
+    if row.unpacks:
+        plan = partial(plan, unpacked=unpacked)
     return plan(start_sample=start_sample, stop_sample=stop_sample, selection=selection, footers=footers)
 
 

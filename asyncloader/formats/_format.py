@@ -31,6 +31,8 @@ class Format(NamedTuple):
         by_arrow: Whether pyarrow decodes it: its rows can be filtered, and the interpreter's lock is let go.
         by_index: Whether shards are read by what an index beside them says of their samples: decoder and plan
             are told that as ``schema``.
+        unpacks: Whether shards may be compressed as a whole, and an index say what they become: decoder and
+            plan are told that as ``unpacked``.
         reopens: Whether a plan reads no more than a part of a group of samples before those that are wanted.
     """
 
@@ -44,4 +46,5 @@ class Format(NamedTuple):
     selects: bool = False
     by_arrow: bool = False
     by_index: bool = False
+    unpacks: bool = False
     reopens: bool = False

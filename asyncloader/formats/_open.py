@@ -18,11 +18,13 @@ class SniffingDecoder(PushDecoder):
 
     Args:
         make_inner: Makes the decoder of the uncompressed format.
+        check: See ``CompressedDecoder``; not called where nothing is decompressed.
     """
 
-    def __init__(self, make_inner: Callable[[], Decoder]) -> None:
+    def __init__(self, make_inner: Callable[[], Decoder], check: Callable[[int], None] | None = None) -> None:
         super().__init__()
         self._make_inner = make_inner
+        self._check = check
         self._start = b""
         self._inner: Decoder | None = None
 
@@ -45,7 +47,7 @@ class SniffingDecoder(PushDecoder):
     def _choose(self, start: bytes) -> Decoder:
         inner = self._make_inner()
         compression = compression_of(start)
-        return inner if compression is None else CompressedDecoder(inner, compression)
+        return inner if compression is None else CompressedDecoder(inner, compression, self._check)
 
 
 class SkippingDecoder(PushDecoder):

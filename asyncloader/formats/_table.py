@@ -45,7 +45,11 @@ formats = MappingProxyType(
         # Before "mds", which their names have too.
         **{
             f"mds.{family}": Format(
-                partial(open_packed_mds, family), (f".mds.{family}",), selects=True, passes_over=True
+                partial(open_packed_mds, family),
+                (f".mds.{family}",),
+                selects=True,
+                passes_over=True,
+                unpacks=True,
             )
             for family in COMPRESSIONS
         },
@@ -55,7 +59,13 @@ formats = MappingProxyType(
         "npy": Format(None, (".npy",), plan=plan_npy, selects=True, reopens=True),
         "npz": Format(None, (".npz",), plan=plan_npz, selects=True, reopens=True),
         "litdata": Format(
-            open_litdata_decoder, (), plan=plan_litdata, selects=True, passes_over=True, by_index=True
+            open_litdata_decoder,
+            (),
+            plan=plan_litdata,
+            selects=True,
+            passes_over=True,
+            by_index=True,
+            unpacks=True,
         ),
     }
 )

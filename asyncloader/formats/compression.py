@@ -4,8 +4,8 @@ Laws:
 
 - No piece is larger than 1 MiB, whatever the ratio: a bomb costs time, never memory. How long the
   whole stream gets is not bounded here, because nothing keeps it.
-- Members, frames and streams in a row are one stream. What follows the last one raises, except for
-  the zero padding that gzip and xz allow.
+- Members, frames and streams in a row are one stream, but for brotli's, of which there is one. What
+  follows the last one raises, except for the zero padding that gzip and xz allow.
 - A stream that stops before its own end marker and checksum is truncated, and raises.
 - What comes out before corrupt bytes raise goes by the stream alone, and not by how it was cut into
   chunks: who skips the rest of a shard must skip the same after a resume.
@@ -88,6 +88,8 @@ _CODECS: dict[str, _Codec] = {
     # Nothing tells it by its content: only who is told may open it.
     "brotli": (BrotliStream, bytes(range(256)), 0),
 }
+# Of which there is one, since any byte may begin another: what follows it would be read as such.
+_ALONE = frozenset({"brotli"})
 _SIGNATURES = (
     ("gzip", b"\x1f\x8b\x08"),
     ("zstd", b"\x28\xb5\x2f\xfd"),
@@ -120,6 +122,9 @@ class Decompressor:
     Args:
         name: "gzip", "zstd", "xz", "bzip2" or "brotli".
 
+    Attributes:
+        fed: How many compressed bytes it has looked at, the same for each piece in any chunking.
+
     Raises:
         ValueError: Another name.
     """
@@ -133,7 +138,7 @@ class Decompressor:
         self._members = 0
         self._padding = 0
         self._held = bytearray()  # less than a step
-        self._fed = 0  # compressed bytes, those held not yet
+        self.fed = 0  # compressed bytes, those held not yet
         self._produced = 0  # decompressed bytes
 
     def feed(self, chunk: Buffer) -> Iterator[bytes]:
@@ -172,7 +177,7 @@ class Decompressor:
         """
         yield from self._take_step()
         if self._member is not None or not self._members:
-            raise self._fault("truncated" if self._fed else "truncated: the shard is empty")
+            raise self._fault("truncated" if self.fed else "truncated: the shard is empty")
         self._drop_padding(b"")
 
     def _take_step(self) -> Iterator[bytes]:
@@ -181,13 +186,14 @@ class Decompressor:
         yield from self._step(step)
 
     def _step(self, step: bytes) -> Iterator[bytes]:
-        self._fed += len(step)
+        self.fed += len(step)
         while step:
             if self._member is None:
                 step = self._drop_padding(step)
                 if not step:
                     break
-                if step[0] not in self._first_bytes:
+                is_over = self._members > 0 and self._name in _ALONE
+                if is_over or step[0] not in self._first_bytes:
                     raise self._fault("trailing garbage" if self._members else "corrupt data")
                 self._member = self._open_member()
             step = yield from self._expand(self._member, step)
@@ -208,7 +214,9 @@ class Decompressor:
                 piece = member.decompress(step, _PIECE_BYTES)
             # bz2 raises OSError, ZstdFrame ValueError.
             except (zlib.error, lzma.LZMAError, OSError, ValueError) as error:
-                what = "corrupt data or trailing garbage" if self._members else "corrupt data"
+                # A stream of brotli and what follows it come to its library in one call.
+                may_follow = self._members > 0 or self._name in _ALONE
+                what = "corrupt data or trailing garbage" if may_follow else "corrupt data"
                 raise self._fault(f"{what}: {error}") from error
             step = b""
             if piece:
@@ -224,7 +232,7 @@ class Decompressor:
 
     def _fault(self, what: str) -> FormatError:
         return FormatError(
-            f"{self._name}: {what}, before byte {self._fed} of the compressed shard", offset=self._produced
+            f"{self._name}: {what}, before byte {self.fed} of the compressed shard", offset=self._produced
         )
 
 
@@ -237,24 +245,30 @@ class CompressedDecoder(PushDecoder):
     Args:
         inner: Decoder of what comes out.
         name: "gzip", "zstd", "xz", "bzip2" or "brotli".
+        check: Called behind each piece with the number of compressed bytes up to there, and may raise.
 
     Raises:
         ValueError: Another name.
     """
 
-    def __init__(self, inner: Decoder, name: str) -> None:
+    def __init__(self, inner: Decoder, name: str, check: Callable[[int], None] | None = None) -> None:
         super().__init__()
         self._inner = inner
         self._decompressor = Decompressor(name)
+        self._check = check
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        for piece in self._decompressor.feed(chunk):
-            yield from map(_without_ends, self._inner.feed(piece))
+        yield from self._hand_on(self._decompressor.feed(chunk))
 
     def _decode_end(self) -> Iterator[Block]:
-        for piece in self._decompressor.finish():
-            yield from map(_without_ends, self._inner.feed(piece))
+        yield from self._hand_on(self._decompressor.finish())
         yield from map(_without_ends, self._inner.finish())
+
+    def _hand_on(self, pieces: Iterator[bytes]) -> Iterator[Block]:
+        for piece in pieces:
+            yield from map(_without_ends, self._inner.feed(piece))
+            if self._check is not None:
+                self._check(self._decompressor.fed)
 
 
 def _without_ends(block: Block) -> Block:

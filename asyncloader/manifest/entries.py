@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 from ..errors import FormatError
+from ..types import Unpacked
 from .offsets import MOST_OFFSETS, Offsets, thin
 
 __all__ = [
@@ -61,6 +62,7 @@ class Expected:
             looked. See ``offsets``.
         hashed: Another digest of the stored bytes: its algorithm, of those in ``digest``, and itself.
             Manifests have none; indexes of other libraries may.
+        unpacked: What it becomes when it is decompressed; None if nobody says, as in manifests.
     """
 
     size_bytes: int | None
@@ -69,6 +71,7 @@ class Expected:
     crc32c: bytes | None = None
     offsets: Offsets | None = None
     hashed: tuple[str, bytes] | None = None
+    unpacked: Unpacked | None = None
 
     @property
     def is_indexed(self) -> bool:

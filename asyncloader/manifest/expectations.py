@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..digest import ALGORITHMS
+from ..types import Unpacked
 from .entries import Expected
 
 __all__ = ["Expectations", "Known", "Rows"]
@@ -26,6 +27,8 @@ Rows: TypeAlias = npt.NDArray[np.int64]
 _Int64: TypeAlias = npt.NDArray[np.int64]
 _Uint8: TypeAlias = npt.NDArray[np.uint8]
 
+_SIZE_BYTES = 8
+
 # Lines of the digest that are made at once: they stay in the processor's cache.
 _RUN = 4096
 
@@ -33,7 +36,7 @@ _RUN = 4096
 class Known:
     """What an entry tells, as bits, and that it does not tell a length; 0 for a shard that has none."""
 
-    ENTRY, SAMPLES, SHA256, CRC32C, OFFSETS, HASHED, NO_SIZE = (1 << bit for bit in range(7))
+    ENTRY, SAMPLES, SHA256, CRC32C, OFFSETS, HASHED, NO_SIZE, UNPACKED = (1 << bit for bit in range(8))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -50,6 +53,8 @@ class Expectations(Sequence[Expected | None]):
         crc32c: ``(shards, 4) uint8``.
         hashed: The number of another algorithm among those of ``digest``, how long its digest is, the digest,
             and zeros: ``(shards, n) uint8``, and n is 0 where no shard has one.
+        unpacked: How long the shard is when it is decompressed, in 8 bytes, and a digest of that as
+            ``hashed`` has them: ``(shards, n) uint8``, and n is 0 where no shard has one.
         offsets: Those of all shards, each a sample and a byte: ``(offsets, 2) int64``.
         begins: Where in ``offsets`` those of each shard begin, and where the last ones end:
             ``(shards + 1,) int64``.
@@ -61,6 +66,7 @@ class Expectations(Sequence[Expected | None]):
     sha256: _Uint8
     crc32c: _Uint8
     hashed: _Uint8
+    unpacked: _Uint8
     offsets: _Int64
     begins: _Int64
 
@@ -75,7 +81,8 @@ class Expectations(Sequence[Expected | None]):
             samples=np.array([0 if one is None else one.samples or 0 for one in each], np.int64),
             sha256=_digests([None if one is None else one.sha256 for one in each], 32),
             crc32c=_digests([None if one is None else one.crc32c for one in each], 4),
-            hashed=_hashed([None if one is None else one.hashed for one in each]),
+            hashed=_rows([_hashed_row(None if one is None else one.hashed) for one in each]),
+            unpacked=_rows([_unpacked_row(None if one is None else one.unpacked) for one in each]),
             offsets=np.array([*chain.from_iterable(offsets)], np.int64).reshape(-1, 2),
             begins=_begins(np.array([*map(len, offsets)], np.int64)),
         )
@@ -195,10 +202,11 @@ class Expectations(Sequence[Expected | None]):
             self.crc32c[shard].tobytes() if known & Known.CRC32C else None,
             tuple(map(tuple, self.offsets[first:stop].tolist())) if known & Known.OFFSETS else None,
             _hashed_at(self.hashed[shard].tobytes()) if known & Known.HASHED else None,
+            _unpacked_at(self.unpacked[shard].tobytes()) if known & Known.UNPACKED else None,
         )
 
 
-_FIXED = ("known", "size_bytes", "samples", "sha256", "crc32c", "hashed")
+_FIXED = ("known", "size_bytes", "samples", "sha256", "crc32c", "hashed", "unpacked")
 
 
 def _bits(expected: Expected | None) -> int:
@@ -210,6 +218,7 @@ def _bits(expected: Expected | None) -> int:
         Known.CRC32C: expected.crc32c,
         Known.OFFSETS: expected.offsets,
         Known.HASHED: expected.hashed,
+        Known.UNPACKED: expected.unpacked,
     }
     no_size = Known.NO_SIZE if expected.size_bytes is None else 0
     return Known.ENTRY | no_size | sum(bit for bit, value in told.items() if value is not None)
@@ -226,8 +235,15 @@ def _digests(digests: Sequence[bytes | None], width: int) -> _Uint8:
     return np.frombuffer(packed, np.uint8).reshape(-1, width)
 
 
-def _hashed(each: Sequence[tuple[str, bytes] | None]) -> _Uint8:
-    rows = [b"" if one is None else bytes([ALGORITHMS.index(one[0]), len(one[1])]) + one[1] for one in each]
+def _hashed_row(one: tuple[str, bytes] | None) -> bytes:
+    return b"" if one is None else bytes([ALGORITHMS.index(one[0]), len(one[1])]) + one[1]
+
+
+def _unpacked_row(one: Unpacked | None) -> bytes:
+    return b"" if one is None else one.size_bytes.to_bytes(_SIZE_BYTES, "little") + _hashed_row(one.hashed)
+
+
+def _rows(rows: Sequence[bytes]) -> _Uint8:
     width = max(map(len, rows), default=0)
     packed = b"".join(row.ljust(width, b"\0") for row in rows)
     return np.frombuffer(packed, np.uint8).reshape(len(rows), width)
@@ -235,6 +251,12 @@ def _hashed(each: Sequence[tuple[str, bytes] | None]) -> _Uint8:
 
 def _hashed_at(row: bytes) -> tuple[str, bytes]:
     return ALGORITHMS[row[0]], row[2 : 2 + row[1]]
+
+
+def _unpacked_at(row: bytes) -> Unpacked:
+    size, rest = row[:_SIZE_BYTES], row[_SIZE_BYTES:]
+    # A digest has a byte at least.
+    return Unpacked(int.from_bytes(size, "little"), _hashed_at(rest) if any(rest[1:2]) else None)
 
 
 def _begins(counts: _Int64) -> _Int64:

@@ -139,6 +139,7 @@ class _Lines:
             samples,
             **digests,
             hashed=np.zeros((len(none), 0), np.uint8),
+            unpacked=np.zeros((len(none), 0), np.uint8),
             offsets=offsets,
             begins=begins,
         )

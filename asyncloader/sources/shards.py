@@ -224,6 +224,11 @@ class Shards:
     def _check(self, shard: int) -> Expected | None:
         return self.checks[shard] if self.checks else None
 
+    def _known_of(self, shard: int) -> dict[str, Any]:
+        """What plans and decoders are told."""
+        unpacked = check.unpacked if (check := self._check(shard)) is not None else None
+        return {"selection": self.selection, "schema": self.schema, "unpacked": unpacked}
+
     def _cut(self, piece: Piece, start: Position) -> Cut | None:
         """What to read of a shard for a piece of it, from a position on; None if there is no more of it."""
         check = self._check(piece.shard) if self.is_indexed else None
@@ -240,9 +245,8 @@ class Shards:
             self.formats[shard],
             start_sample=cut.first,
             stop_sample=cut.stop,
-            selection=self.selection,
-            schema=self.schema,
             footers=self.footers.of(url),
+            **self._known_of(shard),
         )
         if plan is not None:
             return url, plan
@@ -260,8 +264,7 @@ class Shards:
                 skip=cut.first - cut.sample,
                 columns=columns,
                 pass_over=pass_over,
-                selection=self.selection,
-                schema=self.schema,
+                **self._known_of(shard),
             )
         layout = chunks.layout
         options = {"pass_over": pass_over} if layout.passes_over else {}

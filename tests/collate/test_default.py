@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import OrderedDict, UserDict, UserList, defaultdict, namedtuple
+from collections.abc import Iterator
 from decimal import Decimal
 from enum import IntEnum
 from types import MappingProxyType
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import torch.utils.data
+from PIL import Image
 
 from asyncloader.collate import Pad, default_collate, default_convert
 from asyncloader.collate.longest import PadLongest
@@ -199,6 +201,47 @@ def test_default_convert_names_the_field_that_torch_cannot_convert() -> None:
     with pytest.raises(TypeError) as caught:
         default_convert(sample)
     assert caught.value.__notes__ == ["field 'times'[1]: values of type ndarray of dtype datetime64[s]"]
+
+
+@pytest.fixture
+def always_warn() -> Iterator[None]:
+    """torch warns of some things once in a process; and a warning is an error here."""
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(False)
+
+
+def test_default_convert_copies_what_cannot_be_written_and_shares_what_can(always_warn: None) -> None:
+    lent = np.arange(4)
+    lent.flags.writeable = False
+    own = np.arange(4)
+    sample = {"a": lent, "b": [lent, (lent, own)], "c": Point(lent, 1), "d": own, "e": lent[:0]}
+    found = default_convert(sample)
+    for tensor in (found["a"], found["b"][0], found["b"][1][0], found["c"].x):
+        tensor += 1
+        assert tensor.tolist() == [1, 2, 3, 4]
+    found["d"] += 1
+    assert lent.tolist() == [0, 1, 2, 3] and own.tolist() == [1, 2, 3, 4]
+    assert found["b"][1][1].tolist() == [1, 2, 3, 4] and len(found["e"]) == 0
+
+
+def test_default_collate_stacks_what_cannot_be_written_without_a_warning(always_warn: None) -> None:
+    lent = np.arange(3)
+    lent.flags.writeable = False
+    found = default_collate([{"a": lent, "b": [lent]}] * 2)
+    assert found["a"].tolist() == found["b"][0].tolist() == [[0, 1, 2]] * 2
+
+
+def test_images_and_lists_of_unequal_lengths_say_what_to_do() -> None:
+    image = Image.new("RGB", (2, 2))
+    assert note_of([{"image": image}] * 2) == (
+        "field 'image': values of type Image; make an array of the image in .map, as with np.asarray(image)"
+    )
+    note = note_of([{"meta": {"tags": ["a"]}}, {"meta": {"tags": []}}])
+    assert note == (
+        "field 'meta'['tags']: lengths 1 and 0 at entries 0 and 1; leave it out by .select or in .map, or "
+        "make it one text there, as with json.dumps"
+    )
 
 
 def test_types_registered_with_torch_are_collated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable
 from itertools import chain
 
+import brotli
 import pytest
 import zstandard
 from feeding import assert_any_chunking_equal, blocks_of, cut, decoded, outcome, samples_of
@@ -109,6 +110,22 @@ def test_trailing_garbage_is_refused(name: str) -> None:
         for chunks in ([packed + garbage], cut(packed + garbage, (1,))):
             with pytest.raises(FormatError, match=r"trailing garbage|truncated|padding"):
                 decompress(name, *chunks)
+
+
+def test_nothing_may_follow_a_stream_of_brotli_wherever_it_ends() -> None:
+    body = os.urandom(200)
+    packed = brotli.compress(body)
+    assert decompress("brotli", *cut(packed, (1,))) == body
+    # Of as many bytes as are decompressed at a time, so that what follows comes by itself.
+    even = next(
+        found for size in range(65500, 65536) if len(found := brotli.compress(os.urandom(size))) == 65536
+    )
+    for stream in (packed, even):
+        # What is a stream by itself, and may be an empty one, too.
+        for garbage in (b"x", b"\x06", b"\x3b", packed):
+            for chunks in ([stream + garbage], [stream, garbage]):
+                with pytest.raises(FormatError, match=r"trailing garbage"):
+                    decompress("brotli", *chunks)
 
 
 def test_zero_padding_is_what_each_format_allows() -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ...errors import FormatError
+from ...types import Unpacked
 from ..columnar.selection import missing_column
 from .arrays import flat_dtype
 from .leaves import leaf_of
@@ -52,11 +53,13 @@ class Chunk(NamedTuple):
         samples: How many it has; of tokens how many blocks.
         size_bytes: Its length as stored; None of one that is compressed as a whole, of which nobody has noted
             it.
+        unpacked: What it becomes, if it is compressed as a whole.
     """
 
     name: str
     samples: int
     size_bytes: int | None
+    unpacked: Unpacked | None = None
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,7 @@ def _chunk(entry: object, config: Mapping[str, Any], schema: Schema, number: int
         samples = tokens // schema.block_size
     # Of a chunk that is compressed as a whole it is the length of what it becomes.
     is_stored = not name.endswith(f".{config.get('compression')}.bin")
-    return Chunk(name, samples, size_bytes if is_stored else None)
+    return Chunk(name, samples, size_bytes) if is_stored else Chunk(name, samples, None, Unpacked(size_bytes))
 
 
 def _number(place: str, number: object, most: int) -> int:

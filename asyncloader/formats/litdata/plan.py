@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from ...types import Layout, Planning, Span
+from ...types import Layout, Planning, Span, Unpacked
 from .._open import SniffingDecoder
 from ..columnar.arrow import plan_arrow
 from ..columnar.footers import Footers
@@ -14,6 +14,7 @@ from ..columnar.selection import EVERYTHING, Selection
 from ..compression import SIGNATURE_BYTES, compression_of
 from ..decoder import Decoder
 from ..offsets.decoder import Kind, Samples, TableDecoder
+from ..offsets.packed import Held, UnpackingDecoder
 from ..offsets.plan import HEAD_BYTES, plan_table
 from .arrays import flat_dtype
 from .footer import TAIL_BYTES, find_footer, plan_inside
@@ -32,6 +33,7 @@ def plan_litdata(
     selection: Selection = EVERYTHING,
     footers: Footers | None = None,
     schema: Schema,
+    unpacked: Unpacked | None = None,
 ) -> Planning | None:
     """Plan what to read of a chunk; None where all of it is read from front to back.
 
@@ -41,36 +43,55 @@ def plan_litdata(
         selection: Which fields are wanted.
         footers: Keeps the table, or the footer of Arrow, and may have it already.
         schema: What the chunks hold, by their index.
+        unpacked: What the chunk should become, if it is compressed as a whole.
     """
     if schema.wrap == "chunk" and not schema.may_be_rows:
         return None
     if schema.wrap != "batch" and not schema.may_be_rows and not start_sample and stop_sample is None:
         return None
-    return _plan(start_sample, stop_sample, selection, footers, schema)
+    return _plan(start_sample, stop_sample, selection, footers, schema, unpacked)
 
 
 def open_litdata_decoder(
-    *, start_sample: int = 0, selection: Selection = EVERYTHING, schema: Schema, **options: Any
+    *,
+    start_sample: int = 0,
+    selection: Selection = EVERYTHING,
+    schema: Schema,
+    unpacked: Unpacked | None = None,
+    **options: Any,
 ) -> Decoder:
     """A decoder of a chunk from front to back, compressed as a whole or not."""
     tokens = _tokens(schema)
-    make: Callable[[], Decoder]
-    if tokens is not None:  # of which each decodes
-        make = partial(TokensDecoder, tokens, start_sample=start_sample)
+    inner: Held
+    if tokens is None:
+        inner = TableDecoder(_kind(schema, selection), start_sample=start_sample, **options)
     else:
-        make = partial(TableDecoder, _kind(schema, selection), start_sample=start_sample, **options)
-    return SniffingDecoder(make) if schema.wrap == "chunk" else make()
+        inner = TokensDecoder(tokens, start_sample=start_sample)  # passes over none: each decodes
+    if schema.wrap != "chunk":
+        return inner
+    return UnpackingDecoder("litdata", _sniffed, inner, unpacked)
+
+
+def _sniffed(inner: Decoder, check: Callable[[int], None]) -> Decoder:
+    return SniffingDecoder(lambda: inner, check)
 
 
 def _plan(
-    start: int, stop: int | None, selection: Selection, footers: Footers | None, schema: Schema
+    start: int,
+    stop: int | None,
+    selection: Selection,
+    footers: Footers | None,
+    schema: Schema,
+    unpacked: Unpacked | None,
 ) -> Planning:
     head = yield Span(0, HEAD_BYTES)
     if head.content.startswith(MAGIC):
         return (yield from plan_frames(head, _samples(schema, selection), start, stop))
     # Never of others: one of 559,903 samples begins as gzip does.
     if schema.wrap == "chunk" and compression_of(head.content[:SIGNATURE_BYTES]) is not None:
-        decoder = partial(open_litdata_decoder, start_sample=start, selection=selection, schema=schema)
+        decoder = partial(
+            open_litdata_decoder, start_sample=start, selection=selection, schema=schema, unpacked=unpacked
+        )
         return Layout((Span(0, head.length),), decoder, passes_over=True)
     if schema.may_be_rows:
         tail = head.content[-TAIL_BYTES:]

@@ -98,6 +98,16 @@ class BlocksDecoder(PushDecoder):
         self._held: list[bytes] = []  # the beginning of a block
         self._held_bytes = 0
 
+    @property
+    def sample(self) -> int | None:
+        """Index in the chunk of the block that is read next; None behind the last one."""
+        return self._next if self._next < self._stop else None
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of that block has come."""
+        return self._held_bytes
+
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         size = self._tokens.block_bytes
         whole = (self._held_bytes + len(chunk)) // size * size
@@ -155,6 +165,21 @@ class TokensDecoder(PushDecoder):
         self._blocks: BlocksDecoder | None = None
         # Where in the chunk the next byte is, where the blocks begin and end, and the tokens.
         self._at = self._begin = self._stop = self._end = 0
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the table has come."""
+        return self._blocks is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """How much has come of the table, or of the block that is read next."""
+        return self._head.held_bytes if self._blocks is None else self._blocks.held_bytes
+
+    @property
+    def sample(self) -> int | None:
+        """Index in the chunk of the block that is read next; None before all that are wanted, and behind."""
+        return None if self._blocks is None or self._at < self._begin else self._blocks.sample
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         if self._blocks is None:

@@ -61,11 +61,13 @@ class IndexedShard:
         file: Which of its files is to be read.
         format: That file's, a name in ``formats``.
         samples: How many it has.
+        raw: What that file is when it is decompressed, where it is compressed and the index says so.
     """
 
     file: IndexedFile
     format: str
     samples: int
+    raw: IndexedFile | None = None
 
 
 def parse_index(
@@ -114,7 +116,7 @@ def _shard_of(place: str, entry: _Entry, is_there: Callable[[str], bool] | None)
             f"index: {place}.compression: expected one of {', '.join(COMPRESSIONS)}, found "
             f"{entry.compression!r}"
         )
-    return IndexedShard(packed, f"mds.{family}", entry.samples)
+    return IndexedShard(packed, f"mds.{family}", entry.samples, raw)
 
 
 def _check_version(place: str, version: int) -> None:

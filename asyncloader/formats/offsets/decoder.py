@@ -92,6 +92,16 @@ class SamplesDecoder(PushDecoder):
         self._held: list[bytes | memoryview] = []  # what was fed behind the last sample that was decoded
         self._held_bytes = 0
 
+    @property
+    def sample(self) -> int | None:
+        """Index in the shard of the sample that is read next; None behind the last one."""
+        return self._first + self._done if self._done + 1 < len(self._bounds) else None
+
+    @property
+    def held_bytes(self) -> int:
+        """How much of that sample has come."""
+        return self._fed - int(self._bounds[self._done])
+
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         self._fed += len(chunk)
         end = int(self._bounds[-1])
@@ -181,6 +191,21 @@ class TableDecoder(PushDecoder):
         self._head = TableHead(kind.name)
         self._to_pass = 0  # bytes of the samples before
         self._inner: SamplesDecoder | None = None
+
+    @property
+    def has_table(self) -> bool:
+        """Whether the table has come."""
+        return self._inner is not None
+
+    @property
+    def held_bytes(self) -> int:
+        """How much has come of the table, or of the sample that is read next."""
+        return self._head.held_bytes if self._inner is None else self._inner.held_bytes
+
+    @property
+    def sample(self) -> int | None:
+        """Index in the shard of the sample that is read next; None before all that are wanted, and behind."""
+        return None if self._inner is None or self._to_pass else self._inner.sample
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         if self._inner is None:

@@ -108,6 +108,11 @@ class TableHead:
         self._content = bytearray()
         self._size_bytes = LEAST_BYTES  # how long it has to be
 
+    @property
+    def held_bytes(self) -> int:
+        """How much of it has come."""
+        return len(self._content)
+
     def take(self, chunk: bytes | memoryview) -> tuple[Table | None, bytes | memoryview]:
         """Take what belongs to the table and the header.
 
