@@ -78,7 +78,14 @@ def test_a_program_for_torch_gives_the_same(example: str, folder: Path) -> None:
     assert re.search(OF_TORCH[example], run(sys.executable, example, folder), re.MULTILINE)
 
 
-@pytest.mark.parametrize("example", OF_PEERS | WITH_PEERS)
+@pytest.mark.parametrize(
+    "example",
+    [
+        # Ray starts all of its processes for it.
+        pytest.param(example, marks=[pytest.mark.slow] if example == "coming_from_ray.py" else [])
+        for example in OF_PEERS | WITH_PEERS
+    ],
+)
 def test_a_program_for_another_library_gives_the_same(example: str, folder: Path) -> None:
     printed = run(peers_python(), example, folder)
     assert re.search((OF_PEERS | WITH_PEERS)[example], printed, re.MULTILINE), printed
