@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import re
+import signal
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -81,7 +84,7 @@ def test_states_go_from_local_workers_to_actors_and_back(
 @pytest.mark.timeout(600)
 def test_it_is_resumed_after_every_third_batch(nodes: Nodes, folder: Path, local: list[Any]) -> None:
     batches, states = [], {}
-    with loader(stream(folder), **on_ray()) as ours:
+    with loader(stream(folder), **on_ray(), persistent_workers=True) as ours:
         for batch in ours:
             batches.append(batch)
             if len(batches) % 3 == 1:
@@ -159,6 +162,36 @@ def test_a_runtime_environment_that_cannot_be_made_is_an_error_that_says_so(
     ):
         list(loader(stream(folder), **on_ray(1, runtime_env=unknown)))
     del caught
+
+
+@pytest.mark.slow
+def test_persistent_actors_work_for_one_pass_after_the_other(
+    nodes: Nodes, leaving_nothing: Leaving, folder: Path, local: list[Any]
+) -> None:
+    def pids() -> set[int]:
+        return {actor["Pid"] for actor in nodes.actors()}
+
+    theirs = loader(stream(folder), num_workers=2)
+    with leaving_nothing():
+        ours = loader(stream(folder), **on_ray(), persistent_workers=True)
+        assert same([*ours], [*theirs])
+        kept = pids()
+        assert len(kept) == 2
+        for left in (ours, theirs):
+            for _ in left:
+                break
+        assert same([*ours], [*theirs])
+        assert pids() == kept
+        os.kill(min(kept), signal.SIGKILL)
+        assert same([*ours], [*theirs])
+        assert len(pids()) == 2 and pids() & kept
+        assert ours.statistics.worker_restarts == 0, "it was lost between two passes"
+        ours.close()
+        assert soon(lambda: not pids())
+        next(iter(ours))
+        assert soon(lambda: len(pids()) == 2)
+        del ours
+        gc.collect()
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from programs import Programs
@@ -19,11 +20,11 @@ from programs import Programs
 import asyncloader as al
 
 from .keeper import descendants
-from .loaders import loader, logged, on_ray, soon, stream, with_context
+from .loaders import loader, logged, on_ray, same, soon, stream, with_context
 
 pytest.importorskip("ray", reason="ray is in the dependency group 'interop'")
 
-from .clusters import QUIET, Nodes
+from .clusters import QUIET, Nodes, connect
 
 pytestmark = [pytest.mark.timeout(150), QUIET]
 
@@ -59,6 +60,29 @@ def test_a_loader_that_is_closed_or_forgotten_leaves_nothing_either(
         for _ in loader(stream(folder), **on_ray()):
             raise LookupError("of the loop")
     del caught
+
+
+@pytest.mark.slow
+def test_actors_that_are_kept_end_with_the_connection_to_ray(
+    nodes: Nodes, folder: Path, local: list[Any]
+) -> None:
+    import ray
+
+    ours = loader(stream(folder), **on_ray(), persistent_workers=True)
+    assert same([*ours], local)
+    ray.shutdown()
+    ours.close()
+    assert not ray.is_initialized(), "nothing of Ray is started to end what has ended"
+    connect(nodes)
+    ours.set_epoch(0)
+    assert same([*ours], local)
+    ray.shutdown()
+    connect(nodes)
+    ours.set_epoch(0)
+    assert same([*ours], local), "by new actors"
+    assert ours.statistics.worker_restarts == 0
+    ours.close()
+    assert soon(lambda: not nodes.actors())
 
 
 @pytest.mark.slow
