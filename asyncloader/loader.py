@@ -84,6 +84,7 @@ class DataLoader(Closing, Loader[T]):
         prefetch_factor: Batches that each worker makes ahead; 2 with workers, None without.
         persistent_workers: Keep the workers from epoch to epoch. Makes no difference to a stream, whose
             workers start in milliseconds; what is expensive, a process that has imported torch, is kept.
+            Ray's actors, which start in seconds, are kept with it alone.
         pin_memory_device: Deprecated by torch; warns as there.
         in_order: False hands on batches as workers are done with them, each once, in another order in each
             run; states are as exact. A stream without workers, or with ``ahead=0``, always comes in order.

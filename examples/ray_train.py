@@ -12,6 +12,7 @@ import argparse
 import os
 import signal
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from torch.utils.data import DistributedSampler
 
 import asyncloader as al
 
-SAMPLES, LANES, BATCH_SIZE, EPOCHS, STEPS_PER_CHECKPOINT = 192, 12, 4, 2, 4
+SAMPLES, LANES, BATCH_SIZE, STEPS_PER_CHECKPOINT = 192, 12, 4, 4
 
 
 def write_corpus(folder: Path) -> None:
@@ -71,7 +72,7 @@ def train_loop(config: dict[str, Any]) -> None:
     model = ray.train.torch.prepare_model(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
-    for epoch in range(progress["epoch"], EPOCHS):
+    for epoch in range(progress["epoch"], config["epochs"]):
         loader.set_epoch(epoch)
         for batch in loader:
             step = len(progress["losses"]) + 1
@@ -81,10 +82,11 @@ def train_loop(config: dict[str, Any]) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+            time.sleep(config["step_s"])
             progress = {"epoch": epoch, "losses": [*progress["losses"], loss.item()]}
             if step % STEPS_PER_CHECKPOINT == 0:
                 report(progress, net, loader)
-    report({**progress, "epoch": EPOCHS}, net, loader)
+    report({**progress, "epoch": config["epochs"]}, net, loader)
     loader.close()
 
 
@@ -122,10 +124,14 @@ def main(options: argparse.Namespace) -> None:
             "folder": str(options.folder),
             "map_style": options.map_style,
             "die_at": options.die_at,
+            "epochs": options.epochs,
+            "step_s": options.step_s,
         },
         scaling_config=ScalingConfig(num_workers=workers),
         run_config=RunConfig(
-            name="run", storage_path=str(options.folder), failure_config=FailureConfig(max_failures=3)
+            name="run",
+            storage_path=str(options.folder),
+            failure_config=FailureConfig(max_failures=options.max_failures),
         ),
     )
     result = trainer.fit()
@@ -145,5 +151,8 @@ if __name__ == "__main__":
     parser.add_argument("--folder", type=Path, required=True, help="on storage that all nodes share")
     parser.add_argument("--workers", type=int, nargs=2, default=(1, 3), help="at least, and at most")
     parser.add_argument("--die-at", type=int, help="the step in which the last worker's node is killed")
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--step-s", type=float, default=0.0, help="seconds that a step takes longer")
+    parser.add_argument("--max-failures", type=int, default=3, help="how often to start anew; -1: always")
     parser.add_argument("--map-style", action="store_true", help="a map-style dataset, not a stream")
     main(parser.parse_args())

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray
 
 import asyncloader as al
 
@@ -33,8 +32,7 @@ if __name__ == "__main__":
         for number in range(400):
             writer.write({"number": number})
 
-    # In a cluster nothing of this is needed: the loader calls ray.init(), which finds it.
-    ray.init(num_cpus=2, object_store_memory=100 << 20, include_dashboard=False, log_to_driver=False)
+    # The loader calls ray.init(), which finds the cluster, or starts one on this machine.
     remote = [batch["number"].tolist() for batch in remote_loader(folder)]
     local = [batch["number"].tolist() for batch in local_loader(folder)]
     print(f"{len(remote)} batches by Ray actors, the same as by local workers: {remote == local}")

@@ -16,6 +16,7 @@ from ..plan.memory import DEFAULT_LIMIT_BYTES
 from ..plan.topology import World, process_group
 from ..processors import usable_processors
 from ..report import Setup
+from ..run.workers import WorkerSetting
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
 from ..stores.urls import scheme_of
@@ -28,10 +29,10 @@ __all__ = [
     "budget_of",
     "check_world",
     "memory_of",
-    "restarts_of",
     "setup_of",
     "setup_of_torch",
     "told_once",
+    "worker_setting",
 ]
 
 # As many as accidents explain. Workers that die again and again have a reason, such as too little memory.
@@ -50,9 +51,16 @@ def memory_of(loader: Loader[Any]) -> int:
     return DEFAULT_LIMIT_BYTES if loader.memory_limit is None else memory_bytes(loader.memory_limit)
 
 
-def restarts_of(loader: Loader[Any]) -> int:
-    """How many of its workers may be replaced in a pass."""
-    return _RESTARTS if loader.worker_restarts is None else loader.worker_restarts
+def worker_setting(loader: Loader[Any], base_seed: int) -> WorkerSetting:
+    """What each of its worker processes is to the user's code."""
+    return WorkerSetting(
+        loader.num_workers,
+        base_seed,
+        loader.worker_init_fn,
+        prefetch=loader.prefetch_factor or 1,
+        restarts=_RESTARTS if loader.worker_restarts is None else loader.worker_restarts,
+        in_order=loader.in_order,
+    )
 
 
 def budget_of(loader: Loader[Any]) -> Skip | None:

@@ -25,6 +25,7 @@ from ..plan.memory import share_memory
 from ..plan.states import load_state, save_state, saved_lanes
 from ..progress import ProgressBar
 from ..quantity import as_whole
+from ..ray_workers.bench import Bench
 from ..recipes import AsyncIterableDataset, from_iterable
 from ..report import Report, Setup, judge
 from ..run.fleet import Fleet
@@ -32,14 +33,14 @@ from ..run.in_step import keep_in_step
 from ..run.needs import start_server
 from ..run.run import BatchIterator, Run
 from ..run.thread import LanesInThread, stream_in_thread
-from ..run.workers import WorkerSetting, stream_in_workers
+from ..run.workers import stream_in_workers
 from ..seeding import draw_base_seed
 from ..sources.components import counted_names
 from ..sources.shards import Shards
 from ..statistics import Receipt, Statistics
 from ..stream import Job
 from ..workers import ForkServer
-from .asked import batching_of, budget_of, check_world, memory_of, restarts_of, setup_of, told_once
+from .asked import batching_of, budget_of, check_world, memory_of, setup_of, told_once, worker_setting
 from .auditing import open_recording
 from .kind import Loader
 from .lengths import Lengths, if_empty_of, receipt_of
@@ -71,8 +72,9 @@ class StreamKind:
     def __init__(self, dataset: Streamed) -> None:
         self.seen = _Stream()
         self._recipe = dataset if isinstance(dataset, Dataset) else from_iterable(dataset)
-        #: Held here, so that it serves all epochs.
+        #: Both held here, so that they serve all epochs.
         self._forkserver: ForkServer | None = None
+        self._bench: Bench | None = None
         self._traces = Traces()
 
     # --- constructing ---
@@ -112,7 +114,9 @@ class StreamKind:
             of = "samples" if isinstance(source, Shards) and source.is_indexed else "shards"
             check_ranks(source.most_lanes, self._world, of)
         self._passes = Passes(rank_lanes(self._lane_count, self._world))
-        if loader.num_workers and loader.workers is None:
+        if loader.workers is not None:
+            self._bench = Bench(loader.workers, loader.persistent_workers)
+        elif loader.num_workers:
             self._forkserver = start_server(self._recipe, loader.collate_fn, loader.worker_init_fn)
 
     # --- iterating ---
@@ -205,9 +209,12 @@ class StreamKind:
         if self._passes.latest is not None:
             self._passes.latest.close()
         self._forkserver = None
+        if self._bench is not None:
+            self._bench.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_passes": copy.copy(self._passes), "_forkserver": None, "_traces": Traces()}
+        own = {"_passes": copy.copy(self._passes), "_bench": copy.copy(self._bench)}
+        return {**self.__dict__, **own, "_forkserver": None, "_traces": Traces()}
 
     # --- the parts ---
 
@@ -231,15 +238,7 @@ class StreamKind:
             return stream_in_thread(job, batch_bytes, counters, stack)
         if loader.workers is None:
             self._forkserver = ForkServer.shared()
-        setting = WorkerSetting(
-            loader.num_workers,
-            seed,
-            loader.worker_init_fn,
-            prefetch=loader.prefetch_factor or 1,
-            restarts=restarts_of(loader),
-            in_order=loader.in_order,
-        )
-        return stream_in_workers(job, setting, batch_bytes, counters, stack, loader.workers)
+        return stream_in_workers(job, worker_setting(loader, seed), batch_bytes, counters, stack, self._bench)
 
     def _job(self, loader: Loader[Any], cursor: Cursor, memory_bytes: int) -> Job:
         turns = tuple(cursor.turns())

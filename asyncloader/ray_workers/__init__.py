@@ -8,7 +8,8 @@ Laws:
   has brought it. No tensor of it is copied by whoever receives it.
 * Nothing polls: Ray tells on a thread of its own that an answer has come, and that thread rings a bell, which
   is a descriptor.
-* Actors live as long as the pass. ``close`` kills them, and lets go of what they were sent and have sent.
+* Actors live as long as the pass; if they are to be kept, the loader's bench has them until the next one.
+  ``close`` kills the others, and lets go of what they were sent and have sent.
 * Nothing here imports ray until a pass begins.
 """
 

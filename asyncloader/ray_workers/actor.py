@@ -55,29 +55,36 @@ class LaneWorker:
     """A worker of a loader. Ray shows the name of the class to whoever looks at a cluster.
 
     Args:
-        number: The worker's, within its rank.
         version: Of this package where the actor was asked for.
 
     Raises:
         RuntimeError: This node has another version.
     """
 
-    def __init__(self, number: int, version: str) -> None:
+    def __init__(self, version: str) -> None:
         if version != __version__:
             raise RuntimeError(
                 f"this node has asyncloader {__version__}, and whoever asked for the worker has {version}; "
                 "install the same version on all nodes, or name it in RayWorkers(runtime_env=...)"
             )
-        self._number = number
+        self._number = 0
         self._batches: Any = iter(())
         self._stopwatch = Stopwatch()
         self._is_over = False
         self._is_let_go = False
         self._thread = 0
 
-    def start(self, pickled_job: bytes, shared: tuple[Any, Sequence[Any]]) -> Answer:
-        """Begin a job with what all jobs of the pass are given."""
+    def start(self, number: int, pickled_job: bytes, shared: tuple[Any, Sequence[Any]]) -> Answer:
+        """Begin a job with what all jobs of the pass are given.
+
+        Args:
+            number: The worker's, within its rank.
+            pickled_job: The job.
+            shared: What it is called with, pickled, and the buffers that are not in the pickle.
+        """
+        self._number = number
         self._thread = threading.get_ident()
+        self._is_over = self._is_let_go = False  # as they were left by the job of another pass
         keep_freed_memory()
         try:
             pickled, buffers = shared
@@ -95,7 +102,7 @@ class LaneWorker:
 
     def next(self) -> Answer:
         """Make the next batch."""
-        if self._is_over:
+        if self._is_over or self._is_let_go:
             return _answer(Is.END)
         try:
             return self._make()

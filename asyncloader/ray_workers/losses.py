@@ -12,8 +12,9 @@ from .options import RayWorkers
 
 __all__ = ["describe_lateness", "judge"]
 
-# Of Ray's texts, which go on with state that is of no use to a reader.
-_LONGEST_TEXT = 600
+# Of the beginning and the end of Ray's texts, each: a traceback has its error there, and between them is what
+# is of no use to a reader.
+_SHOWN_TEXT = 400
 
 
 def judge(
@@ -29,7 +30,8 @@ def judge(
     """
     exceptions = import_ray().exceptions
     told = " ".join(str(error).split())
-    told = told if len(told) <= _LONGEST_TEXT else f"{told[:_LONGEST_TEXT]} ..."
+    if len(told) > 2 * _SHOWN_TEXT:
+        told = f"{told[:_SHOWN_TEXT]} ... {told[-_SHOWN_TEXT:]}"
     # Would come again of another actor too.
     never = (
         exceptions.RuntimeEnvSetupError,
@@ -57,10 +59,11 @@ def judge(
 def describe_lateness(name: str, asked: RayWorkers) -> str:
     """What to say of an actor that found no place in time."""
     ray = import_ray()
+    or_else = "" if asked.runtime_env is None else "; or no process could be started in its runtime_env"
     return (
         f"{name} had no place within start_timeout_s={asked.start_timeout_s:g} seconds: it asks for "
         f"{asked.demand}, and of the cluster's {_amounts(ray.cluster_resources())} are free "
-        f"{_amounts(ray.available_resources())}; ask for less, or for fewer workers, or add nodes"
+        f"{_amounts(ray.available_resources())}; ask for less, or for fewer workers, or add nodes{or_else}"
     )
 
 

@@ -14,11 +14,15 @@ from ..workers import Job
 from ..workers.crew import Crew
 from ..workers.pool import pickled_job
 from .actor import LaneWorker
+from .bench import Bench
 from .connecting import connect, import_ray
-from .options import RayWorkers
 from .worker import Ahead, RayWorker
 
 __all__ = ["RayPool"]
+
+# For a worker to come to the end of the batch that it makes, so that its actor can be kept: as long as
+# closing may take.
+_BENCH_GRACE_S = 1.0
 
 
 class RayPool:
@@ -26,7 +30,8 @@ class RayPool:
 
     Args:
         jobs: See ``WorkerPool``.
-        asked: What each actor is asked for with.
+        bench: What each actor is asked for with; where they come from if some sit there, and where they go
+            whose jobs have ended, if they are kept.
         prefetch: How many batches each makes ahead of those received. 0: it makes each only when somebody
             waits for it.
         prefetch_bytes: Bound on what those batches of one worker take in the object store; one is always let
@@ -38,7 +43,7 @@ class RayPool:
     def __init__(
         self,
         jobs: Sequence[Job],
-        asked: RayWorkers,
+        bench: Bench,
         *,
         prefetch: int,
         prefetch_bytes: int,
@@ -46,10 +51,9 @@ class RayPool:
         shared: tuple[bytes, Sequence[PickleBuffer]],
     ) -> None:
         self._jobs = list(jobs)
-        self._asked = asked
         self._ahead = Ahead(prefetch, prefetch_bytes)
         self._shared: Any = shared
-        self._crew = _Actors(grace_s)
+        self._crew = _Actors(grace_s, bench)
         self._finalizer = weakref.finalize(self, self._crew.close)
 
     def start(self) -> None:
@@ -104,15 +108,15 @@ class RayPool:
         crew = self._crew  # the workers must not keep the pool, whose end is theirs
         made = import_ray().remote(concurrency_groups={"aside": 1})(LaneWorker)
         # Ray's own restart would begin the job where it began, and not where it was.
-        options = {**self._asked.actor_options, "max_restarts": 0, "max_task_retries": 0}
+        options = {**crew.bench.asked.actor_options, "max_restarts": 0, "max_task_retries": 0}
 
         def ask() -> tuple[Any, Any]:
             if crew.shared is None:
                 raise ChannelClosed
-            actor = made.options(**options).remote(number, __version__)
-            return actor, actor.start.remote(job, crew.shared)
+            actor = crew.bench.take() or made.options(**options).remote(__version__)
+            return actor, actor.start.remote(number, job, crew.shared)
 
-        return RayWorker(number, ask, self._asked, self._ahead)
+        return RayWorker(number, ask, crew.bench.asked, self._ahead)
 
 
 class _Actors(Crew[RayWorker]):
@@ -120,12 +124,14 @@ class _Actors(Crew[RayWorker]):
 
     Args:
         grace_s: See ``RayPool``.
+        bench: See ``RayPool``.
     """
 
-    def __init__(self, grace_s: float | None) -> None:
+    def __init__(self, grace_s: float | None, bench: Bench) -> None:
         super().__init__()
         #: Ray's reference to what all jobs are given; held, or it would be gone when an actor is replaced.
         self.shared: Any = None
+        self.bench = bench
         self._owner = os.getpid()
         self._grace_s = grace_s
 
@@ -135,15 +141,16 @@ class _Actors(Crew[RayWorker]):
     def _end(self, workers: Sequence[RayWorker]) -> None:
         if self._owner == os.getpid():
             self.shared = None
-        _close_workers(workers, self._grace_s)
+        _close_workers(workers, self._grace_s, self.bench if self.bench.keeps else None)
 
 
-def _close_workers(workers: Sequence[RayWorker], grace_s: float | None) -> None:
+def _close_workers(workers: Sequence[RayWorker], grace_s: float | None, bench: Bench | None = None) -> None:
     """Ask all to end, if there is time for that, kill them, and give back what they held.
 
     Args:
         workers: Those.
         grace_s: How long they may take; None asks for nothing.
+        bench: Takes the actors of those that have ended in time; None has all of them killed.
     """
     if any(worker.is_inherited for worker in workers):
         for worker in workers:
@@ -156,10 +163,13 @@ def _close_workers(workers: Sequence[RayWorker], grace_s: float | None) -> None:
         worker.let_go()
     # At the interpreter's end Ray may have gone before us, and its actors with it.
     if ray.is_initialized():
+        if bench is not None:
+            grace_s = grace_s or _BENCH_GRACE_S
         ends = [] if grace_s is None else [end for worker in workers for end in worker.finish()]
         if ends:
             ray.wait(ends, num_returns=len(ends), timeout=grace_s, fetch_local=False)
         for worker in workers:
-            worker.kill()
+            if bench is None or not worker.hand_over(bench):
+                worker.kill()
     for worker in workers:
         worker.bury()

@@ -27,6 +27,7 @@ from ..workers._raised import load_error
 from ..workers.tenure import Tenure
 from .actor import Answer, Is, Place
 from .bell import Bell
+from .bench import Bench
 from .connecting import import_ray
 from .losses import describe_lateness, judge
 from .options import RayWorkers
@@ -90,6 +91,7 @@ class RayWorker:
         self._place: Place | None = None
         self._last_bytes = 0
         self._calls: deque[Future[Answer]] = deque()
+        self._ends: Sequence[Any] = ()
         self._verdict: Callable[[], BaseException] | None = None
         self._is_death = False
         self._is_late = False
@@ -256,12 +258,24 @@ class RayWorker:
         self._tenure.end(self._bell.ring)
         self._patience.cancel()
 
-    def finish(self) -> list[Any]:
-        """Ask the job to end, at once where it can; Ray's reference to the end of that, if it lives."""
+    def finish(self) -> Sequence[Any]:
+        """Ask the job to end, at once where it can; Ray's references to the ends of that, if it lives."""
         if (actor := self._actor) is None:  # one that was lost, and could not be replaced
             return []
-        actor.let_go.options(concurrency_group="aside").remote()
-        return [actor.finish.remote()]
+        let_go = actor.let_go.options(concurrency_group="aside").remote()
+        self._ends = [let_go, actor.finish.remote()]
+        return self._ends
+
+    def hand_over(self, bench: Bench) -> bool:
+        """Leave the actor to others if its job has ended, as it was asked to; False if it has not."""
+        if not self._ends:
+            return False
+        try:
+            import_ray().get(self._ends, timeout=0)
+        except Exception:  # not in time, or it was lost
+            return False
+        bench.seat(self._actor)
+        return True
 
     def kill(self) -> None:
         """End the actor, whatever it does."""
@@ -275,6 +289,7 @@ class RayWorker:
 
     def _clear(self) -> None:
         self._calls.clear()
+        self._ends = ()
         self._actor = None
 
     def abandon(self) -> None:

@@ -18,7 +18,7 @@ from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..ops.op import Source
 from ..plan.lanes import worker_lanes
-from ..ray_workers import RayWorkers
+from ..ray_workers.bench import Bench
 from ..seeding import seed_worker
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
@@ -68,7 +68,7 @@ def stream_in_workers(
     batch_bytes: int,
     counters: Counters,
     stack: ExitStack,
-    on_ray: RayWorkers | None = None,
+    on_ray: Bench | None = None,
 ) -> Fleet:
     """Read the lanes in worker processes; see ``stream_in_thread``.
 
@@ -78,7 +78,7 @@ def stream_in_workers(
         batch_bytes: See there.
         counters: See there.
         stack: See there.
-        on_ray: What to ask Ray for; None has them run on this machine.
+        on_ray: What to ask Ray for, and where to keep that; None has them run on this machine.
     """
     keep_freed_pages()  # byte strings come out of the workers' shared memory as copies
     dealt = worker_lanes(sorted(lane for lane, _ in job.turns), setting.num_workers)
@@ -133,7 +133,7 @@ def _open_local(
 
 
 def _open_on_ray(
-    asked: RayWorkers,
+    bench: Bench,
     job: Job,
     setting: WorkerSetting,
     jobs: list[_WorkerJob],
@@ -148,7 +148,7 @@ def _open_on_ray(
     pickled, buffers, _ = _pickled(job, setting, len(jobs))
     pool = RayPool(
         jobs,
-        asked,
+        bench,
         prefetch=prefetch,
         prefetch_bytes=batch_bytes,
         grace_s=_grace_s(job),

@@ -23,7 +23,8 @@ _PROGRAMS_ARE_IN = (
     "test_coming_from.py",
     "test_launched.py",
     "test_parallelism.py",
-    "../interop/test_ray_train.py",
+    "../interop/on_ray/test_batches.py",
+    "../interop/on_ray/test_train.py",
     "../interop/test_trainings.py",
     "../interop/test_transformers.py",
 )
@@ -69,7 +70,6 @@ SAYS = {
         r"epoch 2: \{'web': 400, 'books': 300, 'chats': 300\}\n"
         r"stop='all': 4400 samples, each once\nresumed after 30 batches: .* without a stop: True"
     ),
-    "ray_workers.py": r"20 batches by Ray actors, the same as by local workers: True",
     "plan_a_run.py": (
         r"num_workers=1: .*\n(.*\n)*num_workers=4: 2,028 samples/s, 0% waiting, limit consumer\n(.*\n)*"
         r"4 ranks go on after 60,416 samples, read \d+ MB again, make \d+ samples/s"
