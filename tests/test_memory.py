@@ -63,6 +63,7 @@ def test_the_allocator_is_taught_without_touching_pages() -> None:
     """Which took 44 ms of the time to the first batch."""
     program = """
 import resource
+import tracemalloc
 from asyncloader.memory import keep_freed_pages
 
 def faults():
@@ -77,12 +78,16 @@ fresh, before = touch(), faults()
 keep_freed_pages()
 taught = faults() - before
 touch()
-print(fresh, taught, touch())
+again = touch()
+tracemalloc.start()
+keep_freed_pages()
+print(fresh, taught, again, tracemalloc.get_traced_memory()[1])
 """
     run = [sys.executable, "-c", program]
-    fresh, taught, again = map(
+    fresh, taught, again, taken_by_the_next_pass = map(
         int, subprocess.run(run, check=True, capture_output=True, timeout=60).stdout.split()
     )
     assert fresh > 900
     assert taught < 300
     assert again < 100
+    assert taken_by_the_next_pass < 1 << 20
