@@ -10,7 +10,7 @@ from ..dataset import Dataset
 from ..errors import FormatError
 from ..formats.columnar.selection import make_selection
 from ..formats.litdata import Index, decoder_of, parse_index
-from ..manifest.check import INDEX
+from ..manifest.check import INDEX, OLDER_INDEX
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations
 from ..quantity import as_count
@@ -98,7 +98,8 @@ def from_litdata(
     schema.check_columns(selection.columns)
     formats = RunLengths([("litdata", len(urls))])
     names = ShardNames([tuple(urls)])
-    shards = Shards(names, formats, access, _checks(index), selection, schema=schema, teller=INDEX)
+    teller = OLDER_INDEX if schema.may_be_older else INDEX
+    shards = Shards(names, formats, access, _checks(index), selection, schema=schema, teller=teller)
     media = decoder_of(schema.tree, schema.leaves, selection.columns) if decode else None
     return Dataset(shards) if media is None else Dataset(shards).map(media, concurrency=concurrency)
 

@@ -12,10 +12,10 @@ from ..blocks import Block, Trail
 from ..digest import Verifier, extra_of
 from ..errors import FormatError, StoreError
 from ..stores.reading.chunks import ShardChunks
-from ..types import Buffer, Position
+from ..types import Buffer, Position, Unpacked
 from .entries import Expected
 
-__all__ = ["INDEX", "MANIFEST", "ShardCheck", "Teller"]
+__all__ = ["INDEX", "MANIFEST", "OLDER_INDEX", "ShardCheck", "Teller"]
 
 
 class Teller(NamedTuple):
@@ -24,10 +24,26 @@ class Teller(NamedTuple):
     Attributes:
         name: For messages.
         advice: What to do where a shard is something else.
+        may_lack_tables: Whether the lengths may be those of samples alone, without the table of where they
+            are that a shard begins with: 4 bytes for each sample and 8.
     """
 
     name: str
     advice: str
+    may_lack_tables: bool = False
+
+    def unpacked_of(self, expected: Expected | None) -> Unpacked | None:
+        """What a shard should become, if it is compressed as a whole."""
+        if expected is None or expected.unpacked is None:
+            return None
+        length = self.or_bytes(expected.unpacked.size_bytes, expected)
+        return expected.unpacked._replace(or_bytes=length)
+
+    def or_bytes(self, size_bytes: int, expected: Expected) -> int | None:
+        """Another length that a shard may have for a length that is promised."""
+        if not self.may_lack_tables or expected.samples is None:
+            return None
+        return size_bytes + 4 * (expected.samples + 2)
 
 
 MANIFEST = Teller(
@@ -38,6 +54,9 @@ MANIFEST = Teller(
 INDEX = Teller(
     "index.json", "restore the shard, or, if it was replaced on purpose, write the index of the data set anew"
 )
+
+#: Of one that an older LitData may have written (0.2.30 did), which counted the bytes of samples alone.
+OLDER_INDEX = INDEX._replace(may_lack_tables=True)
 
 
 class ShardCheck:
@@ -71,7 +90,7 @@ class ShardCheck:
         self._start_byte: int = start.get("byte", 0)
         self._samples: int = start.get("sample", 0)
         self._counts = counts
-        self._who, self._advice = teller
+        self._teller, self._who, self._advice = teller, teller.name, teller.advice
         # Of them all, each is passed by whoever reads the sample before it: so what an index says of where
         # samples are is proved by all lanes together, and none is lost between two of them unheard.
         offsets = () if expected is None else expected.offsets or ()
@@ -187,9 +206,12 @@ class ShardCheck:
         return verifier
 
     def _check_size(self, size_bytes: int) -> None:
-        expected = None if self._expected is None else self._expected.size_bytes
-        if expected is not None and size_bytes != expected:
+        expected = self._expected
+        if expected is None or expected.size_bytes is None:
+            return
+        if size_bytes not in (expected.size_bytes, self._teller.or_bytes(expected.size_bytes, expected)):
             raise StoreError(
-                f"{self._who} promises {expected} bytes of this shard, found {size_bytes}; {self._advice}",
+                f"{self._who} promises {expected.size_bytes} bytes of this shard, found {size_bytes}; "
+                f"{self._advice}",
                 shard=self._shard,
             )

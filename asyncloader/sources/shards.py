@@ -223,7 +223,7 @@ class Shards:
 
     def _known_of(self, shard: int) -> dict[str, Any]:
         """What plans and decoders are told."""
-        unpacked = check.unpacked if (check := self._check(shard)) is not None else None
+        unpacked = self.teller.unpacked_of(self._check(shard))
         return {"selection": self.selection, "schema": self.schema, "unpacked": unpacked}
 
     def _cut(self, piece: Piece, start: Position) -> Cut | None:
