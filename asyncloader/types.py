@@ -63,10 +63,12 @@ class Unpacked(NamedTuple):
     Attributes:
         size_bytes: Its length then.
         hashed: A digest of that, with its algorithm, one of those in ``digest``; None if none is known.
+        or_bytes: Another length that it may have instead, where an index may count in two ways.
     """
 
     size_bytes: int
     hashed: tuple[str, bytes] | None = None
+    or_bytes: int | None = None
 
 
 Planning: TypeAlias = Generator[Span, Answer, Layout]

@@ -9,7 +9,7 @@ from typing import Any
 from ..dataset import Dataset
 from ..formats.columnar.selection import make_selection
 from ..formats.litdata import Index, decoder_of, parse_index
-from ..manifest.check import FolderIndex
+from ..manifest.check import INDEX, OLDER_INDEX, FolderIndex
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations
 from ..quantity import as_count
@@ -93,9 +93,8 @@ def from_litdata(
     schema.check_columns(selection.columns)
     formats = RunLengths([("litdata", len(urls))])
     names = ShardNames([tuple(urls)])
-    shards = Shards(
-        names, formats, access, _checks(index), selection, index=FolderIndex(folder.index_url, schema)
-    )
+    told = FolderIndex(folder.index_url, schema, OLDER_INDEX if schema.may_be_older else INDEX)
+    shards = Shards(names, formats, access, _checks(index), selection, index=told)
     media = decoder_of(schema.tree, schema.leaves, selection.columns) if decode else None
     return Dataset(shards) if media is None else Dataset(shards).map(media, concurrency=concurrency)
 

@@ -13,10 +13,10 @@ from ..blocks import Block, Trail
 from ..digest import Verifier, extra_of
 from ..errors import FormatError, StoreError
 from ..stores.reading.chunks import ShardChunks
-from ..types import Buffer, Position
+from ..types import Buffer, Position, Unpacked
 from .entries import Expected
 
-__all__ = ["INDEX", "MANIFEST", "FolderIndex", "ShardCheck", "Teller"]
+__all__ = ["INDEX", "MANIFEST", "OLDER_INDEX", "FolderIndex", "ShardCheck", "Teller"]
 
 
 class Teller(NamedTuple):
@@ -25,10 +25,31 @@ class Teller(NamedTuple):
     Attributes:
         name: For messages.
         advice: What to do where a shard is something else.
+        may_lack_tables: Whether the lengths may be those of samples alone, without the table of where they
+            are that a shard begins with: 4 bytes for each sample and 8.
     """
 
     name: str
     advice: str
+    may_lack_tables: bool = False
+
+    def unpacked_of(self, expected: Expected | None) -> Unpacked | None:
+        """What a shard should become, if it is compressed as a whole."""
+        if expected is None or expected.unpacked is None:
+            return None
+        length = self.or_bytes(expected.unpacked.size_bytes, expected)
+        return expected.unpacked._replace(or_bytes=length)
+
+    def lengths_of(self, expected: Expected) -> tuple[int | None, ...]:
+        """Those that a shard may have; its length is promised."""
+        assert expected.size_bytes is not None
+        return expected.size_bytes, self.or_bytes(expected.size_bytes, expected)
+
+    def or_bytes(self, size_bytes: int, expected: Expected) -> int | None:
+        """Another length that a shard may have for a length that is promised."""
+        if not self.may_lack_tables or expected.samples is None:
+            return None
+        return size_bytes + 4 * (expected.samples + 2)
 
 
 MANIFEST = Teller(
@@ -40,6 +61,9 @@ INDEX = Teller(
     "index.json", "restore the shard, or, if it was replaced on purpose, write the index of the data set anew"
 )
 
+#: Of one that an older LitData may have written (0.2.30 did), which counted the bytes of samples alone.
+OLDER_INDEX = INDEX._replace(may_lack_tables=True)
+
 
 @dataclass(frozen=True)
 class FolderIndex:
@@ -48,10 +72,12 @@ class FolderIndex:
     Attributes:
         url: Where it is.
         schema: What it says that they hold, where their format is read by that; else None.
+        teller: For what is promised in it.
     """
 
     url: str = field(repr=False)
     schema: Any = None
+    teller: Teller = INDEX
 
 
 class ShardCheck:
@@ -85,7 +111,8 @@ class ShardCheck:
         self._start_byte: int = start.get("byte", 0)
         self._samples: int = start.get("sample", 0)
         self._counts = counts
-        self._who, self._advice = MANIFEST if index is None else INDEX
+        teller = MANIFEST if index is None else index.teller
+        self._teller, self._who, self._advice = teller, teller.name, teller.advice
         # Of them all, each is passed by whoever reads the sample before it: so what an index says of where
         # samples are is proved by all lanes together, and none is lost between two of them unheard.
         offsets = () if expected is None else expected.offsets or ()
@@ -201,9 +228,12 @@ class ShardCheck:
         return verifier
 
     def _check_size(self, size_bytes: int) -> None:
-        expected = None if self._expected is None else self._expected.size_bytes
-        if expected is not None and size_bytes != expected:
+        expected = self._expected
+        if expected is None or expected.size_bytes is None:
+            return
+        if size_bytes not in self._teller.lengths_of(expected):
             raise StoreError(
-                f"{self._who} promises {expected} bytes of this shard, found {size_bytes}; {self._advice}",
+                f"{self._who} promises {expected.size_bytes} bytes of this shard, found {size_bytes}; "
+                f"{self._advice}",
                 shard=self._shard,
             )

@@ -22,7 +22,7 @@ from ..stores.reading.reader import read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
 from ..types import Buffer, Planning, Span
-from .check import FolderIndex, ShardCheck
+from .check import MANIFEST, FolderIndex, ShardCheck, Teller
 from .entries import MAX_MANIFEST_BYTES, Expected
 from .offsets import OffsetPicker
 
@@ -236,10 +236,10 @@ def _in_shard(shown: str) -> Iterator[None]:
         raise
 
 
-def differences(expected: Expected, found: Expected) -> list[str]:
-    """What of a shard is not as expected, each with both values; digests as far as both are known."""
+def differences(expected: Expected, found: Expected, teller: Teller = MANIFEST) -> list[str]:
+    """What of a shard is not as ``teller`` expects it, with both values; digests as far as both are known."""
     wrong = []
-    if expected.size_bytes not in (None, found.size_bytes):
+    if expected.size_bytes is not None and found.size_bytes not in teller.lengths_of(expected):
         wrong.append(f"size_bytes: expected {expected.size_bytes}, found {found.size_bytes}")
     if expected.samples is not None and found.samples != expected.samples:
         wrong.append(f"samples: expected {expected.samples}, found {found.samples}")

@@ -18,7 +18,7 @@ from ..stores.access import Access
 from ..stores.expanding import expand_home
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
-from .check import INDEX, MANIFEST, FolderIndex
+from .check import MANIFEST, FolderIndex, Teller
 from .entries import Expected
 from .expectations import Expectations
 from .lookup import Entries
@@ -129,8 +129,8 @@ def open_verifying_by_index(
         ValueError: ``concurrency`` is below 1.
     """
     with open_measuring(access.options, access.network, concurrency, index) as measuring:
-        each = _each((), promised, measuring.each(urls, formats, promised=promised))
-        yield Verifying(redact(index.url), len(urls), each, INDEX.name)
+        each = _each((), promised, measuring.each(urls, formats, promised=promised), index.teller)
+        yield Verifying(redact(index.url), len(urls), each, index.teller.name)
 
 
 def _read(survey: Survey, place: str) -> Entries:
@@ -150,7 +150,12 @@ def _no_manifest(place: str) -> ValueError:
     )
 
 
-def _each(missing: Sequence[str], entries: Expectations, measured: Iterator[Measured]) -> Iterator[Verified]:
+def _each(
+    missing: Sequence[str],
+    entries: Expectations,
+    measured: Iterator[Measured],
+    teller: Teller = MANIFEST,
+) -> Iterator[Verified]:
     for place in missing:
         yield Verified(place, None, None, ("missing, and listed in the manifest",))
     for entry, (url, found) in zip(entries, measured, strict=True):
@@ -158,7 +163,7 @@ def _each(missing: Sequence[str], entries: Expectations, measured: Iterator[Meas
         if not isinstance(found, Expected):
             yield Verified(shown, None, None, (str(found),))
             continue
-        wrong = ["no entry in the manifest"] if entry is None else differences(entry, found)
+        wrong = ["no entry in the manifest"] if entry is None else differences(entry, found, teller)
         yield Verified(shown, found.samples, found.size_bytes, tuple(wrong))
 
 

@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[Callable[[list[bytes]], bytes], dict[str, str], str]] = {
         "bin",
     ),
     "tokens": (
-        lambda each: table([np.arange(len(body), dtype="<i4").tobytes() for body in each]),
+        lambda each: table([np.arange(len(body), dtype="<i8").tobytes() for body in each]),
         {"item_loader": "TokensLoader"},
         "bin",
     ),
@@ -170,6 +170,26 @@ def test_an_index_that_lies_of_what_a_chunk_becomes_is_found_out(
     assert isinstance(error, al.FormatError) and error.shard == str(chunks.path())
     assert "bytes of this shard when it is decompressed" in str(error)
     assert len(found) >= EACH // 5 * 5
+
+
+@WORKERS
+@pytest.mark.parametrize("kind", ["plain", "whole", "tokens"])
+def test_an_index_that_counts_without_tables_as_older_ones_do_is_read(
+    chunks: Chunks, workers: int, kind: str
+) -> None:
+    whole, error = outcome(chunks, 0)
+    assert error is None
+    for entry in chunks.entries:
+        entry["chunk_bytes"] -= 4 * (EACH + 2)
+        if kind == "tokens":
+            entry["dim"] = entry["chunk_bytes"] // 8
+    chunks.save()
+    assert outcome(chunks, workers) == (whole, None)
+    content = chunks.contents[BAD]
+    for damage in (content[:-1], content + b"x", content[: -4 * (EACH + 2)]):
+        chunks.path().write_bytes(damage)
+        _, error = outcome(chunks, workers)
+        assert isinstance(error, al.FormatError | al.StoreError) and error.shard == str(chunks.path())
 
 
 @WORKERS

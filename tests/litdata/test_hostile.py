@@ -250,6 +250,17 @@ def test_a_rows_file_that_claims_to_be_longer_than_its_chunk_raises() -> None:
         read(content[:-12] + struct.pack("<I", 1 << 30) + content[-8:], known)
 
 
+def test_headers_of_older_tensors_are_in_the_other_byte_order() -> None:
+    values = np.arange(6, dtype="<f4").tobytes()
+    for order in "<>":
+        # All of one shape, which are one array, and of several.
+        for shapes in ([(2, 3)] * 3, [(2, 3), (3, 2), (6,)]):
+            heads = [struct.pack(f"{order}{2 + len(shape)}I", 0, len(shape), *shape) for shape in shapes]
+            found = read(table(items([[head + values] for head in heads])), schema("tensor"))
+            assert [sample["a"].shape for sample in found] == shapes
+            assert all(sample["a"].ravel().tolist() == [0, 1, 2, 3, 4, 5] for sample in found)
+
+
 def test_bools_are_bools_whatever_their_bytes(request: Any) -> None:
     (sample,) = read(table(items([[b"\x02", b"\x00\x07"]])), schema("bool", "no_header_numpy:13"))
     assert sample["a"] == np.True_ and sample["b"].tolist() == [False, True]

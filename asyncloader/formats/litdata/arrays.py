@@ -78,7 +78,8 @@ def header_array(byte_order: str, dtypes: Dtypes) -> Leaf:
     """Reads arrays that begin with the number of their dtype, of their dimensions, and these.
 
     Args:
-        byte_order: Of the header: ``"<"`` or ``">"``. The values are little-endian.
+        byte_order: Of the header: ``"<"`` or ``">"``, which may be ``"<"`` all the same. The values are
+            little-endian.
         dtypes: By number.
     """
     return partial(_with_headers, byte_order, dtypes)
@@ -111,6 +112,10 @@ def _header(
     """Dtype and shape of an array, held against its length."""
     try:
         number, dimensions = struct.unpack_from(f"{byte_order}II", content)
+        if dimensions > _MOST_DIMENSIONS and byte_order == ">":
+            # As older releases have written tensors. No number is small in both orders.
+            byte_order = "<"
+            number, dimensions = struct.unpack_from("<II", content)
         if dimensions > _MOST_DIMENSIONS:
             raise FormatError(
                 f"litdata: damaged: an array of {dimensions} dimensions, at most {_MOST_DIMENSIONS}"

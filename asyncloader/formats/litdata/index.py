@@ -95,6 +95,14 @@ class Schema:
         return {} if self.block_size is None else {"block_size": self.block_size}
 
     @property
+    def may_be_older(self) -> bool:
+        """Whether the lengths in the index may leave out the tables, as they did in older releases.
+
+        Of tokens that is known, and what is compressed by runs or samples is newer.
+        """
+        return self.block_size is None and self.wrap in (None, "chunk")
+
+    @property
     def may_be_rows(self) -> bool:
         """Whether chunks may hold rows of Arrow in place of samples; each of them tells."""
         kinds = {name.partition(":")[0] for name in self.leaves}
@@ -219,6 +227,8 @@ def _chunk(entry: object, config: Mapping[str, Any], schema: Schema, number: int
     size_bytes = _number(f"{place}.chunk_bytes", entry.get("chunk_bytes"), _MOST_BYTES)
     if schema.block_size is not None:
         table_bytes = 4 * (samples + 2)
+        if entry.get("dim") == size_bytes / flat_dtype(schema.leaves[0]).itemsize:
+            size_bytes += table_bytes  # an older index, which counts the tokens alone
         tokens, rest = divmod(size_bytes - table_bytes, flat_dtype(schema.leaves[0]).itemsize)
         if tokens < 0 or rest or entry.get("dim") not in (tokens, None):
             raise FormatError(

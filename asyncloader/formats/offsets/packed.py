@@ -101,6 +101,7 @@ class _UnpackedDecoder(PushDecoder):
         self._name = name
         self._inner = inner
         self._promised = promised
+        self._lengths = () if promised is None else (promised.size_bytes, promised.or_bytes)
         self._digest = _open_digest(name, promised)
         self._found = 0  # bytes
 
@@ -117,7 +118,8 @@ class _UnpackedDecoder(PushDecoder):
             )
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        wanted = len(chunk) if self._promised is None else self._promised.size_bytes - self._found
+        most = max((length for length in self._lengths if length is not None), default=None)
+        wanted = len(chunk) if most is None else most - self._found
         self._found += min(len(chunk), wanted)
         if self._digest is not None:
             self._digest.update(chunk)
@@ -130,7 +132,7 @@ class _UnpackedDecoder(PushDecoder):
         yield from self._inner.finish()
         if self._promised is None:
             return
-        if self._found < self._promised.size_bytes:
+        if self._found not in self._lengths:
             raise self._wrong_length(f"{self._found}")
         if self._digest is None or self._promised.hashed is None:
             return
