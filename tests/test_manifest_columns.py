@@ -216,6 +216,7 @@ _UNPACKED = st.builds(
     Unpacked,
     st.integers(0, 1 << 50),
     st.none() | st.tuples(st.sampled_from(ALGORITHMS), st.binary(min_size=1, max_size=64)),
+    st.none(),  # of no index, but of who reads it
 )
 
 
