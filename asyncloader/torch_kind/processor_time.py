@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from random import Random
 from time import thread_time
 
 __all__ = ["ProcessorTime"]
@@ -15,7 +16,8 @@ class ProcessorTime:
     """That of the waits of the thread that this is called in, by those of them that are measured.
 
     Its clock is a system call of half a microsecond, and small batches are made in less than a hundred times
-    that: so waits that begin less than ``_MEASURE_S`` after a measured one are taken to be like those.
+    that: so waits that begin soon after a measured one are taken to be like the others. How soon is drawn
+    each time, or of batches that are all alike but for each fiftieth, that one might never be measured.
 
     Attributes:
         waits: Whether a wait has begun and not ended.
@@ -23,6 +25,7 @@ class ProcessorTime:
 
     def __init__(self) -> None:
         self.waits = False
+        self._draw = Random().random  # the user's own generators stay as they are
         self._since_s = 0.0
         self._due_s = -math.inf
         self._before_s: float | None = None
@@ -42,7 +45,7 @@ class ProcessorTime:
         if self._before_s is not None:
             self._cpu_s += thread_time() - self._before_s
             self._measured_s += took_s
-            self._before_s, self._due_s = None, now_s + _MEASURE_S
+            self._before_s, self._due_s = None, now_s + 2 * _MEASURE_S * self._draw()
 
     def take(self) -> float:
         """What all that have ended took since this was asked before, in seconds."""

@@ -46,3 +46,10 @@ def test_what_was_told_is_not_told_again() -> None:
     assert processor.take() > 0
     assert processor.take() == 0
     assert not processor.waits
+
+
+def test_long_waits_among_short_ones_are_measured_too() -> None:
+    processor, took_s = ProcessorTime(), 0.0
+    for _ in range(60):  # of which the sleeping one would begin too soon after a measured one each time
+        took_s += waited(processor, 7, spin, 0.0001) + waited(processor, 1, sleep, 0.004)
+    assert processor.take() < 5 * took_s
