@@ -154,6 +154,15 @@ class Engine:
         self._start_in(self._residence, partial(self._residents.reside, make, entered), entered)
         return entered.receive()
 
+    def check(self) -> None:
+        """For who works for a stopped engine without asking anything of it.
+
+        Raises:
+            EngineStopped: The engine was stopped before.
+        """
+        if self._stop_asked:
+            raise EngineStopped
+
     def stop(self) -> None:
         """Cancel every task, close the loop and join the thread. Idempotent, from any thread.
 

@@ -42,6 +42,9 @@ def collate_plain(values: Sequence[Any]) -> Any:
             return tensor_of(np.array(values, _NUMBERS[kind]))
         except OverflowError:
             return NotImplemented
+    if issubclass(kind, np.bool_ | np.number) and kind is not np.uint64:  # of those torch makes no tensor
+        scalars = np.array(values)
+        return tensor_of(scalars) if has_tensors(scalars.dtype) else NotImplemented
     if kind is np.ndarray and are_alike(values) and has_tensors(values[0].dtype):
         return tensor_of(stacked(values))
     return NotImplemented

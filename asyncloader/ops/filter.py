@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from ..types import Position
 from .checks import check_plain
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, shown
+from .pieces import next_size
 from .skips import Applied, apply
 
 __all__ = ["Filter"]
@@ -39,10 +41,21 @@ class Filter:
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         attempts, during = lane.attempts(start), shown(self)
+        size = 1  # of the next piece
+
+        def most() -> int:
+            return size
+
         with closing(upstream(start, lane.for_columns(False))) as blocks:
             for block in blocks:
-                for piece in lane.want.pieces(block, lambda: PIECE_SAMPLES):
-                    yield from self._apply(piece, lane).hand_on(attempts, during)
+                for piece in lane.want.pieces(block, most):
+                    lane.engine.check()
+                    began_s = perf_counter()
+                    applied = self._apply(piece, lane)
+                    in_a_second = len(piece) / max(perf_counter() - began_s, 1e-9)
+                    size = next_size(size, PIECE_SAMPLES, in_a_second)
+                    yield from applied.hand_on(attempts, during)
+                    del applied
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
         raise UnknownCount(f"{shown(self)} does not say how many samples it keeps")

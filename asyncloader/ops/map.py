@@ -55,6 +55,7 @@ class Map:
                 pieces = Pieces(PIECE_SAMPLES, lane.made_bytes)
                 for block in blocks:
                     for piece in lane.want.pieces(block, pieces.size):
+                        lane.engine.check()
                         began_s = perf_counter()
                         applied = self._apply(fn, piece, lane)
                         pieces.measure(applied.made.rows(), perf_counter() - began_s)
@@ -99,6 +100,7 @@ class Map:
                         or outstanding >= lane.want.samples
                         or (outstanding > self.concurrency and not pieces.may_hold(outstanding))
                     ):
+                        lane.engine.check()
                         samples, future = running.popleft()
                         outstanding -= samples
                         applied = future.result()
@@ -106,6 +108,7 @@ class Map:
                         yield from applied.hand_on(attempts, during)
                         del future, applied
             while running:
+                lane.engine.check()
                 yield from running.popleft()[1].result().hand_on(attempts, during)
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

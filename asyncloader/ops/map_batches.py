@@ -74,6 +74,7 @@ class MapBatches:
             for chunk in chunks:
                 running.append((chunk, pool.submit(self._apply, chunk.samples, lane)))
                 while running and (running[0][1].done() or is_full()):
+                    lane.engine.check()
                     chunk, future = running.popleft()
                     made = future.result()
                     chunk_bytes = max(chunk_bytes, bytes_of(dict(made.fields)))
@@ -81,6 +82,7 @@ class MapBatches:
                     del future, made
                 del chunk
             while running:
+                lane.engine.check()
                 chunk, future = running.popleft()
                 yield from hand_on(chunk, future.result())
         finally:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ..sizes import bytes_of
 
-__all__ = ["Pieces"]
+__all__ = ["Pieces", "next_size"]
 
 # What is worked at should stay near the processor, whatever the memory may hold.
 _MOST_BYTES = 8 << 20
@@ -19,6 +18,14 @@ _MEASURED = 4
 # Of calls that take next to nothing, more may be in a piece than otherwise: as many as take so long.
 _BRIEF_S = 0.001
 _MOST_OF_BRIEF = 8
+
+# Of slow calls fewer are: between pieces, and only there, it is seen that the pass was closed.
+_LONG_S = 0.1
+
+
+def next_size(size: int, most: int, in_a_second: float) -> int:
+    """Samples of the piece after one of ``size``: at most twice as many, and of slow calls fewer."""
+    return max(1, min(most, 2 * size, int(_LONG_S * in_a_second)))
 
 
 class Pieces:
@@ -44,8 +51,8 @@ class Pieces:
         """Samples of the next piece."""
         return self._samples
 
-    def measure(self, made: list[Any], took_s: float = math.inf) -> None:
-        """Learn from the samples that were made of a piece, and from how long that took."""
+    def measure(self, made: list[Any], took_s: float | None = None) -> None:
+        """Learn from the samples that were made of a piece, and from how long that took, if that is known."""
         if not made:
             return
         seen = made[:: -(-len(made) // _MEASURED)]
@@ -54,8 +61,12 @@ class Pieces:
             sample_bytes = max(sample_bytes, self._sample_bytes * 7 // 8)
         self._measured, self._sample_bytes = True, sample_bytes
         fit = min(self._made_bytes, _MOST_BYTES) // max(self._sample_bytes, 1)
-        brief = min(_MOST_OF_BRIEF * self._most, int(_BRIEF_S / max(took_s, 1e-9) * len(made)))
-        self._samples = max(1, min(fit, 2 * self._samples, max(self._most, brief)))
+        if took_s is None:
+            self._samples = max(1, min(fit, 2 * self._samples, self._most))
+            return
+        in_a_second = len(made) / max(took_s, 1e-9)
+        brief = min(_MOST_OF_BRIEF * self._most, int(_BRIEF_S * in_a_second))
+        self._samples = next_size(self._samples, min(fit, max(self._most, brief)), in_a_second)
 
     def may_hold(self, samples: int) -> bool:
         """Whether so many may be made and not yet handed on, all pieces together."""

@@ -78,6 +78,13 @@ def test_arrays_of_numbers_need_no_torch(char: str) -> None:
     assert made["x"].array.shape == (2, 2, 3) and made["x"].array.dtype == char
 
 
+@pytest.mark.parametrize("char", sorted({*DTYPES} - {np.dtype(np.uint64).char}))
+def test_scalars_of_numpy_need_no_torch(char: str) -> None:
+    batch = list(np.array([1, 0, 1], char))
+    made = collate_plain(batch)
+    assert alike(with_tensors(made), torch.utils.data.default_collate(batch))
+
+
 @pytest.mark.parametrize(
     "batch",
     [
@@ -91,7 +98,10 @@ def test_arrays_of_numbers_need_no_torch(char: str) -> None:
         [np.ones(2, ">f4")],
         [np.ones(2, "g")],
         [np.ones(2, np.ulonglong)],
-        [np.float32(1)],
+        [np.float32(1), np.float64(1)],
+        [np.uint64(1)],
+        [np.longdouble(1)],
+        [np.timedelta64(1)],
         [torch.ones(2)],
     ],
     ids=str,

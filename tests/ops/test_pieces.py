@@ -120,3 +120,13 @@ def test_of_brief_calls_a_piece_has_more_and_of_slow_ones_as_many_as_ever() -> N
     assert pieces.size() == 32
     pieces.measure([1] * 32)
     assert pieces.size() == 32
+
+
+def test_pieces_of_slow_calls_stay_short() -> None:
+    pieces = Pieces(32, MiB)
+    for _ in range(10):
+        made = [0] * pieces.size()
+        pieces.measure(made, 0.02 * len(made))
+    assert pieces.size() == 5  # a tenth of a second of calls
+    pieces.measure([0] * 5, 5.0)
+    assert pieces.size() == 1
