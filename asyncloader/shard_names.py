@@ -188,9 +188,11 @@ def _hint(shard: str) -> str:
     if shard.endswith("/"):
         return "there is no such folder; "
     if os.path.isdir(local_path(shard)):
+        has_index = os.path.isfile(os.path.join(local_path(shard), "index.json"))
+        by_index = "its index.json is for al.from_mds or al.from_litdata (--format mds, --format litdata); "
         return (
             f"it is a folder, whose name should end with '/' ({shard}/ for all shards below it, as a string: "
-            "a Path has no '/' at its end); "
+            f"a Path has no '/' at its end); {by_index if has_index else ''}"
         )
     return ""
 

@@ -105,18 +105,22 @@ class RayPool:
         self.close()
 
     def _ask_for(self, number: int, job: bytes) -> RayWorker:
-        crew = self._crew  # the workers must not keep the pool, whose end is theirs
+        # The workers must not keep the pool, whose end is theirs. Nor the crew, which has them: in a ring
+        # with it the bench, and the actors that sit there, would outlive the loader until a collection.
+        crew_ref = weakref.ref(self._crew)
+        asked = self._crew.bench.asked
         made = import_ray().remote(concurrency_groups={"aside": 1})(LaneWorker)
         # Ray's own restart would begin the job where it began, and not where it was.
-        options = {**crew.bench.asked.actor_options, "max_restarts": 0, "max_task_retries": 0}
+        options = {**asked.actor_options, "max_restarts": 0, "max_task_retries": 0}
 
         def ask() -> tuple[Any, Any]:
-            if crew.shared is None:
+            crew = crew_ref()
+            if crew is None or crew.shared is None:
                 raise ChannelClosed
             actor = crew.bench.take() or made.options(**options).remote(__version__)
             return actor, actor.start.remote(number, job, crew.shared)
 
-        return RayWorker(number, ask, crew.bench.asked, self._ahead)
+        return RayWorker(number, ask, asked, self._ahead)
 
 
 class _Actors(Crew[RayWorker]):

@@ -122,9 +122,11 @@ class InStep:
             counters.undelivered_samples = sum(note.samples for note in ready)
             warnings.warn(
                 f"rank {rank} was stopped after {self._settled.agreement.steps} batches of this pass, with "
-                f"others that had no more; {len(ready)} batches of {counters.undelivered_samples} samples "
-                "were ready, and these and what it had left of the epoch were not delivered. Lanes are equal "
-                'with an index (asyncloader index); uneven="pad" goes on with empty batches',
+                f"others that had no more; of what it had left of the epoch, which was not delivered, "
+                f"{len(ready)} {'batch' if len(ready) == 1 else 'batches'} with "
+                f"{counters.undelivered_samples} samples were ready. With an index (asyncloader index) ranks "
+                "differ by one batch at most, but for filters and batches by length; "
+                'uneven="pad" goes on with empty batches, and leaves out nothing',
                 stacklevel=users_level(),
             )
 

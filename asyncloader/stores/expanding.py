@@ -261,5 +261,10 @@ def _below(name: str, folder: str, is_shard: IsShard) -> Match:
     manifest = os.path.join(folder, MANIFEST_NAME)
     shards = sorted(path for path in files if is_shard(path) and path != manifest)
     if not shards:
-        raise ValueError(f"no file below {folder!r} is a shard by its suffix, of {len(files)} that are there")
+        hint = ""
+        if os.path.join(folder, "index.json") in files:
+            hint = "; its index.json is for al.from_litdata or al.from_mds (--format litdata, --format mds)"
+        raise ValueError(
+            f"no file below {folder!r} is a shard by its suffix, of {len(files)} that are there{hint}"
+        )
     return Match(name, shards, [path for path in files if os.path.basename(path) == MANIFEST_NAME])

@@ -29,6 +29,15 @@ _SHARDS = [
 ]
 
 
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_folder_with_an_index_is_told_how_it_is_read(ask: Ask, tmp_path: Path, end: str) -> None:
+    (tmp_path / "chunk-0-0.bin").write_bytes(b"")
+    (tmp_path / "index.json").write_text("{}")
+    told = ask("head", f"{tmp_path}{end}")
+    assert (told.status, told.out) == (2, "")
+    assert "--format litdata" in told.err and "--format mds" in told.err
+
+
 @pytest.mark.parametrize("command", READERS)
 @pytest.mark.parametrize(("arguments", "message"), _SHARDS, ids=lambda value: "-".join(value)[:40])
 def test_bad_names_and_options_of_shards_are_refused(

@@ -19,6 +19,7 @@ import asyncloader as al
 
 from .drawn_recipes import Batches, Forms, Op, applied, batches, changing, drawn, permuting
 from .harness import drained, recipe_of
+from .indexed import write_indexed
 from .test_resume import RECIPES, Recipe
 from .worlds import Make, assert_every_world_goes_on, assert_goes_on, counted, epoch_of, rest_of, steps_of
 
@@ -57,6 +58,15 @@ def test_every_world_goes_on_from_every_step_of_every_other(
     name: str, make_corpus: Callable[..., Corpus]
 ) -> None:
     assert_every_world_goes_on(maker(RECIPES[name](recipe_of(make_corpus("jsonl", SIZES)))))
+
+
+def test_ranks_of_an_index_differ_by_one_batch_at_most_wherever_they_go_on(tmp_path: Path) -> None:
+    paths = write_indexed(tmp_path, "jsonl", (30, 51, 7, 90, 1, 40))
+    make = maker(al.from_urls(paths, manifest=tmp_path / "manifest.json").shuffle(9), 4, lanes=8)
+    for size, count, after in ((1, 26, 4), (2, 11, 8), (2, 3, 4)):
+        *_, step = (step for _, step in zip(range(count + 1), steps_of(make, size, 0), strict=False))
+        left = [len(rest_of(make, rank, after, step.merged, 0)) for rank in range(after)]
+        assert max(left) - min(left) <= 1, (size, count, after, left)
 
 
 def test_any_number_of_workers_goes_on_from_any_world(make_corpus: Callable[..., Corpus]) -> None:
