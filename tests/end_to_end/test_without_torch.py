@@ -112,13 +112,23 @@ def test_the_batches_are_those_of_no_workers(run: Run, batches: str) -> None:
 
 
 def test_what_ours_cannot_do_without_torch_imports_it(run: Run) -> None:
-    """A number of NumPy's own is for torch's rules: the first batch brings it."""
+    """Numbers of several types in a field are for torch's rules: the first batch brings it."""
+    functions = TELLS + (
+        "recipe = recipe.select('n', 'had_torch').map(lambda s: {**s, 'n': [float, int][s['n'] % 2](s['n'])})"
+    )
+    count, same, had_torch = run(functions, "8")
+    assert (count, same) == (16, True)
+    assert had_torch == [False, True]
+
+
+def test_scalars_of_numpy_need_no_torch(run: Run) -> None:
+    """Such as what ``image.mean()`` gives."""
     functions = (
         TELLS + "recipe = recipe.select('n', 'had_torch').map(lambda s: {**s, 'n': np.float32(s['n'])})"
     )
     count, same, had_torch = run(functions, "8")
     assert (count, same) == (16, True)
-    assert had_torch == [False, True]
+    assert had_torch == [False]
 
 
 def test_packed_batches_need_no_torch(run: Run) -> None:
