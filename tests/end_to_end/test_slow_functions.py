@@ -38,6 +38,7 @@ RECIPES: dict[str, Callable[[Dataset], Dataset]] = {
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_closing_waits_for_the_call_in_hand_alone(recipe: str) -> None:
+    before = {*threading.enumerate()}
     numbers = al.from_iterable(lambda topology: topology.split([{"number": n} for n in range(1000)]))
     loader = al.DataLoader(RECIPES[recipe](numbers), batch_size=BATCH_SIZE, timeout=2 * CALL_S)
     with pytest.raises(TimeoutError):
@@ -45,4 +46,4 @@ def test_closing_waits_for_the_call_in_hand_alone(recipe: str) -> None:
     began_s = time.monotonic()
     loader.close()
     assert time.monotonic() - began_s < 2.5  # of calls on threads up to four follow one another
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("asyncloader-")]
+    assert not {*threading.enumerate()} - before
