@@ -24,8 +24,15 @@ _LONG_S = 0.1
 
 
 def next_size(size: int, most: int, in_a_second: float) -> int:
-    """Samples of the piece after one of ``size``: at most twice as many, and of slow calls fewer."""
-    return max(1, min(most, 2 * size, int(_LONG_S * in_a_second)))
+    """Samples of the piece after one of ``size``: at most twice as many, and of slow calls fewer.
+
+    Args:
+        size: Of that piece.
+        most: Samples of a piece; of brief calls eight times as many.
+        in_a_second: How many calls there are.
+    """
+    brief = min(_MOST_OF_BRIEF * most, int(_BRIEF_S * in_a_second))
+    return max(1, min(max(most, brief), 2 * size, int(_LONG_S * in_a_second)))
 
 
 class Pieces:
@@ -65,8 +72,7 @@ class Pieces:
             self._samples = max(1, min(fit, 2 * self._samples, self._most))
             return
         in_a_second = len(made) / max(took_s, 1e-9)
-        brief = min(_MOST_OF_BRIEF * self._most, int(_BRIEF_S * in_a_second))
-        self._samples = next_size(self._samples, min(fit, max(self._most, brief)), in_a_second)
+        self._samples = max(1, min(fit, next_size(self._samples, self._most, in_a_second)))
 
     def may_hold(self, samples: int) -> bool:
         """Whether so many may be made and not yet handed on, all pieces together."""
