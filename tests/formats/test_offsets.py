@@ -62,6 +62,20 @@ def test_nothing_of_large_samples_refers_to_the_memory_they_were_read_to() -> No
         assert len(rows) == 60
 
 
+@pytest.mark.parametrize("size", [60_000, 250_000, 1_500_000])
+def test_what_a_chunk_completes_is_handed_out_before_another_one_comes(size: int) -> None:
+    """Or it would be lost with a shard whose rest cannot be read, and other samples after a resume."""
+    bodies = [struct.pack("<I", 40_000) + bytes([number]) * 40_000 for number in range(100)]
+    content = mds([("b", "bytes", None)], bodies)
+    bounds = np.frombuffer(content, "<u4", 101, 4)
+    for start in (0, 3):
+        decoder, samples, fed = open_decoder("mds", start_sample=start), start, 0
+        for piece in cut(content, (size,)):
+            samples += sum(map(len, decoder.feed(memoryview(piece))))
+            fed += len(piece)
+            assert samples == max(int(np.searchsorted(bounds, fed, "right")) - 1, start)
+
+
 def test_a_sample_that_is_kept_keeps_no_other_one() -> None:
     bodies = [struct.pack("<I", 40_000) + bytes([number]) * 40_000 for number in range(200)]
     content = mds([("b", "bytes", None)], bodies)
@@ -139,6 +153,11 @@ def test_bytes_behind_the_last_sample_are_refused() -> None:
     for start in (0, 3):
         error = fault(SHARD + b"x", start=start)
         assert "behind the last sample" in str(error) and error.offset == len(SHARD)
+    rows: list[Any] = []
+    with pytest.raises(FormatError, match="behind the last sample"):
+        for block in open_decoder("mds").feed(SHARD + b"x"):
+            rows += block.rows()
+    assert plain(rows) == WANTED, "what is sound comes before, however the bytes are cut"
 
 
 def test_samples_before_one_that_does_not_decode_are_handed_out_and_it_is_named() -> None:

@@ -188,15 +188,15 @@ class TokensDecoder(PushDecoder):
                 return
             self._blocks = self._open(table)
         at, self._at = self._at, self._at + len(chunk)
+        wanted = chunk[max(self._begin - at, 0) : max(self._stop - at, 0)]
+        if len(wanted):
+            yield from self._blocks.feed(wanted)
         if self._at > self._end:
             raise FormatError(
                 "litdata: damaged: there are bytes behind the last token, which the table ends at byte "
                 f"{self._end}",
                 offset=self._end,
             )
-        wanted = chunk[max(self._begin - at, 0) : max(self._stop - at, 0)]
-        if len(wanted):
-            yield from self._blocks.feed(wanted)
 
     def _decode_end(self) -> Iterator[Block]:
         if self._blocks is None:

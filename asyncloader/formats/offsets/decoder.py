@@ -21,13 +21,11 @@ from .table import Table, TableHead
 
 __all__ = ["Kind", "Samples", "SamplesDecoder", "TableDecoder", "open_samples"]
 
-# To decode a few samples takes as long as to decode a hundred, some tens of microseconds, and longer than to
-# copy them once more: so of pieces in which few samples end some are decoded together.
-_FEW_SAMPLES = 32
-_GATHER_BYTES = 1 << 20
-
-# Less than this is copied at once, so that it does not keep a buffer of megabytes.
+# Samples of so many bytes on average are decoded from where they were read. Smaller ones are copied behind
+# the beginning of their first one, which the chunk before had: that costs less than a block of its own for
+# it. So does it where all that was read is no more than that: of pieces of a local file.
 _LARGE_BYTES = 16 << 10
+_COPIED_BYTES = 512 << 10
 
 
 class Samples(Protocol):
@@ -89,8 +87,7 @@ class SamplesDecoder(PushDecoder):
         self._pass_over = pass_over
         self._done = 0  # samples that were decoded
         self._fed = int(bounds[0])  # offset in the shard of the next byte
-        self._held: list[bytes | memoryview] = []  # what was fed behind the last sample that was decoded
-        self._held_bytes = 0
+        self._held: list[bytes | memoryview] = []  # the beginning of the next sample
 
     @property
     def sample(self) -> int | None:
@@ -103,21 +100,36 @@ class SamplesDecoder(PushDecoder):
         return self._fed - int(self._bounds[self._done])
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        self._fed += len(chunk)
-        end = int(self._bounds[-1])
-        if self._fed > end:
+        begin, bounds = self._fed, self._bounds
+        if len(chunk) > (left := int(bounds[-1]) - begin):
+            yield from self._decode(chunk[:left])
             raise FormatError(
                 f"{self._name}: damaged: there are bytes behind the last sample, which the table ends at "
-                f"byte {end}",
-                offset=end,
+                f"byte {bounds[-1]}",
+                offset=int(bounds[-1]),
             )
-        self._hold(chunk)
-        stop = self._complete()
-        if self._fed == end or self._held_bytes >= _GATHER_BYTES or stop - self._done >= _FEW_SAMPLES:
-            yield from self._decode_held(stop)
+        self._fed += len(chunk)
+        first, stop = self._done, int(np.searchsorted(bounds, self._fed, "right")) - 1
+        if stop == first:
+            self._hold(chunk)
+            return
+        behind = int(bounds[stop]) - begin
+        if self._held:
+            # How much of the chunk belongs to those that are put together with what is held.
+            is_large = len(chunk) > max(_COPIED_BYTES, _LARGE_BYTES * (stop - first))
+            joined = first + 1 if is_large else stop
+            held = b"".join((*self._held, chunk[: int(bounds[joined]) - begin]))
+            self._held.clear()
+            # As a view: who keeps one of several large samples is not to keep the others too.
+            yield from self._decode_run(memoryview(held), int(bounds[first]), first, joined)
+            first = joined
+        yield from self._decode_run(chunk, begin, first, stop)
+        self._done = stop
+        if behind < len(chunk):
+            self._hold(chunk[behind:])
 
     def _decode_end(self) -> Iterator[Block]:
-        yield from self._decode_held(self._complete())
+        yield from self._decode(b"")  # samples without a byte
         if self._done + 1 < len(self._bounds):
             raise FormatError(
                 f"{self._name}: truncated within a sample, which should end at "
@@ -126,26 +138,10 @@ class SamplesDecoder(PushDecoder):
                 sample=self._first + self._done,
             )
 
-    def _complete(self) -> int:
-        """How many samples have ended in what was fed."""
-        return int(np.searchsorted(self._bounds, self._fed, "right")) - 1
-
     def _hold(self, piece: bytes | memoryview) -> None:
-        # A large view pins what it was cut from, instead of being copied now and again in the join.
+        # A large view pins what it was cut from, instead of being copied now and again in the join. A small
+        # one is copied at once, so that it does not keep a buffer of megabytes.
         self._held.append(piece if len(piece) >= _LARGE_BYTES else bytes(piece))
-        self._held_bytes += len(piece)
-
-    def _decode_held(self, stop: int) -> Iterator[Block]:
-        """The blocks of all samples before ``stop``, whose bytes are held."""
-        first, begin = self._done, self._fed - self._held_bytes
-        if first == stop:
-            return
-        run = self._held[0] if len(self._held) == 1 else memoryview(b"".join(self._held))
-        self._held, self._held_bytes = [], 0
-        yield from self._decode_run(run, begin, first, stop)
-        self._done = stop
-        if rest := run[int(self._bounds[stop]) - begin :]:
-            self._hold(rest)
 
     def _decode_run(self, run: bytes | memoryview, begin: int, first: int, stop: int) -> Iterator[Block]:
         """The blocks of samples ``first`` up to ``stop``, from bytes that begin at ``begin`` in the shard."""
