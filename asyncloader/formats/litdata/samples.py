@@ -42,7 +42,7 @@ class LitDataSamples:
     def decode(self, run: bytes | memoryview, bounds: NDArray[np.int64]) -> Mapping[str, Column]:
         """The columns."""
         edges = field_edges("litdata", run, bounds, (None,) * len(self.leaves))
-        lengths = np.diff(edges, axis=0)
+        lengths = edges[1:] - edges[:-1]
         fields: dict[str, Column] = {}
         for name, tree, first, readers in self._wanted:
             numbers = range(first, first + len(readers))

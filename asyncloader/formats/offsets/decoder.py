@@ -109,7 +109,7 @@ class SamplesDecoder(PushDecoder):
                 offset=int(bounds[-1]),
             )
         self._fed += len(chunk)
-        first, stop = self._done, int(np.searchsorted(bounds, self._fed, "right")) - 1
+        first, stop = self._done, int(bounds.searchsorted(self._fed, "right")) - 1
         if stop == first:
             self._hold(chunk)
             return
@@ -146,7 +146,7 @@ class SamplesDecoder(PushDecoder):
     def _decode_run(self, run: bytes | memoryview, begin: int, first: int, stop: int) -> Iterator[Block]:
         """The blocks of samples ``first`` up to ``stop``, from bytes that begin at ``begin`` in the shard."""
         while first < stop:
-            most = int(np.searchsorted(self._bounds, self._bounds[first] + MAX_BLOCK_BYTES, "right")) - 1
+            most = int(self._bounds.searchsorted(self._bounds[first] + MAX_BLOCK_BYTES, "right")) - 1
             end = min(max(most, first + 1), first + MAX_BLOCK_SAMPLES, stop)
             yield from self._decode_block(run, begin, first, end)
             first = end

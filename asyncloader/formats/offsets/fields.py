@@ -39,26 +39,24 @@ def field_edges(
     told_bytes = _LENGTH_BYTES * sum(size is None for size in sizes)
     # First: with it the bytes of the samples bound what many fields of many samples take here.
     least = told_bytes + sum(size for size in sizes if size is not None)
-    _check_lengths(name, stops - begins, np.full(len(begins), least), at_least=True)
-    lengths = np.empty((len(sizes) + 1, len(begins)), np.int64)
-    lengths[0] = begins + told_bytes
+    if (stops - begins < least).any():
+        raise _damaged(name, stops - begins, np.full(len(begins), least), "at least ")
+    edges = np.empty((len(sizes) + 1, len(begins)), np.int64)
+    edges[0] = begins + told_bytes
     if told_bytes:
         places = begins[:, None] + np.arange(told_bytes)
         told = iter(np.frombuffer(run, np.uint8)[places].view("<u4").T)
     for number, size in enumerate(sizes, 1):
-        lengths[number] = next(told) if size is None else size
-    edges = np.cumsum(lengths, axis=0)
-    _check_lengths(name, stops - begins, edges[-1] - begins)
+        edges[number] = next(told) if size is None else size
+    edges = edges.cumsum(axis=0)
+    if (edges[-1] != stops).any():
+        raise _damaged(name, stops - begins, edges[-1] - begins)
     return edges
 
 
-def _check_lengths(
-    name: str, found: NDArray[np.int64], told: NDArray[np.int64], *, at_least: bool = False
-) -> None:
-    wrong = np.flatnonzero(found < told if at_least else found != told)
-    if len(wrong):
-        least = "at least " if at_least else ""
-        raise FormatError(
-            f"{name}: damaged: the fields of the sample take {least}{told[wrong[0]]} bytes with their "
-            f"lengths, but the table gives it {found[wrong[0]]}"
-        )
+def _damaged(name: str, found: NDArray[np.int64], told: NDArray[np.int64], least: str = "") -> FormatError:
+    wrong = (found < told if least else found != told).argmax()
+    return FormatError(
+        f"{name}: damaged: the fields of the sample take {least}{told[wrong]} bytes with their "
+        f"lengths, but the table gives it {found[wrong]}"
+    )
