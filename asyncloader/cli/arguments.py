@@ -46,7 +46,7 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     """What the shards are, where their names do not tell it all."""
     parser.add_argument(
         "--format",
-        help="of shards whose suffix does not tell it: tar, jsonl, text, csv, parquet or arrow; or mds or "
+        help="of shards whose suffix does not tell it: tar, jsonl, text, csv, parquet, arrow, npy or npz; or mds or "
         "litdata, whose one URL is the folder with the index.json",
     )
     parser.add_argument(
