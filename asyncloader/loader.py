@@ -123,7 +123,7 @@ class DataLoader(Closing, Loader[T]):
         on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
         trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for
             Perfetto, and what a report page shows. The epoch is put into the name of all but the first.
-        workers: For streams: ``al.RayWorkers(4)``, actors on a Ray cluster, in the place of ``num_workers``.
+        workers: For streams: ``al.RayWorkers(4)``, actors on a Ray cluster; ``num_workers`` is then 0 or 4.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, no function for one.
