@@ -17,7 +17,6 @@ import torch.utils.data
 from typing_extensions import TypeVar
 
 from .interop import accelerate_keeps, find_reader_ahead
-from .kinds.closing import Closing
 from .kinds.datasets import AnyDataset, shown_dataset
 from .kinds.kind import Kind, Loader
 from .kinds.stream import Streamed, StreamKind
@@ -43,7 +42,7 @@ __all__ = ["DataLoader"]
 T = TypeVar("T", covariant=True, default=Any)
 
 
-class DataLoader(Closing, Loader[T]):
+class DataLoader(Loader[T]):
     """Loads the batches of a dataset, for ``for`` and for ``async for``.
 
     The parameters up to ``in_order`` are those of ``torch.utils.data.DataLoader``, with its defaults, its

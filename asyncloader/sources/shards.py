@@ -22,8 +22,7 @@ from ..manifest.expectations import Expectations, Known
 from ..ops.op import START, Blocks, Lane
 from ..ops.skips import Attempts
 from ..plan.counts import Deal, UnknownCount
-from ..plan.cuts import Cut, cut_piece
-from ..plan.pieces import Dealing, Piece, Pieces
+from ..plan.pieces import Cut, Dealing, Piece, Pieces, cut_piece
 from ..stopwatch import DECODE, STORE
 from ..stores.access import Access
 from ..stores.names import names_digest
@@ -33,9 +32,8 @@ from ..stores.reading.reader import read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
 from ..types import Position, Span
-from .ahead import decode_ahead
 from .clients import stores_of
-from .decoding import Reading, decoded, up_to, with_url
+from .decoding import Reading, decode_ahead, decoded, up_to, with_url
 from .footers import FooterCache
 
 __all__ = ["Shards"]
