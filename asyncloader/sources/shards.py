@@ -16,7 +16,7 @@ from ..errors import FormatError, StoreError
 from ..formats import formats, open_decoder, open_plan
 from ..formats.columnar.selection import EVERYTHING, Selection
 from ..formats.decoder import Decoder, PassOver
-from ..manifest.check import MANIFEST, FolderIndex, ShardCheck
+from ..manifest.check import FolderIndex, ShardCheck, teller_of
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations, Known
 from ..ops.op import START, Blocks, Lane
@@ -224,8 +224,7 @@ class Shards:
 
     def _known_of(self, shard: int) -> dict[str, Any]:
         """What plans and decoders are told."""
-        teller = MANIFEST if self.index is None else self.index.teller
-        unpacked = teller.unpacked_of(self._check(shard))
+        unpacked = teller_of(self.index).unpacked_of(self._check(shard))
         return {"selection": self.selection, "schema": self.schema, "unpacked": unpacked}
 
     def _cut(self, piece: Piece, start: Position) -> Cut | None:
