@@ -18,13 +18,12 @@ from typing import Any
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Scope
 from ..blocks import Block, PickedTrail, Rows
-from ..plan.counts import Counter, Deal
 from ..quantity import as_counts
 from ..types import Position
 from .checks import check_map
 from .context import MakeContext, given
 from .draws import Calls
-from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, shown
+from .op import PIECE_SAMPLES, Blocks, Lane, Op, Opener, name_of, note_sample, shown
 from .pieces import Pieces
 from .skips import Applied
 
@@ -34,7 +33,7 @@ AsyncFn = Callable[..., Coroutine[Any, Any, Any]]
 
 
 @dataclass(frozen=True)
-class AsyncMap:
+class AsyncMap(Op):
     """Replace each sample by ``await fn(sample)``, in order.
 
     Args:
@@ -91,9 +90,6 @@ class AsyncMap:
         finally:
             inbox.finish()
             outbox.close()
-
-    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}

@@ -12,13 +12,12 @@ from time import perf_counter
 from typing import Any
 
 from ..blocks import Block, PickedTrail, Rows
-from ..plan.counts import Counter, Deal
 from ..quantity import as_counts
 from ..types import Position
 from .checks import check_map
 from .context import MakeContext, given
 from .draws import Calls
-from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, shown
+from .op import PIECE_SAMPLES, Blocks, Lane, Op, Opener, name_of, note_sample, shown
 from .pieces import Pieces
 from .skips import Applied, Attempts, apply
 
@@ -29,7 +28,7 @@ _THREAD_PIECE_SAMPLES = 4
 
 
 @dataclass(frozen=True)
-class Map:
+class Map(Op):
     """Replace each sample by ``fn(sample)``, in order.
 
     Args:
@@ -63,9 +62,6 @@ class Map:
                         del applied  # before the next one is made
             else:
                 yield from self._open_threads(fn, blocks, lane, attempts)
-
-    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map", "fn": name_of(self.fn)}
