@@ -100,7 +100,7 @@ class Folder:
         url = self.index_url
         if not self.is_local:
             try:
-                return look((), options, _is_shard, network=network, fetch=[url]).fetched[0]
+                return look((), options, network=network, fetch=[url]).fetched[0]
             except StoreError as error:
                 error.add_note(what)
                 raise
@@ -230,8 +230,3 @@ def _below(url: str, name: str) -> str:
         return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name)}"))
     # Keys of object stores know no escapes, those of file:// do.
     return f"{url.rstrip('/')}/{quote(name) if scheme_of(url).is_local else name}"
-
-
-def _is_shard(name: str) -> bool:
-    """For a look at servers that lists nothing."""
-    return False
