@@ -24,7 +24,7 @@ from .ops.filter import Filter
 from .ops.filter_batches import FilterBatches
 from .ops.map import Map
 from .ops.map_batches import MapBatches
-from .ops.op import START, Blocks, Lane, Op, Opener, Source, shown
+from .ops.op import START, Blocks, Lane, Op, Opener, Source, call_of, shown
 from .ops.repeat import Repeat
 from .ops.shuffle import Shuffle
 from .ops.take import Take
@@ -53,7 +53,7 @@ class Dataset:
     ops: tuple[Op, ...] = field(default=())
 
     def __repr__(self) -> str:
-        return f"Dataset({', '.join([repr(self.source), *map(_shown, self.ops)])})"
+        return f"Dataset({', '.join([repr(self.source), *map(call_of, self.ops)])})"
 
     def map(
         self, fn: Callable[..., Any], *, concurrency: int = 1, context: MakeContext | None = None
@@ -291,12 +291,3 @@ def _open_source(source: Source, start: Position, lane: Lane) -> Blocks:
 
 def _open_op(op: Op, number: int, upstream: Opener, start: Position, lane: Lane) -> Blocks:
     return lane.stopwatch.timed(shown(op), op.open(upstream, start, replace(lane, operator=number)))
-
-
-def _shown(op: Op) -> str:
-    """An operator as it is called, its function by name only."""
-    described = dict(op.describe())
-    name = described.pop("op")
-    parameters = [str(described.pop("fn"))] if "fn" in described else []
-    parameters += [f"{parameter}={value!r}" for parameter, value in described.items()]
-    return f"{name}({', '.join(parameters)})"

@@ -17,7 +17,6 @@ import torch.utils.data
 from typing_extensions import TypeVar
 
 from .interop import accelerate_keeps, find_reader_ahead
-from .kinds.closing import Closing
 from .kinds.datasets import AnyDataset, shown_dataset
 from .kinds.kind import Kind, Loader
 from .kinds.stream import Streamed, StreamKind
@@ -43,7 +42,7 @@ __all__ = ["DataLoader"]
 T = TypeVar("T", covariant=True, default=Any)
 
 
-class DataLoader(Closing, Loader[T]):
+class DataLoader(Loader[T]):
     """Loads the batches of a dataset, for ``for`` and for ``async for``.
 
     The parameters up to ``in_order`` are those of ``torch.utils.data.DataLoader``, with its defaults, its
@@ -123,7 +122,7 @@ class DataLoader(Closing, Loader[T]):
         on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
         trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for
             Perfetto, and what a report page shows. The epoch is put into the name of all but the first.
-        workers: For streams: ``al.RayWorkers(4)``, actors on a Ray cluster, in the place of ``num_workers``.
+        workers: For streams: ``al.RayWorkers(4)``, actors on a Ray cluster; ``num_workers`` is then 0 or 4.
 
     Raises:
         TypeError: As torch; an option for streams with another dataset; for streams, no function for one.

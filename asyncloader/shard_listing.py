@@ -16,7 +16,6 @@ from .errors import StoreError
 from .formats import check_format, format_of
 from .shard_search import find_shards
 from .stores.access import Access
-from .stores.policy import NetworkPolicy
 from .stores.router import Stores
 from .stores.urls import redact, suffix_path
 
@@ -62,7 +61,6 @@ def open_shard_list(
     *,
     format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    network: NetworkPolicy | None = None,
 ) -> Iterator[ShardList]:
     """Find shards and their lengths. What a listing has told is not asked for again.
 
@@ -70,7 +68,6 @@ def open_shard_list(
         urls: Shards, as ``from_urls`` takes them; a shard that is named may be of an unknown format.
         format: Of all of them; None to go by the suffixes.
         storage_options: As of ``from_urls``.
-        network: Time-outs, retries and hedging.
 
     Raises:
         TypeError: ``urls`` holds something else than strings and paths.
@@ -80,11 +77,10 @@ def open_shard_list(
     if format is not None:
         check_format(format)
     options = dict(storage_options or {})
-    found = find_shards(urls, format, options, network)
+    found = find_shards(urls, format, options)
     told = {shard.url: shard.size for listing in found.listings for shard in listing.shards}
     formats = (format or _format_of(url) for url in found.names)
-    access = Access(options, network or NetworkPolicy())
-    with open_lengths(found.names, formats, access, told) as listed:
+    with open_lengths(found.names, formats, Access(options), told) as listed:
         yield listed
 
 

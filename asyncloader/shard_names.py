@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from .formats import compression_suffixes, format_of, formats, has_format, known_suffixes
 from .stores.braces import Braces, has_unclosed_brace
+from .stores.expanding import index_hint
 from .stores.names import ShardNames
 from .stores.runs import NameRun, runs_of
 from .stores.schemes import SCHEMES
@@ -188,11 +189,9 @@ def _hint(shard: str) -> str:
     if shard.endswith("/"):
         return "there is no such folder; "
     if os.path.isdir(local_path(shard)):
-        has_index = os.path.isfile(os.path.join(local_path(shard), "index.json"))
-        by_index = "its index.json is for al.from_mds or al.from_litdata (--format mds, --format litdata); "
         return (
             f"it is a folder, whose name should end with '/' ({shard}/ for all shards below it, as a string: "
-            f"a Path has no '/' at its end); {by_index if has_index else ''}"
+            f"a Path has no '/' at its end){index_hint(local_path(shard))}; "
         )
     return ""
 

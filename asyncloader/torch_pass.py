@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
+from time import monotonic
 from typing import Any, Protocol
 
-__all__ = ["Pass", "Told", "Transport"]
+__all__ = ["Pass", "Told", "Transport", "wait_ended"]
 
 
 class Pass(Protocol):
@@ -127,3 +129,10 @@ class Told:
             return super()._next_index()  # type: ignore[misc]  # likewise
         finally:
             self._told.drew()
+
+
+def wait_ended(processes: Iterable[BaseProcess], deadline: float) -> None:
+    """Wait until all have ended; not beyond the deadline."""
+    while alive := [process.sentinel for process in processes if process.is_alive()]:
+        if not wait(alive, max(0.0, deadline - monotonic())):
+            return

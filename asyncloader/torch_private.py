@@ -31,7 +31,6 @@ import dataclasses
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from multiprocessing.connection import wait
 from time import monotonic
 from traceback import clear_frames
 from typing import Any
@@ -49,7 +48,7 @@ from torch.utils.data._utils.collate import (
 )
 from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
 
-from .torch_pass import Pass, Told, Transport
+from .torch_pass import Pass, Told, Transport, wait_ended
 
 __all__ = [
     "ExceptionWrapper",
@@ -285,17 +284,11 @@ class WorkersIterator(Told, _MultiProcessingDataLoaderIter):  # type: ignore[mis
             self._transport.wake()
             pinning.join(_GRACE_S)
         self._transport.let_go()
-        _wait_ended(self._workers, deadline)
+        wait_ended(self._workers, deadline)
         for worker in self._workers:
             if worker.is_alive():
                 # Not SIGTERM: a handler for it that the script has installed is inherited by a fork, and
                 # saving a checkpoint is no business of a worker's.
                 worker.kill()
-        _wait_ended(self._workers, monotonic() + _GRACE_S)
+        wait_ended(self._workers, monotonic() + _GRACE_S)
         self._transport.close()
-
-
-def _wait_ended(processes: Any, deadline: float) -> None:
-    while alive := [process.sentinel for process in processes if process.is_alive()]:
-        if not wait(alive, max(0.0, deadline - monotonic())):
-            return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from dataclasses import asdict
+from typing import Any
 
 from ..converting.convert import Converted, convert
 from .arguments import add_columns, add_json, add_shards, columns_of, storage_options
@@ -69,22 +70,22 @@ def run(asked: argparse.Namespace) -> int:
     done = convert(
         asked.urls,
         asked.output,
-        to=asked.to,
-        shard_size=asked.shard_size,
-        samples_per_shard=asked.samples_per_shard,
         columns=columns_of(asked),
         types=_types(asked.types),
-        decode=asked.decode,
         format=asked.format,
         block_size=asked.block_size,
-        storage_options=storage_options(asked),
         manifest=asked.manifest,
-        num_workers=asked.num_workers,
-        overwrite=asked.overwrite,
-        progress=sys.stderr.isatty(),
+        **output_options(asked),
     )
     say(done, asked.json)
     return 0
+
+
+def output_options(asked: argparse.Namespace) -> dict[str, Any]:
+    """The options of what is written, by their names in Python; also of ``pack``."""
+    names = ("to", "shard_size", "samples_per_shard", "decode", "num_workers", "overwrite")
+    given = {name: getattr(asked, name) for name in names}
+    return {**given, "storage_options": storage_options(asked), "progress": sys.stderr.isatty()}
 
 
 def say(done: Converted, as_json: bool) -> None:

@@ -7,9 +7,10 @@ import argparse
 from ..foreign.opening import is_folder
 from ..manifest.building import open_index
 from ..manifest.entries import Expected
+from ..manifest.measuring import Measured
 from ..stores.urls import MANIFEST_NAME, redact
 from .arguments import add_concurrency, add_json, add_shards, storage_options
-from .printing import counted, print_json, print_lines, with_bar
+from .printing import counted, print_json, print_lines, seen
 
 HELP = (
     "Read each shard once and write to a manifest its length, digests and number of samples, and where to "
@@ -48,18 +49,13 @@ def run(asked: argparse.Namespace) -> int:
         concurrency=asked.concurrency,
         idx=asked.idx,
     ) as index:
-        rows, found = [], []
-        for url, outcome in with_bar(index.measured, "index", index.count, "shards", prints=not asked.json):
-            if isinstance(outcome, Expected):
-                found.append(outcome)
-            row = _row(redact(url), outcome)
-            rows.append(row)
-            if not asked.json:
-                print_lines(_line(row))
+        shards = seen(index.measured, "index", index.count, _line, as_json=asked.json)
+        found = [outcome for _, outcome in shards if isinstance(outcome, Expected)]
         bad = index.count - len(found)
         if not bad:
             index.write(found)
         if asked.json:
+            rows = [*map(_row, shards)]
             print_json({"manifest": None if bad else index.manifest, "bad": bad, "shards": rows})
         elif bad:
             print_lines(f"{bad} of {counted(index.count, 'shard')} bad; no manifest was written")
@@ -68,13 +64,15 @@ def run(asked: argparse.Namespace) -> int:
         return 1 if bad else 0
 
 
-def _row(shard: str, outcome: Expected | Exception) -> dict[str, str | int | None]:
-    if isinstance(outcome, Expected):
-        return {"shard": shard, "samples": outcome.samples, "size_bytes": outcome.size_bytes, "error": None}
-    return {"shard": shard, "samples": None, "size_bytes": None, "error": str(outcome)}
+def _row(shard: Measured) -> dict[str, str | int | None]:
+    url, found = redact(shard[0]), shard[1]
+    if isinstance(found, Expected):
+        return {"shard": url, "samples": found.samples, "size_bytes": found.size_bytes, "error": None}
+    return {"shard": url, "samples": None, "size_bytes": None, "error": str(found)}
 
 
-def _line(row: dict[str, str | int | None]) -> str:
+def _line(shard: Measured) -> str:
+    row = _row(shard)
     if row["error"] is not None:
         return f"BAD {row['shard']}: {row['error']}"
     return f"{row['shard']}: {row['samples']} samples, {row['size_bytes']} bytes"

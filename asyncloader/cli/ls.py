@@ -10,7 +10,7 @@ from dataclasses import asdict
 from ..foreign.opening import is_folder
 from ..shard_listing import ListedShard, ShardList, open_lengths, open_shard_list
 from .arguments import add_json, add_shards, storage_options
-from .printing import counted, print_json, print_lines, size_of, with_bar
+from .printing import counted, print_json, print_lines, seen, size_of
 from .recipe import open_shards
 
 HELP = (
@@ -26,17 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(asked: argparse.Namespace) -> int:
     with _open(asked) as listed:
-        seen = []
-        for shard in with_bar(listed.shards, "ls", listed.count, "shards", prints=not asked.json):
-            seen.append(shard)
-            if not asked.json:
-                print_lines(_line(shard))
-    bad = sum(shard.error is not None for shard in seen)
-    total_bytes = sum(shard.size_bytes or 0 for shard in seen)
+        shards = seen(listed.shards, "ls", listed.count, _line, as_json=asked.json)
+    bad = sum(shard.error is not None for shard in shards)
+    total_bytes = sum(shard.size_bytes or 0 for shard in shards)
     if asked.json:
-        print_json({"shards": [*map(asdict, seen)], "size_bytes": total_bytes, "bad": bad})
+        print_json({"shards": [*map(asdict, shards)], "size_bytes": total_bytes, "bad": bad})
     else:
-        print_lines(_total(seen, total_bytes, bad))
+        print_lines(_total(shards, total_bytes, bad))
     return 1 if bad else 0
 
 
@@ -54,9 +50,9 @@ def _line(shard: ListedShard) -> str:
     return f"{size:>8}  {shard.format or '?':<7}  {shard.url}"
 
 
-def _total(seen: Sequence[ListedShard], total_bytes: int, bad: int) -> str:
-    sizes = [shard.size_bytes for shard in seen if shard.size_bytes is not None]
-    line = f"{counted(len(seen), 'shard')}, {size_of(total_bytes)}"
+def _total(shards: Sequence[ListedShard], total_bytes: int, bad: int) -> str:
+    sizes = [shard.size_bytes for shard in shards if shard.size_bytes is not None]
+    line = f"{counted(len(shards), 'shard')}, {size_of(total_bytes)}"
     if len(sizes) > 1:
         line += f": from {size_of(min(sizes))} to {size_of(max(sizes))} each"
     return f"{line}; {bad} cannot be had" if bad else line

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from ..converting.convert import pack
-from .arguments import add_json, add_stores, storage_options
-from .convert import add_output, say
+from .arguments import add_json, add_stores
+from .convert import add_output, output_options, say
 
 HELP = (
     "Make shards of the files of a folder: those whose paths are the same up to the first dot of their names "
@@ -31,15 +30,8 @@ def run(asked: argparse.Namespace) -> int:
     done = pack(
         asked.folder,
         asked.output,
-        to=asked.to,
-        shard_size=asked.shard_size,
-        samples_per_shard=asked.samples_per_shard,
         labels=asked.labels,
-        decode=asked.decode,
-        storage_options=storage_options(asked),
-        num_workers=asked.num_workers,
-        overwrite=asked.overwrite,
-        progress=sys.stderr.isatty(),
+        **output_options(asked),
     )
     say(done, asked.json)
     return 0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, TypeVar
 
 from ..printable import printable
 from ..progress import open_bar
 
-__all__ = ["age_of", "counted", "print_json", "print_lines", "print_table", "size_of", "with_bar"]
+__all__ = ["age_of", "counted", "print_json", "print_lines", "print_table", "seen", "size_of", "with_bar"]
 
 T = TypeVar("T")
 
@@ -71,6 +71,26 @@ def age_of(seconds: float) -> str:
 def counted(count: int, noun: str, several: str | None = None) -> str:
     """``1 shard``, ``2 shards``; ``several`` where an s is not enough."""
     return f"{count:,} {noun if count == 1 else several or noun + 's'}"
+
+
+def seen(
+    shards: Iterable[T], command: str, total: int, line: Callable[[T], str], *, as_json: bool
+) -> list[T]:
+    """All shards that a command looks at, beside a bar, and with a line for each unless JSON is to come.
+
+    Args:
+        shards: As they become known.
+        command: Its name.
+        total: How many there are.
+        line: What is said of one.
+        as_json: Whether JSON is asked for, which is printed when all are known.
+    """
+    found = []
+    for shard in with_bar(shards, command, total, "shards", prints=not as_json):
+        found.append(shard)
+        if not as_json:
+            print_lines(line(shard))
+    return found
 
 
 def with_bar(

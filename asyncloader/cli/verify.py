@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 from contextlib import AbstractContextManager
 from dataclasses import asdict
+from functools import partial
 
 from ..foreign.opening import is_folder
 from ..manifest.verifying import Verified, Verifying, open_verifying, open_verifying_by_index
 from ..stores.urls import MANIFEST_NAME
 from .arguments import add_concurrency, add_json, add_shards, storage_options
-from .printing import counted, print_json, print_lines, with_bar
+from .printing import counted, print_json, print_lines, seen
 from .recipe import open_shards
 
 HELP = (
@@ -34,18 +35,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(asked: argparse.Namespace) -> int:
     with _open(asked) as verifying:
-        seen = []
-        for shard in with_bar(verifying.each, "verify", verifying.count, "shards", prints=not asked.json):
-            seen.append(shard)
-            if not asked.json:
-                print_lines(_line(shard, verifying.teller))
-        bad = sum(bool(shard.wrong) for shard in seen)
+        line = partial(_line, verifying.teller)
+        shards = seen(verifying.each, "verify", verifying.count, line, as_json=asked.json)
+        bad = sum(bool(shard.wrong) for shard in shards)
         if asked.json:
-            print_json({"manifest": verifying.manifest, "bad": bad, "shards": [*map(asdict, seen)]})
+            print_json({"manifest": verifying.manifest, "bad": bad, "shards": [*map(asdict, shards)]})
         elif bad:
-            print_lines(f"{bad} of {counted(len(seen), 'shard')} bad")
+            print_lines(f"{bad} of {counted(len(shards), 'shard')} bad")
         else:
-            print_lines(f"{counted(len(seen), 'shard')} as {verifying.teller} says")
+            print_lines(f"{counted(len(shards), 'shard')} as {verifying.teller} says")
         return 1 if bad else 0
 
 
@@ -65,7 +63,7 @@ def _open(asked: argparse.Namespace) -> AbstractContextManager[Verifying]:
     )
 
 
-def _line(shard: Verified, teller: str) -> str:
+def _line(teller: str, shard: Verified) -> str:
     if shard.wrong:
         return f"BAD {shard.shard}: {'; '.join(shard.wrong)}"
     return f"{shard.shard}: as {teller} says"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +17,7 @@ from ..recipes import check_renewed
 from ..stores.access import Access
 from ..stores.expanding import expand_home
 from ..stores.listing.asking import look
+from ..stores.names import ShardNames
 from ..stores.objects.options import check_buckets
 from ..stores.options import check_storage_options
 from ..stores.policy import NetworkPolicy
@@ -68,6 +69,18 @@ class Folder:
             )
         return _below(self.url, name)
 
+    def shards_of(self, names: Iterable[str]) -> ShardNames:
+        """The URLs of the files that the index names.
+
+        Raises:
+            FormatError: See ``url_of``.
+            ValueError: It names none.
+        """
+        urls = tuple(map(self.url_of, names))
+        if not urls:
+            raise ValueError(f"there is no shard in {redact(self.index_url)}")
+        return ShardNames([urls])
+
     def has(self, name: str) -> bool:
         """Whether a file is there; for local folders."""
         return os.path.exists(local_path(self.url_of(name)))
@@ -87,7 +100,7 @@ class Folder:
         url = self.index_url
         if not self.is_local:
             try:
-                return look((), options, _is_shard, network=network, fetch=[url]).fetched[0]
+                return look((), options, network=network, fetch=[url]).fetched[0]
             except StoreError as error:
                 error.add_note(what)
                 raise
@@ -111,7 +124,7 @@ class Folder:
 
 @contextmanager
 def opened_index(
-    root: str | os.PathLike[str], split: str | None, access: Access, reader: str, what: str
+    root: str | os.PathLike[str], split: str | None, access: Access, format: str
 ) -> Iterator[tuple[Folder, bytes]]:
     """The folder that the user means and its index; a FormatError of who reads it within names the index.
 
@@ -119,8 +132,7 @@ def opened_index(
         root: See ``_open_folder``.
         split: See ``_open_folder``.
         access: To the index and to what it names.
-        reader: Who reads it, such as ``"al.from_mds"``.
-        what: See ``Folder.read_index``.
+        format: Which index it should be.
 
     Raises:
         TypeError: See ``_open_folder``.
@@ -130,12 +142,17 @@ def opened_index(
     """
     folder = _open_folder(root, split, access.options)
     check_renewed(access, [scheme_of(folder.url)])
+    makers, _, how = _INDEXES[format]
+    what = (
+        f"a folder of {makers} has an index.json; where it is of several parts, each in a folder of its own, "
+        f"name one of them{how}, or join recipes with al.concat"
+    )
     content = folder.read_index(access.options, access.network, what)
     try:
         yield folder, content
     except FormatError as error:
         error.shard = redact(folder.index_url)
-        _note_whose(error, content, reader)
+        _note_whose(error, content, format)
         raise
 
 
@@ -172,20 +189,20 @@ def _open_folder(root: str | os.PathLike[str], split: str | None, options: Mappi
     return folder
 
 
-# What the objects of their files have, and what reads them.
+# By format: whose it is, what the object of the file has, and how else a folder is named.
 _INDEXES = {
-    "al.from_mds": ("MDS", {"shards", "version"}),
-    "al.from_litdata": ("LitData's chunks", {"chunks", "config"}),
+    "mds": ("MDS", {"shards", "version"}, ", by its URL or with split="),
+    "litdata": ("LitData's chunks", {"chunks", "config"}, ""),
 }
 
 
-def _note_whose(error: FormatError, content: bytes, reader: str) -> None:
-    """Say so where what ``reader`` was to read is the index of another library's data set."""
+def _note_whose(error: FormatError, content: bytes, format: str) -> None:
+    """Say so where what was to be read as ``format`` is the index of another library's data set."""
     with suppress(ValueError, RecursionError):
         index = json.loads(content)
-        for other, (makers, keys) in _INDEXES.items():
-            if other != reader and isinstance(index, dict) and keys <= index.keys():
-                error.add_note(f"it looks like the index of {makers}, which {other} reads")
+        for other, (makers, keys, _) in _INDEXES.items():
+            if other != format and isinstance(index, dict) and keys <= index.keys():
+                error.add_note(f"it looks like the index of {makers}, which al.from_{other} reads")
 
 
 def _those_near(folder: str) -> str:
@@ -213,8 +230,3 @@ def _below(url: str, name: str) -> str:
         return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{quote(name)}"))
     # Keys of object stores know no escapes, those of file:// do.
     return f"{url.rstrip('/')}/{quote(name) if scheme_of(url).is_local else name}"
-
-
-def _is_shard(name: str) -> bool:
-    """For a look at servers that lists nothing."""
-    return False

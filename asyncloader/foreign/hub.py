@@ -142,13 +142,9 @@ def _find(name: str, split: str, config: str | None, revisions: Sequence[str], a
 
 
 def _look(folder: str, revision: str, access: Access) -> Sets:
-    """What there is in a revision."""
-    (listing,) = look([folder], access.options, _is_any, network=access.network).listings
+    """What there is in a revision: all files, since to have none of data is no error of a listing."""
+    (listing,) = look([folder], access.options, network=access.network).listings
     return arrange((url.removeprefix(folder) for url in listing.urls), revision)
-
-
-def _is_any(url: str) -> bool:
-    return True  # which are of the data is for ``arrange`` to say: to have none is no error of a listing
 
 
 def _nothing(name: str, split: str, config: str | None, there: Sequence[tuple[str, Sets]]) -> str:

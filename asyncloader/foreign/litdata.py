@@ -16,18 +16,11 @@ from ..quantity import as_count
 from ..recipes import make_access
 from ..sources.shards import Shards
 from ..stores.access import Renew
-from ..stores.names import ShardNames
 from ..stores.policy import NetworkPolicy
-from ..stores.urls import redact
 from ..texts import RunLengths
 from .folder import opened_index
 
 __all__ = ["from_litdata"]
-
-_WHAT = (
-    "a folder of LitData's chunks has an index.json; where it is of several parts, each in a folder of its "
-    "own, name one of them, or join recipes with al.concat"
-)
 
 
 def from_litdata(
@@ -84,15 +77,12 @@ def from_litdata(
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
     if block_size is not None:
         block_size = as_count("block_size", block_size)
-    with opened_index(root, None, access, "al.from_litdata", _WHAT) as (folder, content):
+    with opened_index(root, None, access, "litdata") as (folder, content):
         index = parse_index(content, block_size)
-        urls = [folder.url_of(chunk.name) for chunk in index.chunks]
-        if not urls:
-            raise ValueError(f"there is no chunk in {redact(folder.index_url)}")
+        names = folder.shards_of(chunk.name for chunk in index.chunks)
     schema = index.schema
     schema.check_columns(selection.columns)
-    formats = RunLengths([("litdata", len(urls))])
-    names = ShardNames([tuple(urls)])
+    formats = RunLengths([("litdata", len(names))])
     told = FolderIndex(folder.index_url, schema, OLDER_INDEX if schema.may_be_older else INDEX)
     shards = Shards(names, formats, access, _checks(index), selection, index=told)
     media = decoder_of(schema.tree, schema.leaves, selection.columns) if decode else None

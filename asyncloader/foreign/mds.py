@@ -18,19 +18,12 @@ from ..manifest.expectations import Expectations
 from ..recipes import make_access
 from ..sources.shards import Shards
 from ..stores.access import Renew
-from ..stores.names import ShardNames
 from ..stores.policy import NetworkPolicy
-from ..stores.urls import redact
 from ..texts import RunLengths
 from ..types import Unpacked
 from .folder import opened_index
 
 __all__ = ["from_mds"]
-
-_WHAT = (
-    "a folder of MDS has an index.json; where it is of several parts, each in a folder of its own, name one "
-    "of them, by its URL or with split=, or join recipes with al.concat"
-)
 
 
 def from_mds(
@@ -78,14 +71,12 @@ def from_mds(
     """
     selection = replace(make_selection(columns, None), decode=decode)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
-    with opened_index(root, split, access, "al.from_mds", _WHAT) as (folder, content):
+    with opened_index(root, split, access, "mds") as (folder, content):
         shards = [*parse_index(content, selection, folder.has if folder.is_local else None)]
-        if not shards:
-            raise ValueError(f"there is no shard in {redact(folder.index_url)}")
+        names = folder.shards_of(shard.file.basename for shard in shards)
         expected = Expectations.of(map(_expected, shards))
-    urls = ShardNames([tuple(folder.url_of(shard.file.basename) for shard in shards)])
     formats = RunLengths.of(shard.format for shard in shards)
-    return Dataset(Shards(urls, formats, access, expected, selection, index=FolderIndex(folder.index_url)))
+    return Dataset(Shards(names, formats, access, expected, selection, index=FolderIndex(folder.index_url)))
 
 
 def _expected(shard: IndexedShard) -> Expected:

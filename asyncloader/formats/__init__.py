@@ -119,11 +119,17 @@ def check_format(name: str) -> None:
     Raises:
         ValueError: Not a name in ``formats``, or of one that takes an index.
     """
-    known = [each for each, row in formats.items() if not row.by_index]
-    if name in formats and name not in known:
+    known, indexed = (
+        [repr(each) for each, row in formats.items() if row.by_index == by_index]
+        for by_index in (False, True)
+    )
+    if name not in formats:
+        raise ValueError(
+            f"format must be one of {', '.join(known)}, or, for a folder with its index.json, "
+            f"{' or '.join(indexed)}, not {name!r}"
+        )
+    if formats[name].by_index:
         raise ValueError(f"{name} is read by an index.json: give its folder to al.from_{name}")
-    if name not in known:
-        raise ValueError(f"format must be one of {', '.join(map(repr, known))}, not {name!r}")
 
 
 def _row(name: str) -> Format:

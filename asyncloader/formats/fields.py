@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,12 @@ from ..types import Sample
 if TYPE_CHECKING:
     import numpy
 
-__all__ = ["IMAGE_FORMATS", "Handler", "decode_sample", "default_handlers", "handlers_with"]
+__all__ = ["Handler", "decode_sample", "default_handlers", "handlers_with", "open_image"]
 
 Handler = Callable[[bytes], Any]
 
-#: Pillow picks the reader by content, and some readers run other programs (EPS runs Ghostscript).
-IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM")
+# Pillow picks the reader by content, and some readers run other programs (EPS runs Ghostscript).
+_IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM")
 
 
 def _decode_text(body: bytes) -> str:
@@ -65,14 +66,31 @@ def _decode_image(body: bytes) -> numpy.ndarray[Any, Any]:
     """``(H, W, 3) uint8`` in RGB; no alpha; of an animation the first frame."""
     import numpy
 
+    with open_image(body, "name a handler of your own") as image:
+        return numpy.array(image.convert("RGB"))
+
+
+@contextmanager
+def open_image(content: bytes, otherwise: str) -> Iterator[Any]:
+    """An image that can be converted to 8 bits a channel without a loss.
+
+    Args:
+        content: Of its file.
+        otherwise: What to do about one that cannot, for messages.
+
+    Raises:
+        ImportError: Pillow is not installed.
+        ValueError: It has more bits.
+        Exception: What Pillow raises of an image that is damaged, or too large.
+    """
     try:
         from PIL import Image
     except ImportError as error:
         raise ImportError("decoding images needs Pillow: pip install asyncloader[images]") from error
-    with Image.open(io.BytesIO(body), formats=IMAGE_FORMATS) as image:
-        if image.mode.startswith(("I", "F")):  # Pillow would clip, not scale, to 8 bits
-            raise ValueError(f"mode {image.mode} has more than 8 bits a channel; name a handler of your own")
-        return numpy.array(image.convert("RGB"))
+    with Image.open(io.BytesIO(content), formats=_IMAGE_FORMATS) as image:
+        if image.mode.startswith(("I", "F")):  # Pillow would clip, not scale
+            raise ValueError(f"mode {image.mode} has more than 8 bits a channel; {otherwise}")
+        yield image
 
 
 _IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "ppm")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import torch.utils.data
 
+from .._flow.aside import run_aside
 from ..ops.batching import Batching
 from ..ops.skips import Skip
 from ..plan.topology import process_group, resolve_world
@@ -27,7 +28,8 @@ T = TypeVar("T", covariant=True)
 class Loader(torch.utils.data.DataLoader[T]):
     """What kinds know of a loader: torch's attributes, and the library's own options as they were given.
 
-    Most may change between two passes, so that a kind reads them when it opens one.
+    Most may change between two passes, so that a kind reads them when it opens one. A ``with`` block
+    closes it at its end.
     """
 
     device: str | torch.device | None
@@ -47,6 +49,22 @@ class Loader(torch.utils.data.DataLoader[T]):
     audit: str | os.PathLike[str] | None
     on_error: str | Skip
     trace: str | os.PathLike[str] | None
+
+    def close(self) -> None:
+        """Stop the latest iteration and free what it holds. Idempotent."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await run_aside(self.close, "asyncloader-close")
 
     @property
     def use_stateful_dataloader(self) -> bool:

@@ -16,7 +16,7 @@ from ..statistics import Receipt, Statistics
 from ..torch_kind.adapt import for_torch, is_iterable
 from ..torch_kind.iterate import close_torch_iterator
 from ..torch_kind.resuming import Standing
-from ..torch_kind.unsplit import UnsplitNotice
+from ..torch_kind.split import UnsplitNotice
 from ..torch_private import forget_iterator
 from .asked import setup_of_torch
 from .kind import Loader

@@ -16,7 +16,7 @@ from ..stores.reading.chunks import ShardChunks
 from ..types import Buffer, Position, Unpacked
 from .entries import Expected
 
-__all__ = ["INDEX", "MANIFEST", "OLDER_INDEX", "FolderIndex", "ShardCheck", "Teller"]
+__all__ = ["INDEX", "MANIFEST", "OLDER_INDEX", "FolderIndex", "ShardCheck", "Teller", "teller_of"]
 
 
 class Teller(NamedTuple):
@@ -80,6 +80,11 @@ class FolderIndex:
     teller: Teller = INDEX
 
 
+def teller_of(index: FolderIndex | None) -> Teller:
+    """Who promises what shards are: an index, or, where there is none, a manifest."""
+    return MANIFEST if index is None else index.teller
+
+
 class ShardCheck:
     """Checks a shard while it is read: length first, bytes and samples at the end.
 
@@ -111,8 +116,8 @@ class ShardCheck:
         self._start_byte: int = start.get("byte", 0)
         self._samples: int = start.get("sample", 0)
         self._counts = counts
-        teller = MANIFEST if index is None else index.teller
-        self._teller, self._who, self._advice = teller, teller.name, teller.advice
+        self._teller = teller = teller_of(index)
+        self._who, self._advice = teller.name, teller.advice
         # Of them all, each is passed by whoever reads the sample before it: so what an index says of where
         # samples are is proved by all lanes together, and none is lost between two of them unheard.
         offsets = () if expected is None else expected.offsets or ()

@@ -16,7 +16,6 @@ from ..shard_names import formats_of, is_shard_name
 from ..shard_search import find_shards
 from ..stores.access import Access
 from ..stores.expanding import expand_home
-from ..stores.policy import NetworkPolicy
 from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
 from .check import MANIFEST, FolderIndex, Teller
 from .entries import Expected
@@ -69,7 +68,6 @@ def open_verifying(
     manifest: str | os.PathLike[str] | None = None,
     format: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
-    network: NetworkPolicy | None = None,
     concurrency: int | None = None,
 ) -> Iterator[Verifying]:
     """Read shards, and hold them against their manifest; writes nothing.
@@ -80,7 +78,6 @@ def open_verifying(
         manifest: Path or URL; None for ``manifest.json`` in the one folder or prefix that the shards are in.
         format: Of shards whose suffix does not tell.
         storage_options: As of ``from_urls``.
-        network: Time-outs, retries and hedging.
         concurrency: How many shards are read at a time; see ``build_index``.
 
     Raises:
@@ -92,11 +89,11 @@ def open_verifying(
     if format is not None:
         check_format(format)
     options = dict(storage_options or {})
-    found = find_shards(urls, format, options, network)
+    found = find_shards(urls, format, options)
     shards = found.names
     formats = formats_of(shards, format)
     place = _manifest_beside(shards) if manifest is None else expand_home(os.fspath(manifest))
-    with open_measuring(options, network, concurrency) as measuring:
+    with open_measuring(options, None, concurrency) as measuring:
         entries = _read(measuring.survey, place)
         is_shard = partial(is_shard_name, format=format)
         gone = (place for match in found.matches for place in entries.missing(match, is_shard))

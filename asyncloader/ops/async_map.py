@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,12 +18,10 @@ from typing import Any
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Scope
 from ..blocks import Block, PickedTrail, Rows
-from ..plan.counts import Counter, Deal
-from ..quantity import as_counts
 from ..types import Position
-from .checks import check_map
-from .context import MakeContext, given
+from .context import given
 from .draws import Calls
+from .map import OneByOne
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, shown
 from .pieces import Pieces
 from .skips import Applied
@@ -33,23 +31,8 @@ __all__ = ["AsyncMap"]
 AsyncFn = Callable[..., Coroutine[Any, Any, Any]]
 
 
-@dataclass(frozen=True)
-class AsyncMap:
-    """Replace each sample by ``await fn(sample)``, in order.
-
-    Args:
-        fn: A coroutine function of one sample.
-        concurrency: How many calls may be waiting at a time, in each lane.
-        context: Makes what is the function's second argument.
-    """
-
-    fn: AsyncFn
-    concurrency: int = 1
-    context: MakeContext | None = None
-
-    def __post_init__(self) -> None:
-        check_map(self.fn, self.context)
-        as_counts(self, "concurrency")
+class AsyncMap(OneByOne):
+    """``await fn(sample)`` in the place of each sample; ``fn`` is a coroutine function."""
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         # Both ways unbounded but for the count kept below: the loop never waits to hand back a result.
@@ -91,12 +74,6 @@ class AsyncMap:
         finally:
             inbox.finish()
             outbox.close()
-
-    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        return upstream(deal)
-
-    def describe(self) -> Mapping[str, Any]:
-        return {"op": "map", "fn": name_of(self.fn)}
 
 
 @dataclass(slots=True)

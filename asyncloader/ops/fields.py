@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..blocks import Block, Columns, Rows
-from ..plan.counts import Counter, Deal
 from ..types import Position
 from .checks import check_names
-from .op import Blocks, Lane, Opener, note_sample
+from .op import Blocks, Lane, Op, Opener, note_sample
 
 __all__ = ["Rename", "Select"]
 
 
 @dataclass(frozen=True)
-class Select:
+class Select(Op):
     """Keep only the named fields, in this order."""
 
     fields: tuple[str, ...]
@@ -31,9 +30,6 @@ class Select:
         with closing(upstream(start, lane)) as blocks:
             yield from _change(blocks, self._select, f"select{self.fields}")
 
-    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        return upstream(deal)
-
     def describe(self) -> Mapping[str, Any]:
         return {"op": "select", "fields": list(self.fields)}
 
@@ -42,7 +38,7 @@ class Select:
 
 
 @dataclass(frozen=True)
-class Rename:
+class Rename(Op):
     """Give fields other names; the others stay as they are.
 
     Args:
@@ -62,9 +58,6 @@ class Rename:
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(upstream(start, lane)) as blocks:
             yield from _change(blocks, self._rename, f"rename({dict(self.names)})")
-
-    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "rename", "names": [list(pair) for pair in self.names]}

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, Ragged
-from ..collate.longest import PadLongest
+from ..collate.pad import PadLongest
 from ..plan.counts import UnknownCount
 from .heard import Heard
 from .op import name_of, note_sample

@@ -12,30 +12,28 @@ from time import perf_counter
 from typing import Any
 
 from ..blocks import Block, PickedTrail, Rows
-from ..plan.counts import Counter, Deal
 from ..quantity import as_counts
 from ..types import Position
 from .checks import check_map
 from .context import MakeContext, given
 from .draws import Calls
-from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, shown
+from .op import PIECE_SAMPLES, Blocks, Lane, Op, Opener, name_of, note_sample, shown
 from .pieces import Pieces
 from .skips import Applied, Attempts, apply
 
-__all__ = ["Map"]
+__all__ = ["Map", "OneByOne"]
 
 # A thread hop costs some 30 us, next to nothing for the millisecond functions that threads are for.
 _THREAD_PIECE_SAMPLES = 4
 
 
 @dataclass(frozen=True)
-class Map:
-    """Replace each sample by ``fn(sample)``, in order.
+class OneByOne(Op):
+    """Replace each sample by what ``fn`` makes of it, in order.
 
     Args:
-        fn: Any callable of one sample.
-        concurrency: How many samples at a time. Above 1 the calls run on threads, which pays for
-            functions that release the GIL (decoding images, NumPy, I/O).
+        fn: A function of one sample.
+        concurrency: How many samples at a time, in each lane.
         context: Makes what is the function's second argument.
     """
 
@@ -46,6 +44,17 @@ class Map:
     def __post_init__(self) -> None:
         check_map(self.fn, self.context)
         as_counts(self, "concurrency")
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"op": "map", "fn": name_of(self.fn)}
+
+
+class Map(OneByOne):
+    """``fn(sample)`` in the place of each sample.
+
+    With a concurrency above 1 the calls run on threads, which pays for functions that release the GIL
+    (decoding images, NumPy, I/O).
+    """
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         fn = given(self.fn, self.context, lane)
@@ -63,12 +72,6 @@ class Map:
                         del applied  # before the next one is made
             else:
                 yield from self._open_threads(fn, blocks, lane, attempts)
-
-    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        return upstream(deal)
-
-    def describe(self) -> Mapping[str, Any]:
-        return {"op": "map", "fn": name_of(self.fn)}
 
     def _open_threads(
         self, fn: Callable[[Any], Any], blocks: Iterator[Block], lane: Lane, attempts: Attempts | None

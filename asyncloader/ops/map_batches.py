@@ -10,21 +10,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..blocks import Block, Column, Columns, Ragged, array_of, column_of, columns_of
-from ..plan.counts import Counter, Deal
 from ..quantity import as_counts
 from ..sizes import bytes_of
 from ..types import Position
 from .checks import check_plain
 from .chunks import hand_on, open_chunks
 from .draws import Calls
-from .op import Blocks, Lane, Opener, name_of, note_batch, shown
+from .op import Blocks, Lane, Op, Opener, name_of, note_batch, shown
 from .pools import Pool
 
 __all__ = ["MapBatches"]
 
 
 @dataclass(frozen=True)
-class MapBatches:
+class MapBatches(Op):
     """Replace chunks of ``batch_size`` samples by ``fn(columns)``, in order.
 
     Args:
@@ -49,9 +48,6 @@ class MapBatches:
                     del chunk
             else:
                 yield from self._open_threads(chunks, lane)
-
-    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "map_batches", "fn": name_of(self.fn), "batch_size": self.batch_size}

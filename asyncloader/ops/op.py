@@ -30,6 +30,7 @@ __all__ = [
     "Opener",
     "Source",
     "Want",
+    "call_of",
     "name_of",
     "note_batch",
     "note_sample",
@@ -217,15 +218,15 @@ class Source(Protocol):
 
 
 class Op(Protocol):
-    """A transformation of one lane's stream."""
+    """A transformation of one lane's stream; those that make one sample of each name it as their base."""
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         """The transformed samples from ``start`` on; closing the generator closes the upstream."""
         ...
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        """How many samples it makes of those of each lane; see ``Source.count_samples``."""
-        ...
+        """How many samples each lane has behind it, as many as before by default; see ``Source``."""
+        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         """What makes two operators the same to a saved state, as JSON values."""
@@ -236,6 +237,15 @@ def shown(op: Op) -> str:
     """An operator as messages, an audit and a report call it: with its function, or its count."""
     described = op.describe()
     return f"{described['op']}({described.get('fn', described.get('count', ''))})"
+
+
+def call_of(op: Op) -> str:
+    """An operator as it was called, its function by name only."""
+    described = dict(op.describe())
+    name = described.pop("op")
+    parameters = [str(described.pop("fn"))] if "fn" in described else []
+    parameters += [f"{parameter}={value!r}" for parameter, value in described.items()]
+    return f"{name}({', '.join(parameters)})"
 
 
 def name_of(fn: Callable[..., Any]) -> str:

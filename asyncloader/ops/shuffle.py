@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..blocks import Block, PickedTrail, Provenance, Referred, Rows
-from ..plan.counts import Counter, Deal
 from ..plan.order import permutation
 from ..quantity import as_counts, as_whole
 from ..types import Position
-from .op import PIECE_SAMPLES, Blocks, Lane, Opener
+from .op import PIECE_SAMPLES, Blocks, Lane, Op, Opener
 from .pools import Pool, SpanTrail, cut_pools
 
 __all__ = ["Shuffle"]
@@ -27,7 +26,7 @@ _COLUMNS_PIECE_SAMPLES = 1024
 
 
 @dataclass(frozen=True)
-class Shuffle:
+class Shuffle(Op):
     """Permute the samples within windows of ``window`` samples.
 
     Args:
@@ -53,9 +52,6 @@ class Shuffle:
             for window in pools:
                 yield from self._emit(window, lane)
                 del window  # two of them are held as it is
-
-    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
-        return upstream(deal)
 
     def describe(self) -> Mapping[str, Any]:
         return {"op": "shuffle", "window": self.window, "seed": self.seed}

@@ -94,7 +94,7 @@ def count_workers(workers: object, num_workers: object) -> Any:
 
     Raises:
         TypeError: ``workers`` is something else.
-        ValueError: ``num_workers`` asks for others beside.
+        ValueError: ``num_workers`` is another number than theirs, and not 0.
         ImportError: Ray is not installed.
     """
     if workers is None:
@@ -107,7 +107,7 @@ def count_workers(workers: object, num_workers: object) -> Any:
     # The same number is what such a loader has: Lightning makes it anew with that.
     if as_whole(num_workers) not in (0, workers.count):
         raise ValueError(
-            "workers option is mutually exclusive with num_workers, which are local processes, but got "
+            "workers option is mutually exclusive with another num_workers, of local processes, but got "
             f"num_workers={num_workers!r} and workers={workers!r}"
         )
     if find_spec("ray") is None:

@@ -19,7 +19,8 @@ import os
 import threading
 import weakref
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from enum import Enum
 from typing import Any, Literal, TypeAlias
@@ -110,11 +111,9 @@ class Agreement:
         self.steps = 0
         # A client is locked while it waits: whoever waits has one of its own, and so has whoever wakes it,
         # since the group's may be waiting in a barrier.
-        try:
+        with self._asking():
             self._waiting = PrefixStore(prefix, seat.lend(store, self))
             self._telling = PrefixStore(prefix, seat.lend(store, self))
-        except RuntimeError as error:
-            raise self._lost(_first_line(error)) from error
 
     def settle(self, has_batch: bool) -> Verdict:
         """Tell the others whether there is a batch for the next step; what all do. Blocks.
@@ -128,23 +127,19 @@ class Agreement:
         with self._lock:
             self._check_here()
             if said.startswith("left "):
-                raise RanksError(
+                raise self._error(
                     f"rank {int(said[5:])} has left the epoch before its end: its loop was left, or raised "
                     "an error, or only some ranks iterate this loader. Let all ranks take the same number of "
-                    'steps, or say uneven="ignore"',
-                    rank=self._rank,
-                    step=self.steps,
+                    'steps, or say uneven="ignore"'
                 )
             if said.startswith("lost "):
                 raise self._lost(f"as rank {int(said[5:])} has found")
             verdict = Verdict(said)
             if verdict is Verdict.UNEVEN:
-                raise RanksError(
+                raise self._error(
                     f"this rank {'has a batch' if has_batch else 'has no batch'} for step {self.steps} and "
                     f"{'others have none' if has_batch else 'others have one'}. Deal lanes equally by an "
-                    'index (asyncloader index), or say uneven="stop" or "pad"',
-                    rank=self._rank,
-                    step=self.steps,
+                    'index (asyncloader index), or say uneven="stop" or "pad"'
                 )
             self.steps += verdict is not Verdict.END
         return verdict
@@ -162,19 +157,15 @@ class Agreement:
         """
         with self._lock:
             self._check_here()
-        try:
+        with self._asking():
             said = self._waiting.compare_set(f"{key}/{self.steps}", "", told).decode()
             if last and self.steps:  # all have told, or the step before would not be settled
                 self._waiting.delete_key(f"{key}/{self.steps - 1}")
-        except RuntimeError as error:
-            raise self._lost(_first_line(error)) from error
         if said != told:
-            raise RanksError(
+            raise self._error(
                 f"processes that are to get the same batches have different ones at step {self.steps}. Do "
                 "all read the same shards, go on from the same state, and skip the same samples? A shard "
-                "that one of them alone could not read is skipped by that one alone",
-                rank=self._rank,
-                step=self.steps,
+                "that one of them alone could not read is skipped by that one alone"
             )
 
     def give(self, key: str, value: str) -> None:
@@ -183,10 +174,8 @@ class Agreement:
         Raises:
             RanksError: The store has gone.
         """
-        try:
+        with self._asking():
             self._waiting.compare_set(key, "", value)
-        except RuntimeError as error:
-            raise self._lost(_first_line(error)) from error
 
     def take(self, key: str) -> str:
         """What a rank has given, or gives.
@@ -194,12 +183,8 @@ class Agreement:
         Raises:
             RanksError: That takes too long, or the store has gone.
         """
-        try:
+        with self._asking():
             return self._get(key)
-        except RanksError:
-            raise
-        except RuntimeError as error:
-            raise self._lost(_first_line(error)) from error
 
     def leave(self) -> None:
         """Take no further part, and let nobody wait for it. Idempotent, from any thread."""
@@ -220,10 +205,10 @@ class Agreement:
     def _check_here(self) -> None:
         """Refuse to speak for a rank that has left: a stream that was closed looks as if it had run dry."""
         if self._left:
-            raise RanksError("this rank has left the pass", rank=self._rank, step=self.steps)
+            raise self._error("this rank has left the pass")
 
     def _settle(self, step: int, has_batch: bool) -> str:
-        try:
+        with self._asking():
             dry, having = divmod(self._waiting.add(f"count/{step}", 1 if has_batch else _DRY), _DRY)
             if dry + having < self._size:
                 return self._get(f"verdict/{step}")
@@ -232,10 +217,6 @@ class Agreement:
                 self._waiting.delete_key(f"count/{step - 1}")
                 self._waiting.delete_key(f"verdict/{step - 1}")
             return verdict.decode()
-        except RanksError:
-            raise
-        except RuntimeError as error:
-            raise self._lost(_first_line(error)) from error
 
     def _decide(self, step: int, having: int, dry: int) -> Verdict:
         if not dry:
@@ -258,22 +239,24 @@ class Agreement:
                 self.steps,
                 self._patience.total_seconds(),
             )
-            try:
-                self._waiting.wait([key], self._patience - quiet)
-            except RuntimeError as error:
-                raise self._lost(_first_line(error)) from error
+            self._waiting.wait([key], self._patience - quiet)
         return self._waiting.get(key).decode()
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Asking the store, whose errors mean that the others are lost."""
+        try:
+            yield
+        except RuntimeError as error:
+            # Without the frames of torch's C++ code, which stand below.
+            raise self._lost(str(error).partition("\n")[0]) from error
 
     def _lost(self, how_known: str) -> RanksError:
         self._has_lost_others = True
-        return RanksError(
+        return self._error(
             f"the other ranks did not answer within {self._patience.total_seconds():.0f} s, the time-out of "
-            f"the process group, or its store has gone: one has died or stands still ({how_known})",
-            rank=self._rank,
-            step=self.steps,
+            f"the process group, or its store has gone: one has died or stands still ({how_known})"
         )
 
-
-def _first_line(error: Exception) -> str:
-    """What torch says, without the frames of its C++ code below."""
-    return str(error).partition("\n")[0]
+    def _error(self, text: str) -> RanksError:
+        return RanksError(text, rank=self._rank, step=self.steps)

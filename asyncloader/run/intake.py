@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 from ..audit.rows import LeftSamples
 from ..counting import Counters
@@ -13,9 +14,26 @@ from ..ops.shortfalls import Shortfall, describe_shortfalls
 from ..stream import Job, Note
 from ..tracebacks import users_level
 
-__all__ = ["Intake"]
+__all__ = ["Intake", "Makers"]
 
 _log = logging.getLogger("asyncloader.skips")
+
+
+class Makers(Protocol):
+    """Whoever makes the batches."""
+
+    @property
+    def left_at_ends(self) -> Mapping[int, Sequence[LeftSamples]]:
+        """What operators have left out behind the last batch of each lane that has ended."""
+        ...
+
+    def describe_wait(self) -> str:
+        """What they are at, for somebody who has waited too long; takes seconds at most."""
+        ...
+
+    async def describe_wait_async(self) -> str:
+        """Like ``describe_wait``, from a coroutine."""
+        ...
 
 
 class Intake:

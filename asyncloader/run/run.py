@@ -9,40 +9,23 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from .._flow.aside import run_aside
 from .._flow.channel import EndOfChannel, Receiver
 from ..audit.recording import Recording
-from ..audit.rows import LeftSamples
 from ..counting import Counters
 from ..plan.cursor import Cursor
 from ..stream import Note
 from ..tracebacks import drop_frames, users_level
 from ..types import Position
+from .intake import Makers
 
 __all__ = ["BatchIterator", "Run"]
 
 T = TypeVar("T", covariant=True)
-
-
-class Makers(Protocol):
-    """Whoever makes the batches."""
-
-    @property
-    def left_at_ends(self) -> Mapping[int, Sequence[LeftSamples]]:
-        """What operators have left out behind the last batch of each lane that has ended."""
-        ...
-
-    def describe_wait(self) -> str:
-        """What they are at, for somebody who has waited too long; takes seconds at most."""
-        ...
-
-    async def describe_wait_async(self) -> str:
-        """Like ``describe_wait``, from a coroutine."""
-        ...
 
 
 class Run:

@@ -7,8 +7,7 @@ it is are decided by the code that decides it in a pass. What is modelled is wha
 from __future__ import annotations
 
 from .outcome import Balance, Outcome, Resized
-from .resizing import simulate_resize
-from .running import simulate
+from .running import simulate, simulate_resize
 from .setting import Link, Operator, Setting, ShardSize
 
 __all__ = [

@@ -1,20 +1,30 @@
-"""From the bytes of a shard to its blocks: as far as they are wanted, and by the shard's name."""
+"""From the bytes of a shard to its blocks: as far as they are wanted, by the shard's name, and ahead."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from ..blocks import Block, Rows
+from .._flow.budget import Claim
+from .._flow.channel import EndOfChannel
+from .._flow.producer import Producer
+from ..blocks import Block, Columns, Rows
 from ..formats.decoder import Decoder
 from ..ops.op import Blocks
 from ..ops.skips import Attempts
+from ..sizes import bytes_of
 from ..types import Buffer
 
-__all__ = ["Reading", "decoded", "up_to", "with_url"]
+__all__ = ["Reading", "decode_ahead", "decoded", "up_to", "with_url"]
+
+# Of blocks that wait, and of the one in the making: one of the largest, some ten of token ids.
+_AHEAD_BYTES = 8 << 20
+
+# More than this part of what a lane may have is not worth it: it is better read ahead.
+_MOST_SHARE = 1 / 8
 
 
 def decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], close: bytes) -> Blocks:
@@ -73,3 +83,38 @@ class Reading:
         self.attempts.good(len(block))
         self.sample = block.trail.place(len(block) - 1).sample + 1
         return {"shard": self.nth, **self.attempts.entries()}
+
+
+def decode_ahead(blocks: Blocks, claim: Claim, wake: Callable[[], None]) -> Blocks:
+    """The same blocks, decoded on a thread of their own while those before become batches.
+
+    Or decoded as they are asked for, where memory is short. It pays for decoders that release the
+    interpreter's lock, as pyarrow's do: others only change places with the thread that they are to relieve.
+
+    Args:
+        blocks: Pulled and closed on a thread.
+        claim: To take the memory from, for nothing else; closed in the end.
+        wake: Makes ``blocks`` end soon wherever it waits; called from another thread, before it is closed.
+    """
+    if not claim.set_aside(_AHEAD_BYTES, _MOST_SHARE):
+        claim.close()
+        with closing(blocks):
+            yield from blocks
+        return
+    producer = Producer(lambda: _costs_of(blocks), _AHEAD_BYTES, on_close=wake, name="asyncloader-decoder")
+    with closing(claim), closing(producer):
+        producer.start()
+        while True:
+            try:
+                made = [producer.receive()]
+            except EndOfChannel:
+                return
+            yield made.pop()  # nothing here holds it meanwhile
+
+
+def _costs_of(blocks: Blocks) -> Generator[tuple[Block, int], None, None]:
+    """Each block with the bytes that it holds."""
+    with closing(blocks):
+        for block in blocks:
+            yield block, bytes_of(dict(block.fields)) if isinstance(block, Columns) else 0
+            del block

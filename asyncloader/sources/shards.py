@@ -16,14 +16,13 @@ from ..errors import FormatError, StoreError
 from ..formats import formats, open_decoder, open_plan
 from ..formats.columnar.selection import EVERYTHING, Selection
 from ..formats.decoder import Decoder, PassOver
-from ..manifest.check import MANIFEST, FolderIndex, ShardCheck
+from ..manifest.check import FolderIndex, ShardCheck, teller_of
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations, Known
 from ..ops.op import START, Blocks, Lane
 from ..ops.skips import Attempts
 from ..plan.counts import Deal, UnknownCount
-from ..plan.cuts import Cut, cut_piece
-from ..plan.pieces import Dealing, Piece, Pieces
+from ..plan.pieces import Cut, Dealing, Piece, Pieces, cut_piece
 from ..stopwatch import DECODE, STORE
 from ..stores.access import Access
 from ..stores.names import names_digest
@@ -33,9 +32,8 @@ from ..stores.reading.reader import read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact
 from ..types import Position, Span
-from .ahead import decode_ahead
 from .clients import stores_of
-from .decoding import Reading, decoded, up_to, with_url
+from .decoding import Reading, decode_ahead, decoded, up_to, with_url
 from .footers import FooterCache
 
 __all__ = ["Shards"]
@@ -226,8 +224,7 @@ class Shards:
 
     def _known_of(self, shard: int) -> dict[str, Any]:
         """What plans and decoders are told."""
-        teller = MANIFEST if self.index is None else self.index.teller
-        unpacked = teller.unpacked_of(self._check(shard))
+        unpacked = teller_of(self.index).unpacked_of(self._check(shard))
         return {"selection": self.selection, "schema": self.schema, "unpacked": unpacked}
 
     def _cut(self, piece: Piece, start: Position) -> Cut | None:

@@ -22,7 +22,16 @@ from .urls import (
     scheme_of,
 )
 
-__all__ = ["Expanded", "IsShard", "Match", "RemotePattern", "expand_home", "expand_urls", "read_urls"]
+__all__ = [
+    "Expanded",
+    "IsShard",
+    "Match",
+    "RemotePattern",
+    "expand_home",
+    "expand_urls",
+    "index_hint",
+    "read_urls",
+]
 
 IsShard: TypeAlias = Callable[[str], bool]
 
@@ -261,10 +270,15 @@ def _below(name: str, folder: str, is_shard: IsShard) -> Match:
     manifest = os.path.join(folder, MANIFEST_NAME)
     shards = sorted(path for path in files if is_shard(path) and path != manifest)
     if not shards:
-        hint = ""
-        if os.path.join(folder, "index.json") in files:
-            hint = "; its index.json is for al.from_litdata or al.from_mds (--format litdata, --format mds)"
         raise ValueError(
-            f"no file below {folder!r} is a shard by its suffix, of {len(files)} that are there{hint}"
+            f"no file below {folder!r} is a shard by its suffix, of {len(files)} that are there"
+            f"{index_hint(folder)}"
         )
     return Match(name, shards, [path for path in files if os.path.basename(path) == MANIFEST_NAME])
+
+
+def index_hint(folder: str) -> str:
+    """A clause on who reads the index of a local folder; empty where it has none."""
+    if not os.path.isfile(os.path.join(folder, "index.json")):
+        return ""
+    return "; its index.json is for al.from_mds or al.from_litdata (--format mds, --format litdata)"

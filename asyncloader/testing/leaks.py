@@ -21,11 +21,10 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 from . import _proc
@@ -101,33 +100,28 @@ class LeakCheck:
         os.environ[self._marker] = "1"
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        os.environ.pop(self._marker, None)
-        if error is not None:
-            return
-        deadline = time.monotonic() + self._within_s
-        while (left := self._left()) and (remaining_s := deadline - time.monotonic()) > 0:
-            _wait_for_change(left, min(remaining_s, _LOOK_S))
-            gc.collect()
-        self._report(left)
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        for left, wait_s in self._looks(error):
+            _wait_for_change(left, wait_s)
 
     async def __aenter__(self) -> LeakCheck:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        for left, wait_s in self._looks(error):
+            if left.tasks:
+                await asyncio.wait(left.tasks, timeout=wait_s)
+            else:
+                await asyncio.sleep(wait_s)
+
+    def _looks(self, error: BaseException | None) -> Iterator[tuple[_Left, float]]:
+        """What is left, and how long to wait for its end before the next look; reports what stays."""
         os.environ.pop(self._marker, None)
         if error is not None:
             return
         deadline = time.monotonic() + self._within_s
         while (left := self._left()) and (remaining_s := deadline - time.monotonic()) > 0:
-            if left.tasks:
-                await asyncio.wait(left.tasks, timeout=min(remaining_s, _LOOK_S))
-            else:
-                await asyncio.sleep(min(remaining_s, _LOOK_S))
+            yield left, min(remaining_s, _LOOK_S)
             gc.collect()
         self._report(left)
 

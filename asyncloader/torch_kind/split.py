@@ -1,9 +1,14 @@
-"""``split``: an iterable dataset dealt exactly to the workers of all ranks."""
+"""``split``: an iterable dataset dealt exactly to the workers of all ranks; and a warning where none is.
+
+Only the worker sees whether the dataset asked for its number, and only the consumer's process can warn
+so that a person, or a filter, takes note: so the mark travels with the first batch of worker 0.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -11,10 +16,11 @@ from typing import Any
 from torch.utils.data import IterableDataset
 
 from ..plan.topology import process_group, resolve_world
+from ..tracebacks import Line
 from .stateful import is_stateful, pass_over, tell
 from .worker_info import WorkerInfo, get_worker_info, reading_world
 
-__all__ = ["Split", "split"]
+__all__ = ["Split", "UnsplitNotice", "split"]
 
 
 class Split(IterableDataset[Any]):
@@ -93,3 +99,23 @@ def split(dataset: Iterable[Any], *, rank: int | None = None, world_size: int | 
         world_size: The number of ranks.
     """
     return Split(dataset, rank, world_size)
+
+
+class UnsplitNotice:
+    """Warns of a dataset that several workers read whole, once in a loader's life."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def tell(self, dataset: Any, line: Line) -> None:
+        """Warn at ``line`` of the user's, unless that was done before."""
+        if self._told:
+            return
+        self._told = True
+        warnings.warn_explicit(
+            f"{type(dataset).__name__} is read by several workers but never asked get_worker_info(): "
+            "each worker yields all of it, so that every sample comes once for each worker. Wrap it in "
+            "asyncloader.split(dataset), or divide it in its __iter__",
+            UserWarning,
+            *line,
+        )

@@ -14,8 +14,7 @@ from ..statistics import Statistics
 from ..stopwatch import STARTING, Spent, Stopwatch
 from .events import Dropped, Flight, Mark, Padded, Slice, Traced, longest
 from .files import write_run
-from .latency import Latencies
-from .series import Series
+from .series import Latencies, Series
 from .timeline import Timeline, timeline
 
 __all__ = ["TracedCounters", "Tracing", "tell_rest"]

@@ -1,20 +1,24 @@
-"""Numbers over time in a bounded number of bins, whose width doubles as the pass goes on. Pure."""
+"""What a pass counts in bins: numbers over time, and how long answers take. Pure."""
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from typing import Any
 
-__all__ = ["Series"]
+__all__ = ["Latencies", "Series"]
 
 # As many as a plot is wide, at most: half of that is left when the width doubles.
 _MOST_BINS = 240
 
 _FIRST_BIN_S = 0.05
 
+# Twenty for a factor of ten: neighbours differ by an eighth.
+_BINS_PER_DECADE = 20
+
 
 class Series:
-    """Sums by name and bin.
+    """Sums by name over time, in a bounded number of bins, whose width doubles as the pass goes on.
 
     Args:
         start_s: When the first bin begins. What is told of before counts as then.
@@ -67,3 +71,33 @@ class Series:
         row = self._rows[name]
         row += [0.0] * (place + 1 - len(row))
         return row
+
+
+class Latencies:
+    """Counts times by their order of magnitude, in bins of a logarithmic scale."""
+
+    def __init__(self) -> None:
+        self._bins: Counter[int] = Counter()
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self._bins[math.floor(math.log10(max(seconds, 1e-6)) * _BINS_PER_DECADE)] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Counts by bin, number ``n`` of which begins at ``10 ** (n / bins_per_decade)`` s; percentiles."""
+        return {
+            "bins_per_decade": _BINS_PER_DECADE,
+            "bins": {str(number): self._bins[number] for number in sorted(self._bins)},
+            "count": self._bins.total(),
+            **{f"p{percent}_s": self._percentile(percent / 100) for percent in (50, 95, 99)},
+        }
+
+    def _percentile(self, part: float) -> float | None:
+        """As if the times of a bin were spread evenly over it."""
+        wanted, before = part * self._bins.total(), 0
+        for number in sorted(self._bins):
+            count = self._bins[number]
+            if before + count >= wanted:
+                return float(10 ** ((number + (wanted - before) / count) / _BINS_PER_DECADE))
+            before += count
+        return None

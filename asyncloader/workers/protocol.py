@@ -50,7 +50,8 @@ class AnyWorker(Protocol):
 
         Raises:
             EndOfChannel: The job has ended, and every batch was received.
-            Exception: What the job raised.
+            Exception: What the job raised, with its own type where that can be had here and as a RuntimeError
+                otherwise, with what it came from, and with its frames as a note.
             WorkerDiedError: The worker ended without finishing the job.
             ChannelClosed: It was closed.
         """

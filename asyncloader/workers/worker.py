@@ -12,18 +12,16 @@ Laws:
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from time import monotonic
 from typing import Any, TypeAlias
 
 from .._flow.channel import ChannelClosed, EndOfChannel
 from ..errors import WorkerDiedError
 from ..tracebacks import raise_told
-from ._endings import describe_exit
 from ._raised import load_error
-from ._readable import wait_readable, wait_readable_async
 from ._wire import DONT_WAIT, FROM_WORKER, MOST_FREED, FromWorker, Grant, receive_message, send_grant
 from .lifeline import Lifeline
 from .packing import unpack
@@ -43,7 +41,7 @@ _Announced: TypeAlias = tuple[int, int, bytes]
 
 
 class Worker:
-    """One process running one job, an ``AnyWorker``, and a ``Receiver`` of its batches. Of a ``WorkerPool``.
+    """One process running one job, an ``AnyWorker`` of a ``WorkerPool``.
 
     Attributes:
         number: Its place in the pool, from 0.
@@ -79,55 +77,12 @@ class Worker:
     def pid(self) -> int | None:
         return self._lifeline.pid
 
-    def receive(self, timeout_s: float | None = None) -> tuple[Any, Any]:
-        """The next batch and its note, blocking this thread until it is there.
-
-        Args:
-            timeout_s: How long to wait at most; None, the default, is for as long as it takes. After a
-                timeout the worker is as it was, and a later call gets the batch.
+    def receive_nowait(self, ready: Collection[int]) -> tuple[Any, Any] | None:
+        """See ``AnyWorker``.
 
         Returns:
             ``(batch, note)`` as the job yielded them. Tensors and arrays of 16 KiB and more lie in
             shared memory, which is reused once all of this batch's are gone.
-
-        Raises:
-            EndOfChannel: The job has ended, and every batch was received.
-            Exception: What the job raised, with its own type where that can be had here and as a
-                RuntimeError otherwise, with what it came from, and with its frames as a note.
-            WorkerDiedError: The process ended without finishing the job.
-            TimeoutError: No batch came in time.
-            ChannelClosed: The worker was closed.
-        """
-        deadline = None if timeout_s is None else monotonic() + timeout_s
-        self.begin_receiving()
-        try:
-            self._demand()
-            ready: Collection[int] = ()
-            while (batch := self._next_batch(ready)) is None:
-                ready = wait_readable(self.sources(), deadline)
-                if not ready:
-                    raise TimeoutError(f"{self.name}: no batch for {timeout_s} s")
-            return self._take(*batch)
-        finally:
-            self.end_receiving()
-
-    async def receive_async(self) -> tuple[Any, Any]:
-        """Like ``receive``, from a coroutine. If cancelled while waiting, no batch is lost."""
-        self.begin_receiving()
-        try:
-            self._demand()
-            ready: Collection[int] = ()
-            while (batch := self._next_batch(ready)) is None:
-                ready = await wait_readable_async(self.sources())
-            return self._take(*batch)
-        finally:
-            self.end_receiving()
-
-    def receive_nowait(self, ready: Collection[int]) -> tuple[Any, Any] | None:
-        """Like ``receive``, but None if one would have to wait.
-
-        Args:
-            ready: What ``wait_any`` gave since this was None; empty before.
         """
         self.begin_receiving()
         try:
@@ -248,7 +203,7 @@ class Worker:
 
     def _death(self) -> WorkerDiedError:
         exitcode, failure = self._lifeline.exitcode, self._lifeline.failure
-        how = describe_exit(exitcode) if failure is None else f"could not be started: {failure}"
+        how = _describe_exit(exitcode) if failure is None else f"could not be started: {failure}"
         return WorkerDiedError(
             f"a worker process {how}, before its job had ended",
             worker=self.number,
@@ -290,3 +245,18 @@ class Worker:
         self._lifeline.kill()
         self._connection.close()
         self._lifeline.close()
+
+
+def _describe_exit(exitcode: int | None) -> str:
+    """A half sentence on how a process ended, and what that may mean."""
+    if exitcode is None:
+        return "was lost together with its fork server"
+    if exitcode >= 0:
+        return f"ended with exit status {exitcode}"
+    name = signal.Signals(-exitcode).name
+    hints = {
+        "SIGKILL": " (the kernel's out-of-memory killer sends it; fewer workers or smaller batches help)",
+        "SIGSEGV": " (a crash in native code; PYTHONFAULTHANDLER=1 shows where)",
+        "SIGBUS": " (shared memory could not be had; fewer workers or smaller batches help)",
+    }
+    return f"was killed by signal {name}{hints.get(name, '')}"

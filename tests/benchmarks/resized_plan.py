@@ -16,9 +16,8 @@ from array import array
 
 import numpy as np
 
-from asyncloader.plan.cuts import cut_piece
 from asyncloader.plan.lanes import rank_lanes
-from asyncloader.plan.pieces import Dealing, Pieces
+from asyncloader.plan.pieces import Dealing, Pieces, cut_piece
 from asyncloader.plan.topology import World
 from asyncloader.types import Position
 

@@ -21,6 +21,7 @@ from _measure import machine
 
 from asyncloader.lent_memory import borrowing, filled, lend
 from asyncloader.stream import Note
+from asyncloader.workers import wait_any
 from asyncloader.workers._wire import Setting, socketpair
 from asyncloader.workers._worker_main import _Outlet
 from asyncloader.workers.lifeline import Lifeline
@@ -48,7 +49,8 @@ class Transport:
         lend(made_in)
         self._outlet.send(_make(width), made_in)
         sent = time.thread_time()
-        received = self._worker.receive()
+        while (received := self._worker.receive_nowait(())) is None:
+            wait_any([self._worker], None)
         del received
         return sent - began, time.thread_time() - sent
 

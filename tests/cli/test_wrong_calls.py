@@ -17,7 +17,7 @@ _SHARDS = [
     (["/nowhere/*.tar"], "no file matches '/nowhere/*.tar'"),
     (["http://h/*.tar"], "*"),
     (["train-{000..127.tar"], "{"),
-    (["a.tar", "--format", "zip"], "format must be one of"),
+    (["a.tar", "--format", "mdss"], "'npz', or, for a folder with its index.json, 'litdata', not 'mdss'"),
     (["a.tar", "--option", "region"], "--option should be NAME=VALUE"),
     (["a.tar", "--option", "region=x"], "local files have no storage options"),
     (["s3://b/a.tar", "--option", "regoin=x"], "did you mean 'region'?"),
@@ -35,7 +35,9 @@ def test_a_folder_with_an_index_is_told_how_it_is_read(ask: Ask, tmp_path: Path,
     (tmp_path / "index.json").write_text("{}")
     told = ask("head", f"{tmp_path}{end}")
     assert (told.status, told.out) == (2, "")
-    assert "--format litdata" in told.err and "--format mds" in told.err
+    assert (
+        "; its index.json is for al.from_mds or al.from_litdata (--format mds, --format litdata)" in told.err
+    )
 
 
 @pytest.mark.parametrize("command", READERS)

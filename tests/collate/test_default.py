@@ -16,7 +16,7 @@ import torch.utils.data
 from PIL import Image
 
 from asyncloader.collate import Pad, default_collate, default_convert
-from asyncloader.collate.longest import PadLongest
+from asyncloader.collate.pad import PadLongest
 from asyncloader.collate.streaming import streaming_collate
 
 Point = namedtuple("Point", ["x", "y"])

@@ -51,7 +51,7 @@ def error_of(loader: al.DataLoader[Any], kind: type[Exception]) -> Any:
             "a.bin",
             {"format": "zip"},
             ValueError,
-            r"format must be one of 'tar', 'jsonl', 'text', .*, 'npz', not 'zip'",
+            r"format must be one of 'tar', 'jsonl', 'text', .*, 'npz', .*, 'litdata', not 'zip'",
         ),
         ([], {}, ValueError, "at least one shard, but got an empty list"),
         ("/nowhere/*.tar", {}, ValueError, r"no file matches '/nowhere/\*\.tar'"),

@@ -73,7 +73,8 @@ def test_unknown_formats_are_refused() -> None:
         check_format("litdata")
     for refuse in (check_format, open_decoder):
         with pytest.raises(
-            ValueError, match=r"'parquet', 'arrow', .*'mds\.zstd', 'mds', 'npy', 'npz', not 'zip'"
+            ValueError,
+            match=r"'parquet', 'arrow', .*'mds\.zstd', 'mds', 'npy', 'npz', .*'litdata', not 'zip'",
         ):
             refuse("zip")
     with pytest.raises(ValueError, match="0 or more"):

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.plan.counts import Deal, batch_count
-from asyncloader.plan.cuts import Cut, cut_piece
 from asyncloader.plan.lanes import Rotation, rank_lanes
-from asyncloader.plan.pieces import Dealing, Piece
+from asyncloader.plan.pieces import Cut, Dealing, Piece, cut_piece
 from asyncloader.plan.topology import World
 
 lane_counts = st.integers(1, 40)

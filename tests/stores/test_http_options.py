@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from asyncloader.stores.http.options import HTTP_OPTIONS, check_http_options
+from asyncloader.stores.http.backend import OPTIONS_APART, check_options
 
 
 def test_headers_of_the_user_are_options() -> None:
-    assert set(HTTP_OPTIONS) == {"headers"}
-    check_http_options({})
-    check_http_options({"headers": {"Authorization": "Bearer x", "X-Token": "\u00e4 b"}})
+    assert set(OPTIONS_APART) == {"headers"}
+    check_options("https", {})
+    check_options("https", {"headers": {"Authorization": "Bearer x", "X-Token": "\u00e4 b"}})
 
 
 @pytest.mark.parametrize(
@@ -39,5 +39,5 @@ def test_wrong_options_are_refused_without_their_values(
     options: dict[str, Any], kind: type[Exception]
 ) -> None:
     with pytest.raises(kind) as caught:
-        check_http_options(options)
+        check_options("https", options)
     assert "SENTINEL" not in str(caught.value)

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.trace.events import Dropped, Slice, longest
-from asyncloader.trace.latency import Latencies
 from asyncloader.trace.recorder import Recorder
-from asyncloader.trace.series import Series
+from asyncloader.trace.series import Latencies, Series
 
 times = st.floats(0, 100_000, allow_nan=False)
 

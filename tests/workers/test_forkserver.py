@@ -21,13 +21,16 @@ from asyncloader.testing import check_leaks
 from asyncloader.workers import ForkServer, WorkerPool
 
 from .processes import Watch, finish, start_script
+from .receiving import RECEIVE, receive
 
 
 def answers() -> Iterator[tuple[int, int]]:
     yield 42, os.getpid()
 
 
-SCRIPT = """
+SCRIPT = (
+    RECEIVE
+    + """
 import itertools, os, time
 import numpy as np
 from asyncloader.workers import ForkServer, WorkerPool
@@ -44,15 +47,16 @@ def count(first):
 
 pool = WorkerPool([lambda: count(0), lambda: count(100)], prefetch=2)
 pool.start()
-first = [worker.receive() for worker in pool.workers]
+first = [receive(worker) for worker in pool.workers]
 print(ForkServer.shared().pid, *[pid for _, pid in first], flush=True)
 """
+)
 
 
 @pytest.mark.parametrize("way", ["stdin", "file"])
 def test_a_script_without_a_main_guard_works(way: str, tmp_path: Path) -> None:
     ending = """
-second = [worker.receive()[0] for worker in pool.workers]
+second = [receive(worker)[0] for worker in pool.workers]
 assert all(isinstance(sample, Sample) for sample in second)
 print([int(sample.pixels[-1]) for sample in second])
 """
@@ -105,7 +109,7 @@ try:
     print("waiting", flush=True)
     time.sleep(60)
 except KeyboardInterrupt:
-    print([int(worker.receive()[0].pixels[0]) for worker in pool.workers for _ in range(5)][-1], flush=True)
+    print([int(receive(worker)[0].pixels[0]) for worker in pool.workers for _ in range(5)][-1], flush=True)
     raise SystemExit(3)
 """
     with start(SCRIPT + ending) as script:
@@ -181,7 +185,7 @@ def test_what_is_preloaded_is_there_in_the_workers_that_follow(server: ForkServe
     server.preload(["wave", "no_such_module_anywhere"])
     server.preload(["wave"])
     with WorkerPool([job], prefetch=1, server=server) as pool:
-        assert pool.workers[0].receive()[0] is True
+        assert receive(pool.workers[0])[0] is True
 
 
 def test_a_failing_import_is_told_in_the_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,11 +233,11 @@ def test_a_killed_server_takes_its_workers_and_is_replaced(server: ForkServer) -
             threading.Event().wait()
 
         with WorkerPool([job], prefetch=1, server=own) as pool:
-            _, pid = pool.workers[0].receive()
+            _, pid = receive(pool.workers[0])
             with Watch([pid]) as watch:
                 os.kill(own.pid, signal.SIGKILL)
                 with pytest.raises(WorkerDiedError, match="fork server"):
-                    pool.workers[0].receive()
+                    receive(pool.workers[0])
                 assert watch.left_after(1) == set()
             with pytest.raises(RuntimeError, match="has ended"):
                 WorkerPool([answers], prefetch=1, server=own).start()
@@ -242,7 +246,9 @@ def test_a_killed_server_takes_its_workers_and_is_replaced(server: ForkServer) -
 
 
 def test_a_forked_process_has_a_server_of_its_own(start: Start) -> None:
-    text = """
+    text = (
+        RECEIVE
+        + """
 import os, sys
 from asyncloader.workers import ForkServer, WorkerPool
 
@@ -252,7 +258,7 @@ def job():
 
 pool = WorkerPool([job], prefetch=2)
 pool.start()
-_, server = pool.workers[0].receive()
+_, server = receive(pool.workers[0])
 child = os.fork()
 if child == 0:
     try:
@@ -260,13 +266,14 @@ if child == 0:
     except RuntimeError as error:
         print(error, flush=True)
     with WorkerPool([job], prefetch=2) as own:
-        number, own_server = own.workers[0].receive()
+        number, own_server = receive(own.workers[0])
         print(number, own_server != server, ForkServer.shared() is not pool._server, flush=True)
     pool.close()
     sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0
-print(pool.workers[0].receive()[0], pool.workers[0].receive()[0])
+print(receive(pool.workers[0])[0], receive(pool.workers[0])[0])
 """
+    )
     with start(text) as script:
         output, errors = script.communicate()
     assert (script.returncode, errors) == (0, "")
@@ -287,7 +294,7 @@ def test_obstore_and_threads_in_the_parent_do_no_harm(server: ForkServer) -> Non
         yield bytes(obstore.get(own, "b").bytes()), 0
 
     with WorkerPool([job] * 2, prefetch=1) as pool:
-        assert [worker.receive()[0] for worker in pool.workers] == [b"2", b"2"]
+        assert [receive(worker)[0] for worker in pool.workers] == [b"2", b"2"]
 
 
 def test_a_platform_without_memfd_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

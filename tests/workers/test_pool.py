@@ -20,6 +20,7 @@ from asyncloader.testing._proc import open_files
 from asyncloader.workers import WorkerPool
 
 from .processes import Watch
+from .receiving import receive, receive_async
 
 pytestmark = pytest.mark.usefixtures("server")
 
@@ -46,7 +47,7 @@ def test_closing_in_the_middle_ends_everything() -> None:
     with check_leaks():
         pool = WorkerPool([endless(), endless()], prefetch=3)
         pool.start()
-        pids = [worker.receive()[1] for worker in pool.workers]
+        pids = [receive(worker)[1] for worker in pool.workers]
         with Watch(pids) as watch:
             began = time.monotonic()
             pool.close()
@@ -54,7 +55,7 @@ def test_closing_in_the_middle_ends_everything() -> None:
             assert watch.left_after(0) == set()
         pool.close()
         with pytest.raises(ChannelClosed):
-            pool.workers[0].receive()
+            receive(pool.workers[0])
 
 
 def test_batches_made_ahead_are_bounded_in_bytes_and_one_is_always_let_in(tmp_path: Path) -> None:
@@ -70,14 +71,14 @@ def test_batches_made_ahead_are_bounded_in_bytes_and_one_is_always_let_in(tmp_pa
         return len(made.read_text().split())
 
     with WorkerPool([job], prefetch=5, prefetch_bytes=2_500_000) as pool:
-        seen = [pool.workers[0].receive()[1], pool.workers[0].receive()[1]]
+        seen = [receive(pool.workers[0])[1], receive(pool.workers[0])[1]]
         # Two have been received. Ahead of them lie at most two, and the worker waits for a receiver.
         time.sleep(0.3)
         assert count() <= 4
-        seen += [pool.workers[0].receive()[1] for _ in range(4)]
+        seen += [receive(pool.workers[0])[1] for _ in range(4)]
         assert seen == list(range(6))
     with WorkerPool([job], prefetch=5, prefetch_bytes=1) as pool:
-        assert [pool.workers[0].receive()[1] for _ in range(6)] == list(range(6))
+        assert [receive(pool.workers[0])[1] for _ in range(6)] == list(range(6))
 
 
 def hold_the_interpreter() -> None:
@@ -90,7 +91,7 @@ def hold_the_interpreter() -> None:
 @pytest.mark.parametrize("how", [lambda: time.sleep(60), hold_the_interpreter])
 def test_a_stuck_job_is_killed_within_a_second(how: Callable[[], object]) -> None:
     with check_leaks(), WorkerPool([stuck(how), stuck(how)], prefetch=2) as pool:
-        pids = [worker.receive()[0] for worker in pool.workers]
+        pids = [receive(worker)[0] for worker in pool.workers]
         with Watch(pids) as watch:
             began = time.monotonic()
             pool.close()
@@ -107,7 +108,7 @@ def test_a_job_between_batches_is_closed_and_may_clean_up(tmp_path: Path) -> Non
             (tmp_path / "cleaned").touch()
 
     with WorkerPool([job], prefetch=1) as pool:
-        pool.workers[0].receive()
+        receive(pool.workers[0])
     assert (tmp_path / "cleaned").exists()
 
 
@@ -123,14 +124,14 @@ def test_a_job_that_has_ended_is_closed_before_its_end_is_told(tmp_path: Path) -
             raise OSError("could not clean up")
 
     with WorkerPool([Batches], prefetch=1) as pool, pytest.raises(OSError, match="clean up"):
-        pool.workers[0].receive()
+        receive(pool.workers[0])
 
 
 def test_a_collected_pool_ends_its_workers() -> None:
     with check_leaks():
         pool = WorkerPool([endless(), endless()], prefetch=2)
         pool.start()
-        kept, pid = pool.workers[0].receive()
+        kept, pid = receive(pool.workers[0])
         with Watch([pid]) as watch:
             del pool
             gc.collect()
@@ -141,11 +142,11 @@ def test_a_collected_pool_ends_its_workers() -> None:
 
 def test_closing_wakes_a_blocked_receiver() -> None:
     with check_leaks(), WorkerPool([stuck(lambda: time.sleep(60))], prefetch=2) as pool:
-        pool.workers[0].receive()
+        receive(pool.workers[0])
         timer = threading.Timer(0.2, pool.close)
         timer.start()
         with pytest.raises(ChannelClosed):
-            pool.workers[0].receive()
+            receive(pool.workers[0])
         timer.join()
 
 
@@ -154,7 +155,7 @@ async def test_closing_under_a_waiting_coroutine_is_clean() -> None:
 
     async with check_leaks(within_s=2):
         with WorkerPool([stuck(lambda: time.sleep(60))], prefetch=2) as pool:
-            await pool.workers[0].receive_async()
+            await receive_async(pool.workers[0])
             async with asyncio.TaskGroup() as group:
                 waiting = group.create_task(_closed(pool))
                 await asyncio.sleep(0.1)
@@ -164,7 +165,7 @@ async def test_closing_under_a_waiting_coroutine_is_clean() -> None:
 
 async def _closed(pool: WorkerPool) -> bool:
     try:
-        await pool.workers[0].receive_async()
+        await receive_async(pool.workers[0])
     except ChannelClosed:
         return True
     return False
@@ -204,7 +205,7 @@ def test_workers_see_the_parents_surroundings(tmp_path: Path, monkeypatch: pytes
         yield made_after_the_server.ANSWER, (os.getcwd(), os.environ.get("SET_AFTER_THE_SERVER"), sys.argv)
 
     with WorkerPool([job], prefetch=1) as pool:
-        assert pool.workers[0].receive() == (42, (str(tmp_path), "yes", ["train.py", "--lr=1"]))
+        assert receive(pool.workers[0]) == (42, (str(tmp_path), "yes", ["train.py", "--lr=1"]))
 
 
 def test_workers_hold_only_what_is_theirs() -> None:
@@ -212,7 +213,7 @@ def test_workers_hold_only_what_is_theirs() -> None:
         yield [end for end in open_files().values() if end.startswith(("socket", "anon_inode"))], 0
 
     with WorkerPool([job] * 3, prefetch=1) as pool:
-        assert [len(worker.receive()[0]) for worker in pool.workers] == [1, 1, 1]
+        assert [len(receive(worker)[0]) for worker in pool.workers] == [1, 1, 1]
 
 
 def test_a_program_started_by_a_job_inherits_no_descriptor() -> None:
@@ -222,4 +223,4 @@ def test_a_program_started_by_a_job_inherits_no_descriptor() -> None:
         yield subprocess.run(["ls", "/proc/self/fd"], capture_output=True, close_fds=False).stdout.split(), 0
 
     with WorkerPool([job], prefetch=1) as pool:
-        assert [name for name in pool.workers[0].receive()[0] if int(name) > 3] == []
+        assert [name for name in receive(pool.workers[0])[0] if int(name) > 3] == []

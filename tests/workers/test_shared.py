@@ -18,6 +18,8 @@ from asyncloader.testing import check_leaks
 from asyncloader.workers import WorkerPool
 from asyncloader.workers.shared import SharedStore, load_shared
 
+from .receiving import receive
+
 pytestmark = pytest.mark.usefixtures("server")
 
 
@@ -79,11 +81,11 @@ def test_every_worker_and_who_replaces_one_is_called_with_the_same() -> None:
     total = int(array.sum()) + 1
     with check_leaks(), WorkerPool([job, job], prefetch=1, shared=(pickled, buffers)) as pool:
         array[:] = 0  # they have it as it was when they were started
-        assert [worker.receive()[0] for worker in pool.workers] == [1, 1]
-        assert pool.workers[0].receive()[0] == total
+        assert [receive(worker)[0] for worker in pool.workers] == [1, 1]
+        assert receive(pool.workers[0])[0] == total
         os.kill(pool.workers[1].pid or 0, signal.SIGKILL)
         with pytest.raises(WorkerDiedError):
             while True:
-                pool.workers[1].receive()
+                receive(pool.workers[1])
         replaced = pool.replace(1, job)
-        assert [replaced.receive()[0], replaced.receive()[0]] == [1, total]
+        assert [receive(replaced)[0], receive(replaced)[0]] == [1, total]

@@ -27,6 +27,8 @@ from asyncloader.testing import check_leaks
 from asyncloader.workers import Worker, WorkerPool
 from asyncloader.workers.lifeline import wait_ended
 
+from .receiving import receive, receive_async
+
 pytestmark = pytest.mark.usefixtures("server")
 
 
@@ -47,7 +49,7 @@ def rest(worker: Worker) -> list[int]:
     notes = []
     while True:
         try:
-            batch, note = worker.receive()
+            batch, note = receive(worker)
         except EndOfChannel:
             return notes
         assert (batch["x"] == note).all() and batch["key"] == f"sample {note}"
@@ -59,7 +61,7 @@ def prefix_until(worker: Worker, error: type[BaseException]) -> tuple[list[int],
     notes = []
     with pytest.raises(error) as caught:
         while True:
-            notes.append(worker.receive()[1])
+            notes.append(receive(worker)[1])
     return notes, caught.value
 
 
@@ -72,7 +74,7 @@ def test_batches_come_in_order_and_then_the_end(prefetch: int) -> None:
         assert [rest(worker) for worker in pool.workers] == [list(range(20)), list(range(3)), []]
         for worker in pool.workers:
             with pytest.raises(EndOfChannel):
-                worker.receive()
+                receive(worker)
 
 
 def test_exactly_prefetch_batches_are_made_ahead(tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ def test_exactly_prefetch_batches_are_made_ahead(tmp_path: Path) -> None:
 
     with one_worker(job, prefetch=3) as pool:
         for taken in range(1, 5):
-            pool.workers[0].receive()
+            receive(pool.workers[0])
             # The batch last paid for was sent: so it, and all before it, were made.
             deadline = time.monotonic() + 5
             while len(list(tmp_path.iterdir())) < taken + 3 and time.monotonic() < deadline:
@@ -105,24 +107,24 @@ def test_more_messages_than_a_socket_holds_arrive_and_closing_meanwhile_ends_the
 
 def test_none_is_a_batch() -> None:
     with one_worker(lambda: iter([(None, None)])) as pool:
-        assert pool.workers[0].receive() == (None, None)
+        assert receive(pool.workers[0]) == (None, None)
 
 
 def test_a_job_larger_than_a_socket_buffer_arrives() -> None:
     captured = bytes(5_000_000)
     with one_worker(lambda: iter([(len(captured), 0)])) as pool:
-        assert pool.workers[0].receive() == (5_000_000, 0)
+        assert receive(pool.workers[0]) == (5_000_000, 0)
 
 
 async def test_coroutines_receive_the_same() -> None:
     async with check_leaks(within_s=2):
         with WorkerPool([counting(10), counting(10)], prefetch=2) as pool:
             for number in range(10):
-                pairs = await asyncio.gather(pool.workers[0].receive_async(), pool.workers[1].receive_async())
+                pairs = await asyncio.gather(receive_async(pool.workers[0]), receive_async(pool.workers[1]))
                 assert [note for _, note in pairs] == [number, number]
             del pairs
             with pytest.raises(EndOfChannel):
-                await pool.workers[0].receive_async()
+                await receive_async(pool.workers[0])
 
 
 async def test_a_cancelled_receive_loses_no_batch() -> None:
@@ -136,7 +138,7 @@ async def test_a_cancelled_receive_loses_no_batch() -> None:
         while len(got) < 3:
             try:
                 async with asyncio.timeout(0.02):
-                    got.append((await pool.workers[0].receive_async())[0])
+                    got.append((await receive_async(pool.workers[0]))[0])
             except TimeoutError:
                 pass
     assert got == [0, 1, 2]
@@ -148,9 +150,9 @@ def test_a_timeout_leaves_the_worker_usable() -> None:
         yield 1, 1
 
     with one_worker(job) as pool:
-        with pytest.raises(TimeoutError, match="worker 0"):
-            pool.workers[0].receive(timeout_s=0.05)
-        assert pool.workers[0].receive(timeout_s=20) == (1, 1)
+        with pytest.raises(TimeoutError):
+            receive(pool.workers[0], timeout_s=0.05)
+        assert receive(pool.workers[0], timeout_s=20) == (1, 1)
 
 
 def test_one_receiver_at_a_time() -> None:
@@ -161,13 +163,13 @@ def test_one_receiver_at_a_time() -> None:
     with one_worker(job) as pool:
         caught: list[BaseException] = []
 
-        def receive() -> None:
+        def wait() -> None:
             try:
-                pool.workers[0].receive()
+                receive(pool.workers[0])
             except BaseException as error:
                 caught.append(error)
 
-        threads = [threading.Thread(target=receive) for _ in range(2)]
+        threads = [threading.Thread(target=wait) for _ in range(2)]
         for thread in threads:
             thread.start()
         while not caught:
@@ -185,9 +187,9 @@ def test_one_receiver_at_a_time() -> None:
 def test_kept_batches_keep_their_values() -> None:
     with check_leaks(within_s=2):
         with one_worker(counting(200)) as pool:
-            kept = [pool.workers[0].receive()[0]["x"] for _ in range(200)]
+            kept = [receive(pool.workers[0])[0]["x"] for _ in range(200)]
             with pytest.raises(EndOfChannel):
-                pool.workers[0].receive()
+                receive(pool.workers[0])
         assert [int(tensor[0]) for tensor in kept] == list(range(200))
         assert all((tensor == number).all() for number, tensor in enumerate(kept))
         kept.clear()
@@ -201,7 +203,7 @@ def mapped_slots() -> int:
 def test_dropped_batches_need_few_slots() -> None:
     with one_worker(counting(150), prefetch=2) as pool:
         for _ in range(150):
-            pool.workers[0].receive()
+            receive(pool.workers[0])
             # Two on their way, the one just received, the one before until its slot is told, and spares.
             assert mapped_slots() <= 2 + 1 + 1 + 3
 
@@ -209,7 +211,7 @@ def test_dropped_batches_need_few_slots() -> None:
 def test_small_batches_need_no_shared_memory() -> None:
     with one_worker(counting(50, size=200)) as pool:
         for number in range(50):
-            batch, _ = pool.workers[0].receive()
+            batch, _ = receive(pool.workers[0])
             assert (batch["x"] == number).all()
             assert mapped_slots() == 0
 
@@ -228,7 +230,7 @@ def test_few_slots_serve_all_batches_and_no_descriptor() -> None:
     with one_worker(job, prefetch=2) as pool:
         seen = []
         for number in range(200):
-            batch, theirs = pool.workers[0].receive()
+            batch, theirs = receive(pool.workers[0])
             assert (batch == number).all()
             seen.append((*held(), *theirs))
     # Two on their way, the one just received, and the one before until its slot is told; one is being filled.
@@ -239,11 +241,11 @@ def test_few_slots_serve_all_batches_and_no_descriptor() -> None:
 
 def test_slots_of_batches_kept_for_a_while_are_given_back() -> None:
     with one_worker(counting(200), prefetch=2) as pool:
-        kept = [pool.workers[0].receive()[0] for _ in range(60)]
+        kept = [receive(pool.workers[0])[0] for _ in range(60)]
         assert mapped_slots() >= 60
         kept.clear()
         for _ in range(20):
-            pool.workers[0].receive()
+            receive(pool.workers[0])
         assert mapped_slots() <= 8
 
 
@@ -251,7 +253,7 @@ def test_what_a_forked_process_may_still_read_is_not_written_over() -> None:
     with one_worker(counting(60, 100_000)) as pool:
         (worker,) = pool.workers
         for number in range(20):
-            batch, note = worker.receive()
+            batch, note = receive(worker)
             go, may_go = os.pipe()
             pid = os.fork()
             if not pid:
@@ -259,7 +261,7 @@ def test_what_a_forked_process_may_still_read_is_not_written_over() -> None:
                 os._exit(0 if bool((batch["x"] == note).all()) else 1)
             del batch
             for _ in range(2):
-                assert worker.receive()[1] == 3 * number + 1 + _
+                assert receive(worker)[1] == 3 * number + 1 + _
             os.write(may_go, b".")
             assert os.waitpid(pid, 0)[1] == 0
             os.close(go)
@@ -273,7 +275,7 @@ def test_batches_of_changing_size_stay_whole() -> None:
             yield torch.full((1 + number * 7919 % 90_000,), number), number
 
     with one_worker(job, prefetch=3) as pool:
-        kept = [pool.workers[0].receive() for _ in range(60)]
+        kept = [receive(pool.workers[0]) for _ in range(60)]
         assert all((tensor == number).all() for tensor, number in kept)
 
 
@@ -292,7 +294,7 @@ def test_an_error_comes_after_the_batches_with_its_type_and_its_place() -> None:
         assert f"in worker 0 (pid {pool.workers[0].pid})" in error.__notes__[0]
         assert 'raise KeyError("no such field")' in error.__notes__[0]
         with pytest.raises(KeyError):  # still no end
-            pool.workers[0].receive()
+            receive(pool.workers[0])
         del error
 
 
@@ -318,7 +320,7 @@ def test_an_error_of_a_local_class_is_caught_by_it() -> None:
         yield
 
     with one_worker(job) as pool, pytest.raises(LocalError, match="here"):
-        pool.workers[0].receive()
+        receive(pool.workers[0])
 
 
 class TwoArgumentsError(Exception):
@@ -364,7 +366,7 @@ def test_an_error_that_cannot_be_raised_here_is_a_runtime_error(
 
     with one_worker(job) as pool:
         with pytest.raises(RuntimeError, match=text) as caught:
-            pool.workers[0].receive()
+            receive(pool.workers[0])
         assert type(caught.value) is RuntimeError
         assert "in worker 0" in caught.value.__notes__[0] and "raise make()" in caught.value.__notes__[0]
 
@@ -375,9 +377,9 @@ def test_a_batch_that_cannot_be_pickled_is_an_error_and_no_hang() -> None:
         yield {"lock": threading.Lock()}, 2
 
     with one_worker(job) as pool:
-        assert pool.workers[0].receive() == (1, 1)
+        assert receive(pool.workers[0]) == (1, 1)
         with pytest.raises(TypeError, match="lock") as caught:
-            pool.workers[0].receive()
+            receive(pool.workers[0])
     assert "while pickling a batch of type builtins.dict" in "".join(caught.value.__notes__)
 
 
@@ -393,9 +395,9 @@ def test_a_batch_that_cannot_be_rebuilt_is_an_error_and_the_next_one_comes() -> 
 
     with one_worker(job, prefetch=1) as pool:
         with pytest.raises(ValueError, match="no number") as caught:
-            pool.workers[0].receive()
+            receive(pool.workers[0])
         assert "rebuilding a batch from worker 0" in caught.value.__notes__[0]
-        assert pool.workers[0].receive() == (2, 2)
+        assert receive(pool.workers[0]) == (2, 2)
 
 
 # --- death ---
@@ -408,12 +410,12 @@ def test_a_killed_worker_is_seen_at_once_after_what_it_sent() -> None:
         yield 4, 4
 
     with check_leaks(), one_worker(job, prefetch=8) as pool:
-        assert pool.workers[0].receive() == (0, 0)
+        assert receive(pool.workers[0]) == (0, 0)
         pid = pool.workers[0].pid
         assert pid is not None
-        assert pool.workers[0].receive() == (1, 1) and pool.workers[0].receive() == (2, 2)
+        assert receive(pool.workers[0]) == (1, 1) and receive(pool.workers[0]) == (2, 2)
         with pytest.raises(TimeoutError):  # the fourth lies in the socket, once this has passed
-            pool.workers[0].receive(0.2) and pool.workers[0].receive(0.2)
+            receive(pool.workers[0], 0.2) and receive(pool.workers[0], 0.2)
         os.kill(pid, signal.SIGKILL)
         began = time.monotonic()
         notes, error = prefix_until(pool.workers[0], WorkerDiedError)
@@ -422,7 +424,7 @@ def test_a_killed_worker_is_seen_at_once_after_what_it_sent() -> None:
         assert (error.worker, error.pid, error.exitcode) == (0, pid, -signal.SIGKILL)
         assert "SIGKILL" in str(error) and "out-of-memory killer" in str(error)
         with pytest.raises(WorkerDiedError):  # never an end
-            pool.workers[0].receive()
+            receive(pool.workers[0])
         del error
 
 
@@ -434,7 +436,7 @@ def test_batches_sent_before_the_death_are_delivered(tmp_path: Path) -> None:
 
     with one_worker(job, prefetch=8) as pool:
         time.sleep(0.5)  # it has died by now, and nothing was received
-        kept = [pool.workers[0].receive() for _ in range(5)]
+        kept = [receive(pool.workers[0]) for _ in range(5)]
         assert all((tensor == number).all() for tensor, number in kept)
         _, error = prefix_until(pool.workers[0], WorkerDiedError)
     assert error.exitcode == 7 and "exit status 7" in str(error)
@@ -453,11 +455,11 @@ def test_an_end_is_told_though_the_worker_left_grants_unread(fails: bool, tmp_pa
 
     with one_worker(job) as pool:
         with gate.open("wb"):  # the worker looks for grants no more
-            assert pool.workers[0].receive() == (0, 0)
+            assert receive(pool.workers[0]) == (0, 0)
         wait_ended([pool.workers[0].lifeline], 5)
         for _ in range(2):
             with pytest.raises(KeyError if fails else EndOfChannel):
-                pool.workers[0].receive(5)
+                receive(pool.workers[0], 5)
 
 
 def test_a_blocked_receiver_is_woken_by_the_death() -> None:
@@ -466,11 +468,11 @@ def test_a_blocked_receiver_is_woken_by_the_death() -> None:
         time.sleep(60)
 
     with one_worker(job) as pool:
-        pid, _ = pool.workers[0].receive()
+        pid, _ = receive(pool.workers[0])
         timer = threading.Timer(0.3, os.kill, (pid, signal.SIGTERM))
         timer.start()
         with pytest.raises(WorkerDiedError, match="SIGTERM"):
-            pool.workers[0].receive()
+            receive(pool.workers[0])
         timer.join()
 
 
@@ -480,11 +482,11 @@ async def test_a_waiting_coroutine_is_woken_by_the_death() -> None:
         time.sleep(60)
 
     with one_worker(job) as pool:
-        pid, _ = await pool.workers[0].receive_async()
+        pid, _ = await receive_async(pool.workers[0])
         asyncio.get_running_loop().call_later(0.2, os.kill, pid, signal.SIGKILL)
         async with asyncio.timeout(5):
             with pytest.raises(WorkerDiedError):
-                await pool.workers[0].receive_async()
+                await receive_async(pool.workers[0])
 
 
 def test_a_crash_in_native_code_is_named() -> None:
@@ -494,9 +496,9 @@ def test_a_crash_in_native_code_is_named() -> None:
         ctypes.string_at(0)
 
     with one_worker(job, prefetch=1) as pool:
-        assert pool.workers[0].receive() == (1, 1)
+        assert receive(pool.workers[0]) == (1, 1)
         with pytest.raises(WorkerDiedError, match="SIGSEGV"):
-            pool.workers[0].receive()
+            receive(pool.workers[0])
 
 
 def test_a_quiet_exit_is_not_an_end() -> None:
@@ -505,9 +507,9 @@ def test_a_quiet_exit_is_not_an_end() -> None:
         os._exit(0)
 
     with one_worker(job) as pool:
-        assert pool.workers[0].receive() == (1, 1)
+        assert receive(pool.workers[0]) == (1, 1)
         with pytest.raises(WorkerDiedError, match="exit status 0"):
-            pool.workers[0].receive()
+            receive(pool.workers[0])
 
 
 def test_a_child_that_the_job_left_behind_does_not_hide_its_death() -> None:
@@ -520,10 +522,10 @@ def test_a_child_that_the_job_left_behind_does_not_hide_its_death() -> None:
         os._exit(1)
 
     with one_worker(job, prefetch=1) as pool:
-        child, _ = pool.workers[0].receive()
+        child, _ = receive(pool.workers[0])
         try:
             with pytest.raises(WorkerDiedError):
-                pool.workers[0].receive(timeout_s=5)
+                receive(pool.workers[0], timeout_s=5)
         finally:
             os.kill(child, signal.SIGKILL)
 
@@ -539,7 +541,7 @@ def test_an_error_leaves_no_cycle_behind() -> None:
         pool = one_worker(job)
         pool.start()
         with suppress(KeyError):
-            pool.workers[0].receive()
+            receive(pool.workers[0])
         finalizer = pool._finalizer
         del pool
         assert not finalizer.alive
@@ -565,7 +567,7 @@ def test_batches_take_no_new_memory_after_the_first_ones() -> None:
         (worker,) = pool.workers
         told, faults, slots = [], [], set()
         for number in range(60):
-            batch, note = worker.receive()
+            batch, note = receive(worker)
             assert int(batch["x"].sum()) == 28 * 100_000
             told.append(note)
             faults.append(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import FormatError
-from ..fields import IMAGE_FORMATS
+from ..fields import open_image
 from .tree import Tree
 
 __all__ = ["MediaDecoder", "decoder_of"]
@@ -26,21 +26,10 @@ _Decode: TypeAlias = Callable[[Any], Any]
 
 
 def decode_image(content: bytes) -> _Array:
-    """``(3, H, W) uint8`` in RGB, as LitData has it; a JPEG turned as its Exif says.
+    """``(3, H, W) uint8`` in RGB, as LitData has it; a JPEG turned as its Exif says."""
+    with open_image(content, "read its bytes with decode=False") as image:
+        from PIL import ImageOps
 
-    Raises:
-        ImportError: Pillow is not installed.
-        Exception: What Pillow raises of an image that is damaged, or too large.
-    """
-    try:
-        from PIL import Image, ImageOps
-    except ImportError as cause:
-        raise ImportError("decoding images needs Pillow: pip install asyncloader[images]") from cause
-    with Image.open(io.BytesIO(content), formats=IMAGE_FORMATS) as image:
-        if image.mode.startswith(("I", "F")):  # Pillow would clip, not scale, to 8 bits
-            raise ValueError(
-                f"mode {image.mode} has more than 8 bits a channel; read its bytes with decode=False"
-            )
         upright = ImageOps.exif_transpose(image) if image.format == "JPEG" else image
         return np.array(upright.convert("RGB")).transpose(2, 0, 1).copy()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -9,12 +10,11 @@ from urllib.parse import urlsplit
 
 from ..policy import NetworkPolicy
 from ..store import Store
-from .options import HTTP_OPTIONS, check_http_options
 
 __all__ = ["ONE_CLIENT", "OPTIONS_APART", "check_options", "locate", "open_store"]
 
 # So that a recipe may mix web servers with a bucket.
-OPTIONS_APART = HTTP_OPTIONS
+OPTIONS_APART = frozenset({"headers"})
 ONE_CLIENT = True
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -41,10 +41,59 @@ _SIGNATURES: tuple[tuple[frozenset[str], frozenset[str]], ...] = (
     ),
 )
 
+_FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+# Set here, or by the client from what is asked.
+_OWN_FIELDS = frozenset(
+    {
+        "accept-encoding",
+        "connection",
+        "content-length",
+        "expect",
+        "host",
+        "if-match",
+        "if-modified-since",
+        "if-none-match",
+        "if-range",
+        "if-unmodified-since",
+        "range",
+        "te",
+        "transfer-encoding",
+        "upgrade",
+    }
+)
+
 
 def check_options(scheme: str, options: Mapping[str, Any]) -> None:
-    """As ``check_http_options``."""
-    check_http_options(options)
+    """Refuse options that these stores do not have; no message shows a value.
+
+    Raises:
+        ValueError: An unknown name, or a header that cannot be sent or is the library's own.
+        TypeError: Headers that are no mapping of strings to strings.
+    """
+    for name in options:
+        if name not in OPTIONS_APART:
+            raise ValueError(
+                f"unknown option {name!r} for http(s)://; known are {', '.join(sorted(OPTIONS_APART))}"
+            )
+    headers = options.get("headers", {})
+    if not isinstance(headers, Mapping):
+        raise TypeError(f"option 'headers' should be a mapping, not {type(headers).__name__}")
+    seen: set[str] = set()
+    for name, value in headers.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            kinds = f"{type(name).__name__} to {type(value).__name__}"
+            raise TypeError(f"option 'headers' should map strings to strings, not {kinds}")
+        if not _FIELD_NAME.fullmatch(name):  # not shown: what is no name may be a secret
+            raise ValueError("option 'headers' has a name that is not one of an HTTP header")
+        if _CONTROL.search(value):
+            raise ValueError(f"the value of header {name!r} should have no control characters")
+        if name.lower() in _OWN_FIELDS:
+            raise ValueError(f"header {name!r} is set by the library")
+        if name.lower() in seen:
+            raise ValueError(f"header {name!r} is given twice")
+        seen.add(name.lower())
 
 
 def locate(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str]:

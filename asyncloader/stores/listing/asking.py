@@ -89,7 +89,7 @@ class Order:
 def look(
     patterns: Sequence[str],
     options: Mapping[str, Any],
-    is_shard: Callable[[str], bool],
+    is_shard: Callable[[str], bool] = bool,
     *,
     network: NetworkPolicy | None = None,
     manifests: bool = False,
@@ -102,7 +102,8 @@ def look(
         patterns: For which ``urls.is_remote_pattern`` holds. An object under exactly the name of a glob is
             what it means, as with files.
         options: Storage options.
-        is_shard: Which of the objects below a prefix count, by their URLs. Runs in the child.
+        is_shard: Which of the objects below a prefix count, by their URLs; all, by default. Runs in the
+            child.
         network: Time-outs and attempts.
         manifests: Fetch the ``manifest.json`` of each pattern that has one, too.
         fetch: URLs of any scheme whose contents are wanted, of up to 256 MiB each.

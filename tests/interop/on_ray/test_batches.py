@@ -250,8 +250,8 @@ def test_map_style_data_is_refused() -> None:
         al.DataLoader([1, 2, 3], workers=al.RayWorkers(2))
 
 
-def test_local_workers_beside_are_refused(folder: Path) -> None:
-    with pytest.raises(ValueError, match=r"mutually exclusive with num_workers.*num_workers=3"):
+def test_another_number_of_workers_beside_is_refused_and_the_same_is_theirs(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"mutually exclusive with another num_workers.*num_workers=3"):
         loader(stream(folder), num_workers=3, workers=al.RayWorkers(2))
     again = loader(stream(folder), num_workers=2, workers=al.RayWorkers(2))  # as Lightning makes it anew
     assert again.num_workers == 2
