@@ -6,9 +6,11 @@ import glob
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TypeAlias, cast
 
 from .braces import MOST_SHARDS, Braces, range_meant
+from .folders import files_below, find_matches
 from .globs import has_special
 from .names import Part, is_even
 from .runs import NameRun, runs_of
@@ -118,6 +120,7 @@ def expand_urls(
     Raises:
         ValueError: An unknown scheme, a bad range, a web URL without a host or with a port that is none, a
             glob or folder without a match, or too many shards.
+        StoreError: A folder that cannot be looked into.
     """
     sorter = _Sorter()
     for run in runs_of(patterns):
@@ -249,17 +252,26 @@ def _look_up(name: str, is_shard: IsShard) -> Match:
         return _below(name, path, is_shard)
     if not glob.has_magic(path) or os.path.exists(path):
         return Match(name, [name])
-    matches = sorted(glob.glob(path, recursive=True))
+    matches = find_matches(path)
     if not matches:
-        raise ValueError(f"no file matches {name!r} (looked from {os.getcwd()})")
+        raise ValueError(f"no file matches {name!r}{_why_none(path)}")
     manifests = glob.glob(os.path.join(os.path.dirname(path), MANIFEST_NAME), recursive=True)
     return Match(name, matches, manifests)
 
 
+def _why_none(pattern: str) -> str:
+    """What is likely wrong with a glob that nothing matches."""
+    where = "" if os.path.isabs(pattern) else f" (looked from {os.getcwd()})"
+    folder = os.path.dirname(next(part for part in accumulate(pattern) if glob.has_magic(part)))
+    return where if os.path.isdir(folder or ".") else f": there is no folder {folder!r}{where}"
+
+
 def _below(name: str, folder: str, is_shard: IsShard) -> Match:
-    files = [os.path.join(where, file) for where, _, files in os.walk(folder) for file in files]
+    files = files_below(folder)
     manifest = os.path.join(folder, MANIFEST_NAME)
     shards = sorted(path for path in files if is_shard(path) and path != manifest)
+    if not files:
+        raise ValueError(f"there is no file below {folder!r}")
     if not shards:
         hint = ""
         if os.path.join(folder, "index.json") in files:
