@@ -120,9 +120,9 @@ def check_format(name: str) -> None:
         ValueError: Not a name in ``formats``, or of one that takes an index.
     """
     known = [each for each, row in formats.items() if not row.by_index]
-    if name in formats and name not in known:
-        raise ValueError(f"{name} is read by an index.json: give its folder to al.from_{name}")
     if name not in known:
+        if name in [*formats]:  # whatever it is, a list too
+            raise ValueError(f"{name} is read by an index.json: give its folder to al.from_{name}")
         raise ValueError(f"format must be one of {', '.join(map(repr, known))}, not {name!r}")
 
 

@@ -75,7 +75,7 @@ def read_urls(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
     """
     if isinstance(urls, str | os.PathLike):
         urls = [urls]
-    if not isinstance(urls, Iterable):
+    if isinstance(urls, bytes) or not isinstance(urls, Iterable):
         raise TypeError(f"urls should be strings or paths, but got {type(urls).__name__}")
     given = [*urls]
     if not given:
