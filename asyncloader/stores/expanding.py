@@ -250,6 +250,8 @@ def _look_up(name: str, is_shard: IsShard) -> Match:
     path = local_path(name)
     if path.endswith("/") and os.path.isdir(path):
         return _below(name, path, is_shard)
+    if path.endswith("/") and not glob.has_magic(path):
+        raise ValueError(f"there is no folder {name!r}{_looked_from(path)}")
     if not glob.has_magic(path) or os.path.exists(path):
         return Match(name, [name])
     matches = find_matches(path)
@@ -261,9 +263,13 @@ def _look_up(name: str, is_shard: IsShard) -> Match:
 
 def _why_none(pattern: str) -> str:
     """What is likely wrong with a glob that nothing matches."""
-    where = "" if os.path.isabs(pattern) else f" (looked from {os.getcwd()})"
+    where = _looked_from(pattern)
     folder = os.path.dirname(next(part for part in accumulate(pattern) if glob.has_magic(part)))
     return where if os.path.isdir(folder or ".") else f": there is no folder {folder!r}{where}"
+
+
+def _looked_from(path: str) -> str:
+    return "" if os.path.isabs(path) else f" (looked from {os.getcwd()})"
 
 
 def _below(name: str, folder: str, is_shard: IsShard) -> Match:
