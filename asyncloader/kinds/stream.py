@@ -45,7 +45,7 @@ from .auditing import open_recording
 from .kind import Loader
 from .lengths import Lengths, if_empty_of, receipt_of
 from .passes import Passes
-from .tracing import Traces
+from .tracing import Traces, close_unbegun
 from .worlds import check_replicas, world_of
 
 __all__ = ["StreamKind", "Streamed"]
@@ -128,7 +128,7 @@ class StreamKind:
         job = self._job(loader, cursor, limit)
         with ExitStack() as undo, ExitStack() as stack:
             counters = self._open_counters(loader, cursor)
-            undo.callback(counters.close)
+            undo.push(close_unbegun(counters))
             stack.callback(counters.end)
             recording = self._recording(loader, cursor, undo)  # before a byte of any shard is read
             # Also without workers, as torch does.
