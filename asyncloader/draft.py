@@ -7,7 +7,7 @@ import secrets
 from contextlib import suppress
 from typing import IO
 
-__all__ = ["Draft", "write_whole"]
+__all__ = ["Draft", "named", "write_whole"]
 
 
 class Draft:
@@ -32,9 +32,12 @@ class Draft:
 
     def publish(self) -> None:
         """Close the file and give it its name. Where that fails it is for ``discard``."""
-        self.file.flush()
-        # Else a power cut may leave the new name with an empty file.
-        os.fsync(self.file.fileno())
+        try:
+            self.file.flush()
+            # Else a power cut may leave the new name with an empty file.
+            os.fsync(self.file.fileno())
+        except OSError as error:
+            raise named(error, self.file) from None
         self.file.close()
         os.replace(self._hidden, self._path)
 
@@ -44,6 +47,13 @@ class Draft:
             self.file.close()
         with suppress(FileNotFoundError):
             os.unlink(self._hidden)
+
+
+def named(error: OSError, file: IO[bytes]) -> OSError:
+    """The error of writing to a file, which says which; the system's does not, as of a full disk."""
+    if error.filename is None and isinstance(file.name, str):
+        error.filename = file.name
+    return error
 
 
 def write_whole(path: str, content: bytes, aside: str | None = None) -> None:
@@ -59,7 +69,10 @@ def write_whole(path: str, content: bytes, aside: str | None = None) -> None:
     """
     draft = Draft(path, aside)
     try:
-        draft.file.write(content)
+        try:
+            draft.file.write(content)
+        except OSError as error:
+            raise named(error, draft.file) from None
         draft.publish()
     finally:
         draft.discard()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from threading import TIMEOUT_MAX
 from typing import Any
 
-from .quantity import as_whole, parse_bytes
+from .quantity import as_count, as_whole, parse_bytes
 
 __all__ = [
     "check_ahead",
     "check_audit",
     "check_batching",
+    "check_rest",
     "check_restarts",
     "check_streaming",
     "check_trace",
@@ -99,6 +101,25 @@ def check_streaming(
                 f"{fn.__name__} itself"
             )
     memory_bytes(memory_limit)
+
+
+def check_rest(timeout: float, prefetch_factor: object, generator: object) -> None:
+    """Check what torch lets pass and a stream cannot do; torch has looked at them before.
+
+    Raises:
+        TypeError: The generator is none.
+        ValueError: A timeout that no clock knows, or part of a batch to make ahead.
+    """
+    import torch
+
+    if not 0 <= timeout <= TIMEOUT_MAX:
+        raise ValueError(
+            f"timeout should be a number of seconds, 0 for no limit, but got timeout={timeout!r}"
+        )
+    if prefetch_factor is not None:
+        as_count("prefetch_factor", prefetch_factor)
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(f"generator should be a torch.Generator, but got {type(generator).__name__}")
 
 
 def check_audit(audit: object) -> None:

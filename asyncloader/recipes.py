@@ -100,6 +100,11 @@ def make_access(
     cache_limit: int | str | None,
 ) -> Access:
     """How shards are reached; the arguments are those of ``from_urls``, which raises the same."""
+    if storage_options is not None and not isinstance(storage_options, Mapping):
+        raise TypeError(  # not what it is: it may hold a key
+            "storage_options should be a mapping of names to values, such as {'anonymous': True}, but got "
+            f"{type(storage_options).__name__}"
+        )
     if network is not None and not isinstance(network, NetworkPolicy):
         raise TypeError(f"network should be a NetworkPolicy, but got {type(network).__name__}")
     if renew is not None and not callable(renew):

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from .formats import compression_suffixes, format_of, formats, has_format, known_suffixes
 from .stores.braces import Braces, has_unclosed_brace
-from .stores.expanding import index_hint
+from .stores.folders import index_hint
 from .stores.names import ShardNames
 from .stores.runs import NameRun, runs_of
 from .stores.schemes import SCHEMES
@@ -166,34 +166,31 @@ def _suffixes(path: str) -> str:
 
 def _format_of(shard: str) -> str:
     path = suffix_path(shard)
-    if not has_format(path):
-        raise ValueError(
-            f"cannot tell the format of {redact(shard)!r}: {_hint(shard)}expected a name that ends with "
-            f"{known_suffixes()}; or name the format"
-        )
-    return format_of(path)
+    if has_format(path):
+        return format_of(path)
+    if not shard.strip():
+        raise ValueError(f"urls should name shards, but got the empty name {shard!r}")
+    name = f"cannot tell the format of {redact(shard)!r}"
+    if (meant := _meant(shard)) is not None:
+        raise ValueError(f"{name}: {meant}")
+    hint = ""
+    if not (scheme_of(shard).is_web or scheme_of(shard).is_local):
+        hint = f"a prefix ends with '/' ({redact(shard)}/ for all shards below it); "
+    raise ValueError(f"{name}: {hint}expected a name that ends with {known_suffixes()}; or name the format")
 
 
-def _hint(shard: str) -> str:
-    """What is likely meant by a name without a suffix."""
-    scheme = scheme_of(shard)
-    if scheme.is_web:
-        if urlsplit(shard).path.endswith("/") or not urlsplit(shard).path:
-            return (
-                "web servers cannot be listed, so name each shard, by a range such as train-{000..127}.tar "
-                "or in a list; "
-            )
-        return ""
-    if not scheme.is_local:
-        return f"a prefix ends with '/' ({redact(shard)}/ for all shards below it); "
-    if shard.endswith("/"):
-        return "there is no such folder; "
-    if os.path.isdir(local_path(shard)):
-        return (
-            f"it is a folder, whose name should end with '/' ({shard}/ for all shards below it, as a string: "
-            f"a Path has no '/' at its end){index_hint(local_path(shard))}; "
-        )
-    return ""
+def _meant(shard: str) -> str | None:
+    """What is meant by a name that is no shard's, whatever it ends with; None if it may be one."""
+    if scheme_of(shard).is_web:
+        path = urlsplit(shard).path
+        listed = "web servers cannot be listed, so name each shard, by a range such as train-{000..127}.tar"
+        return f"{listed} or in a list" if not path or path.endswith("/") else None
+    if not scheme_of(shard).is_local or not os.path.isdir(local_path(shard)):
+        return None
+    return (
+        f"it is a folder, whose name should end with '/' ({shard}/ for all shards below it, as a string: "
+        f"a Path has no '/' at its end){index_hint(local_path(shard))}"
+    )
 
 
 def _suffix(shard: str, format: str) -> str:

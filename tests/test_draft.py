@@ -53,6 +53,6 @@ def test_a_file_is_put_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("asyncloader.draft.os.fsync", fail)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/\.x\."):
         write_whole(str(path), b"never")
     assert path.read_bytes() == b"after" and os.listdir(tmp_path) == ["x"]

@@ -51,10 +51,10 @@ def test_a_prefix_of_several_formats_shows_no_secret() -> None:
     [
         ("s3://corpus/tar", r"'s3://corpus/tar': a prefix ends with '/' \(s3://corpus/tar/ for"),
         ("gs://corpus", r"'gs://corpus': a prefix ends with '/' \(gs://corpus/ for"),
-        ("http://h/", "'http://h/': web servers cannot be listed, so name each shard"),
+        ("http://h/", "'http://h/': web servers cannot be listed, so name each shard.* in a list$"),
         ("http://h?x=SENTINEL", "'http://h': web servers cannot be listed, so name each shard"),
         ("http://me:SENTINEL@h/x/y.bin?x=SENTINEL", r"'http://h/x/y\.bin': expected a name that ends with"),
-        ("nowhere/", "'nowhere/': there is no such folder"),
+        ("", "urls should name shards, but got the empty name ''"),
         ("nowhere/x.zip", r"'nowhere/x\.zip': expected a name that ends with one of \.tar"),
     ],
 )
@@ -64,8 +64,16 @@ def test_a_name_without_a_format_is_told_whole_with_what_may_be_meant(name: str,
 
 
 def test_a_folder_without_its_slash_is_told_so(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=rf"it is a folder, .* \({tmp_path}/ for all .* a Path has no"):
+    with pytest.raises(ValueError, match=rf"it is a folder, .* \({tmp_path}/ for all .* at its end\)$"):
         al.from_urls(tmp_path)
+
+
+@pytest.mark.parametrize("given", [{}, {"format": "tar"}])
+def test_a_folder_that_is_not_there_is_told_so(tmp_path: Path, given: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"^there is no folder '{tmp_path}/x/'$"):
+        al.from_urls(f"{tmp_path}/x/", **given)
+    with pytest.raises(ValueError, match=r"^there is no folder 'nowhere/' \(looked from /"):
+        al.from_urls("nowhere/", **given)
 
 
 @pytest.mark.parametrize("given", [{}, {"format": "tar"}])

@@ -176,7 +176,7 @@ def test_a_full_disk_leaves_no_shard(
     fd = next(int(n) for n in os.listdir("/proc/self/fd") if _target(n) == str(temporary))
     os.dup2(full, fd)
     os.close(full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=rf"No space.*: '{temporary}'"):
         writer.write({"__key__": "b", "bin": os.urandom(1_000_000)})
         writer.close()
     assert os.listdir(tmp_path) == []

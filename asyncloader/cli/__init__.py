@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from .. import __version__
-from ..errors import RanksError, SkipBudgetError, WorkerDiedError
+from ..errors import RanksError, SkipBudgetError, StoreError, WorkerDiedError
 from ..printable import printable
 
 __all__ = ["COMMANDS", "main", "make_parser"]
@@ -104,5 +104,8 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
 def _in_a_line(error: Exception) -> str:
     """What an error says, and its notes, which say where."""
     notes = getattr(error, "__notes__", [])
-    told = [str(error) or type(error).__name__, *notes]
+    text = str(error) or type(error).__name__
+    if isinstance(error, OSError) and not isinstance(error, StoreError) and error.strerror and error.filename:
+        text = f"{error.filename}: {error.strerror}"  # Python's own form begins with a number
+    told = [text, *notes]
     return printable("; ".join(" ".join(text.split()) for text in told))

@@ -55,4 +55,6 @@ def _total(shards: Sequence[ListedShard], total_bytes: int, bad: int) -> str:
     line = f"{counted(len(shards), 'shard')}, {size_of(total_bytes)}"
     if len(sizes) > 1:
         line += f": from {size_of(min(sizes))} to {size_of(max(sizes))} each"
+    if unknown := len(shards) - len(sizes) - bad:
+        line += f"; {unknown} of unknown length"
     return f"{line}; {bad} cannot be had" if bad else line

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ def type_advice(value: Any) -> str:
     """A clause on a value of a type that has no place in a batch; nothing if there is nothing to be said."""
     if any((kind.__module__, kind.__name__) == ("PIL.Image", "Image") for kind in type(value).__mro__):
         return "; make an array of the image in .map, as with np.asarray(image)"
+    if inspect.iscoroutine(value):
+        return "; nobody awaited it: give .map the async def function itself, or await it in one"
+    if inspect.isgenerator(value):
+        return "; a function with yield gives many: .map takes one that returns a sample"
     return null_advice(value)
 
 

@@ -100,7 +100,8 @@ def find_files(folder: str, labels: bool) -> tuple[FileMaterial, int]:
             continue
         files.append(_file(name, entry))
     if not files:
-        raise ValueError(f"there is no file below {folder!r}, but for {hidden} that are hidden")
+        but = f", but for {hidden} that are hidden" if hidden else ""
+        raise ValueError(f"there is no file below {folder!r}{but}")
     # By key first: "a.b" comes between "a" and "a/b", and would part the files of a sample.
     files.sort(key=lambda file: (file.key, file.field, file.name))
     for one, other in pairwise(files):
@@ -116,9 +117,9 @@ def find_files(folder: str, labels: bool) -> tuple[FileMaterial, int]:
 def _walk(folder: str, below: str) -> Iterator[tuple[str, os.stat_result]]:
     """Files by name below the folder, with what they are."""
     try:
-        entries = sorted(os.scandir(os.path.join(folder, below)), key=lambda entry: entry.name)
+        entries = sorted(os.scandir(where := os.path.join(folder, below)), key=lambda entry: entry.name)
     except OSError as error:
-        raise StoreError(f"cannot look into the folder: {error.strerror}", shard=folder) from error
+        raise StoreError(f"cannot look into the folder: {error.strerror}", shard=where) from error
     for entry in entries:
         name = f"{below}{entry.name}"
         try:

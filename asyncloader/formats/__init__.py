@@ -123,7 +123,7 @@ def check_format(name: str) -> None:
         [repr(each) for each, row in formats.items() if row.by_index == by_index]
         for by_index in (False, True)
     )
-    if name not in formats:
+    if name not in [*formats]:  # whatever it is, a list too
         raise ValueError(
             f"format must be one of {', '.join(known)}, or, for a folder with its index.json, "
             f"{' or '.join(indexed)}, not {name!r}"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from ..blocks import Block
 from ..types import Buffer
 
-__all__ = ["MAX_BLOCK_BYTES", "MAX_BLOCK_SAMPLES", "PushDecoder", "describe_bytes"]
+__all__ = ["LFS_POINTER", "MAX_BLOCK_BYTES", "MAX_BLOCK_SAMPLES", "PushDecoder", "describe_bytes"]
 
 # A block is what a queue hop costs once and what the memory budget counts by: 1024 samples make the
 # hop's cost per sample vanish, and 8 MiB is small against any budget worth having.
@@ -77,11 +77,14 @@ class PushDecoder(ABC):
     def _decode_end(self) -> Iterator[Block]: ...
 
 
+LFS_POINTER = b"version https://git-lfs"
+"""How the file begins that Git keeps in the place of a large one."""
+
 _SIGNATURES = (
     (b"<", "a web page or an XML listing"),
     (b"{", "JSON"),
     (b"[", "JSON"),
-    (b"version https://git-lfs", "a Git LFS pointer: the file itself was not downloaded"),
+    (LFS_POINTER, "a Git LFS pointer: the file itself was not downloaded"),
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
     (b"\xfd7zXZ", "xz"),

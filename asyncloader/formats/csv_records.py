@@ -11,12 +11,15 @@ from collections.abc import Iterator
 
 from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
-from ._push import MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
+from ._push import LFS_POINTER, MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
 from .lines import excerpt
 
 __all__ = ["CsvDecoder"]
 
 _BOM = b"\xef\xbb\xbf"
+# What is sent or lies in the place of a shard, and would be read as one name and its values, or as no record.
+_NO_NAMES = (b"<!doctype", b"<html", b"<?xml", b'{"', b"{\n", b"{\r\n", LFS_POINTER)
+
 _UNENDED = "unexpected end of data"
 
 
@@ -116,6 +119,11 @@ class CsvDecoder(PushDecoder):
     def _sample(self, record: list[str], content: bytes) -> dict[str, str] | None:
         """What a record is; None for that of the names."""
         if self._names is None:
+            if content[:64].lstrip().lower().startswith(_NO_NAMES):
+                raise FormatError(
+                    "csv: expected the names of the fields in the first record, found "
+                    f"{', '.join(map(repr, record))[:200]}{describe_bytes(content)}"
+                )
             if len(set(record)) < len(record) or "" in record:
                 raise FormatError(
                     "csv: expected a name of its own for each field in the first record, found "

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
-from ._push import MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
+from ._push import LFS_POINTER, MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
 from .decoder import PassOver
 
 __all__ = ["LineDecoder", "TextDecoder", "excerpt"]
@@ -206,6 +206,8 @@ class TextDecoder(LineDecoder):
     def _parse(self, lines: list[bytes], ends: list[int]) -> None:
         samples = self._samples
         index = self._index + len(samples)
+        if not index and lines and lines[0].startswith(LFS_POINTER):
+            raise FormatError(f"text: expected lines of text{describe_bytes(lines[0])}")
         for line, end in zip(lines, ends, strict=True):
             try:
                 text = str(line, "utf-8")

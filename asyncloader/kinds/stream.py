@@ -18,7 +18,7 @@ from ..dataset import Dataset
 from ..device import check_device, open_stage
 from ..ops.batching import Batching
 from ..ops.skips import skipped_in
-from ..options import check_ahead, check_audit, check_restarts, check_streaming, check_uneven
+from ..options import check_ahead, check_audit, check_rest, check_restarts, check_streaming, check_uneven
 from ..plan.cursor import Cursor
 from ..plan.lanes import check_ranks, choose_lanes, rank_lanes
 from ..plan.memory import share_memory
@@ -45,7 +45,7 @@ from .auditing import open_recording
 from .kind import Loader
 from .lengths import Lengths, if_empty_of, receipt_of
 from .passes import Passes
-from .tracing import Traces
+from .tracing import Traces, close_unbegun
 from .worlds import check_replicas, world_of
 
 __all__ = ["StreamKind", "Streamed"]
@@ -106,6 +106,7 @@ class StreamKind:
         return default_convert if batch_size is None else streaming_collate
 
     def attach(self, loader: Loader[Any]) -> None:
+        check_rest(loader.timeout, loader.prefetch_factor, loader.generator)
         self._world = world_of(loader)
         check_replicas(loader, self._world)
         self._lane_count = choose_lanes(loader.lanes, self._world, loader.num_workers)
@@ -127,7 +128,7 @@ class StreamKind:
         job = self._job(loader, cursor, limit)
         with ExitStack() as undo, ExitStack() as stack:
             counters = self._open_counters(loader, cursor)
-            undo.callback(counters.close)
+            undo.push(close_unbegun(counters))
             stack.callback(counters.end)
             recording = self._recording(loader, cursor, undo)  # before a byte of any shard is read
             # Also without workers, as torch does.
@@ -152,7 +153,7 @@ class StreamKind:
                 on_demand=loader.ahead is not None,
             )
             stack.callback(source.close)
-            if_empty, timeout_s = if_empty_of(self._recipe), loader.timeout or None
+            if_empty, timeout_s = if_empty_of(self._recipe), float(loader.timeout) or None
             undo.pop_all()
             run = Run(source, cursor, counters, stack.pop_all(), timeout_s, lanes, if_empty, recording)
         self._passes.began(run)

@@ -6,6 +6,7 @@ import copy
 import weakref
 from collections.abc import Mapping
 from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 import torch.utils.data
@@ -48,6 +49,11 @@ class TorchKind:
         self._latest: weakref.ref[Any] | None = None
 
     def check(self, loader: Loader[Any], **torchs: Any) -> None:
+        if isinstance(self._dataset, PurePath) or (isinstance(self._dataset, str) and "/" in self._dataset):
+            raise TypeError(  # not which name: it may be a URL with a signature
+                f"expected a dataset, but got the name of one, a {type(self._dataset).__name__}; "
+                "DataLoader(from_urls(name), ...) reads the shards that it stands for"
+            )
         values = {name: getattr(loader, name) for name in _STREAM_OPTIONS}
         # No restarts is what torch's loop does anyway.
         values["worker_restarts"] = loader.worker_restarts or None

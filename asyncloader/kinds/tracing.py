@@ -17,7 +17,25 @@ from ..trace.counters import TracedCounters, Tracing
 from ..trace.files import check_run_path, run_path
 from .kind import Loader
 
-__all__ = ["Traces"]
+__all__ = ["Traces", "close_unbegun"]
+
+
+def close_unbegun(counters: Counters) -> Callable[..., None]:
+    """What closes the counters of a pass that does not begin, on the way out of a context.
+
+    What kept it from beginning is what the user has to know; that the file cannot be written either, as on a
+    full disk, is a note to it.
+    """
+
+    def leave(kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        try:
+            counters.close()
+        except OSError as at_close:
+            if error is None:
+                raise
+            error.add_note(f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
+
+    return leave
 
 
 class Traces:

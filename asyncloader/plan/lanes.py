@@ -68,9 +68,10 @@ def check_ranks(count: int, world: World, of: str = "shards") -> None:
     """
     if count >= world.size or world.size == 1:
         return
+    few = of.removesuffix("s") if count == 1 else of
     by_index = ", or have ranks share shards by an index: asyncloader index makes it"
     raise ValueError(
-        f"{count} {of} cannot be split over {world.size} ranks: {world.size - count} of them would get "
+        f"{count} {few} cannot be split over {world.size} ranks: {world.size - count} of them would get "
         f"nothing and wait for ever in the first collective call. Write at least {world.size} {of}, use at "
         f"most {max(count, 1)} rank{'s' * (count > 1)}{by_index if of == 'shards' else ''}"
     )

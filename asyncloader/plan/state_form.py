@@ -142,9 +142,10 @@ def read_state(state: Any) -> State:
     Raises:
         ValueError: It is nothing of the kind, lacks entries, or was edited.
     """
-    if not isinstance(state, Mapping) or "version" not in state:
-        whole = state if isinstance(state, Mapping) else {}
-        inner = [name for name, value in whole.items() if isinstance(value, Mapping) and "version" in value]
+    if not isinstance(state, Mapping):
+        raise ValueError(f"expected a dict made by state_dict(), but got {type(state).__name__}")
+    if "version" not in state:
+        inner = [name for name, value in state.items() if isinstance(value, Mapping) and "version" in value]
         hint = f"; did you mean the one under {inner[0]!r}?" if inner else ""
         raise ValueError(f"expected a dict made by state_dict(), but found no 'version' in it{hint}")
     if "kind" in state:

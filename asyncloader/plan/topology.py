@@ -48,6 +48,11 @@ class World:
     replicas: int = 1
 
     def __post_init__(self) -> None:
+        for name, place in (("world_size", "size"), ("rank", "rank")):
+            number = as_whole(getattr(self, place))  # Python's int, which a saved state can hold
+            if number is None:
+                raise TypeError(f"{name} should be a whole number, but got {name}={getattr(self, place)!r}")
+            object.__setattr__(self, place, number)
         if self.size < 1:
             raise ValueError(f"world_size should be at least 1, but got world_size={self.size}")
         if not 0 <= self.rank < self.size:
@@ -134,8 +139,9 @@ def resolve_world(
         replicate: How many consecutive ones of these ranks read the same, and so are one; None for one.
 
     Raises:
-        ValueError: ``rank`` and ``world_size`` are not given together, or are no rank of a world; or as
-            ``World.from_env`` and ``World.replicate``.
+        TypeError: ``rank`` or ``world_size`` is no whole number.
+        ValueError: They are not given together, or are no rank of a world; or as ``World.from_env`` and
+            ``World.replicate``.
     """
     if (rank is None) != (world_size is None):
         raise ValueError(

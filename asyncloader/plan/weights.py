@@ -101,7 +101,8 @@ class EpochWeights:
         for name, weight in zip(names, found, strict=True):
             if isinstance(weight, bool) or not isinstance(weight, Real):
                 raise TypeError(f"{what} should be numbers, but got {weight!r} for {name!r}")
-            if not 0 <= weight <= _MOST:  # type: ignore[operator]  # Real says nothing of int
+            # NumPy's smaller floats, which would warn of the bound, as Python's; integers may be of any size.
+            if not 0 <= (weight if isinstance(weight, int) else float(weight)) <= _MOST:
                 raise ValueError(
                     f"{what} should be 0 or more, up to {_MOST:g}, but got {weight!r} for {name!r}"
                 )

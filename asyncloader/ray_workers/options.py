@@ -98,7 +98,8 @@ def count_workers(workers: object, num_workers: object) -> Any:
         ImportError: Ray is not installed.
     """
     if workers is None:
-        return num_workers
+        count = as_whole(num_workers)  # Python's int, which a saved state can hold
+        return num_workers if count is None else count  # torch says what is wrong with it
     if not isinstance(workers, RayWorkers):
         raise TypeError(
             f"workers should be RayWorkers(...), or None for local ones, but got {workers!r}; a number of "

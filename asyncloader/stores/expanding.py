@@ -6,9 +6,11 @@ import glob
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TypeAlias, cast
 
 from .braces import MOST_SHARDS, Braces, range_meant
+from .folders import files_below, find_matches, index_hint
 from .globs import has_special
 from .names import Part, is_even
 from .runs import NameRun, runs_of
@@ -29,7 +31,6 @@ __all__ = [
     "RemotePattern",
     "expand_home",
     "expand_urls",
-    "index_hint",
     "read_urls",
 ]
 
@@ -82,7 +83,7 @@ def read_urls(urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -
     """
     if isinstance(urls, str | os.PathLike):
         urls = [urls]
-    if not isinstance(urls, Iterable):
+    if isinstance(urls, bytes) or not isinstance(urls, Iterable):
         raise TypeError(f"urls should be strings or paths, but got {type(urls).__name__}")
     given = [*urls]
     if not given:
@@ -127,6 +128,7 @@ def expand_urls(
     Raises:
         ValueError: An unknown scheme, a bad range, a web URL without a host or with a port that is none, a
             glob or folder without a match, or too many shards.
+        StoreError: A folder that cannot be looked into.
     """
     sorter = _Sorter()
     for run in runs_of(patterns):
@@ -256,29 +258,37 @@ def _look_up(name: str, is_shard: IsShard) -> Match:
     path = local_path(name)
     if path.endswith("/") and os.path.isdir(path):
         return _below(name, path, is_shard)
+    if path.endswith("/") and not glob.has_magic(path):
+        raise ValueError(f"there is no folder {name!r}{_looked_from(path)}")
     if not glob.has_magic(path) or os.path.exists(path):
         return Match(name, [name])
-    matches = sorted(glob.glob(path, recursive=True))
+    matches = find_matches(path)
     if not matches:
-        raise ValueError(f"no file matches {name!r} (looked from {os.getcwd()})")
+        raise ValueError(f"no file matches {name!r}{_why_none(path)}")
     manifests = glob.glob(os.path.join(os.path.dirname(path), MANIFEST_NAME), recursive=True)
     return Match(name, matches, manifests)
 
 
+def _why_none(pattern: str) -> str:
+    """What is likely wrong with a glob that nothing matches."""
+    where = _looked_from(pattern)
+    folder = os.path.dirname(next(part for part in accumulate(pattern) if glob.has_magic(part)))
+    return where if os.path.isdir(folder or ".") else f": there is no folder {folder!r}{where}"
+
+
+def _looked_from(path: str) -> str:
+    return "" if os.path.isabs(path) else f" (looked from {os.getcwd()})"
+
+
 def _below(name: str, folder: str, is_shard: IsShard) -> Match:
-    files = [os.path.join(where, file) for where, _, files in os.walk(folder) for file in files]
+    files = files_below(folder)
     manifest = os.path.join(folder, MANIFEST_NAME)
     shards = sorted(path for path in files if is_shard(path) and path != manifest)
+    if not files:
+        raise ValueError(f"there is no file below {folder!r}")
     if not shards:
         raise ValueError(
             f"no file below {folder!r} is a shard by its suffix, of {len(files)} that are there"
             f"{index_hint(folder)}"
         )
     return Match(name, shards, [path for path in files if os.path.basename(path) == MANIFEST_NAME])
-
-
-def index_hint(folder: str) -> str:
-    """A clause on who reads the index of a local folder; empty where it has none."""
-    if not os.path.isfile(os.path.join(folder, "index.json")):
-        return ""
-    return "; its index.json is for al.from_mds or al.from_litdata (--format mds, --format litdata)"

@@ -46,6 +46,7 @@ class ThrottledError(TransientError):
 LAST_MODIFIED = "last-modified:"
 
 _ADVICE = {
+    301: "; the bucket is of another region or server: give it as the option region, or endpoint",
     400: "; check the URL, and its signature if it has one",
     401: "; pass credentials",
     403: "; check credentials, and that the object exists (stores hide that from strangers)",

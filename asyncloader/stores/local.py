@@ -94,4 +94,8 @@ async def _read(fd: int, piece: memoryview, offset: int) -> int:
 
 def _store_error(error: OSError, url: str, offset: int) -> StoreError:
     where = "" if os.path.isabs(local_path(url)) else f" (looked from {os.getcwd()})"
-    return StoreError(f"cannot read the file: {error.strerror or error}{where}", shard=url, offset=offset)
+    advice = ""
+    if isinstance(error, FileNotFoundError):
+        advice = "; check the path, and what its braces stand for if it has any"
+    told = f"cannot read the file: {error.strerror or error}{where}{advice}"
+    return StoreError(told, shard=url, offset=offset)

@@ -82,7 +82,10 @@ def _reduce_other(tensor: torch.Tensor, otherwise: Callable[[torch.Tensor], Any]
     """Of a tensor that is no array, or none in the order of its memory."""
     import torch
 
-    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_quantized:
+    is_dense = (
+        tensor.layout == torch.strided and not tensor.is_nested
+    )  # nested ones may call themselves strided
+    if tensor.device.type != "cpu" or not is_dense or tensor.is_quantized:
         return otherwise(tensor)
     plain = dense(tensor.detach())
     layout = (tensor.dtype, tuple(tensor.shape), plain.stride(), tensor.requires_grad)

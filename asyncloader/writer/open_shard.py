@@ -13,7 +13,7 @@ from typing import IO, Any, Protocol
 
 from ..descriptors import occupy_standard_descriptors
 from ..digest import Digest, open_digest
-from ..draft import Draft
+from ..draft import Draft, named
 from ..manifest.entries import Expected
 from ..manifest.offsets import OffsetPicker, Offsets
 from ..types import Buffer
@@ -107,7 +107,10 @@ class _StoredBytes:
         self.close = file.close
 
     def write(self, chunk: Buffer) -> int:
-        self._file.write(chunk)
+        try:
+            self._file.write(chunk)
+        except OSError as error:
+            raise named(error, self._file) from None
         length = memoryview(chunk).nbytes
         self._size_bytes += length
         for digest in self._digests.values():

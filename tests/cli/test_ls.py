@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from asyncloader import testing
@@ -48,6 +50,33 @@ def test_a_web_server_is_asked_for_each_length_and_gets_the_headers(ask: Ask, co
         assert {request.headers["x-who"] for request in server.requests} == {"me"}
     assert [shard["size_bytes"] for shard in told.json["shards"]] == sizes(corpus / "tar")
     assert "SENTINEL" not in told.out
+
+
+class _InChunks(BaseHTTPRequestHandler):
+    """Answers in chunks, as servers do that make their answers: the length is nowhere to be read."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.wfile.write(b"3\r\nabc\r\n0\r\n\r\n")
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+def test_a_shard_whose_length_a_server_does_not_tell_is_counted_as_such(ask: Ask) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _InChunks) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            told = ask("ls", f"http://127.0.0.1:{server.server_port}/x.tar")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert told.status == 0 and told.out.splitlines()[-1] == "1 shard, 0 B; 1 of unknown length"
 
 
 def test_a_file_of_an_unknown_format_is_listed_all_the_same(ask: Ask, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ _SHARDS = [
     (["ftp://h/a.tar"], "unknown scheme ftp://"),
     (["gcs://b/a.tar"], "write gs://bucket/key"),
     (["/nowhere/*.tar"], "no file matches '/nowhere/*.tar'"),
+    (["/nowhere/"], "there is no folder '/nowhere/'"),
     (["http://h/*.tar"], "*"),
     (["train-{000..127.tar"], "{"),
     (["a.tar", "--format", "mdss"], "'npz', or, for a folder with its index.json, 'litdata', not 'mdss'"),
@@ -25,7 +26,7 @@ _SHARDS = [
     (["s3://b/a.tar", "--option", "anonymous=yes"], "'anonymous' should be True or False, not str"),
     (["s3://b/a.tar", "--option", "region=true"], "'region' should be a string, not bool"),
     (["http://h/a.tar", "--header", "Authorization"], "--header should be 'NAME: VALUE'"),
-    (["s3://b/a.tar", "--options", "/nowhere/o.json"], "No such file or directory: '/nowhere/o.json'"),
+    (["s3://b/a.tar", "--options", "/nowhere/o.json"], ": /nowhere/o.json: No such file or directory"),
 ]
 
 

@@ -189,6 +189,22 @@ def test_an_unsupported_type_is_named_with_its_field() -> None:
     assert note_of(strings) == "field 's': values of type ndarray of dtype <U1"
 
 
+async def _answer() -> int:
+    return 1
+
+
+def test_coroutines_and_generators_say_which_slip_made_them() -> None:
+    forgotten = _answer()
+    assert note_of([{"x": forgotten}]).endswith(
+        "; nobody awaited it: give .map the async def function itself, or await it in one"
+    )
+    forgotten.close()
+    many = (number for number in range(2))
+    assert note_of([many]).endswith(
+        "; a function with yield gives many: .map takes one that returns a sample"
+    )
+
+
 def test_samples_that_are_no_mappings_are_named_as_such() -> None:
     assert note_of([np.zeros(2), np.zeros(3)]) == (
         "the samples themselves: shapes [2] and [3] at entries 0 and 1"

@@ -82,6 +82,12 @@ def test_hostile_names_are_only_names(tmp_path: Path) -> None:
         al.pack(folder, tmp_path / "table", to="parquet", num_workers=0)
 
 
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "in/empty").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"there is no file below '.*/in'$"):
+        al.pack(tmp_path / "in", tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [

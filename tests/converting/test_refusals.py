@@ -49,7 +49,11 @@ def lines(path: Path, *samples: Any) -> str:
         ({"output": 7}, TypeError, "output should be a path or a URL, but got int"),
         ({"urls": []}, ValueError, "at least one shard"),
         ({"urls": "nowhere/*.tar"}, ValueError, "no file matches"),
-        ({"urls": "nowhere.tar"}, al.StoreError, "cannot read the file"),
+        (
+            {"urls": "nowhere.tar"},
+            al.StoreError,
+            r"cannot read the file: .* \(looked from .*; check the path",
+        ),
     ],
 )
 def test_bad_arguments(options: dict[str, Any], error: type[Exception], message: str, tmp_path: Path) -> None:

@@ -57,6 +57,9 @@ def error_of(loader: al.DataLoader[Any], kind: type[Exception]) -> Any:
         ("/nowhere/*.tar", {}, ValueError, r"no file matches '/nowhere/\*\.tar'"),
         ("a-{9..1}.tar", {}, ValueError, "a brace range should rise"),
         ([b"a.tar"], {}, TypeError, "strings or paths, but got bytes"),
+        (b"a.tar", {}, TypeError, "strings or paths, but got bytes"),
+        ("a.tar", {"format": ["tar"]}, ValueError, r"format must be one of .* not \['tar'\]"),
+        ("a.tar", {"storage_options": "key"}, TypeError, "storage_options should be a mapping .* got str$"),
         (7, {}, TypeError, "int"),
     ],
 )
@@ -139,6 +142,13 @@ def test_sources_that_are_none_or_run_out_are_refused_at_once(source: Any, messa
         ({"rank": 1}, ValueError, "rank and world_size should be given together"),
         ({"rank": 2, "world_size": 2}, ValueError, r"rank should be in the interval \[0, 1\]"),
         ({"rank": 0, "world_size": 0}, ValueError, "world_size should be at least 1"),
+        ({"rank": 0, "world_size": "2"}, TypeError, "world_size should be a whole number, but got .*='2'"),
+        ({"rank": 0.0, "world_size": 2}, TypeError, "rank should be a whole number, but got rank=0.0"),
+        ({"rank": True, "world_size": 2}, TypeError, "rank should be a whole number, but got rank=True"),
+        ({"timeout": float("nan")}, ValueError, "timeout should be a number of seconds.*timeout=nan"),
+        ({"timeout": float("inf")}, ValueError, "0 for no limit, but got timeout=inf"),
+        ({"num_workers": 1, "prefetch_factor": 2.5}, ValueError, "prefetch_factor should be a positive int"),
+        ({"generator": 3}, TypeError, r"generator should be a torch\.Generator, but got int"),
         (
             {"lanes": 6, "rank": 0, "world_size": 4},
             ValueError,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncloader as al
@@ -206,6 +208,19 @@ def test_a_renew_or_a_provider_that_holds_a_client_is_named(fork_server: ForkSer
     with pytest.raises(TypeError, match="pickle") as caught:
         al.from_urls("s3://b/prefix/", storage_options=options)
     assert any("storage_options['credential_provider']" in note for note in caught.value.__notes__)
+
+
+def test_numbers_of_numpy_make_a_state_of_plain_json() -> None:
+    options: list[dict[str, Any]] = [
+        {"num_workers": np.int64(2)},
+        {"rank": np.int32(1), "world_size": np.int64(2)},
+        {"lanes": np.int64(2), "timeout": np.float32(20), "num_workers": 1, "prefetch_factor": np.int8(1)},
+    ]
+    for given in options:
+        with al.DataLoader(numbers(12), 2, **given) as loader:
+            next(iter(loader))
+            saved = json.dumps(loader.state_dict())
+        al.DataLoader(numbers(12), 2, **given).load_state_dict(json.loads(saved))
 
 
 def test_a_whole_checkpoint_in_the_place_of_a_state_is_told_apart() -> None:

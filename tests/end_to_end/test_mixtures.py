@@ -388,7 +388,7 @@ def test_a_rank_that_would_get_nothing_is_refused(folder: Folder) -> None:
     with pytest.raises(ValueError, match="2 shards cannot be split over 3 ranks"):
         al.DataLoader(recipe, 4, rank=0, world_size=3)
     al.DataLoader(al.mix([recipe, folder.recipe("own")]), 4, rank=0, world_size=5)
-    with pytest.raises(ValueError, match="1 shards cannot be split over 2 ranks"):
+    with pytest.raises(ValueError, match="1 shard cannot be split over 2 ranks"):
         al.DataLoader(al.zip([recipe, folder.recipe("parquet")]), 4, rank=0, world_size=2)
 
 

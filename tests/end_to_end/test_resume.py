@@ -414,7 +414,7 @@ def _in_order(corpus: Corpus) -> list[str]:
     [
         (lambda state: state | {"version": 99}, "expected a state of version 2, but got version 99"),
         (lambda state: {}, "no 'version'"),
-        (lambda state: "state", "no 'version'"),
+        (lambda state: "state", "but got str"),
         (lambda state: {k: v for k, v in state.items() if k != "ranks"}, r"lacks \['ranks'\]"),
         (lambda state: state | {"ranks": {"0": [0, [], [[7, 1, 0]]]}}, "do not fit"),
         (lambda state: state | {"recipe": "{}"}, "do not fit"),

@@ -49,12 +49,23 @@ def test_a_long_field_is_read() -> None:
         (b'a,b\n1,"2\n', r"unexpected end of data \(line 2\)"),
         (b'a,b\n1,"2"x\n', r"expected after"),
         (b"a,b\n1,\xff\n", r"invalid UTF-8 at byte 2 of the line"),
+        (b"<!DOCTYPE html>\n<html>\n", "found '<!DOCTYPE html>'; the bytes look like a web page"),
+        (b"\xef\xbb\xbf<?xml version='1.0'?><Error/>", "the bytes look like a web page or an XML listing"),
+        (b'{"error": "unauthorized", "code": 401}', "the bytes look like JSON"),
+        (b'{\n  "error": 401\n}\n', "the bytes look like JSON"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n", "a Git LFS pointer"),
     ],
 )
 def test_what_is_no_csv_says_where(body: bytes, message: str) -> None:
     with pytest.raises(FormatError, match=message):
         samples_of(open_csv(), body)
     assert_any_chunking_equal(open_csv, body, (1,))
+
+
+def test_names_in_brackets_are_names() -> None:
+    assert samples_of(open_csv(), b"<TICKER>,[Open],{x}\na,1,2\n") == [
+        {"<TICKER>": "a", "[Open]": "1", "{x}": "2"}
+    ]
 
 
 def test_a_quote_that_is_never_closed_is_held_to_a_limit() -> None:

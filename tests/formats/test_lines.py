@@ -76,6 +76,14 @@ def test_a_byte_order_mark_is_dropped_at_the_start_only() -> None:
     assert samples_of(TextDecoder(start_byte=9), mark + b"x")[0]["text"] == "\ufeffx"
 
 
+def test_a_pointer_of_git_lfs_is_no_text() -> None:
+    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n"
+    for decoder in (TextDecoder(), JsonlDecoder()):
+        with pytest.raises(FormatError, match="a Git LFS pointer: the file itself was not downloaded"):
+            samples_of(decoder, pointer)
+    assert len(samples_of(TextDecoder(), b"It begins with\n" + pointer)) == 4
+
+
 def test_nan_and_infinity_are_read_as_by_json() -> None:
     assert samples_of(JsonlDecoder(), b'{"a": -Infinity}') == [{"a": float("-inf")}]
 

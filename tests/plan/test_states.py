@@ -218,7 +218,7 @@ four = states_of(4, ROWS)
         ),
         ([*four[:3], states_of(4, ROWS, epoch=4)[3]], "found ranks 0, 1, 2 in 3, rank 3 in 4"),
         ([{}], "no 'version'"),
-        (["state"], "no 'version'"),
+        (["state"], "but got str"),
         ([{"version": 1, "kind": "torch", "batches": 2}], "expected the state of a stream"),
     ],
     ids=lambda value: value[:30] if isinstance(value, str) else "",

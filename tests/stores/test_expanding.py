@@ -192,6 +192,9 @@ def test_a_local_folder_means_the_shards_below_it(tmp_path: Path) -> None:
     assert len(expand_urls(f"{tmp_path}/", lambda path: True)) == 3, "a manifest is no shard"
     with pytest.raises(ValueError, match="of 4 that are there"):
         expand_urls(f"{tmp_path}/", lambda path: False)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"there is no file below '.*/empty/'"):
+        expand_urls(f"{tmp_path}/empty/", is_tar)
 
 
 def test_a_range_is_not_looked_through_and_what_differs_is() -> None:
@@ -223,9 +226,14 @@ def test_a_tilde_is_the_home_that_a_shell_takes_it_for(
     assert expand_urls(literal) == literal
 
 
-def test_a_glob_without_a_match_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no file matches"):
+def test_a_glob_without_a_match_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=rf"^no file matches '{tmp_path}/\*\.tar'$"):
         expand_urls(f"{tmp_path}/*.tar")
+    with pytest.raises(ValueError, match=rf"^no file matches '\*\.tar' \(looked from {tmp_path}\)$"):
+        expand_urls("*.tar")
+    with pytest.raises(ValueError, match=rf"there is no folder 'x/yy' \(looked from {tmp_path}\)$"):
+        expand_urls("x/yy/a*/b-*.tar")
 
 
 def test_an_existing_file_is_no_glob(tmp_path: Path) -> None:

@@ -29,6 +29,10 @@ def test_a_status_tells_whether_asking_again_may_help(status: int, kind: type[St
     assert getattr(error, "retry_after_s", "none") == ("none" if kind is StoreError else 3.0)
 
 
+def test_a_bucket_of_another_region_is_told_what_to_give() -> None:
+    assert "as the option region, or endpoint" in str(refused("s3://b/x", 0, 301))
+
+
 def test_a_status_without_a_name_is_told_by_its_number() -> None:
     assert str(refused("https://h/x", 0, 599)).startswith("the server answered 599 [")
 

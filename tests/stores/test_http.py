@@ -312,6 +312,22 @@ async def test_a_cancelled_request_closes_its_socket(serve: Serve, http: HttpSto
     assert await asyncio.to_thread(server.wait_idle)
 
 
+async def _refuse_anything(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """What nginx does: a greeting of TLS is a bad request."""
+    await reader.read(100)
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_server_without_tls_is_an_error_for_good(http: HttpStore, fetch: Fetch) -> None:
+    async with await asyncio.start_server(_refuse_anything, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(StoreError, match=r"speaks no TLS at this port; .* is it http://\?") as caught:
+            await fetch(http, f"https://127.0.0.1:{port}/x?sig=SENTINEL")
+    assert type(caught.value) is StoreError, "not to be tried again"
+
+
 async def test_a_certificate_that_nobody_vouches_for_is_an_error_for_good(
     http: HttpStore, fetch: Fetch, tmp_path: Path
 ) -> None:

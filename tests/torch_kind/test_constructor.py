@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 import warnings
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -319,3 +320,13 @@ def test_pinning_without_an_accelerator_warns_as_torch_does(workers: int, device
         told.append([failure(warning.message) for warning in warned])
     assert told[0] == told[1]
     assert len(told[0]) == (2 if device else 1)
+
+
+@pytest.mark.parametrize("name", ["s3://b/x-{0..9}.tar?sig=SENTINEL", "/d/train/", Path("/d/x.tar")])
+def test_the_name_of_shards_is_no_dataset(name: Any) -> None:
+    with pytest.raises(TypeError, match=r"got the name of one, a \w+; .*from_urls\(name\)") as caught:
+        al.DataLoader(name)
+    assert "SENTINEL" not in str(caught.value)
+    assert list(al.DataLoader("abc", 3)) == [["a", "b", "c"]], (
+        "a text is torch's map-style dataset of its letters"
+    )

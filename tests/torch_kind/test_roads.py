@@ -66,6 +66,8 @@ VALUES: list[Any] = [
     lambda: torch.rand(4, 3, 40, 50).to(memory_format=torch.channels_last) * 0 + 1,
     lambda: torch.eye(3).to_sparse(),
     lambda: torch.eye(3).to_sparse_csr(),
+    lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.strided),
+    lambda: torch.nested.nested_tensor([torch.ones(2), large()], layout=torch.jagged),
     lambda: torch.ones(3, requires_grad=True),
     lambda: torch.nn.Parameter(large()),
     lambda: large().share_memory_(),
@@ -92,7 +94,10 @@ class Values:
 
 def assert_same(ours: Any, torchs: Any) -> None:
     assert type(ours) is type(torchs)
-    if isinstance(ours, torch.Tensor):
+    if isinstance(ours, torch.Tensor) and ours.is_nested:
+        assert (torchs.is_nested, ours.layout) == (True, torchs.layout)
+        assert_same(list(ours.unbind()), list(torchs.unbind()))
+    elif isinstance(ours, torch.Tensor):
         assert (ours.dtype, ours.shape, ours.layout) == (torchs.dtype, torchs.shape, torchs.layout)
         assert (ours.requires_grad, ours.is_leaf) == (torchs.requires_grad, torchs.is_leaf)
         torch.testing.assert_close(dense(ours), dense(torchs), rtol=0, atol=0, equal_nan=True)

@@ -145,6 +145,22 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_pass(tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
+def test_what_kept_a_pass_from_beginning_is_told_before_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("asyncloader.draft.os.fsync", fail)
+    (tmp_path / "taken").touch()
+    recipe = al.from_iterable(lambda topology: [1])
+    loader = al.DataLoader(recipe, audit=tmp_path / "taken", trace=tmp_path / "run.json")
+    with pytest.raises(ValueError, match="audit should be a folder") as caught:
+        iter(loader)
+    assert any("No space left on device" in note for note in caught.value.__notes__)
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
 def test_a_file_at_its_limits_is_written_in_about_a_second(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     passed = TracedCounters(Tracing(str(path), {"num_workers": 4}, lambda statistics: {}))

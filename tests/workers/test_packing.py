@@ -195,6 +195,8 @@ def test_two_views_of_one_storage_keep_their_values_and_one_object_stays_one() -
 def test_tensors_of_other_kinds_go_the_ordinary_way() -> None:
     sparse = torch.eye(4).to_sparse()
     assert torch.equal(roundtrip(sparse).to_dense(), torch.eye(4))
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(LARGE)])
+    assert [part.shape for part in roundtrip(nested).unbind()] == [(2,), (LARGE,)]
     parameter = roundtrip(torch.nn.Parameter(torch.ones(3)))
     assert isinstance(parameter, torch.nn.Parameter)
     tagged = torch.ones(3)

@@ -210,7 +210,9 @@ class Download:
         self._sums = Sums(self._header)
         await self._file.run(os.pwrite, self._file.number, self._header.encode(), 0)
         if not await self._has_room():
-            raise NotKeptError("there is no room for it")
+            raise NotKeptError(
+                "there is no room for it; give cache_limit= more, or cache_dir= on a disk with more room"
+            )
         self._verifier = Verifier(body.digests)
         self._copy = Copy(self._file.share(), self._header)
         self._opened(self._copy)

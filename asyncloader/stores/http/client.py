@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import re
 import socket
+import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -233,6 +234,11 @@ def _is_unknown_name(error: OSError) -> bool:
     return isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
 
 
+def _is_no_tls(error: OSError) -> bool:
+    """Whether what answered is no server of TLS, as a web server that takes the greeting for a request."""
+    return isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
+
+
 def _store_error(error: Exception, url: str, offset: int) -> StoreError:
     """What the client's error means, in words that quote nothing."""
     kind: type[StoreError] = TransientError
@@ -242,6 +248,8 @@ def _store_error(error: Exception, url: str, offset: int) -> StoreError:
         what = "the connection was cut before the promised length"
     elif isinstance(error, aiohttp.ClientConnectorCertificateError):
         kind, what = StoreError, f"the server's certificate cannot be trusted: {error.certificate_error}"
+    elif isinstance(error, aiohttp.ClientConnectorSSLError) and _is_no_tls(error.os_error):
+        kind, what = StoreError, "the server speaks no TLS at this port; check the URL: is it http://?"
     elif isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, NotPublicError):
         kind, what = StoreError, f"the server redirects {NotPublicError.what}"
     elif isinstance(error, aiohttp.ClientConnectorDNSError) and _is_unknown_name(error.os_error):
