@@ -15,7 +15,7 @@ from ..workers.packing import Packed
 from ..workers.pages import OpenSlot
 from .collating import use_own_rules
 from .parcels import pack_result
-from .tally import Watch
+from .watch import Watch
 from .worker_info import worker_number
 
 __all__ = ["AtWorker", "run_worker"]

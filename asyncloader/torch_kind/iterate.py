@@ -24,8 +24,8 @@ from .indices import Indices
 from .passes import Pass
 from .reading import Carrying, Reading
 from .roads import Roads
-from .tally import Collating
 from .travel import ByValue, travels_by_pickle
+from .watch import Collating
 from .worker_info import enter_worker, read_for
 
 __all__ = ["AsyncDoor", "close_torch_iterator", "open_torch_iterator"]
@@ -59,7 +59,7 @@ def open_torch_iterator(
         _set(view, "dataset", read)
         here = None if loader.num_workers else read
         _set(view, "collate_fn", Carrying(loader.collate_fn, here, several=loader.num_workers > 1))
-    _set(view, "collate_fn", Collating(view.collate_fn, tally.watch, loader.batch_sampler is not None))
+    _set(view, "collate_fn", Collating(view.collate_fn, tally.laps, loader.batch_sampler is not None))
     if loader.num_workers == 0:
         if not isinstance(seen, AsyncFetched | AsyncIterated):
             return HereIterator(view, told, _nothing, partial(read_for, world))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..stopwatch import RESTING, Spent, Stopwatch
+from ..stopwatch import Spent, Stopwatch
 from ..tensors import StandIn
 from .recorder import Recorder
 
@@ -31,10 +31,6 @@ class TracingStopwatch(Stopwatch):
         if former != stage:
             self._record(former)
         return former
-
-    def enter_rested(self, stage: str, since_s: float, now_s: float) -> None:
-        self.enter(RESTING, since_s)
-        self.enter(stage, now_s)
 
     def helper(self) -> Stopwatch:
         helper = TracingStopwatch(recorder=self.recorder)

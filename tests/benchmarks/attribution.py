@@ -5,9 +5,10 @@
 Processor time of the whole process, for passes whose blocks and batches cost little, so that what is measured
 at each of them weighs most: padded tokens from Parquet, lines of JSON, lines through a function, and numbers
 of a map-style dataset. On a machine that is busy with other things pairs differ by more than what is looked
-for; so it is also told how often a thread has come to another stage, or has asked how much of the processor's
-time it took, and what that takes by itself: as a part of the quickest pass, at the least that it was measured
-to take.
+for; so it is also told how often a thread has come to another stage, and what that takes by itself: as a part
+of the quickest pass, at the least that it was measured to take. With it are the calls in which the stages of
+a map-style dataset's batches are noted and summed up, and what is told of the sums, and asked of the
+processor's time, in some of them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import tempfile
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -29,9 +29,13 @@ from _measure import machine
 
 import asyncloader as al
 from asyncloader.stopwatch import RESTING, Stopwatch
-from asyncloader.torch_kind import processor_time
+from asyncloader.torch_kind import laps as torchs
+from asyncloader.torch_kind.laps import Laps
 
 SHARDS, SAMPLES = 8, 5_000
+
+# Of a map-style batch: the sampler's, the dataset's, collate_fn's, and the consumer's.
+STAGES = 4
 
 
 def write(folder: Path) -> None:
@@ -69,11 +73,17 @@ def standing() -> Iterator[None]:
         mock.patch.multiple(
             Stopwatch,
             enter=lambda stopwatch, stage, now_s=None: RESTING,
-            enter_rested=lambda stopwatch, stage, since_s, now_s: None,
             timed=lambda stopwatch, stage, items: items,
             news=lambda stopwatch, at_once=False: None,
         ),
-        mock.patch.object(processor_time, "thread_time", lambda: 0.0),
+        mock.patch.multiple(
+            Laps,
+            measure=lambda laps: None,
+            fetch=lambda laps: None,
+            collate=lambda laps: None,
+            waited=lambda laps, since_s, now_s: None,
+            left=lambda laps, since_s, now_s: None,
+        ),
     ):
         yield
 
@@ -84,38 +94,28 @@ class Changes(NamedTuple):
     Attributes:
         entered: To come to another stage.
         told: Likewise, by somebody who knows the time already.
-        rested: To come to another stage from a rest, of which it was known when it began.
-        asked: The thread's time of the processor.
         items: An item of a generator, for which it comes to another stage and back.
+        noted: A batch of a map-style loop, with all its stages.
+        measured: Likewise, where the processor's time is asked for and the sums are told.
     """
 
     entered: float
     told: float
-    rested: float
-    asked: float
     items: float
+    noted: float
+    measured: float
 
 
 def changes(loader: Any) -> Changes:
     """How often a pass comes to another stage."""
-    entered = told = rested = asked = items = 0
-    enter, enter_rested, timed = Stopwatch.enter, Stopwatch.enter_rested, Stopwatch.timed
+    entered = told = items = batches = measured = 0
+    enter, timed, fetch, measure = Stopwatch.enter, Stopwatch.timed, Laps.fetch, Laps._measured
 
     def count(stopwatch: Stopwatch, stage: str, now_s: float | None = None) -> str:
         nonlocal entered, told
         entered += now_s is None
         told += now_s is not None
         return enter(stopwatch, stage, now_s)
-
-    def count_rested(stopwatch: Stopwatch, stage: str, since_s: float, now_s: float) -> None:
-        nonlocal rested
-        rested += 1
-        enter_rested(stopwatch, stage, since_s, now_s)
-
-    def count_asked() -> float:
-        nonlocal asked
-        asked += 1
-        return time.thread_time()
 
     def count_items(stopwatch: Stopwatch, stage: str, made: Generator[Any, None, None]) -> Iterator[Any]:
         nonlocal items
@@ -124,17 +124,31 @@ def changes(loader: Any) -> Changes:
                 items += 1
                 yield item
 
+    def count_batches(laps: Laps) -> None:
+        nonlocal batches
+        batches += 1
+        fetch(laps)
+
+    def count_measured(laps: Laps, *times: float) -> Any:
+        nonlocal entered, told, measured
+        before = entered, told
+        spent = measure(laps, *times)
+        entered, told = before  # what it tells is in the price of measuring
+        measured += 1
+        return spent
+
     with (
-        mock.patch.multiple(Stopwatch, enter=count, enter_rested=count_rested, timed=count_items),
-        mock.patch.object(processor_time, "thread_time", count_asked),
+        mock.patch.multiple(Stopwatch, enter=count, timed=count_items),
+        mock.patch.multiple(Laps, fetch=count_batches, _measured=count_measured),
     ):
         cpu_s(loader)
-    return Changes(entered - 2 * items, told, rested, asked, items)
+    return Changes(entered - 2 * items, told, items, batches - measured, measured)
 
 
 def prices_s() -> Changes:
-    """What each takes by itself."""
-    watch, many = Stopwatch(), 50_000
+    """What each takes by itself, at the least of some readings."""
+    watch, many = Stopwatch(), 5_000
+    times_s = [float(number) for number in range(many)]
 
     def nothing() -> Generator[int, None, None]:
         yield from range(many)
@@ -144,33 +158,34 @@ def prices_s() -> Changes:
             watch.enter(RESTING, now_s)
             yield
 
-    def repeat(call: Callable[[], object]) -> Iterator[None]:
-        for _ in range(many):
-            call()
-            yield
-
-    def read(items: Iterable[Any]) -> float:
-        began_s = time.process_time()
-        for _ in items:
-            pass
-        return time.process_time() - began_s
+    def batches(measured: bool) -> Iterator[None]:
+        laps = Laps("", Stopwatch(), pins=False)
+        with mock.patch.object(torchs, "_MEASURE_S", 0.0):  # to skip none, but for those that it begins with
+            laps.skips = 0 if measured else many + 1
+            for now_s in times_s:
+                if not laps.skips:
+                    laps.measure()
+                laps.fetch()
+                laps.collate()
+                laps.waited(now_s, now_s)
+                yield
 
     def least(make: Callable[[], Iterable[Any]]) -> float:
-        return min(read(make()) for _ in range(9)) / many
+        return min(cpu_s(make()) for _ in range(9)) / many
 
     plain_s = least(nothing)
     return Changes(
         least(lambda: enter(None)) - plain_s,
         least(lambda: enter(0.0)) - plain_s,
-        least(lambda: repeat(partial(watch.enter_rested, RESTING, 0.0, 0.0))) - plain_s,
-        least(lambda: repeat(time.thread_time)) - plain_s,
         least(lambda: watch.timed(RESTING, nothing())) - plain_s,
+        least(lambda: batches(measured=False)) - plain_s,
+        least(lambda: batches(measured=True)) - plain_s,
     )
 
 
-def cpu_s(loader: Any) -> float:
+def cpu_s(items: Iterable[Any]) -> float:
     began_s = time.process_time()
-    for _ in loader:
+    for _ in items:
         pass
     return time.process_time() - began_s
 
@@ -186,15 +201,18 @@ def main() -> None:
         for name, make in CASES.items():
             loader = make(folder)
             cpu_s(loader)
-            pairs = []
+            pairs, prices = [], []
             for _ in range(rounds):
                 with standing():
                     without_s = cpu_s(loader)
                 pairs.append((cpu_s(loader), without_s))
+                prices.append(prices_s())  # in turn, too: the least of both is of the same machine
             ratio = statistics.median(running / without for running, without in pairs)
             took_s, counts = min(each for each, _ in pairs), changes(loader)
-            share = sum(count * price for count, price in zip(counts, prices_s(), strict=True)) / took_s
-            entered = counts.entered + counts.told + 2 * counts.rested + 2 * counts.items
+            least_s = map(min, zip(*prices, strict=True))
+            share = sum(count * price for count, price in zip(counts, least_s, strict=True)) / took_s
+            batches = counts.noted + counts.measured
+            entered = counts.entered + counts.told + 2 * counts.items + STAGES * batches
             print(f"| {name} | {took_s:.3f} | {ratio:.3f} | {entered:,} | {share:.2%} |", flush=True)
 
 

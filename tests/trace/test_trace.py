@@ -128,6 +128,18 @@ def test_a_trace_of_a_map_style_dataset_is_in_the_format_and_adds_up(tmp_path: P
         assert 0.5 < sum(rows["real_cells"]) / sum(rows["cells"]) < 1
 
 
+def test_each_of_many_small_batches_is_in_a_trace_with_all_its_stages(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    for _ in al.DataLoader(range(600), 2, trace=path):
+        pass
+    events, summary = load(path)
+    (slices,) = [slices for slices in slices_of(events).values() if slices[0]["cat"] == "maker"]
+    for stage in ("sampler", "range.__getitem__", "collate"):
+        assert 300 <= sum(event["name"] == stage for event in slices) <= 301
+    told_s = sum(event["dur"] for event in slices) / 1e6
+    assert told_s == pytest.approx(summary["statistics"]["elapsed_s"], rel=0.05, abs=0.005)
+
+
 def test_a_map_style_loop_that_is_left_is_written_too(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
     for _ in loader_of(Slow(), path, num_workers=2):
