@@ -207,6 +207,9 @@ SHARED = [
         pa.struct([("a", pa.int8()), ("b", pa.dictionary(pa.int8(), pa.string()))])
     ),
     pa.array(["x" * 20_000] * 2000, pa.string_view()),
+    pa.MapArray.from_arrays(
+        range(0, 4001, 2), ["", "k"] * 2000, pa.array(["x" * 10_000] * 4000).dictionary_encode()
+    ),
 ]
 
 
@@ -226,8 +229,9 @@ def test_cuts_take_every_row_of_any_kind_of_column(values: list[str | None], sta
     columns = [
         texts.dictionary_encode(), pc.run_end_encode(texts), texts.cast(pa.string_view()),
         nested.cast(pa.list_(codes)), pa.StructArray.from_arrays([texts.dictionary_encode()], ["x"]),
+        pa.array([each and [(each, each)] for each in values], pa.map_(pa.string(), pa.string())),
     ]  # fmt: skip
-    batch = pa.record_batch(columns, list("abcde")).slice(start)
+    batch = pa.record_batch(columns, list("abcdef")).slice(start)
     assert list(cut(batch)) == ([(0, len(batch))] if len(batch) else [])
 
 

@@ -112,5 +112,7 @@ def read_options(schema: Any, choice: Choice) -> Any:
     """Have pyarrow decode only the columns that are wanted, and in this thread."""
     import pyarrow.ipc
 
-    fields = sorted(schema.get_field_index(name) for name in choice.read)
+    # Told of each, pyarrow would copy every column that it has read.
+    is_all = {*choice.read} == {*schema.names}
+    fields = None if is_all else sorted(schema.get_field_index(name) for name in choice.read)
     return pyarrow.ipc.IpcReadOptions(included_fields=fields, use_threads=False)

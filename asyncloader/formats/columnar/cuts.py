@@ -75,6 +75,10 @@ def _row_bytes(array: Any) -> NDArray[np.int64]:
         return np.repeat(_row_bytes(array.values), np.diff(edges, prepend=0))
     if types.is_struct(kind):
         return sum(map(_row_bytes, array.flatten()), np.zeros(len(array), np.int64))
+    if types.is_map(kind):  # pyarrow counts the entries of lists alone
+        ends = np.append(0, np.cumsum(_row_bytes(array.keys) + _row_bytes(array.items)))
+        of_maps: NDArray[np.int64] = np.diff(ends[integers(array.offsets)])
+        return of_maps + _ENTRY_BYTES
     if _is_view(kind) and not hasattr(array, "value_lengths"):  # of strings: each view begins with the length
         sizes = np.frombuffer(array.buffers()[1], np.int32)[array.offset * 4 :: 4][: len(array)]
         return sizes.astype(np.int64) + _ENTRY_BYTES
