@@ -82,9 +82,8 @@ def _reduce_other(tensor: torch.Tensor, otherwise: Callable[[torch.Tensor], Any]
     """Of a tensor that is no array, or none in the order of its memory."""
     import torch
 
-    is_dense = (
-        tensor.layout == torch.strided and not tensor.is_nested
-    )  # nested ones may call themselves strided
+    # Nested tensors may call themselves strided.
+    is_dense = tensor.layout == torch.strided and not tensor.is_nested
     if tensor.device.type != "cpu" or not is_dense or tensor.is_quantized:
         return otherwise(tensor)
     plain = dense(tensor.detach())
