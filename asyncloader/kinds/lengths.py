@@ -8,9 +8,6 @@ from functools import partial
 
 from ..dataset import Dataset
 from ..ops.batching import Batching
-from ..ops.filter import Filter
-from ..ops.filter_batches import FilterBatches
-from ..ops.op import shown
 from ..plan.counts import Deal, UnknownCount
 from ..plan.lanes import rank_lanes
 from ..plan.topology import World
@@ -95,13 +92,9 @@ def if_empty_of(recipe: Dataset) -> str | None:
     """What to say of an epoch without a batch, if the user may be mistaken about it."""
     shards = [source for source in leaves_of(recipe) if isinstance(source, Shards)]
     filters = {str(source.selection.filters) for source in shards if source.selection.filters is not None}
-    predicates = dict.fromkeys(shown(op) for op in recipe.all_ops if isinstance(op, Filter | FilterBatches))
-    if filters:
-        kept_none = f"filters={' and '.join(sorted(filters))} kept no row of the shards that this rank reads"
-        advice = "compare them with the values there are"
-    elif predicates:
-        kept_none = f"{' and '.join(predicates)} kept no sample of those that this rank reads"
-        advice = "a function that returns nothing keeps nothing"
-    else:
+    if not filters:
         return None
-    return f"an epoch had no batch: {kept_none}, or too few for a batch; {advice}"
+    return (
+        f"an epoch had no batch: filters={' and '.join(sorted(filters))} kept no row of the shards that this "
+        "rank reads, or too few for a batch; compare them with the values there are"
+    )

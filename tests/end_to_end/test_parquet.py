@@ -312,23 +312,6 @@ def test_filters_that_nothing_meets_are_told_once_an_epoch(tmp_path: Path, worke
     assert list(resumed) == [], "the rest of an epoch may be nothing"
 
 
-@pytest.mark.parametrize("workers", WORKERS)
-def test_a_predicate_that_keeps_nothing_is_told(tmp_path: Path, workers: int) -> None:
-    (tmp_path / "x.parquet").write_bytes(written(tokens(100)))
-    recipe = al.from_urls(tmp_path / "x.parquet", columns=["id"])
-    by_rows = recipe.filter(forgets_to_return).map(dict)
-    by_columns = al.concat([recipe.filter_batches(lambda columns: columns["id"] < 0, batch_size=10)])
-    for none, named in ((by_rows, r"filter\(forgets_to_return\)"), (by_columns, r"filter_batches\(.*\)")):
-        with pytest.warns(
-            UserWarning, match=f"an epoch had no batch: {named} kept no sample .* returns nothing"
-        ):
-            assert list(al.DataLoader(none, 10, num_workers=workers)) == []
-
-
-def forgets_to_return(sample: dict[str, Any]) -> None:
-    bool(sample["id"] > 10)
-
-
 def test_filters_of_a_component_that_nothing_meets_are_told_too(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(written(tokens(100)))
     recipe = al.from_urls(tmp_path / "x.parquet", columns=["id"], filters=[("id", "<", 0)])

@@ -192,6 +192,7 @@ def test_two_views_of_one_storage_keep_their_values_and_one_object_stays_one() -
     assert again is first
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_tensors_of_other_kinds_go_the_ordinary_way() -> None:
     sparse = torch.eye(4).to_sparse()
     assert torch.equal(roundtrip(sparse).to_dense(), torch.eye(4))
