@@ -89,7 +89,7 @@ def test_what_was_told_is_not_told_again() -> None:
     loop = Loop()
     loop.wait(20, spin, 0.01)
     spent = loop.end()
-    assert 0.2 <= spent.seconds[STAGE] < 0.3 and spent.cpu_s > 0
+    assert 0.2 <= spent.seconds[STAGE] < 1 and spent.cpu_s > 0
     again = loop.end()
     assert (again.seconds[STAGE], again.cpu_s) == (spent.seconds[STAGE], spent.cpu_s)
 
@@ -143,6 +143,11 @@ class Order(torch.utils.data.Sampler[int]):
         return 800
 
 
+def is_about(told_s: float, took_s: float) -> bool:
+    """Whether it has all that was seen from within; it has more where the thread waited for a processor."""
+    return 0.9 * took_s <= told_s < 5 * took_s
+
+
 def stages_of(loader: al.DataLoader[Any]) -> dict[str, float]:
     (maker,) = loader.statistics.makers
     return dict(maker.stages_s)
@@ -156,11 +161,11 @@ def test_batches_of_two_kinds_have_the_shares_that_they_take() -> None:
     for _ in loader:
         pass
     stages_s, told = stages_of(loader), loader.statistics
-    assert stages_s[STAGE] == pytest.approx(data.took_s, rel=0.3)
-    assert stages_s["collate"] == pytest.approx(collate.took_s, rel=0.3)
+    assert is_about(stages_s[STAGE], data.took_s)
+    assert is_about(stages_s["collate"], collate.took_s)
     making_s = sum(spent_s for stage, spent_s in stages_s.items() if stage not in ("resting", "starting"))
-    assert making_s == pytest.approx(told.wait_s, rel=0.1)
-    assert sum(stages_s.values()) == pytest.approx(told.elapsed_s, rel=0.1)
+    assert is_about(told.wait_s, making_s)
+    assert is_about(told.elapsed_s, sum(stages_s.values()))
     assert loader.report().limit == STAGE
 
 
@@ -194,8 +199,8 @@ async def test_what_is_handed_over_later_is_divided_all_the_same() -> None:
     async for _ in loader:
         spin(0.001)
     stages_s = stages_of(loader)
-    assert stages_s[STAGE] == pytest.approx(data.took_s, rel=0.3)
-    assert stages_s["collate"] == pytest.approx(collate.took_s, rel=0.5)
+    assert is_about(stages_s[STAGE], data.took_s)
+    assert is_about(stages_s["collate"], collate.took_s)
     assert stages_s["resting"] >= 80 * 0.001
 
 
@@ -229,11 +234,11 @@ def test_pinning_is_what_follows_collating(fails: bool) -> None:
         laps.left(since_s, perf_counter())
     else:
         laps.pin()
-        sleep(0.04)
+        sleep(0.3)
         laps.waited(since_s, perf_counter())
     spent = laps.end(None, perf_counter())
     assert spent is not None
     seconds = spent.seconds
-    assert 0.02 <= seconds[COLLATE] < 0.04
-    assert (PINNING not in seconds) if fails else (seconds[PINNING] >= 0.04)
-    assert seconds[SAMPLER] < 0.01 > seconds[RESTING]
+    assert 0.02 <= seconds[COLLATE] < 0.3
+    assert (PINNING not in seconds) if fails else (seconds[PINNING] >= 0.3)
+    assert seconds[SAMPLER] < 0.1 > seconds[RESTING]

@@ -137,7 +137,7 @@ def test_each_of_many_small_batches_is_in_a_trace_with_all_its_stages(tmp_path: 
     for stage in ("sampler", "range.__getitem__", "collate"):
         assert 300 <= sum(event["name"] == stage for event in slices) <= 301
     told_s = sum(event["dur"] for event in slices) / 1e6
-    assert told_s == pytest.approx(summary["statistics"]["elapsed_s"], rel=0.05, abs=0.005)
+    assert told_s == pytest.approx(summary["statistics"]["elapsed_s"], rel=0.05, abs=0.05)
 
 
 def test_a_map_style_loop_that_is_left_is_written_too(tmp_path: Path) -> None:
