@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils.data import Subset
 
 from ..counting import Counters
-from ..stopwatch import RECEIVING, SAMPLER, Spent, Stopwatch
+from ..stopwatch import RECEIVING, SAMPLER, Stopwatch
 from .adapt import Adapter, is_iterable
 from .laps import Laps
 from .watch import NOTHING, Watch, Worked, watch_worker
@@ -65,7 +65,9 @@ class Tally:
     def end(self) -> None:
         """The pass is over, or nobody reads it any more. Idempotent."""
         if self.laps is not None and not self._is_over:
-            self._spend(self.laps.end(self._waiting_s, perf_counter()))
+            spent = self.laps.end(self._waiting_s, perf_counter())
+            if spent is not None:
+                self._counters.spend(0, spent)
         self._is_over = True
         self._counters.end()
         self._counters.close()
@@ -89,7 +91,7 @@ class Tally:
         else:
             spent = self.laps.waited(since_s, self._delivered_s)
         if spent is not None:
-            self._spend(spent)
+            self._counters.spend(0, spent)
 
     def draw(self) -> None:
         """The sampler is asked for what comes next."""
@@ -138,10 +140,6 @@ class Tally:
             self._counters.spend(worker, worked.spent)
         if worked.is_batch:
             self._came[number] = worker, worked
-
-    def _spend(self, spent: Spent | None) -> None:
-        if spent is not None:
-            self._counters.spend(0, spent)
 
 
 def stage_of(dataset: Any) -> str:

@@ -516,22 +516,6 @@ print("done", flush=True)
 """
 )
 
-_LEFT_OPEN_IN_THREAD = (
-    _PROGRAM
-    + """
-import threading
-
-def consume():
-    for batch in loader:
-        print("done", flush=True)
-        reached.set()
-
-reached = threading.Event()
-threading.Thread(target=consume, daemon=True).start()
-reached.wait()
-"""
-)
-
 _LEFT_OPEN_ASYNC = (
     _PROGRAM
     + """
