@@ -33,6 +33,10 @@ _RESTS_SHARE = 0.5
 # A worker that rests so much more than the one that is waited for has too little to do.
 _UNBALANCED_SHARE = 0.5
 
+# Makers in the loop's own process that rest less than so, and keep a processor busy for so much of the time,
+# hold the interpreter's lock when the loop wants it: that waits within its own steps, where nobody sees it.
+_LOCKED_RESTS_SHARE, _LOCKED_CPUS = 0.2, 0.5
+
 # What the loop's own thread works on for so much of its waiting is what it waits for.
 _LOOPS_SHARE = 0.5
 
@@ -92,11 +96,13 @@ def judge(statistics: Statistics, setup: Setup) -> Report:
     left_out_s = start_s if statistics.batches > 1 else 0.0  # alone, the first batch is all there is to judge
     elapsed_s = max(statistics.elapsed_s - left_out_s, 1e-9)
     wait_share = min(max(statistics.wait_s - left_out_s, 0.0) / elapsed_s, 1.0)
-    limit = _limit(statistics, setup, wait_share, shares)
+    is_locked = wait_share < _WAITS_SHARE and _is_locked(statistics, setup, shares)
+    limit = _limit(statistics, setup, wait_share, shares, is_locked)
+    told = _told(limit, setup) + ", under the interpreter's lock, which the training loop wants" * is_locked
     lines = (
         f"{many}, {statistics.samples / max(statistics.elapsed_s, 1e-9):,.0f} samples/s; the consumer waits "
         f"{wait_share:.0%} of the time, after {start_s:.2f} s for the first batch",
-        f"{_told(limit, setup)}; making batches is {_listed(shares)}{_cpus(statistics, setup)}",
+        f"{told}; making batches is {_listed(shares)}{_cpus(statistics, setup)}",
         advise(limit, statistics, setup),
     )
     return Report(limit, wait_share, shares, lines)
@@ -131,10 +137,12 @@ def _listed(shares: Mapping[str, float]) -> str:
     return ", ".join(named[:_MOST_NAMED])
 
 
-def _limit(statistics: Statistics, setup: Setup, wait_share: float, shares: Mapping[str, float]) -> str:
+def _limit(
+    statistics: Statistics, setup: Setup, wait_share: float, shares: Mapping[str, float], is_locked: bool
+) -> str:
     if _is_starting(statistics, setup):
         return "start"
-    if wait_share < _WAITS_SHARE:
+    if wait_share < _WAITS_SHARE and not is_locked:
         return "consumer"
     for stage, limit in ((SAMPLER, SAMPLER), (RECEIVING, "transport")):
         if statistics.loop_stages_s.get(stage, 0.0) > _LOOPS_SHARE * statistics.wait_s:
@@ -149,6 +157,13 @@ def _limit(statistics: Statistics, setup: Setup, wait_share: float, shares: Mapp
     if shares.get(RESTING, 0.0) > _RESTS_SHARE:
         return "ranks" if setup.has_ranks else "transport"
     return "transport" if stage == SENDING else stage
+
+
+def _is_locked(statistics: Statistics, setup: Setup, shares: Mapping[str, float]) -> bool:
+    """Whether the loop shares the interpreter's lock with makers that leave it little of it."""
+    if setup.num_workers or setup.is_inline or _is_starting(statistics, setup):
+        return False
+    return shares.get(RESTING, 0.0) < _LOCKED_RESTS_SHARE and _busy_cpus(statistics) > _LOCKED_CPUS
 
 
 def _is_starting(statistics: Statistics, setup: Setup) -> bool:
@@ -181,8 +196,12 @@ def _made_s(maker: Maker) -> float:
 
 def _cpus(statistics: Statistics, setup: Setup) -> str:
     """How many processors the makers keep busy, if it is a good part of one."""
+    busy = _busy_cpus(statistics)
+    return f"; it keeps {busy:.1f} of {setup.processors} processors busy" if busy >= _TOLD_CPUS else ""
+
+
+def _busy_cpus(statistics: Statistics) -> float:
     spent_s = sum(
         maker.cpu_s + sum(calls.cpu_s for calls in maker.calls.values()) for maker in statistics.makers
     )
-    busy = spent_s / max(statistics.elapsed_s, 1e-9)
-    return f"; it keeps {busy:.1f} of {setup.processors} processors busy" if busy >= _TOLD_CPUS else ""
+    return spent_s / max(statistics.elapsed_s, 1e-9)

@@ -205,3 +205,25 @@ def test_who_mostly_waits_is_told_so_where_every_processor_has_a_worker(cpu_s: f
     assert judge(statistics, setup).lines[2].startswith(advice)
     on_cluster = judge(statistics, replace(setup, on_cluster=True)).lines[2]
     assert ("ask for more than the 2 of RayWorkers" in on_cluster) == advice.startswith("every processor")
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "resting_s", "cpu_s", "limit"),
+    [
+        (0, 0.8, 9.0, DECODE),
+        (0, 4.0, 6.0, "consumer"),  # batches wait for the loop
+        (0, 0.8, 1.0, "consumer"),  # nobody holds the lock for long
+        (2, 0.8, 9.0, "consumer"),  # other processes have locks of their own
+    ],
+)
+def test_a_loop_that_waits_for_the_interpreters_lock_is_not_what_limits(
+    num_workers: int, resting_s: float, cpu_s: float, limit: str
+) -> None:
+    maker = Maker(0, {DECODE: 10.0 - resting_s, RESTING: resting_s}, cpu_s=cpu_s)
+    statistics = Statistics(
+        batches=10, samples=10, elapsed_s=10.0, wait_s=0.5, first_batch_s=0.1, makers=(maker,)
+    )
+    report = judge(statistics, Setup(num_workers, True, {}, (), 4, False, True, False, False))
+    assert report.limit == limit, str(report)
+    assert ("under the interpreter's lock" in report.lines[1]) == (limit == DECODE)
+    assert report.lines[2].startswith("try num_workers=4" if limit == DECODE else "nothing to change")
