@@ -8,6 +8,7 @@ from typing import Any
 
 from ..blocks import Block, Column, Columns
 from ..tensors import standing_in
+from .columns import stack_columns
 from .default import default_collate
 from .entries import telling_entries
 from .streaming import streaming_collate
@@ -56,8 +57,6 @@ def collate_columns(fn: Callable[[Any], Any], fields: Mapping[str, Column]) -> A
     from rows, or NotImplemented where it cannot. ``default_collate`` is known here, torch's own too.
     """
     if _is_default(fn):
-        from .columns import stack_columns
-
         return stack_columns(fields)
     from_columns = getattr(fn, "from_columns", None)
     return NotImplemented if from_columns is None else from_columns(fields)

@@ -7,6 +7,8 @@ the values of a column are collated one by one, and so as the rule says.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -40,10 +42,7 @@ def _stack(column: Column) -> Any:
     column = _even(column)
     if isinstance(column, np.ndarray) and has_tensors(column.dtype) and _has_usual_rules(column):
         return tensor_of(copied(column))
-    rules = streaming_rules()
-    from ..torch_private import collate
-
-    return collate(list(column), collate_fn_map=rules)
+    return _private().collate(list(column), collate_fn_map=streaming_rules())
 
 
 def _stack_without_torch(column: Column) -> Any:
@@ -62,11 +61,11 @@ def _has_usual_rules(column: np.ndarray[Any, Any]) -> bool:
     """Whether rules of torch's own would stack the values as they are."""
     import torch
 
-    from ..torch_private import collate_numpy_array_fn, collate_numpy_scalar_fn, collate_tensor_fn
-
+    private = _private()
     if column.ndim > 1:
-        return _rule_of(np.ndarray) is collate_numpy_array_fn and _rule_of(torch.Tensor) is collate_tensor_fn
-    return not _is_refused(column) and _rule_of(column.dtype.type) is collate_numpy_scalar_fn
+        is_usual = _rule_of(np.ndarray) is private.collate_numpy_array_fn
+        return is_usual and _rule_of(torch.Tensor) is private.collate_tensor_fn
+    return not _is_refused(column) and _rule_of(column.dtype.type) is private.collate_numpy_scalar_fn
 
 
 def _is_refused(column: np.ndarray[Any, Any]) -> bool:
@@ -76,9 +75,15 @@ def _is_refused(column: np.ndarray[Any, Any]) -> bool:
 
 def _rule_of(kind: type[Any]) -> Any:
     """What collates values of a type: a rule for it, or the first one for a class that it is of."""
-    from ..torch_private import default_collate_fn_map
+    rules = _private().default_collate_fn_map
+    if kind in rules:
+        return rules[kind]
+    return next((rule for candidates, rule in rules.items() if issubclass(kind, candidates)), None)
 
-    for candidates in (kind, *default_collate_fn_map):
-        if candidates in default_collate_fn_map and issubclass(kind, candidates):
-            return default_collate_fn_map[candidates]
-    return None
+
+@cache
+def _private() -> ModuleType:
+    """``torch_private``, which brings torch; to import from it anew for each column took half of its time."""
+    from .. import torch_private
+
+    return torch_private

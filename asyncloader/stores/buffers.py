@@ -40,10 +40,13 @@ class Buffers:
 
     Args:
         each_bytes: How long they are.
+
+    Attributes:
+        each_bytes: Likewise.
     """
 
     def __init__(self, each_bytes: int = BUFFER_BYTES) -> None:
-        self._each_bytes = each_bytes
+        self.each_bytes = each_bytes
         self._free: list[NDArray[np.uint8]] = []
         self._loans: dict[int, _Loan] = {}
         self._lease_type = ctypes.c_ubyte * each_bytes
@@ -56,9 +59,9 @@ class Buffers:
             size_bytes: How much is of use.
         """
         # Less is had from the allocator: the rest of a buffer would lie idle.
-        if size_bytes < self._each_bytes // 2:
+        if size_bytes < self.each_bytes // 2:
             return np.empty(size_bytes, np.uint8).data
-        memory = self._free.pop() if self._free else np.empty(self._each_bytes, np.uint8)
+        memory = self._free.pop() if self._free else np.empty(self.each_bytes, np.uint8)
         # Made for this loan alone. NumPy lets a view skip the arrays that it was cut from, but never the
         # owner of the memory: so that is what is watched.
         lease = self._lease_type.from_buffer(memory.data)

@@ -14,7 +14,7 @@ import pytest
 from asyncloader.errors import StoreError
 from asyncloader.stores import file_span
 from asyncloader.stores.buffers import Buffers
-from asyncloader.stores.file_span import PIECE_BYTES, FileSpan, is_cached
+from asyncloader.stores.file_span import PIECE_BYTES, FileSpan, is_cached, piece_bytes_of
 
 MiB = 1 << 20
 
@@ -58,6 +58,14 @@ def test_it_gives_its_bytes_in_pieces_and_then_lets_go_of_the_file(
         found.append(bytes(piece))
     assert b"".join(found) == shard.read_bytes()[start:stop]
     assert descriptors() == before
+
+
+@pytest.mark.parametrize("share_bytes", [0, MiB, 8 * MiB])
+def test_no_more_is_read_at_a_time_than_one_buffer_has(shard: Path, share_bytes: int) -> None:
+    most = piece_bytes_of(share_bytes)
+    assert most == (PIECE_BYTES if share_bytes == 8 * MiB else PIECE_BYTES // 2)
+    piece = span_of(shard, 0, 3 * PIECE_BYTES).read(Buffers(most))
+    assert bytes(piece) == shard.read_bytes()[:most]
 
 
 def test_one_that_is_dropped_or_closed_lets_go_of_the_file(shard: Path) -> None:

@@ -22,7 +22,7 @@ from ...errors import StoreError
 from ...trace.traffic import Flying, Traffic
 from ...types import Answer, Buffer, Layout, Planning, Span
 from ..buffers import Buffers
-from ..file_span import PIECE_BYTES, FileSpan
+from ..file_span import FileSpan, piece_bytes_of
 from ..network.hedging import Hedges
 from ..store import Body, Store
 from ..urls import origin_of, redact
@@ -98,7 +98,7 @@ class _Reader:
         self._traffic = traffic
         self._fetches: dict[Part, Fetch] = {}
         self._layouts: dict[Shard, Channel[Layout]] = {}
-        self._buffers = Buffers(PIECE_BYTES)
+        self._buffers = Buffers(piece_bytes_of(budget.share_bytes))
         self._closed = False
         self._has_more = asyncio.Event()
 
