@@ -7,8 +7,6 @@ the values of a column are collated one by one, and so as the rule says.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from ..lent_memory import copied
 from ..tensors import has_tensors, may_stand_in, tensor_of
 from .plain import collate_plain
 from .streaming import streaming_rules
+from .torchs import torchs
 
 __all__ = ["stack_columns"]
 
@@ -42,7 +41,7 @@ def _stack(column: Column) -> Any:
     column = _even(column)
     if isinstance(column, np.ndarray) and has_tensors(column.dtype) and _has_usual_rules(column):
         return tensor_of(copied(column))
-    return _private().collate(list(column), collate_fn_map=streaming_rules())
+    return torchs().collate(list(column), collate_fn_map=streaming_rules())
 
 
 def _stack_without_torch(column: Column) -> Any:
@@ -61,7 +60,7 @@ def _has_usual_rules(column: np.ndarray[Any, Any]) -> bool:
     """Whether rules of torch's own would stack the values as they are."""
     import torch
 
-    private = _private()
+    private = torchs()
     if column.ndim > 1:
         is_usual = _rule_of(np.ndarray) is private.collate_numpy_array_fn
         return is_usual and _rule_of(torch.Tensor) is private.collate_tensor_fn
@@ -75,15 +74,7 @@ def _is_refused(column: np.ndarray[Any, Any]) -> bool:
 
 def _rule_of(kind: type[Any]) -> Any:
     """What collates values of a type: a rule for it, or the first one for a class that it is of."""
-    rules = _private().default_collate_fn_map
+    rules = torchs().default_collate_fn_map
     if kind in rules:
         return rules[kind]
     return next((rule for candidates, rule in rules.items() if issubclass(kind, candidates)), None)
-
-
-@cache
-def _private() -> ModuleType:
-    """``torch_private``, which brings torch; to import from it anew for each column took half of its time."""
-    from .. import torch_private
-
-    return torch_private

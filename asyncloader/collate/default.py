@@ -9,9 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 from ._fault import explain
+from .torchs import torchs
 
 __all__ = ["default_collate", "default_convert", "note_field"]
 
@@ -36,12 +39,10 @@ def default_collate(batch: Sequence[Any]) -> Any:
     """
     if "torch" not in sys.modules and (plain := _without_torch(batch)) is not NotImplemented:
         return plain
-    from .writable import collate_writable as torch_collate
-
     try:
-        return torch_collate(batch)
+        return _writable().collate_writable(batch)
     except Exception as error:
-        note_field(error, batch, torch_collate)
+        note_field(error, batch, _writable().collate_writable)
         raise
 
 
@@ -63,14 +64,20 @@ def default_convert(sample: Any) -> Any:
     """
     import torch.utils.data
 
-    from .writable import convert_writable
-
     torch_convert: Callable[[Any], Any] = torch.utils.data.default_convert  # untyped there
     try:
-        return convert_writable(sample, torch_convert)
+        return _writable().convert_writable(sample, torch_convert)
     except Exception as error:
         note_field(error, [sample], lambda values: torch_convert(values[0]))
         raise
+
+
+@cache
+def _writable() -> ModuleType:
+    """The functions that do the work; looked up once, as in ``torchs``."""
+    from . import writable
+
+    return writable
 
 
 def _without_torch(batch: Sequence[Any]) -> Any:
@@ -83,11 +90,8 @@ def _without_torch(batch: Sequence[Any]) -> Any:
 
 def note_field(error: Exception, batch: Sequence[Any], attempt: Callable[[Any], Any]) -> None:
     """Add the place to ``error``; torch's message stays, so that code which matches it still does."""
-    from ..torch_private import default_collate_fn_map
-
-    leaf_types = tuple(
-        kind for kinds in default_collate_fn_map for kind in (kinds if isinstance(kinds, tuple) else (kinds,))
-    )
+    rules = torchs().default_collate_fn_map
+    leaf_types = tuple(kind for kinds in rules for kind in (kinds if isinstance(kinds, tuple) else (kinds,)))
     # Samples are the user's objects and may fail in any way when they are looked at again. The error
     # that matters is already on its way; a failed diagnosis must not replace it.
     with suppress(Exception):

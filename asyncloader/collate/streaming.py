@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..lent_memory import stacked
+from ..lent_memory import LEAST_BYTES, stacked
 from ..tensors import has_tensors, may_stand_in
 from .default import note_field
 from .plain import are_alike, collate_plain
+from .torchs import torchs
 from .writable import as_writable
 
 if TYPE_CHECKING:
@@ -30,26 +31,22 @@ def streaming_collate(batch: Sequence[Any]) -> Any:
     if may_stand_in() and (plain := collate_plain(batch)) is not NotImplemented:
         return plain
     rules = streaming_rules()
-    from ..torch_private import collate
-
     try:
-        return collate(batch, collate_fn_map=rules)
+        return torchs().collate(batch, collate_fn_map=rules)
     except Exception as error:
-        note_field(error, batch, lambda values: collate(values, collate_fn_map=rules))
+        note_field(error, batch, lambda values: torchs().collate(values, collate_fn_map=rules))
         raise
 
 
 def streaming_rules() -> dict[type | tuple[type, ...], Callable[..., Any]]:
     """torch's rules by type, as users have extended them, with ours in place of those of torch's own."""
-    # torch first, by itself: what waits for it needs ours whole, which goes by it.
+    private = torchs()
     import torch
 
-    from ..torch_private import collate_numpy_array_fn, collate_tensor_fn, default_collate_fn_map
-
-    rules = dict(default_collate_fn_map)
-    if rules.get(torch.Tensor) is collate_tensor_fn:
+    rules = dict(private.default_collate_fn_map)
+    if rules.get(torch.Tensor) is private.collate_tensor_fn:
         rules[torch.Tensor] = _stack_tensors
-        if rules.get(np.ndarray) is collate_numpy_array_fn:
+        if rules.get(np.ndarray) is private.collate_numpy_array_fn:
             rules[np.ndarray] = _stack_arrays
     return rules
 
@@ -58,6 +55,8 @@ def _stack_tensors(tensors: Sequence[Tensor], *, collate_fn_map: Any = None) -> 
     import torch
 
     try:
+        if tensors[0].nbytes * len(tensors) < LEAST_BYTES:
+            return torch.stack(list(tensors))  # on this thread: for others it is too little
         arrays = [tensor.numpy() for tensor in tensors]
     except (RuntimeError, TypeError):  # gradients, other devices, layouts and dtypes: torch's business
         return torch.stack(list(tensors))
@@ -69,13 +68,11 @@ def _stack_tensors(tensors: Sequence[Tensor], *, collate_fn_map: Any = None) -> 
 def _stack_arrays(arrays: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
     import torch
 
-    from ..torch_private import collate_numpy_array_fn
-
     if (
         set(map(type, arrays)) != {np.ndarray}
         or not are_alike(arrays)
         or not has_tensors(arrays[0].dtype)  # stack() makes bytes native, torch refuses them
     ):
         # It raises, or promotes; and would warn of memory that cannot be written before it does.
-        return collate_numpy_array_fn([*map(as_writable, arrays)], collate_fn_map=collate_fn_map)
+        return torchs().collate_numpy_array_fn([*map(as_writable, arrays)], collate_fn_map=collate_fn_map)
     return torch.from_numpy(stacked(arrays))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..tensors import has_tensors
+from .torchs import torchs
 
 __all__ = ["as_writable", "collate_writable", "convert_writable"]
 
@@ -24,21 +25,14 @@ def as_writable(array: NDArray[Any]) -> NDArray[Any]:
 
 def collate_writable(batch: Sequence[Any]) -> Any:
     """What torch's ``default_collate`` makes of a batch, by the rules that users have extended."""
-    # torch first, by itself: what waits for it needs ours whole, which goes by it.
-    import torch  # noqa: F401
-
-    from ..torch_private import collate, collate_numpy_array_fn, default_collate_fn_map
-
-    rules = dict(default_collate_fn_map)
-    if rules.get(np.ndarray) is collate_numpy_array_fn:
+    rules = dict(torchs().default_collate_fn_map)
+    if rules.get(np.ndarray) is torchs().collate_numpy_array_fn:
         rules[np.ndarray] = _stack_writable
-    return collate(batch, collate_fn_map=rules)
+    return torchs().collate(batch, collate_fn_map=rules)
 
 
 def _stack_writable(arrays: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
-    from ..torch_private import collate_numpy_array_fn
-
-    return collate_numpy_array_fn([*map(as_writable, arrays)], collate_fn_map=collate_fn_map)
+    return torchs().collate_numpy_array_fn([*map(as_writable, arrays)], collate_fn_map=collate_fn_map)
 
 
 def convert_writable(value: Any, convert: Callable[[Any], Any]) -> Any:
