@@ -20,8 +20,10 @@ __all__ = ["PIECE_BYTES", "FileSpan", "is_cached", "piece_bytes_of"]
 #: with 100 kB each took half as long again.
 PIECE_BYTES = 512 << 10
 
-# Each lane holds one, and what comes of it: where that is more of its share, pieces are half as large.
+# Each lane holds one, and what comes of it: where that is more of its share, pieces are smaller, down to
+# those of which the call costs as much as the copy.
 _MOST_SHARE = 0.25
+_LEAST_BYTES = 64 << 10
 
 # Of Linux alone.
 _NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
@@ -88,7 +90,7 @@ class FileSpan:
 
 def piece_bytes_of(share_bytes: int) -> int:
     """How much a lane reads of a file at a time, which may have so many bytes under way."""
-    return PIECE_BYTES if _MOST_SHARE * share_bytes >= PIECE_BYTES else PIECE_BYTES // 2
+    return min(max(int(_MOST_SHARE * share_bytes), _LEAST_BYTES), PIECE_BYTES)
 
 
 def _version_of(fd: int) -> tuple[int, int]:
