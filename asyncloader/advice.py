@@ -9,7 +9,7 @@ from typing import Literal
 from .statistics import Calls, Statistics
 from .stopwatch import COLLATE, PINNING, SAMPLER, STORE
 
-__all__ = ["Setup", "advise"]
+__all__ = ["Setup", "advise", "more_workers"]
 
 # Calls on threads that keep a processor busy for such a part of the time, and each take so much longer than
 # it works on them, take turns with the interpreter's lock.
@@ -120,7 +120,7 @@ def _on_dataset(stage: str, statistics: Statistics, setup: Setup) -> str:
         if setup.style == "map":
             more += "; or make it async def, and a batch's items are fetched at a time"
         return more
-    return _more_workers(setup)
+    return more_workers(setup)
 
 
 def _on_work(stage: str, statistics: Statistics, setup: Setup) -> str:
@@ -133,14 +133,14 @@ def _on_work(stage: str, statistics: Statistics, setup: Setup) -> str:
         took_s, cpu_s = sum(each.took_s for each in all_calls), sum(each.cpu_s for each in all_calls)
         made_s = sum(sum(maker.stages_s.values()) for maker in statistics.makers)
         if cpu_s > _LOCKED_CPUS * made_s and took_s > _LOCKED_TIMES * cpu_s:
-            return f"its {concurrency} threads take turns with the interpreter's lock: {_more_workers(setup)}"
+            return f"its {concurrency} threads take turns with the interpreter's lock: {more_workers(setup)}"
         if cpu_s < _WAITING_CPUS * took_s:
             return f"its calls mostly wait: raise concurrency from {concurrency}, if processors are idle"
     if stage not in setup.concurrency or concurrency > 1:
-        return _more_workers(setup)
+        return more_workers(setup)
     if _mostly_waits(stage, statistics):
         return "it mostly waits: pass concurrency=16 to it, or more, so that its calls wait together"
-    return f"{_more_workers(setup)}; or raise concurrency, if it waits or releases the interpreter's lock"
+    return f"{more_workers(setup)}; or raise concurrency, if it waits or releases the interpreter's lock"
 
 
 def _mostly_waits(stage: str, statistics: Statistics) -> bool:
@@ -149,7 +149,8 @@ def _mostly_waits(stage: str, statistics: Statistics) -> bool:
     return sum(maker.cpu_s for maker in statistics.makers) < _WAITING_CPUS * took_s
 
 
-def _more_workers(setup: Setup) -> str:
+def more_workers(setup: Setup) -> str:
+    """What to do about work that keeps a processor busy."""
     if setup.on_cluster:
         return f"ask for more than the {setup.num_workers} of RayWorkers, if the cluster has processors free"
     if setup.num_workers < setup.processors > 1:

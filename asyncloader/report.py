@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .advice import Setup, advise
+from .advice import Setup, advise, more_workers
 from .statistics import Maker, Statistics
 from .stopwatch import (
     BATCHING,
@@ -34,8 +34,11 @@ _RESTS_SHARE = 0.5
 _UNBALANCED_SHARE = 0.5
 
 # Makers in the loop's own process that rest less than so, and keep a processor busy for so much of the time,
-# hold the interpreter's lock when the loop wants it: that waits within its own steps, where nobody sees it.
+# may hold the interpreter's lock when the loop wants it: it waits within its steps, where nobody sees it.
 _LOCKED_RESTS_SHARE, _LOCKED_CPUS = 0.2, 0.5
+
+# Where it waits for so much beside that, batches are not ready when it comes for them: it is not what limits.
+_LOCKED_WAITS_SHARE = 0.03
 
 # What the loop's own thread works on for so much of its waiting is what it waits for.
 _LOOPS_SHARE = 0.5
@@ -96,14 +99,19 @@ def judge(statistics: Statistics, setup: Setup) -> Report:
     left_out_s = start_s if statistics.batches > 1 else 0.0  # alone, the first batch is all there is to judge
     elapsed_s = max(statistics.elapsed_s - left_out_s, 1e-9)
     wait_share = min(max(statistics.wait_s - left_out_s, 0.0) / elapsed_s, 1.0)
-    is_locked = wait_share < _WAITS_SHARE and _is_locked(statistics, setup, shares)
+    may_lock = wait_share < _WAITS_SHARE and _may_lock(statistics, setup, shares)
+    is_locked = may_lock and wait_share >= _LOCKED_WAITS_SHARE
     limit = _limit(statistics, setup, wait_share, shares, is_locked)
-    told = _told(limit, setup) + ", under the interpreter's lock, which the training loop wants" * is_locked
+    told, advice = _told(limit, setup), advise(limit, statistics, setup)
+    if is_locked:
+        told += ", if it holds the interpreter's lock, which the training loop wants"
+    elif may_lock:
+        advice = f"if steps alone are faster, they wait for the interpreter's lock: {more_workers(setup)}"
     lines = (
         f"{many}, {statistics.samples / max(statistics.elapsed_s, 1e-9):,.0f} samples/s; the consumer waits "
         f"{wait_share:.0%} of the time, after {start_s:.2f} s for the first batch",
         f"{told}; making batches is {_listed(shares)}{_cpus(statistics, setup)}",
-        advise(limit, statistics, setup),
+        advice,
     )
     return Report(limit, wait_share, shares, lines)
 
@@ -147,7 +155,7 @@ def _limit(
     for stage, limit in ((SAMPLER, SAMPLER), (RECEIVING, "transport")):
         if statistics.loop_stages_s.get(stage, 0.0) > _LOOPS_SHARE * statistics.wait_s:
             return limit
-    stage = next((stage for stage in shares if stage not in (RESTING, BATCHING)), COLLATE)
+    stage = _stage_of(shares)
     if setup.is_inline:
         return stage
     if stage == STORE and (why := _limit_of_store(statistics, setup)) != STORE:
@@ -159,11 +167,16 @@ def _limit(
     return "transport" if stage == SENDING else stage
 
 
-def _is_locked(statistics: Statistics, setup: Setup, shares: Mapping[str, float]) -> bool:
-    """Whether the loop shares the interpreter's lock with makers that leave it little of it."""
-    if setup.num_workers or setup.is_inline or _is_starting(statistics, setup):
+def _may_lock(statistics: Statistics, setup: Setup, shares: Mapping[str, float]) -> bool:
+    """Whether the loop shares the interpreter's lock with makers that may leave it little of it."""
+    if setup.num_workers or setup.is_inline or _stage_of(shares) == STORE:
         return False
     return shares.get(RESTING, 0.0) < _LOCKED_RESTS_SHARE and _busy_cpus(statistics) > _LOCKED_CPUS
+
+
+def _stage_of(shares: Mapping[str, float]) -> str:
+    """The stage that takes most of the makers' time."""
+    return next((stage for stage in shares if stage not in (RESTING, BATCHING)), COLLATE)
 
 
 def _is_starting(statistics: Statistics, setup: Setup) -> bool:

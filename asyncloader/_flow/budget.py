@@ -69,6 +69,10 @@ class Budget:
         """Whether more would be of use than there is."""
         return self._read_ahead is not None and self._read_ahead.wants_more
 
+    def most_bytes(self, share: float) -> int:
+        """What a reader could have at most that has such a share of a lane's."""
+        return int(self._total_bytes // len(self._places) * share)
+
     def share_bytes(self, share: float) -> int:
         """What a reader may count on now that has such a share of a lane's."""
         return int(self.allowed_bytes // len(self._places) * share)
@@ -121,9 +125,8 @@ class Budget:
     def set_aside(self, claim: Claim, size: int, most_share: float) -> bool:
         """Take ``size`` bytes for something else than reading; see ``Claim.set_aside``."""
         with self._lock:
-            share_bytes = self._total_bytes // len(self._places) * claim.share
             held_bytes = self._aside_bytes + min(self._taken_bytes, self.allowed_bytes)
-            if size > most_share * share_bytes or held_bytes + size > self._total_bytes:
+            if size > most_share * self.most_bytes(claim.share) or held_bytes + size > self._total_bytes:
                 return False
             claim.aside_bytes += size
             self._aside_bytes += size
@@ -246,6 +249,11 @@ class Claim:
         self.part = part
         self.taken_bytes = self.aside_bytes = 0
         self.on_room: Callable[[], object] = bool  # nobody is there yet
+
+    @property
+    def most_bytes(self) -> int:
+        """What it could have at most."""
+        return self._budget.most_bytes(self.share)
 
     @property
     def share_bytes(self) -> int:

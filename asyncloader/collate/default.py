@@ -74,7 +74,7 @@ def default_convert(sample: Any) -> Any:
 
 @cache
 def _writable() -> ModuleType:
-    """The functions that do the work; looked up once, as in ``torchs``."""
+    """The functions that do the work, of which this file does without until it is called: they want NumPy."""
     from . import writable
 
     return writable

@@ -54,9 +54,12 @@ def streaming_rules() -> dict[type | tuple[type, ...], Callable[..., Any]]:
 def _stack_tensors(tensors: Sequence[Tensor], *, collate_fn_map: Any = None) -> Tensor:
     import torch
 
+    if set(map(type, tensors)) != {torch.Tensor}:
+        return torch.stack(list(tensors))  # which keeps the type of others, or raises
     try:
-        if tensors[0].nbytes * len(tensors) < LEAST_BYTES:
-            return torch.stack(list(tensors))  # on this thread: for others it is too little
+        # So little it stacks on this thread; and in the order of the values, if they are in that of C.
+        if tensors[0].nbytes * len(tensors) < LEAST_BYTES and tensors[0].is_contiguous():
+            return torch.stack(list(tensors))
         arrays = [tensor.numpy() for tensor in tensors]
     except (RuntimeError, TypeError):  # gradients, other devices, layouts and dtypes: torch's business
         return torch.stack(list(tensors))

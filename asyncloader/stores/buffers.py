@@ -38,11 +38,8 @@ class _Loan(weakref.ref[Any]):
 class Buffers:
     """Lends buffers, to one thread, though loans may end in any.
 
-    Args:
-        each_bytes: How long they are.
-
     Attributes:
-        each_bytes: Likewise.
+        each_bytes: How long they are, as said when it is made.
     """
 
     def __init__(self, each_bytes: int = BUFFER_BYTES) -> None:

@@ -20,8 +20,8 @@ __all__ = ["PIECE_BYTES", "FileSpan", "is_cached", "piece_bytes_of"]
 #: with 100 kB each took half as long again.
 PIECE_BYTES = 512 << 10
 
-# Each lane holds one, and what comes of it: where that is more of its share, pieces are smaller, down to
-# those of which the call costs as much as the copy.
+# Each reader holds one, and what comes of it: where that is more of what it could have at most, pieces are
+# smaller, down to those of which the call costs as much as the copy.
 _MOST_SHARE = 0.25
 _LEAST_BYTES = 64 << 10
 
@@ -88,9 +88,9 @@ class FileSpan:
             self.close()
 
 
-def piece_bytes_of(share_bytes: int) -> int:
-    """How much a lane reads of a file at a time, which may have so many bytes under way."""
-    return min(max(int(_MOST_SHARE * share_bytes), _LEAST_BYTES), PIECE_BYTES)
+def piece_bytes_of(most_bytes: int) -> int:
+    """How much is read of a file at a time, by a reader that could have so many bytes under way at most."""
+    return min(max(int(_MOST_SHARE * most_bytes), _LEAST_BYTES), PIECE_BYTES)
 
 
 def _version_of(fd: int) -> tuple[int, int]:

@@ -60,9 +60,9 @@ def test_it_gives_its_bytes_in_pieces_and_then_lets_go_of_the_file(
     assert descriptors() == before
 
 
-@pytest.mark.parametrize(("share_bytes", "most"), [(0, 64 << 10), (MiB, MiB // 4), (8 * MiB, PIECE_BYTES)])
-def test_no_more_is_read_at_a_time_than_the_lane_may_have(shard: Path, share_bytes: int, most: int) -> None:
-    assert piece_bytes_of(share_bytes) == most
+@pytest.mark.parametrize(("most_bytes", "most"), [(0, 64 << 10), (MiB, MiB // 4), (8 * MiB, PIECE_BYTES)])
+def test_no_more_is_read_at_a_time_than_the_reader_may_have(shard: Path, most_bytes: int, most: int) -> None:
+    assert piece_bytes_of(most_bytes) == most
     piece = span_of(shard, 0, 3 * PIECE_BYTES).read(Buffers(most))
     assert bytes(piece) == shard.read_bytes()[:most]
 

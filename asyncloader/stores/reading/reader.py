@@ -98,7 +98,7 @@ class _Reader:
         self._traffic = traffic
         self._fetches: dict[Part, Fetch] = {}
         self._layouts: dict[Shard, Channel[Layout]] = {}
-        self._buffers = Buffers(piece_bytes_of(budget.share_bytes))
+        self._buffers = Buffers(piece_bytes_of(budget.most_bytes))
         self._closed = False
         self._has_more = asyncio.Event()
 
