@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .statistics import Calls, Statistics
-from .stopwatch import COLLATE, PINNING, SAMPLER, STORE
+from .stopwatch import COLLATE, DECODE, PINNING, SAMPLER, STORE
 
 __all__ = ["Setup", "advise", "more_workers"]
 
 # Calls on threads that keep a processor busy for such a part of the time, and each take so much longer than
 # it works on them, take turns with the interpreter's lock.
 _LOCKED_CPUS, _LOCKED_TIMES = 0.45, 1.4
+
+# So many processors are all of them.
+_ALL_SHARE = 0.8
+
+# A batch that is made in less time is sooner made than handed over by a worker.
+_HANDED_OVER_S = 0.0003
 
 # What uses a processor for less than this part of its time waits for something.
 _WAITING_CPUS = 0.5
@@ -102,10 +108,13 @@ def advise(limit: str, statistics: Statistics, setup: Setup) -> str:
     return _on_dataset(limit, statistics, setup) if is_own else _on_work(limit, statistics, setup)
 
 
+_LARGER = "make batches larger: each costs some tenths of a millisecond, however small it is"
+
+
 def _on_transport(statistics: Statistics, setup: Setup) -> str:
     if statistics.size_bytes >= _LARGE_BYTES * statistics.batches:
         return "make batches smaller: leave out fields that nobody uses, take smaller dtypes"
-    advice = "make batches larger: each costs some tenths of a millisecond, however small it is"
+    advice = _LARGER
     if setup.style != "stream":
         advice += "; or raise prefetch_factor, if some take much longer than others"
     return advice
@@ -128,14 +137,20 @@ def _on_work(stage: str, statistics: Statistics, setup: Setup) -> str:
     concurrency = setup.concurrency.get(stage, 1)
     if stage in setup.coroutines:
         return f"raise concurrency from {concurrency}, or num_workers if its loop is busy"
+    if not setup.num_workers and statistics.elapsed_s < _HANDED_OVER_S * statistics.batches:
+        return f"{_LARGER}, and workers would add as much"
     if concurrency > 1:
         all_calls = [maker.calls.get(stage, Calls(0.0, 0.0)) for maker in statistics.makers]
         took_s, cpu_s = sum(each.took_s for each in all_calls), sum(each.cpu_s for each in all_calls)
+        if cpu_s > _ALL_SHARE * setup.processors * statistics.elapsed_s and setup.processors > 1:
+            return "every processor is busy: take less work, or store what comes of it beforehand"
         made_s = sum(sum(maker.stages_s.values()) for maker in statistics.makers)
         if cpu_s > _LOCKED_CPUS * made_s and took_s > _LOCKED_TIMES * cpu_s:
             return f"its {concurrency} threads take turns with the interpreter's lock: {more_workers(setup)}"
         if cpu_s < _WAITING_CPUS * took_s:
             return f"its calls mostly wait: raise concurrency from {concurrency}, if processors are idle"
+    if stage not in setup.concurrency and stage != DECODE and _mostly_waits(stage, statistics):
+        return f"it mostly waits: raise num_workers from {setup.num_workers}, beyond the processors too"
     if stage not in setup.concurrency or concurrency > 1:
         return more_workers(setup)
     if _mostly_waits(stage, statistics):

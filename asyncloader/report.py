@@ -40,6 +40,10 @@ _LOCKED_RESTS_SHARE, _LOCKED_CPUS = 0.2, 0.5
 # Where it waits for so much beside that, batches are not ready when it comes for them: it is not what limits.
 _LOCKED_WAITS_SHARE = 0.03
 
+# With less of the time, they cannot hold up the loop by much. Whether with more they do, nobody can tell but
+# who knows how long steps take alone: whoever gets the lock more seldom also rests more.
+_HINTED_CPUS = 0.25
+
 # What the loop's own thread works on for so much of its waiting is what it waits for.
 _LOOPS_SHARE = 0.5
 
@@ -99,13 +103,12 @@ def judge(statistics: Statistics, setup: Setup) -> Report:
     left_out_s = start_s if statistics.batches > 1 else 0.0  # alone, the first batch is all there is to judge
     elapsed_s = max(statistics.elapsed_s - left_out_s, 1e-9)
     wait_share = min(max(statistics.wait_s - left_out_s, 0.0) / elapsed_s, 1.0)
-    may_lock = wait_share < _WAITS_SHARE and _may_lock(statistics, setup, shares)
-    is_locked = may_lock and wait_share >= _LOCKED_WAITS_SHARE
+    is_locked = _LOCKED_WAITS_SHARE <= wait_share < _WAITS_SHARE and _is_locked(statistics, setup, shares)
     limit = _limit(statistics, setup, wait_share, shares, is_locked)
     told, advice = _told(limit, setup), advise(limit, statistics, setup)
     if is_locked:
         told += ", if it holds the interpreter's lock, which the training loop wants"
-    elif may_lock:
+    elif limit == "consumer" and _shares_lock(setup) and _busy_cpus(statistics) > _HINTED_CPUS:
         advice = f"if steps alone are faster, they wait for the interpreter's lock: {more_workers(setup)}"
     lines = (
         f"{many}, {statistics.samples / max(statistics.elapsed_s, 1e-9):,.0f} samples/s; the consumer waits "
@@ -162,14 +165,19 @@ def _limit(
         return why
     if setup.in_order and _is_unbalanced(statistics):
         return "lanes" if setup.style == "stream" else "workers"
-    if shares.get(RESTING, 0.0) > _RESTS_SHARE:
+    if shares.get(RESTING, 0.0) > _RESTS_SHARE and (setup.has_ranks or setup.num_workers):
         return "ranks" if setup.has_ranks else "transport"
     return "transport" if stage == SENDING else stage
 
 
-def _may_lock(statistics: Statistics, setup: Setup, shares: Mapping[str, float]) -> bool:
+def _shares_lock(setup: Setup) -> bool:
+    """Whether batches are made beside the loop, in its process."""
+    return not setup.num_workers and not setup.is_inline
+
+
+def _is_locked(statistics: Statistics, setup: Setup, shares: Mapping[str, float]) -> bool:
     """Whether the loop shares the interpreter's lock with makers that may leave it little of it."""
-    if setup.num_workers or setup.is_inline or _stage_of(shares) == STORE:
+    if not _shares_lock(setup) or _stage_of(shares) == STORE:
         return False
     return shares.get(RESTING, 0.0) < _LOCKED_RESTS_SHARE and _busy_cpus(statistics) > _LOCKED_CPUS
 

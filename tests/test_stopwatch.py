@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Generator
 from dataclasses import replace
 from time import thread_time
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,8 @@ from asyncloader import stopwatch as module
 from asyncloader.advice import Setup
 from asyncloader.page import report_html
 from asyncloader.page.look import colour_of
-from asyncloader.report import judge
-from asyncloader.statistics import Maker, Statistics
+from asyncloader.report import Report, judge
+from asyncloader.statistics import Calls, Maker, Statistics
 from asyncloader.stopwatch import (
     COLLATE,
     DECODE,
@@ -221,10 +222,11 @@ def test_who_mostly_waits_is_told_so_where_every_processor_has_a_worker(cpu_s: f
             "consumer",
             "if steps alone are faster, they wait for the interpreter's lock",
         ),
-        (0, DECODE, 4.0, 6.0, 0.5, "consumer", "nothing to change"),
+        (0, DECODE, 4.0, 6.0, 0.5, "consumer", "if steps alone are faster, they wait"),
+        (0, DECODE, 8.0, 2.0, 0.5, "consumer", "nothing to change"),
         # Nobody holds the lock for long.
         (0, DECODE, 0.8, 1.0, 0.5, "consumer", "nothing to change"),
-        (0, STORE, 0.8, 9.0, 0.5, "consumer", "nothing to change"),
+        (0, STORE, 0.8, 9.0, 0.5, "consumer", "if steps alone are faster, they wait"),
         # Other processes have locks of their own.
         (2, DECODE, 0.8, 9.0, 0.5, "consumer", "nothing to change"),
     ],
@@ -240,3 +242,40 @@ def test_a_loop_that_waits_for_the_interpreters_lock_is_not_what_limits(
     assert report.limit == limit, str(report)
     assert ("if it holds the interpreter's lock" in report.lines[1]) == (limit == DECODE)
     assert report.lines[2].startswith(advice)
+
+
+def judged(stage: str, setup: Setup, batches: int = 100, **of_maker: Any) -> Report:
+    """The report on ten seconds of waiting for a stage."""
+    maker = Maker(0, **{"stages_s": {stage: 10.0}, "cpu_s": 9.0, **of_maker})
+    statistics = Statistics(
+        batches=batches, samples=batches, elapsed_s=10.0, wait_s=9.9, first_batch_s=0.1, makers=(maker,)
+    )
+    return judge(statistics, setup)
+
+
+ALONE = Setup(0, True, {}, (), 2, False, True, False, False)
+
+
+def test_without_workers_nothing_is_handed_over_that_could_limit() -> None:
+    stages_s = {"map(f)": 3.0, RESTING: 7.0}
+    assert judged("map(f)", ALONE, stages_s=stages_s).limit == "map(f)"
+    assert judged("map(f)", replace(ALONE, num_workers=2), stages_s=stages_s).limit == "transport"
+
+
+@pytest.mark.parametrize("stage", ["filter(f)", COLLATE])
+def test_what_waits_and_takes_no_concurrency_wants_workers_beyond_the_processors(stage: str) -> None:
+    for num_workers in (0, 2):
+        advice = judged(stage, replace(ALONE, num_workers=num_workers), cpu_s=0.5).lines[2]
+        assert advice == f"it mostly waits: raise num_workers from {num_workers}, beyond the processors too"
+    assert judged(stage, ALONE).lines[2].startswith("try num_workers=2")
+
+
+def test_batches_that_are_sooner_made_than_handed_over_want_no_workers() -> None:
+    assert judged(COLLATE, ALONE, batches=100_000).lines[2].startswith("make batches larger")
+
+
+def test_threads_that_keep_every_processor_busy_take_no_turns() -> None:
+    setup = replace(ALONE, concurrency={"map(f)": 8})
+    busy, locked = ({"map(f)": Calls(took_s=60.0, cpu_s=cpu_s)} for cpu_s in (18.0, 9.5))
+    assert judged("map(f)", setup, calls=busy, cpu_s=0.1).lines[2].startswith("every processor is busy")
+    assert "take turns" in judged("map(f)", setup, calls=locked, cpu_s=0.1).lines[2]
