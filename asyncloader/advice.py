@@ -15,8 +15,8 @@ __all__ = ["Setup", "advise", "more_workers"]
 # it works on them, take turns with the interpreter's lock.
 _LOCKED_CPUS, _LOCKED_TIMES = 0.45, 1.4
 
-# So many processors are all of them.
-_ALL_SHARE = 0.8
+# Calls of one process that keep so many processors busy do not.
+_UNLOCKED_CPUS = 1.2
 
 # A batch that is made in less time is sooner made than handed over by a worker.
 _HANDED_OVER_S = 0.0003
@@ -142,9 +142,9 @@ def _on_work(stage: str, statistics: Statistics, setup: Setup) -> str:
     if concurrency > 1:
         all_calls = [maker.calls.get(stage, Calls(0.0, 0.0)) for maker in statistics.makers]
         took_s, cpu_s = sum(each.took_s for each in all_calls), sum(each.cpu_s for each in all_calls)
-        if cpu_s > _ALL_SHARE * setup.processors * statistics.elapsed_s and setup.processors > 1:
-            return "every processor is busy: take less work, or store what comes of it beforehand"
         made_s = sum(sum(maker.stages_s.values()) for maker in statistics.makers)
+        if cpu_s > _UNLOCKED_CPUS * made_s:
+            return f"its {concurrency} threads keep processors busy: take less work, or more workers if some idle"
         if cpu_s > _LOCKED_CPUS * made_s and took_s > _LOCKED_TIMES * cpu_s:
             return f"its {concurrency} threads take turns with the interpreter's lock: {more_workers(setup)}"
         if cpu_s < _WAITING_CPUS * took_s:

@@ -274,8 +274,12 @@ def test_batches_that_are_sooner_made_than_handed_over_want_no_workers() -> None
     assert judged(COLLATE, ALONE, batches=100_000).lines[2].startswith("make batches larger")
 
 
-def test_threads_that_keep_every_processor_busy_take_no_turns() -> None:
+def test_threads_that_keep_several_processors_busy_take_no_turns() -> None:
     setup = replace(ALONE, concurrency={"map(f)": 8})
     busy, locked = ({"map(f)": Calls(took_s=60.0, cpu_s=cpu_s)} for cpu_s in (18.0, 9.5))
-    assert judged("map(f)", setup, calls=busy, cpu_s=0.1).lines[2].startswith("every processor is busy")
+    assert (
+        judged("map(f)", setup, calls=busy, cpu_s=0.1)
+        .lines[2]
+        .startswith("its 8 threads keep processors busy")
+    )
     assert "take turns" in judged("map(f)", setup, calls=locked, cpu_s=0.1).lines[2]
