@@ -144,7 +144,7 @@ def _on_work(stage: str, statistics: Statistics, setup: Setup) -> str:
         took_s, cpu_s = sum(each.took_s for each in all_calls), sum(each.cpu_s for each in all_calls)
         made_s = sum(sum(maker.stages_s.values()) for maker in statistics.makers)
         if cpu_s > _UNLOCKED_CPUS * made_s:
-            return f"its {concurrency} threads keep processors busy: take less work, or more workers if some idle"
+            return f"its {concurrency} threads keep processors busy: take less work, or more workers"
         if cpu_s > _LOCKED_CPUS * made_s and took_s > _LOCKED_TIMES * cpu_s:
             return f"its {concurrency} threads take turns with the interpreter's lock: {more_workers(setup)}"
         if cpu_s < _WAITING_CPUS * took_s:
