@@ -6,8 +6,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Twice quiet: pip warns of every folder of its configuration that lacks a package.
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
-LIBRARY := $(VENV)/.package-installed
-TOOLS := $(VENV)/.tools-installed
+LIBRARY := $(VENV)/.made
+# A stamp for each dependency group of pyproject.toml that has been installed.
+WITH_TESTS := $(VENV)/.test-installed
+WITH_INTEROP := $(VENV)/.interop-installed
+WITH_DOCS := $(VENV)/.docs-installed
+WITH_LINT := $(VENV)/.lint-installed
+# On all processors; `make test PYTEST_ARGS='-p no:xdist'` takes one.
+ON_ALL_PROCESSORS := -n auto --dist loadfile
+PYTEST = $(BIN)/python -m pytest $(if $(findstring no:xdist,$(PYTEST_ARGS)),,$(ON_ALL_PROCESSORS))
 
 # The last Azurite for the Node.js of Debian 12; later ones want 21.
 AZURITE_VERSION := 3.35.0
@@ -16,43 +23,47 @@ AZURITE := .servers/azurite-$(AZURITE_VERSION)
 # The tests start hundreds of processes, and each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-slow lint docs dist bench servers peers clean
+.PHONY: demo test test-integration test-slow lint docs dist bench servers peers clean
 .DELETE_ON_ERROR:
 
 demo: $(LIBRARY)
 	@echo "running examples/quickstart.py"
 	@$(BIN)/python examples/quickstart.py
 
-test: $(TOOLS)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: $(WITH_TESTS)
+	$(PYTEST) $(PYTEST_ARGS)
 
-test-slow: $(TOOLS)
-	$(BIN)/python -m pytest -m 'slow and not gpu' $(PYTEST_ARGS)
+# With other libraries, whole programs, a browser and real servers; those that are not installed are skipped.
+test-integration: $(WITH_TESTS) $(WITH_INTEROP) $(WITH_DOCS)
+	$(PYTEST) -m '(interop or programs or browser or servers) and not (slow or gpu)' $(PYTEST_ARGS)
 
-lint: $(TOOLS)
+test-slow: $(WITH_TESTS) $(WITH_INTEROP) $(WITH_LINT)
+	$(BIN)/python -m pytest -m '(slow or hypothesis) and not gpu' $(PYTEST_ARGS)
+
+lint: $(WITH_TESTS) $(WITH_INTEROP) $(WITH_DOCS) $(WITH_LINT)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --python-version 3.13
 
 # Of docs/ and README.md, with every warning as an error; to be read with `python -m http.server -d build/site`.
-docs: $(TOOLS)
+docs: $(WITH_DOCS)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml
 	@echo "build/site"
 
 # The wheel and the sdist; `make test-slow PYTEST_ARGS=tests/distribution` installs them and tests that.
-dist: $(TOOLS)
+dist: $(LIBRARY)
 	$(BIN)/python -m hatchling build --directory dist
 
 # Needs nginx, and takes half an hour on a machine with nothing else to do; writes what docs/benchmarks.md keeps.
-bench: $(TOOLS)
+bench: $(WITH_TESTS)
 	$(BIN)/python tests/benchmarks/against_peers.py --write docs
 
 # The one server of the tests that is no package of Debian or of Python.
 servers: $(AZURITE)
 
 # The libraries that docs/coming-from compares programs with; some want other versions of what we have.
-peers: $(TOOLS)
+peers: $(LIBRARY)
 	$(BIN)/python tests/benchmarks/peers/environment.py
 
 clean:
@@ -71,9 +82,9 @@ $(LIBRARY): constraints.txt pyproject.toml
 	@$(PIP) install -c constraints.txt --no-build-isolation -e .
 	@touch $@
 
-$(TOOLS): $(LIBRARY)
-	$(PIP) install -c constraints.txt --group test --group interop --group docs --group lint
-	touch $@
+$(VENV)/.%-installed: $(LIBRARY)
+	$(PIP) install -c constraints.txt --group $*
+	@touch $@
 
 # Scripts of packages are not run: none that is needed has any.
 $(AZURITE):

@@ -4,39 +4,70 @@ from __future__ import annotations
 
 import gc
 import os
+import random
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from corpus import Corpus, write_corpus
-from hypothesis import settings
+from examples_drawn import draw_afresh
+from file_leaks import FileLeaks, leaves_nothing_behind
 from programs import Programs
 from sentinel import Watch, no_file_is_named_after_a_secret
 
 from asyncloader import testing
 from asyncloader.workers import ForkServer
 
-__all__ = ["no_file_is_named_after_a_secret"]  # a fixture
+__all__ = ["leaves_nothing_behind", "no_file_is_named_after_a_secret"]  # fixtures
+
+_TESTS = Path(__file__).parent
 
 # One sample, none, and more than a few batches; the short ones stand between the long ones.
 UNEQUAL = (3, 0, 13, 1, 7, 5, 2)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the tests go first in which torch forks: a fork is quick and safe while a process is small and has
-    no threads, and object stores have not been used in it."""
-    items.sort(key=lambda item: item.path.parent.name != "torch_kind")
+#: Folders of which every test is of a kind that `make test-integration` runs.
+INTEGRATION = {"interop": "interop", "examples": "programs"}
+#: Fixtures that start what a kind of test is named after.
+STARTS = {
+    "browser": {"chromium"},
+    "interop": {"chunks", "sets", "trainers", "cluster"},
+    "servers": {"nginx", "moto", "swift", "azurite", "gcs", "bucket", "s3"},
+}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shuffle-files", metavar="SEED", help="run the files of tests in an order drawn by a seed"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)  # the marks decide which of them are left out
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.relative_to(_TESTS).parts[0]
+        if folder in INTEGRATION:
+            item.add_marker(INTEGRATION[folder])
+        for mark, fixtures in STARTS.items():
+            if not fixtures.isdisjoint(getattr(item, "fixturenames", ())):
+                item.add_marker(mark)
+    seed = config.getoption("--shuffle-files")
+    if seed is not None:
+        keys = {item.path: random.Random(f"{seed} {item.path.name}").random() for item in items}
+        items.sort(key=lambda item: keys[item.path])
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # How long an example takes says more of the machine than of the code. The default run draws the same
-    # examples each time, so that it says of a change whether it holds; new ones are for the slow tests.
-    settings.register_profile(
-        "asyncloader", deadline=None, derandomize="not slow" in (config.option.markexpr or "")
-    )
-    settings.load_profile("asyncloader")
+    # Started in the background by a shell it would ignore Ctrl-C, and so would all that tests interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # `make test-slow` selects the slow tests and those that draw examples, which are other ones there.
+    draw_afresh("hypothesis" in config.option.markexpr)
     config.pluginmanager.register(Watch(), "sentinel")
+    config.pluginmanager.register(FileLeaks(), "file-leaks")
 
 
 @pytest.fixture(scope="session")

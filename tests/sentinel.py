@@ -1,7 +1,8 @@
 """One word stands for every secret in the tests, and no test passes in which the library tells it.
 
 Tests write ``SENTINEL`` wherever a user has a signature, a token, a key or a password: in queries, user
-info, headers, storage options and the answers of servers. This plugin looks for it in
+info, headers, storage options and the answers of servers. While a test runs that has secrets (its file names
+the word, or a server whose credentials are made of it), this plugin looks for it in
 
 * log records of all levels, but those of clients and servers that are the tests' own,
 * standard output and error as pytest captures them, of this process and its children, and what
@@ -26,7 +27,7 @@ import subprocess
 import threading
 import warnings
 from collections.abc import Callable, Generator, Iterator
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,9 @@ _NOT_OURS = ("boto3", "botocore", "moto", "s3transfer", "urllib3", "werkzeug")
 _USERS_OWN = "asyncloader"
 
 _AROUND = 60
+
+#: What the file of a test with secrets names: the word, or a module of servers that have it in credentials.
+_SECRETS_ARE_IN = ("SENTINEL", "moto_s3", "servers")
 
 
 def _encoded() -> list[str]:
@@ -75,6 +79,7 @@ class Watch(logging.Handler):
         super().__init__(logging.DEBUG)
         self._found: list[str] = []
         self._names: set[str] = set()
+        self._watching = False
         self._patches = pytest.MonkeyPatch()
 
     def look(self, where: str, text: str) -> None:
@@ -90,24 +95,38 @@ class Watch(logging.Handler):
 
     # --- hooks ---
 
-    def pytest_sessionstart(self) -> None:
-        logging.getLogger().addHandler(self)
-        logging.getLogger().setLevel(logging.DEBUG)
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        if not _has_secrets(item):
+            return (yield)
+        root = logging.getLogger()
+        levels = {name: logging.getLogger(name).level for name in _NOT_OURS}
+        level = root.level
+        root.addHandler(self)
+        root.setLevel(logging.DEBUG)
         for name in _NOT_OURS:
             logging.getLogger(name).setLevel(logging.WARNING)
+        self._watching = True
         # Where each of them comes to be, since tests catch most of them.
         self._before(warnings.WarningMessage, "__init__", self._see_warning)
         self._before(type(pytest.raises(Exception)), "__exit__", self._see_error)
         self._before(subprocess.Popen, "__init__", self._see_command)
         self._before(subprocess.CompletedProcess, "__init__", self._see_output)
-
-    def pytest_sessionfinish(self) -> None:
-        self._patches.undo()
-        logging.getLogger().removeHandler(self)
+        try:
+            return (yield)
+        finally:
+            self._patches.undo()
+            self._watching = False
+            root.removeHandler(self)
+            root.setLevel(level)
+            for name, before in levels.items():
+                logging.getLogger(name).setLevel(before)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, Any, Any]:
         report = yield
+        if not self._watching:
+            return report
         if report.passed:
             for name, text in report.sections:
                 if name.endswith(report.when):  # those of earlier parts of the test are here again
@@ -124,7 +143,7 @@ class Watch(logging.Handler):
     def _look_at_names(self, item: pytest.Item) -> None:
         threads = {thread.name for thread in threading.enumerate()}
         names = {name for name in threads if not name.startswith("pytest_timeout ")}
-        names |= {name.rpartition("/")[2] for name in (*_links("/proc/self/fd"), *_listed("/dev/shm"))}
+        names |= {name.rpartition("/")[2] for name in _links("/proc/self/fd")}
         for name in names - self._names:  # what stays for long fails the test in which it came
             self.look("the name of a thread, an open file or shared memory", name)
         self._names = names
@@ -169,6 +188,16 @@ def no_file_is_named_after_a_secret(tmp_path_factory: pytest.TempPathFactory) ->
     for folder in tmp_path_factory.getbasetemp().iterdir():
         for name in _names_below(folder):
             assert mentions(name) is None, f"a file is named after a secret: {folder / name}"
+
+
+def _has_secrets(item: pytest.Item) -> bool:
+    return item.get_closest_marker("servers") is not None or _names_secrets(item.path)
+
+
+@cache
+def _names_secrets(path: Path) -> bool:
+    text = path.read_text()
+    return any(word in text for word in _SECRETS_ARE_IN)
 
 
 def _names_below(folder: Path) -> Iterator[str]:

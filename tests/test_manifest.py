@@ -427,6 +427,7 @@ def test_the_command_reads_shards_of_a_server(tmp_path: Path) -> None:
     assert list(names.values()) == list(entries_of(tmp_path / "shards").values())
 
 
+@pytest.mark.servers
 def test_the_command_reads_the_shards_below_a_prefix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shards").mkdir()
     write_shards(tmp_path / "shards", "tar")

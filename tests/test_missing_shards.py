@@ -106,6 +106,7 @@ def test_a_range_that_goes_beyond_what_is_there_and_listed_is_told_before_readin
     assert len(names_of(f"{tmp_path}/t-{{0..9}}.tar")) == 10  # of shards that it says nothing of, nothing
 
 
+@pytest.mark.servers
 def test_an_object_that_is_gone_from_a_prefix_or_glob_is_missed(tmp_path: Path) -> None:
     pytest.importorskip("moto")
     shards = write(tmp_path)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-import asyncloader.manifest.measuring as measuring
+import asyncloader as al
+from asyncloader import testing
 from asyncloader.processors import usable_processors
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")
@@ -25,6 +27,8 @@ def test_those_count_that_are_left_to_the_process() -> None:
     assert usable_processors() == 1
 
 
-def test_no_more_shards_are_measured_at_a_time_than_there_are_processors() -> None:
-    with measuring.open_measuring({}, None, None) as opened:
-        assert opened._threads._max_workers == 1
+def test_no_more_shards_are_measured_at_a_time_than_there_are_processors(tmp_path: Path) -> None:
+    with testing.serve({f"{shard}.jsonl": b"{}\n" for shard in range(6)}, latency_s=0.02) as server:
+        urls = [server.url_of(f"{shard}.jsonl") for shard in range(6)]
+        al.build_index(urls, output=tmp_path / "manifest.json")
+        assert server.counters.max_concurrent == 1

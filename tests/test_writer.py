@@ -13,7 +13,8 @@ from typing import Any
 import numpy
 import pytest
 import torch
-from hypothesis import given, settings
+from examples_drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.digest import open_digest
@@ -39,7 +40,7 @@ def sample(index: int, size: int = 3) -> dict[str, Any]:
 _KEYS = st.text(st.characters(exclude_characters=".\0", exclude_categories=["Cs"]), min_size=1, max_size=150)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     st.lists(
         st.tuples(

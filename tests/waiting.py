@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["until"]
+__all__ = ["AT_ONCE_S", "until"]
+
+#: Within this a thing has happened at once, however busy the machine is; the other outcome is to wait for the
+#: end of something that takes half a minute or for ever.
+AT_ONCE_S = 10.0
 
 
 def until(condition: Callable[[], object], within_s: float = 20) -> None:

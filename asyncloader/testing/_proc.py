@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
-__all__ = ["ProcessId", "descendants", "marked", "open_files", "shared_entries", "shared_mappings"]
+__all__ = ["ProcessId", "descendants", "marked", "named_memory", "open_files", "shared_mappings"]
 
 _PROC = Path("/proc")
-_SHM = Path("/dev/shm")
+_MAPPING = re.compile(r"\S+ \S+ \S+ \S+ (\d+) +(/memfd:.*|/dev/shm/.*)")
+_DELETED = " (deleted)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,39 +66,34 @@ def marked(variable: str) -> set[ProcessId]:
     return found
 
 
-def open_files() -> dict[int, str]:
-    """File descriptors of this process and what they point to, such as ``socket:[4711]``."""
+def open_files(process: str = "self") -> dict[int, str]:
+    """File descriptors of a process and what they point to, such as ``socket:[4711]``."""
     found: dict[int, str] = {}
-    try:
-        names = os.listdir("/proc/self/fd")
-    except OSError:
-        return found
-    for name in names:
+    for entry in _entries(_PROC / process / "fd"):
         try:
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+            found[int(entry.name)] = os.readlink(entry)
         except OSError:
             # Among others, the descriptor that listed the folder.
             continue
     return found
 
 
-def shared_entries() -> set[str]:
-    """Paths in /dev/shm that belong to this user."""
-    uid = os.getuid() if hasattr(os, "getuid") else -1
+def named_memory(processes: Iterable[ProcessId]) -> set[str]:
+    """Paths in /dev/shm that this process or one of ``processes`` has mapped or open.
+
+    By who holds them, since /dev/shm itself lists those of every program on the machine.
+    """
     found: set[str] = set()
-    for entry in _entries(_SHM):
-        try:
-            if entry.lstat().st_uid == uid:
-                found.add(str(entry))
-        except OSError:
-            continue
+    for process in ("self", *(str(process.pid) for process in processes)):
+        mapped = {mapping.partition(" ")[2] for mapping in shared_mappings(process)}
+        held = mapped | set(open_files(process).values())
+        found |= {path for path in held if path.startswith("/dev/shm/") and not path.endswith(_DELETED)}
     return found
 
 
-def shared_mappings() -> list[str]:
-    """Mappings of memfds and of /dev/shm in this process, as ``INODE NAME``, one entry each."""
-    line = re.compile(r"\S+ \S+ \S+ \S+ (\d+) +(/memfd:.*|/dev/shm/.*)")
-    matches = (line.fullmatch(text) for text in _read(_PROC / "self" / "maps").splitlines())
+def shared_mappings(process: str = "self") -> list[str]:
+    """Mappings of memfds and of /dev/shm in a process, as ``INODE NAME``, one entry each."""
+    matches = (_MAPPING.fullmatch(line) for line in _read(_PROC / process / "maps").splitlines())
     return [f"{match[1]} {match[2]}" for match in matches if match]
 
 

@@ -1,8 +1,10 @@
 """A check that a block of code leaves nothing behind: threads, tasks, processes, descriptors, memory.
 
-What it sees: Python threads; tasks of the running event loop; on Linux also processes, file descriptors,
-entries in /dev/shm and mappings of shared memory. Elsewhere the Linux part is skipped. Threads that only
-native code knows (those of BLAS or of a Rust runtime) are not seen: such pools stay by design.
+What it sees: Python threads; tasks of the running event loop; on Linux also child processes, file
+descriptors, mappings of shared memory, and names in /dev/shm that this process or a child of it holds.
+Elsewhere the Linux part is skipped. Other programs on the machine are never looked at, so a name in /dev/shm
+that no process holds any more is not seen: nobody can say whose it is. Threads that only native code knows
+(those of BLAS or of a Rust runtime) are not seen either: such pools stay by design.
 
 What remains is looked at again until it is gone or the time is up. That loop re-reads /proc, because
 closing a descriptor wakes nobody; where there is an event to wait on (a thread, a process, a task), it
@@ -96,7 +98,7 @@ class LeakCheck:
         self._processes = _proc.descendants(os.getpid())
         self._files = _proc.open_files()
         self._mappings = Counter(_proc.shared_mappings())
-        self._entries = _proc.shared_entries()
+        self._names = _proc.named_memory(self._processes)
         os.environ[self._marker] = "1"
         return self
 
@@ -137,7 +139,7 @@ class LeakCheck:
         processes = _proc.descendants(os.getpid()) | _proc.marked(self._marker)
         tracker_pid = getattr(tracker, "_pid", None)
         new_processes = [process for process in processes - self._processes if process.pid != tracker_pid]
-        others = [*self._new_files(getattr(tracker, "_fd", None)), *self._new_memory()]
+        others = [*self._new_files(getattr(tracker, "_fd", None)), *self._new_memory(processes)]
         left = _Left(
             threads=self._kept(set(threading.enumerate()) - set(self._threads), _describe_thread),
             tasks=self._kept(_running_tasks() - set(self._tasks), _describe_task),
@@ -167,12 +169,12 @@ class LeakCheck:
             if _file_kind(target) in grown and self._files.get(fd) != target
         ]
 
-    def _new_memory(self) -> list[str]:
+    def _new_memory(self, processes: Iterable[_proc.ProcessId]) -> list[str]:
         mappings = Counter(_proc.shared_mappings()) - self._mappings
-        entries = _proc.shared_entries() - self._entries
+        names = _proc.named_memory(processes) - self._names
         return [
             *(f"shared mapping of inode {mapping}" for mapping in mappings.elements()),
-            *(f"shared memory {entry}" for entry in sorted(entries)),
+            *(f"shared memory {entry}" for entry in sorted(names)),
         ]
 
 

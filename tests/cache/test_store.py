@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import until
+from waiting import AT_ONCE_S, until
 
 from asyncloader import testing
 from asyncloader._flow.channel import EndOfChannel
@@ -96,12 +96,12 @@ def test_the_same_key_on_two_servers_is_two_shards(serve: Serve, new_run: Any) -
 
 def test_streaming_starts_before_the_download_ends(serve: Serve, new_run: Any) -> None:
     content = bytes(range(256)) * (16 << 10)
-    server = serve({"x": content}, [testing.Stall(2 * MiB, 3.0, after=1)])
+    server = serve({"x": content}, [testing.Stall(2 * MiB, 60.0, after=1)])
     began = time.monotonic()
     with Epoch(new_run(), [server.url_of("x")]) as epoch:
         chunks = epoch.out.receive(10)
         first = bytes(chunks.receive(10))
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - began < AT_ONCE_S
         assert content.startswith(first)
 
 
@@ -233,7 +233,7 @@ def test_stopping_in_the_middle_leaves_nothing(serve: Serve, new_run: Any, kept:
                 time.sleep(patience_s)
                 began = time.monotonic()
                 epoch.engine.stop()
-                assert time.monotonic() - began < 1
+                assert time.monotonic() - began < AT_ONCE_S
             with pytest.raises((EngineStopped, EndOfChannel)):
                 while True:
                     epoch.next_shard()

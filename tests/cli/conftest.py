@@ -118,7 +118,7 @@ def bucket(moto: S3Server, corpus: Path, tmp_path_factory: pytest.TempPathFactor
     return Place("s3://corpus/", ("--endpoint", moto.endpoint, "--options", str(options)))
 
 
-@pytest.fixture(params=["folder", "bucket"])
+@pytest.fixture(params=["folder", pytest.param("bucket", marks=pytest.mark.servers)])
 def place(request: pytest.FixtureRequest, corpus: Path) -> Place:
     """The corpus, in each of both."""
     if request.param == "folder":

@@ -13,7 +13,7 @@ from asyncloader import testing
 from .conftest import Ask, Place
 
 
-@pytest.fixture(params=["web server", "bucket"])
+@pytest.fixture(params=["web server", pytest.param("bucket", marks=pytest.mark.servers)])
 def cache(request: pytest.FixtureRequest, ask: Ask, corpus: Path, tmp_path: Path) -> Iterator[Path]:
     """A cache of the three tar shards, the first of which was not used for longest."""
     folder = tmp_path / "cache"

@@ -59,6 +59,7 @@ def test_shards_of_a_folder_are_as_their_manifest_says(
     assert found["lane_samples"] == {"least": 33, "most": 34}, "it is an index"
 
 
+@pytest.mark.servers
 def test_shards_of_a_bucket_are_as_their_manifest_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

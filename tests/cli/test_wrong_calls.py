@@ -59,10 +59,12 @@ def test_a_missing_url_is_asked_for(ask: Ask, command: str) -> None:
 
 
 @pytest.mark.parametrize("command", READERS)
-def test_a_prefix_or_glob_that_matches_nothing_is_refused(ask: Ask, command: str, bucket: Place) -> None:
+def test_a_prefix_or_glob_that_matches_nothing_is_refused(
+    ask: Ask, command: str, bucket: Place, tmp_path: Path
+) -> None:
     # A bucket is listed in a process of its own, which takes a second.
     for name in ("nowhere/", "tar/*.parquet") if command == "ls" else ("nowhere/",):
-        told = ask(command, *bucket(name), *(["-o", "/tmp/m.json"] if command == "index" else []))
+        told = ask(command, *bucket(name), *(["-o", tmp_path / "m.json"] if command == "index" else []))
         assert (told.status, told.out) == (2, "") and name in told.err
 
 

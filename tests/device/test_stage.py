@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from batches import DTYPES, random_tensor, same
+from examples_drawn import examples
 from fake_backend import FakeBackend
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from staging import BOTH, backend_has_event, drained, filled, make_stage, settle, wait_until
 
@@ -204,7 +205,7 @@ def test_batch_over_the_budget_still_passes() -> None:
     settle(stage)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.data(), st.integers(1, 3), st.one_of(st.none(), st.integers(1, 100_000)))
 def test_slabs_are_never_rewritten_under_a_copy(
     drawn: st.DataObject, depth: int, budget_bytes: int | None

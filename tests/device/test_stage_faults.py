@@ -10,6 +10,7 @@ import pytest
 import torch
 from fake_backend import FakeBackend
 from staging import BOTH, Scripted, backend_has_event, filled, make_stage, settle, wait_until
+from waiting import AT_ONCE_S
 
 from asyncloader._flow.channel import Channel, ChannelClosed, EndOfChannel
 from asyncloader.device import DeviceStage
@@ -108,7 +109,7 @@ def test_close_while_the_source_has_nothing() -> None:
     started = time.monotonic()
     stage.close()
     stage.close()
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < AT_ONCE_S
     with pytest.raises(ChannelClosed):
         source.send((1, 1))
     with pytest.raises(EndOfChannel):

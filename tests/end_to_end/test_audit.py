@@ -106,13 +106,13 @@ def _read(loaders: Sequence[al.DataLoader[Any]], most: int | None = None) -> Non
 
 
 def _worlds() -> list[Any]:
-    """Each recipe on one rank and on two without workers, and with workers on one of them in turn."""
+    """Each recipe on one rank or two, with or without workers, in turn; all of them in the slow tests."""
     return [
         pytest.param(
             name,
             ranks,
             workers,
-            marks=pytest.mark.slow if workers and (nth + ranks) % 2 else [],
+            marks=[] if (ranks, workers) == ((1, 0), (2, 0), (1, 2), (2, 2))[nth % 4] else pytest.mark.slow,
             id=f"{name}-{ranks}-{workers}",
         )
         for (nth, name), ranks, workers in product(enumerate(RECIPES), (1, 2), (0, 2))
@@ -142,8 +142,13 @@ def test_every_batching_tells_what_it_delivers(batching: str, corpus: Path, tmp_
     assert judged(tmp_path).verdict == "exact"
 
 
-@pytest.mark.parametrize("name", RECIPES)
-@pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.parametrize(
+    ("name", "after"),
+    [
+        pytest.param(name, after, marks=pytest.mark.slow if (nth + after // 2) % 2 else [])
+        for (nth, name), after in product(enumerate(RECIPES), (1, 3))
+    ],
+)
 def test_what_comes_again_after_a_restart_counts_once(
     name: str, after: int, corpus: Path, tmp_path: Path
 ) -> None:

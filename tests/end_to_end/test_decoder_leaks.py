@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,19 @@ from .test_leaks import ASYNC, SYNC, cancel_within_a_second, within_a_second
 pytestmark = pytest.mark.usefixtures("fork_server")
 
 WORKERS = pytest.mark.parametrize("workers", [0, 2])
+
+
+def in_turn(ways: list[Callable[..., Any]]) -> Any:
+    """Each way with 0 or 2 workers in turn; with the others in the slow tests."""
+    return pytest.mark.parametrize(
+        ("leave", "workers"),
+        [
+            pytest.param(leave, workers, marks=pytest.mark.slow if (nth + workers // 2) % 2 else [])
+            for (nth, leave), workers in product(enumerate(ways), (0, 2))
+        ],
+        ids=lambda value: value.__name__ if callable(value) else str(value),
+    )
+
 
 # A lane decodes 8 MiB ahead; it has two shards.
 ROWS, ROW_BYTES = 12, 1 << 20
@@ -49,8 +63,7 @@ def loader_of(folder: Path, workers: int) -> al.DataLoader[Any]:
     return al.DataLoader(recipe, 4, num_workers=workers, lanes=2, collate_fn=al.Pad({"field": 0}))
 
 
-@WORKERS
-@pytest.mark.parametrize("leave", SYNC, ids=lambda leave: leave.__name__)
+@in_turn(SYNC)
 def test_leaving_a_for_loop_ends_the_decoders(
     leave: Callable[[al.DataLoader[Any], int], None], workers: int, folder: Path
 ) -> None:
@@ -60,8 +73,7 @@ def test_leaving_a_for_loop_ends_the_decoders(
         assert not decoders(), "joined, not left to end"
 
 
-@WORKERS
-@pytest.mark.parametrize("leave", ASYNC, ids=lambda leave: leave.__name__)
+@in_turn(ASYNC)
 async def test_leaving_an_async_for_loop_ends_the_decoders(
     leave: Callable[..., Any], workers: int, folder: Path
 ) -> None:
@@ -145,7 +157,7 @@ async def test_cancelling_while_a_decoder_waits_for_bytes_takes_less_than_a_seco
 
 
 def test_closed_at_any_moment_nothing_is_left(folder: Path) -> None:
-    for delay in np.linspace(0, 0.05, 40):
+    for delay in np.linspace(0, 0.05, 15):
         with testing.check_leaks():
             batches = iter(loader_of(folder, 0))
             threading.Event().wait(float(delay))

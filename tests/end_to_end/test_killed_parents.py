@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -47,18 +48,24 @@ def _kill_some(programs: Programs, folder: Path, rounds: int, draw: random.Rando
             time.sleep(draw.uniform(0, 0.1))
             others = [pid for _, *children in groups for pid in children]
             assert len(others) == 3 * _AT_ONCE
-            memory = _shared_memory()
+            # What they share has no name, and so ends with them.
+            assert set().union(*map(_named_memory, (pid for group in groups for pid in group))) == set()
             with Watch(others) as watch:
                 for parent, *_ in sorted(groups, key=lambda group: group[0] == program.pid):
                     os.kill(parent, 9)
                 left = watch.left_after(_AT_ONCE)  # a second each: they end at once, on few cores
             program.communicate()
         assert left == set()
-        assert _shared_memory() <= memory
 
 
-def _shared_memory() -> set[str]:
-    return {path.name for path in Path("/dev/shm").iterdir()}
+def _named_memory(pid: int) -> set[str]:
+    """What a process has mapped or open in /dev/shm under a name that is still there."""
+    mapped = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    found = {line.split(maxsplit=5)[-1] for line in mapped}
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed since it was listed
+            found.add(os.readlink(descriptor))
+    return {path for path in found if path.startswith("/dev/shm/") and not path.endswith(" (deleted)")}
 
 
 @pytest.mark.timeout(180)

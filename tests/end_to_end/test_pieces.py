@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from examples_drawn import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import asyncloader as al
@@ -26,7 +27,7 @@ def numbers_of(paths: list[str], *, lanes: int, rank: int = 0, ranks: int = 1, *
     return [number_of(sample) for batch in loader for sample in batch]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     suffix=st.sampled_from(SUFFIXES),
     counts=st.lists(st.integers(0, 40), min_size=1, max_size=5),

@@ -21,7 +21,7 @@ from .conftest import KINDS, DataSet, KiB, MiB, Place
 
 SERVERS = ("nginx", "moto", "swift", "azurite", "gcs")
 
-pytestmark = [pytest.mark.usefixtures("fork_server"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.servers, pytest.mark.usefixtures("fork_server"), pytest.mark.timeout(120)]
 
 on_every_server = pytest.mark.parametrize("server", SERVERS)
 in_every_format = pytest.mark.parametrize("kind", KINDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -131,14 +130,20 @@ def measured(case: Case) -> tuple[float, str]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_simulated_pass_is_as_fast_as_the_measured_one(name: str) -> None:
+def test_no_pass_is_faster_than_the_simulated_one_and_both_name_the_same_limit(name: str) -> None:
+    """All that is slow here waits, and a wait may take longer on a busy machine, but never less."""
     case = CASES[name]
     outcome = simulate(case.setting)
     rate, limit = measured(case)
-    if os.getloadavg()[0] > (os.cpu_count() or 1) and rate != pytest.approx(
-        outcome.samples_per_s, rel=TOLERANCE
-    ):
-        rate, limit = measured(case)  # others wanted the processors as well
     assert outcome.samples == case.setting.samples
-    assert outcome.samples_per_s == pytest.approx(rate, rel=TOLERANCE)
+    assert outcome.samples_per_s / 5 < rate < outcome.samples_per_s * (1 + TOLERANCE)
     assert outcome.limit == limit == case.limit
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_a_simulated_pass_is_as_fast_as_the_measured_one(name: str) -> None:
+    """On a machine with nothing else to do."""
+    outcome = simulate(CASES[name].setting)
+    rate, _ = measured(CASES[name])
+    assert outcome.samples_per_s == pytest.approx(rate, rel=TOLERANCE)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,42 +12,81 @@ from programs import Programs
 
 import asyncloader as al
 
-Run = Callable[..., list[Any]]
-
 SCRIPT = """
 import json, sys
 import numpy as np
 import torch
 import asyncloader as al
 
-recipe = al.from_urls(sys.argv[1] + "/shard-{{0..3}}.jsonl").shuffle(20, seed=1)
-{functions}
+shards = al.from_urls(sys.argv[1] + "/shard-{0..3}.jsonl").shuffle(20, seed=1)
 
-def told(batch):
+def plain(batch):
     if isinstance(batch, torch.Tensor):
         return [str(batch.dtype), batch.tolist()]
     if isinstance(batch, dict):
-        return {{name: told(value) for name, value in batch.items() if name != "had_torch"}}
-    return [told(value) for value in batch] if isinstance(batch, list) else batch
+        return {name: plain(value) for name, value in batch.items() if name != "had_torch"}
+    return [plain(value) for value in batch] if isinstance(batch, list) else batch
 
-had_torch = set()
-
-def batches(num_workers):
-    with al.DataLoader(recipe, {batches}, lanes=2, num_workers=num_workers) as loader:
-        for batch in loader:
-            if num_workers and "had_torch" in batch:
-                had_torch.update(np.atleast_1d(batch["had_torch"]).tolist())
-            yield told(batch)
-
-here, there = list(batches(0)), list(batches(2))
-print(json.dumps([len(here), here == there, sorted(had_torch)]))
-"""
-
-TELLS = """
 def tells(sample):
     return {**sample, "had_torch": "torch" in sys.modules}
-recipe = recipe.map(tells)
+
+def of_several_types(sample):
+    return {**sample, "n": [float, int][sample["n"] % 2](sample["n"])}
+
+def of_numpy(sample):
+    return {**sample, "n": np.float32(sample["n"])}
+
+def array(sample):
+    return {"tokens": np.asarray(sample["tokens"])}
+
+def length(sample):
+    return len(sample["tokens"])
+
+def users(rows):
+    return {"n": al.default_collate([row["n"] for row in rows]) + torch.ones(1)}
+
+few = shards.map(tells).select("n", "had_torch")
+pad = al.Pad({"tokens": 0})
+CASES = {
+    "padded": (shards.map(tells), {"batch_size": 8, "collate_fn": al.Pad({"tokens": 0}, mask=True)}),
+    "single": (shards.map(tells), {"batch_size": None, "collate_fn": dict}),
+    "by tokens": (
+        shards.map(tells),
+        {"batching": al.TokenBatches(length=length, max_tokens=40, pool=20), "collate_fn": pad},
+    ),
+    "packed": (shards.map(array), {"batching": al.Pack("tokens", length=16, pool=10)}),
+    "of several types": (few.map(of_several_types), {"batch_size": 8}),
+    "scalars of numpy": (few.map(of_numpy), {"batch_size": 8}),
+    "a user's collate_fn": (shards, {"batch_size": 8, "collate_fn": users}),
+}
+
+def compared(recipe, options):
+    had_torch = set()
+
+    def batches(num_workers):
+        with al.DataLoader(recipe, lanes=2, num_workers=num_workers, **options) as loader:
+            for batch in loader:
+                if num_workers and "had_torch" in batch:
+                    had_torch.update(np.atleast_1d(batch["had_torch"]).tolist())
+                yield plain(batch)
+
+    here, there = list(batches(0)), list(batches(2))
+    return len(here), here == there, sorted(had_torch)
+
+print(json.dumps({name: compared(*case) for name, case in CASES.items()}))
 """
+
+# Numbers of several types in a field are for torch: the first batch of each worker imports it. Scalars
+# of NumPy, such as what `image.mean()` gives, need none.
+HAD_TORCH: dict[str, list[bool]] = {
+    "padded": [False],
+    "single": [False],
+    "by tokens": [False],
+    "packed": [],
+    "of several types": [False, True],
+    "scalars of numpy": [False],
+    "a user's collate_fn": [],
+}
 
 
 @pytest.fixture(scope="module")
@@ -85,56 +123,13 @@ def said_by(folder: Path, programs: Programs, tmp_path: Path) -> Callable[[str],
     return said_by
 
 
-@pytest.fixture
-def run(said_by: Callable[[str], str]) -> Run:
-    """How many batches there are, whether they are the same with workers, and which of these had torch."""
-
-    def run(functions: str, batches: str) -> list[Any]:
-        said: list[Any] = json.loads(said_by(SCRIPT.format(functions=functions, batches=batches)))
-        return said
-
-    return run
-
-
-@pytest.mark.parametrize(
-    "batches",
-    [
-        "8, collate_fn=al.Pad({'tokens': 0}, mask=True)",
-        "None, collate_fn=dict",
-        "batching=al.TokenBatches(length=lambda s: len(s['tokens']), max_tokens=40, pool=20), "
-        "collate_fn=al.Pad({'tokens': 0})",
-    ],
-)
-def test_the_batches_are_those_of_no_workers(run: Run, batches: str) -> None:
-    count, same, had_torch = run(TELLS, batches)
-    assert count >= 12 and same
-    assert had_torch == [False]
-
-
-def test_what_ours_cannot_do_without_torch_imports_it(run: Run) -> None:
-    """Numbers of several types in a field are for torch's rules: the first batch brings it."""
-    functions = TELLS + (
-        "recipe = recipe.select('n', 'had_torch').map(lambda s: {**s, 'n': [float, int][s['n'] % 2](s['n'])})"
-    )
-    count, same, had_torch = run(functions, "8")
-    assert (count, same) == (16, True)
-    assert had_torch == [False, True]
-
-
-def test_scalars_of_numpy_need_no_torch(run: Run) -> None:
-    """Such as what ``image.mean()`` gives."""
-    functions = (
-        TELLS + "recipe = recipe.select('n', 'had_torch').map(lambda s: {**s, 'n': np.float32(s['n'])})"
-    )
-    count, same, had_torch = run(functions, "8")
-    assert (count, same) == (16, True)
-    assert had_torch == [False]
-
-
-def test_packed_batches_need_no_torch(run: Run) -> None:
-    functions = TELLS + "recipe = recipe.map(lambda s: {'tokens': np.asarray(s['tokens'])})"
-    count, same, _ = run(functions, "batching=al.Pack('tokens', length=16, pool=10)")
-    assert count and same
+def test_the_batches_are_those_of_no_workers_and_torch_is_imported_where_it_is_needed(
+    said_by: Callable[[str], str],
+) -> None:
+    found = json.loads(said_by(SCRIPT))
+    assert found.keys() == HAD_TORCH.keys()
+    assert {name: had_torch for name, (_, _, had_torch) in found.items()} == HAD_TORCH
+    assert all(same and count >= 12 for count, same, _ in found.values()), found
 
 
 def test_torch_that_comes_late_is_seeded_and_knows_the_worker(said_by: Callable[[str], str]) -> None:
@@ -165,11 +160,6 @@ assert len({row["draw"] for row in first}) == len(first) == 120
 print("good")
 """
     assert said_by(text) == "good\n"
-
-
-def test_a_collate_fn_of_the_users_sees_tensors(run: Run) -> None:
-    functions = "collate = lambda rows: {'n': al.default_collate([row['n'] for row in rows]) + torch.ones(1)}"
-    assert run(functions, "8, collate_fn=collate")[:2] == [16, True]
 
 
 def test_here_nothing_stands_for_a_tensor() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples_drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from planning import read
 
@@ -116,7 +117,7 @@ def test_arrays_of_an_archive_are_fields(name: str, compressed: bool) -> None:
         assert [told(row) for row in alone.rows] == [{"value": row["value"]} for row in expected[start:]]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     rows=st.integers(0, 40),
     members=st.lists(

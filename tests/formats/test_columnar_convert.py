@@ -89,7 +89,9 @@ def test_other_types_become_arrays_or_lists(array: pa.Array, dtype: str | None, 
         assert dtype.endswith("[ns]") or column.tolist() == values
 
 
-@pytest.mark.parametrize("kind", [pa.list_, pa.large_list, pa.list_view, pa.large_list_view], ids=repr)
+@pytest.mark.parametrize(
+    "kind", [pa.list_, pa.large_list, pa.list_view, pa.large_list_view], ids=lambda kind: kind.__name__
+)
 def test_lists_become_ragged_whatever_they_are_called(kind: Any) -> None:
     column = column_of(pa.array([[9], [1, 2], [], [3]], kind(pa.int32())).slice(1))
     assert isinstance(column, Ragged) and column.tolist() == [[1, 2], [], [3]]

@@ -14,8 +14,9 @@ from itertools import chain
 
 import pytest
 import zstandard
+from examples_drawn import examples
 from feeding import assert_any_chunking_equal, blocks_of, cut, decoded, outcome, samples_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.errors import FormatError
@@ -40,7 +41,7 @@ def decompress(name: str, *chunks: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("name", COMPRESS)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(parts=st.lists(st.binary(max_size=300), min_size=1, max_size=4), size=st.integers(1, 200))
 def test_members_in_a_row_are_one_stream_in_any_chunking(name: str, parts: list[bytes], size: int) -> None:
     packed = b"".join(COMPRESS[name](part) for part in parts)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from feeding import END, blocks_of, cut, decoded, pax_header, raw_header, samples_of
+from waiting import AT_ONCE_S
 
 import asyncloader.formats
 from asyncloader.errors import FormatError
@@ -125,7 +126,6 @@ def negative(length: int) -> bytes:
     return (-length).to_bytes(12, "big", signed=True)
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.parametrize("kind", [b"%c" % code for code in (0, *b"01234567SLKxXgM", 0xFF)])
 @pytest.mark.parametrize("size", [negative(512), negative(1), negative(1024), negative(1 << 62)])
 def test_a_negative_size_ends_any_member_at_once(kind: bytes, size: bytes) -> None:
@@ -135,10 +135,9 @@ def test_a_negative_size_ends_any_member_at_once(kind: bytes, size: bytes) -> No
         with pytest.raises(FormatError, match="size of 0 or more") as caught:
             samples_of(open_decoder("tar"), *chunks)
         assert caught.value.offset == 512
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < AT_ONCE_S
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.parametrize("value", [b"-512", b"-1", b"0x200", b"1e9", b"512 ", b"9" * 4000])
 @pytest.mark.parametrize("kind", [b"x", b"g"])
 def test_an_odd_size_in_a_pax_header_ends_its_member_at_once(kind: bytes, value: bytes) -> None:
@@ -147,7 +146,6 @@ def test_an_odd_size_in_a_pax_header_ends_its_member_at_once(kind: bytes, value:
         samples_of(open_decoder("tar"), archive)
 
 
-@pytest.mark.timeout(10)
 def test_negative_offsets_of_a_sparse_member_end_it_at_once() -> None:
     for patch in ({"b386": negative(512)}, {"b398": negative(512)}, {"b483": negative(512)}):
         regions = {"b386": b"%011o\0" % 0, "b398": b"%011o\0" % 512, "b483": b"%011o\0" % 512, **patch}

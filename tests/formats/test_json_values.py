@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from drawn_columns import plain
+from examples_drawn import examples
 from feeding import blocks_of, cut, outcome
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.blocks import Block, Columns, Rows, columns_of
@@ -135,7 +136,7 @@ def check(body: bytes, sizes: list[int]) -> None:
 
 
 # To draw a body takes ten times as long as to check it: each is changed in three ways.
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(
     _BODIES,
     st.tuples(_CHANGES, _CHANGES, _CHANGES),
@@ -148,7 +149,7 @@ def test_values_and_errors_are_those_of_json_for_each_line(
         check(change(body, changes), sizes)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(_ALIKE, _CHANGES, st.lists(st.integers(1, 90), min_size=1, max_size=3))
 def test_columns_have_the_values_and_errors_of_json_too(
     body: bytes, changes: list[tuple[int, int, bytes]], sizes: list[int]

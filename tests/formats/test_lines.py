@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from examples_drawn import examples
 from feeding import assert_any_chunking_equal, blocks_of, cut, outcome, samples_of
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.errors import FormatError
@@ -29,7 +30,7 @@ def fault_of(decoder: JsonlDecoder | TextDecoder, body: bytes) -> FormatError:
     return caught.value
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(_OBJECTS, max_size=8), _SIZES, st.sampled_from((b"\n", b"\r\n", b"\n\n \n")), st.booleans())
 def test_jsonl_yields_the_objects_in_any_chunking_and_from_every_position(
     objects: list[dict[str, Any]], sizes: list[int], newline: bytes, ended: bool
@@ -45,7 +46,7 @@ def test_jsonl_yields_the_objects_in_any_chunking_and_from_every_position(
         )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=60), _SIZES)
 def test_text_yields_the_lines_in_any_chunking_and_from_every_position(text: str, sizes: list[int]) -> None:
     body = text.encode()

@@ -8,6 +8,7 @@ import tracemalloc
 from typing import Any
 
 import pytest
+from examples_drawn import examples
 from feeding import (
     END,
     assert_any_chunking_equal,
@@ -22,7 +23,7 @@ from feeding import (
     samples_of,
     with_checksum,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.errors import FormatError
@@ -103,7 +104,7 @@ _NAMES = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.tuples(_NAMES, st.binary(max_size=1500)), max_size=8, unique_by=lambda m: m[0].lower()),
     st.sampled_from(("gnu", "pax")),
@@ -118,7 +119,7 @@ def test_gnu_and_pax_archives_read_as_by_tarfile(
     assert samples_of(TarDecoder(), archive) == expected
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(
     st.lists(
         st.tuples(
@@ -438,7 +439,7 @@ def test_what_is_no_tar_is_named(body: bytes, hint: str) -> None:
 # -- positions ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     st.lists(
         st.tuples(_NAMES, st.binary(max_size=900)), min_size=1, max_size=8, unique_by=lambda m: m[0].lower()

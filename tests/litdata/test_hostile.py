@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.ipc
 import pytest
 import zstandard
-from hypothesis import given, settings
+from examples_drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.errors import FormatError
@@ -85,7 +86,7 @@ def test_a_flipped_bit_raises_or_changes_no_more_than_values(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("start", "stop"), [(0, None), (3, 7)])
-@settings(max_examples=20)
+@examples(20)
 @given(content=st.binary(max_size=200))
 def test_bytes_of_any_kind_raise_nothing_but_a_format_error(
     kind: str, start: int, stop: int | None, content: bytes

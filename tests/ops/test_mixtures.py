@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from examples_drawn import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from asyncloader._flow.engine import Engine
@@ -28,7 +29,7 @@ from asyncloader.types import Position
 
 from .running import Listed, ListedColumns, lane_of, positions_of
 
-drawn = settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+drawn = examples(30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 block_sizes = st.lists(st.integers(1, 7), min_size=1, max_size=4)
 
 

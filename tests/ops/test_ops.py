@@ -9,7 +9,8 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from hypothesis import given, settings
+from examples_drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader import testing
@@ -50,14 +51,14 @@ an_op = st.one_of(a_map, an_async_map, a_filter, a_shuffle, a_repeat, a_take)
 
 
 @pytest.mark.filterwarnings("ignore:take")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(ops=st.lists(an_op, max_size=4), count=st.integers(0, 20))
 def test_any_recipe_can_be_reopened_after_any_sample(ops: list[Op], count: int, engine: Engine) -> None:
     assert_resumes_everywhere(range(count), ops, lane_of(engine))
 
 
 @pytest.mark.filterwarnings("ignore:take")
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     ops=st.lists(an_op, max_size=4),
     count=st.integers(0, 40),

@@ -14,6 +14,8 @@ from asyncloader.testing import check_leaks
 
 from . import process, run_azurite, run_gcs, run_moto, run_nginx, run_swift
 
+pytestmark = pytest.mark.servers
+
 
 def test_nginx_serves_a_directory_with_ranges_and_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "shard.bin").write_bytes(b"0123456789")

@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from examples_drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.simulate import (
@@ -59,7 +60,7 @@ def drawn_settings(draw: st.DrawFn) -> Setting:
     )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(drawn_settings())
 def test_every_sample_is_delivered_once_or_counted_as_left(setting: Setting) -> None:
     outcome = simulate(setting)
@@ -73,7 +74,7 @@ def test_every_sample_is_delivered_once_or_counted_as_left(setting: Setting) -> 
     assert sum(outcome.shares.values()) == pytest.approx(1) or not outcome.shares
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(drawn_settings())
 def test_a_pass_takes_no_less_than_its_consumer_its_makers_and_its_link(setting: Setting) -> None:
     outcome = simulate(setting)
@@ -90,7 +91,7 @@ def test_a_pass_takes_no_less_than_its_consumer_its_makers_and_its_link(setting:
         assert outcome.elapsed_s >= outcome.samples * work_s / makers - 1e-6
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(drawn_settings(), st.sampled_from([1.5, 4.0]))
 def test_a_faster_link_does_not_make_a_pass_slower(setting: Setting, times: float) -> None:
     link = setting.link
@@ -99,7 +100,7 @@ def test_a_faster_link_does_not_make_a_pass_slower(setting: Setting, times: floa
     assert simulate(replace(setting, link=faster)).elapsed_s <= simulate(setting).elapsed_s * 1.1 + 0.1
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(drawn_settings(), st.sampled_from([0.2, 0.5, 0.8]), st.sampled_from([1, 2]))
 def test_a_resized_pass_delivers_the_rest(setting: Setting, fraction: float, ranks: int) -> None:
     lanes = 4

@@ -6,7 +6,8 @@ import hashlib
 import pickle
 
 import pytest
-from hypothesis import given, settings
+from examples_drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.stores.braces import Braces
@@ -33,7 +34,7 @@ def told_by(name: str) -> tuple[object, ...]:
         return ("refused",)
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(_ROOTS, _PIECES, st.lists(_PIECES, min_size=2, max_size=3).map(",".join) | st.just("8..11"), _PIECES)
 def test_a_name_of_an_even_pattern_tells_of_all(root: str, before: str, inside: str, behind: str) -> None:
     pattern = f"{root}{before}{{{inside}}}{behind}"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from moto_s3 import serve_s3
+from waiting import AT_ONCE_S
 
 from asyncloader import testing
 from asyncloader.counting import NetworkCounts
@@ -221,6 +222,7 @@ print(asyncio.run(read()).decode())
 """
 
 
+@pytest.mark.servers
 def test_a_fork_after_listing_reads() -> None:
     with serve_s3() as s3:
         s3.put("x/a.tar", b"content")
@@ -245,7 +247,7 @@ def test_stopping_the_engine_in_the_middle_of_a_request_is_quick_and_quiet(
     with reading(["s3://corpus/x"], options={"endpoint": server.url, "anonymous": True}) as run:
         run.out.receive().receive()
         begun = time.monotonic()
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < AT_ONCE_S
     assert server.wait_idle(5)  # or 30 s, if the stalled one went on
     assert capfd.readouterr().err == ""
 
@@ -305,4 +307,4 @@ async def test_a_cancelled_read_leaves_obstores_thread_the_time_to_hand_over(ser
     await asyncio.wait([reading], timeout=5)
     # Whoever waits for the task closes the loop next. A thread that finds it closed is a race that about one
     # pass in a hundred lost under load; so the time is measured, and not the race.
-    assert reading.cancelled() and 0.015 < time.monotonic() - began_s < 2
+    assert reading.cancelled() and 0.015 < time.monotonic() - began_s < AT_ONCE_S

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import AT_ONCE_S
 
 from asyncloader import testing
 from asyncloader._flow.budget import claim_alone
@@ -49,7 +50,7 @@ def stops_soon() -> Any:
             self.begun = time.monotonic()
 
         def __exit__(self, *_: object) -> None:
-            assert time.monotonic() - self.begun < 1
+            assert time.monotonic() - self.begun < AT_ONCE_S
 
     return Watch()
 

@@ -286,7 +286,7 @@ SLOW = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("count", [700, pytest.param(4000, marks=SLOW)])
+@pytest.mark.parametrize("count", [150, pytest.param(4000, marks=SLOW)])
 def test_without_workers_everything_is_as_in_torch(
     count: int, record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -305,8 +305,8 @@ def test_without_workers_everything_is_as_in_torch(
 
     compare()
     show(record_property, capsys, "without workers", seen, loaded)
-    assert len(seen) >= 500
-    assert len(loaded) >= 200
+    assert len(seen) >= count * 2 // 3
+    assert len(loaded) >= count // 4
 
 
 _WITH_WORKERS = st.fixed_dictionaries(
@@ -324,7 +324,7 @@ _WITH_WORKERS = st.fixed_dictionaries(
 # torch's own iterator, when it was refused: its __del__ misses what its constructor had not come to.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("count", [40, pytest.param(400, marks=SLOW)])
+@pytest.mark.parametrize("count", [10, pytest.param(400, marks=SLOW)])
 def test_with_workers_everything_is_as_in_torch(
     count: int, record_property: Callable[[str, object], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

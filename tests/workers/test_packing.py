@@ -12,7 +12,8 @@ import cloudpickle
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from examples_drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 import asyncloader as al
@@ -97,7 +98,7 @@ batches = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(batches)
 def test_any_nesting_comes_back_as_it_went(batch: Any) -> None:
     assert same(roundtrip(batch), batch)

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from examples_drawn import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.lent_memory import borrowing, empty, filled, lend, stacked
@@ -208,7 +209,7 @@ def test_slots_hold_no_descriptor() -> None:
     assert len(kept) == 5
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.tuples(st.integers(17, 300), st.integers(0, 6)), max_size=40))
 def test_a_batch_is_never_overwritten_while_it_lives(steps: list[tuple[int, int]]) -> None:
     pair = Pair(spare=2)
@@ -273,7 +274,7 @@ def test_a_slot_that_was_kept_and_let_go_is_not_lost_nor_leaked() -> None:
         gc.collect()
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(
         st.tuples(

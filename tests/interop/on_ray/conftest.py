@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 import time
@@ -52,8 +53,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def local(folder: Path) -> list[Any]:
-    """The batches that two local workers make."""
-    return list(loader(stream(folder), num_workers=2))
+    """The batches that two local workers make, as copies: kept for a session, they would hold their slots."""
+    return [copy.deepcopy(batch) for batch in loader(stream(folder), num_workers=2)]
 
 
 @pytest.fixture

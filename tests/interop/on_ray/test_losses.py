@@ -7,6 +7,7 @@ import random
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -62,12 +63,15 @@ def test_a_node_that_is_lost_takes_no_batch_with_it(
 ) -> None:
     ours = loader(stream(folder), **on_ray(2, num_cpus=0.5), audit=tmp_path)
     batches: list[Any] = []
+    lost = 0
     for batch in ours:
         batches.append(batch)
         if len(batches) == 6:
-            nodes.kill(nodes.actors()[0]["Address"]["NodeID"])
+            actors_on = Counter(actor["Address"]["NodeID"] for actor in nodes.actors())
+            node, lost = actors_on.most_common()[-1]  # Ray may have put both on one
+            nodes.kill(node)
     assert same(batches, local)
-    assert ours.statistics.worker_restarts == 1
+    assert ours.statistics.worker_restarts == lost > 0
     (verdict,) = al.verify_audit(tmp_path)
     assert verdict.verdict == "exact"
 
