@@ -7,21 +7,20 @@ import os
 import random
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 from corpus import Corpus, write_corpus
 from examples_drawn import draw_afresh
-from file_leaks import FileLeaks, leaves_nothing_behind
+from file_leaks import FileLeaks, first_uses, leaves_nothing_behind
 from programs import Programs
 from sentinel import Watch, no_file_is_named_after_a_secret
 
 from asyncloader import testing
 from asyncloader.workers import ForkServer
 
-__all__ = ["leaves_nothing_behind", "no_file_is_named_after_a_secret"]  # fixtures
+__all__ = ["first_uses", "leaves_nothing_behind", "no_file_is_named_after_a_secret"]  # fixtures
 
 _TESTS = Path(__file__).parent
 
@@ -125,15 +124,6 @@ def programs() -> Iterator[Programs]:
     """To run scripts in processes of their own that need not import torch."""
     with Programs.open() as programs:
         yield programs
-
-
-@pytest.fixture(scope="session", autouse=True)
-def first_uvloop() -> None:
-    """libuv opens a pipe with a process's first loop and keeps it for good: no test's leak."""
-    with suppress(ImportError):
-        import uvloop
-
-        uvloop.new_event_loop().close()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,21 +10,26 @@ from __future__ import annotations
 import gc
 import os
 import re
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import suppress
+from multiprocessing import forkserver, resource_tracker
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from torch.distributed import TCPStore
+from tqdm import tqdm
 
-__all__ = ["FileLeaks", "leaves_nothing_behind"]
+__all__ = ["FileLeaks", "first_uses", "leaves_nothing_behind"]
 
 KEEPERS = frozenset({"fork_server", "server"})
 
-#: What is there for good once it was used, by whom.
+#: What stays for good once it was used. Descriptors of multiprocessing are found by its own variables, and
+#: those of a client of object stores by its threads; ``first_uses`` has made the rest before any test.
 FOR_GOOD = {
     "multiprocessing's tracker of shared memory": r"process .* multiprocessing\.resource_tracker ",
     "multiprocessing's own fork server": r"process .* multiprocessing\.forkserver ",
@@ -56,6 +61,7 @@ class FileLeaks:
 
     def __init__(self) -> None:
         self._kept: Counter[Held] = Counter()
+        self._of_obstore: list[str] = []
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any) -> Generator[None, Any, Any]:
@@ -74,11 +80,39 @@ class FileLeaks:
         grown = Counter(each.kind for each in now.elements())
         grown -= Counter(each.kind for each in expected.elements())
         new = [_described(each) for each in now - expected if each.kind in grown]
-        return [each for each in new if not any(re.match(there, each) for there in FOR_GOOD.values())]
+        there = [*FOR_GOOD.values(), *self._descriptors_for_good(new)]
+        return [each for each in new if not any(re.match(pattern, each) for pattern in there)]
+
+    def _descriptors_for_good(self, new: list[str]) -> Iterator[str]:
+        tracker, server = resource_tracker._resource_tracker, forkserver._forkserver
+        for descriptor in (tracker._fd, server._forkserver_alive_fd):
+            if descriptor is not None:
+                yield rf"descriptor {descriptor} of pipe:"
+        if not self._of_obstore and "tokio-rt-worker" in _threads():
+            # Its runtime, made once: a poll and its copy, and an event to wake it with.
+            polls = [name for name in new if name.endswith("[eventpoll]")][:2]
+            events = [name for name in new if name.endswith("[eventfd]")][:1]
+            self._of_obstore = polls + events
+        yield from map(re.escape, self._of_obstore)
+        if "ray" in sys.modules and sys.modules["ray"].is_initialized():
+            yield r"descriptor \d+ of socket:"  # to its other processes, of which more begin and end
+
+
+@pytest.fixture(scope="session", autouse=True)
+def first_uses() -> None:
+    """What three libraries open once in a process and keep, made here, so that no test is blamed for it."""
+    with suppress(ImportError):
+        import uvloop
+
+        uvloop.new_event_loop().close()  # a pipe of libuv's
+    TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # a pipe of torch's own libuv
+    tqdm.get_lock()  # a semaphore between processes
 
 
 @pytest.fixture(scope="module", autouse=True)
-def leaves_nothing_behind(request: pytest.FixtureRequest, frozen_heap: None) -> Iterator[None]:
+def leaves_nothing_behind(
+    request: pytest.FixtureRequest, frozen_heap: None, first_uses: None
+) -> Iterator[None]:
     """Fail the last test of a file if the file leaves something behind."""
     plugin = request.config.pluginmanager.get_plugin("file-leaks")
     assert plugin is not None
@@ -112,6 +146,15 @@ def held() -> Iterator[Held]:
     for line in Path("/proc/self/maps").read_text().splitlines():
         if match := _SHARED.fullmatch(line):
             yield Held("mapping", f"{match[2]} {match[1]}")
+
+
+def _threads() -> set[str]:
+    """The names of all threads, also of those that Python does not know."""
+    found = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # ended since it was listed
+            found.add((task / "comm").read_text().strip())
+    return found
 
 
 def _described(held: Held) -> str:

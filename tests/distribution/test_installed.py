@@ -50,7 +50,9 @@ def test_every_module_of_it_can_be_imported(built: Built, python: Path) -> None:
 
 def test_the_tests_of_the_sdist_run_with_it(built: Built, python: Path) -> None:
     # One file for all: the fixtures that all share, worker processes, and data that the tests write.
-    told = run(python, "-m", "pytest", "-p", "no:cacheprovider", "-q", "tests/test_loader.py", folder=built.source)
+    told = run(
+        python, "-m", "pytest", "-p", "no:cacheprovider", "-q", "tests/test_loader.py", folder=built.source
+    )
     assert " passed" in told and "failed" not in told
 
 

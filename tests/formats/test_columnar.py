@@ -80,7 +80,8 @@ def test_columns_come_in_the_order_asked_for(name: str) -> None:
         pc.field("id") >= 75, [("id", ">=", 75)], [[("id", "<", 3)], [("id", ">", 97), ("small", ">", 0)]],
         pc.field("maybe") > 50, pc.field("maybe").is_null(), pc.field("text").isin(["text 3"]),
         pc.field("record", "x") == 8, pc.field("flag"), ~pc.field("flag") | (pc.field("id") == 1),
-        pc.field("id") < 0, pc.scalar(True), [("text", "in", {"text 1"})], [("text", "in", ["text 1", "text 2"])],
+        pc.field("id") < 0, pc.scalar(True), [("text", "in", {"text 1"})],
+        [("text", "in", ["text 1", "text 2"])],
     ],
     ids=str,
 )  # fmt: skip

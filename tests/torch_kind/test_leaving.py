@@ -110,7 +110,7 @@ _WAYS = """
             while any(map(is_alive, pids)):
                 before = time.monotonic()
                 await asyncio.sleep(0.02)
-                assert time.monotonic() - before < AT_ONCE_S, "the event loop waits for the workers"
+                assert time.monotonic() - before < 10, "the event loop waits for the workers"
         asyncio.run(main())
 
     def leave_async_by_aclose(loader, pids):
