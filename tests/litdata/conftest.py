@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,33 +50,40 @@ def chunks(tmp_path_factory: pytest.TempPathFactory) -> Chunks:
 
 
 @pytest.fixture(scope="session")
-def place(chunks: Chunks) -> Iterator[Callable[[str, str], tuple[str, dict[str, Any]]]]:
-    """Where a data set is on a disk, an HTTP server and S3, and with which storage options."""
-    http: list[testing.Server] = []
+def chunk_server(chunks: Chunks) -> Iterator[testing.Server]:
+    with testing.serve(chunks.folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def chunk_bucket() -> Iterator[tuple[S3Server, Any]]:
+    """A bucket of that name, and a client to fill it with."""
+    with run_moto() as server, closing(server.client()) as client:
+        client.create_bucket(Bucket="chunks")
+        yield server, client
+
+
+@pytest.fixture(scope="session")
+def place(request: pytest.FixtureRequest, chunks: Chunks) -> Callable[[str, str], tuple[str, dict[str, Any]]]:
+    """Where a data set is on a disk, an HTTP server and S3, and with which storage options.
+
+    Servers start when the first test asks for them, as fixtures: ``file_leaks`` knows who keeps them.
+    """
     filled: set[str] = set()
-    with ExitStack() as stack:
-        s3: list[tuple[S3Server, Any]] = []
 
-        def on_http(name: str) -> tuple[str, dict[str, Any]]:
-            if not http:
-                http.append(stack.enter_context(testing.serve(chunks.folder)))
-            return http[0].url_of(name), {}
+    def on_s3(name: str) -> tuple[str, dict[str, Any]]:
+        server, client = request.getfixturevalue("chunk_bucket")
+        if name not in filled:
+            filled.add(name)
+            for file in (chunks.folder / name).iterdir():
+                client.put_object(Bucket="chunks", Key=f"{name}/{file.name}", Body=file.read_bytes())
+        return f"s3://chunks/{name}", {"storage_options": server.options}
 
-        def on_s3(name: str) -> tuple[str, dict[str, Any]]:
-            if not s3:
-                server = stack.enter_context(run_moto())
-                s3.append((server, stack.enter_context(closing(server.client()))))
-                s3[0][1].create_bucket(Bucket="chunks")
-            server, client = s3[0]
-            if name not in filled:
-                filled.add(name)
-                for file in (chunks.folder / name).iterdir():
-                    client.put_object(Bucket="chunks", Key=f"{name}/{file.name}", Body=file.read_bytes())
-            return f"s3://chunks/{name}", {"storage_options": server.options}
+    def place(where: str, name: str) -> tuple[str, dict[str, Any]]:
+        if where == "disk":
+            return str(chunks.folder / name), {}
+        if where == "http":
+            return request.getfixturevalue("chunk_server").url_of(name), {}
+        return on_s3(name)
 
-        def place(where: str, name: str) -> tuple[str, dict[str, Any]]:
-            if where == "disk":
-                return str(chunks.folder / name), {}
-            return on_http(name) if where == "http" else on_s3(name)
-
-        yield place
+    return place
