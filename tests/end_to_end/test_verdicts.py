@@ -233,7 +233,11 @@ TORCHS = {
     "slow sampler": Case("sampler", lambda _: Numbers(), {"sampler": Drawn()}, advice="order"),
     "slow collate_fn of a map": Case("collate", lambda _: Numbers(), {"collate_fn": slow_collate}),
     "large batches of a map": Case(
-        "transport", lambda _: Numbers(), {"collate_fn": large_batch}, advice="smaller", workers=(2,)
+        "transport",
+        lambda _: Numbers(),
+        {"collate_fn": large_batch, "batch_size": 2},  # as many that workers tell of more than the first
+        advice="smaller",
+        workers=(2,),
     ),
     "batches of slow objects": Case("transport", lambda _: Records(), {"collate_fn": whole}, workers=(2,)),
     "slow start": Case(
