@@ -109,7 +109,7 @@ def test_a_reader_goes_on_at_once_when_the_downloading_process_is_killed(
             began = time.monotonic()
             while len(got) < len(content):
                 got += chunks.receive(10)
-            assert time.monotonic() - began < 8  # 12 MiB at 4 MiB/s and more; its patience would be 30 s
+            assert time.monotonic() - began < 20  # 12 MiB at 4 MiB/s and more; its patience would be 30 s
         assert got == content
     before = len(kept("shards"))
     assert before == 0
@@ -144,10 +144,10 @@ def test_a_stopped_process_makes_the_others_wait_once(serve: Serve, new_run: Any
         until(lambda: server.counters.requests >= 2 and size_of(kept("filling")) > 0)
         os.kill(pid, signal.SIGSTOP)
         began = time.monotonic()
-        with Epoch(setting, [url, url, url], stall_s=stall_s) as epoch:
-            assert epoch.all_shards() == [content] * 3
-        # Once, and not for each of the three; a busy machine may take seconds more.
-        assert 2 * stall_s - 0.5 < time.monotonic() - began < 2 * stall_s + 5
+        with Epoch(setting, [url] * 8, stall_s=stall_s) as epoch:
+            assert epoch.all_shards() == [content] * 8
+        # Once, and not for each of the eight.
+        assert 2 * stall_s - 0.5 < time.monotonic() - began < 6 * 2 * stall_s
         ended = os.pidfd_open(pid)
         os.kill(pid, signal.SIGKILL)
         assert select.select([ended], [], [], 10)[0]  # till then it holds its lock

@@ -137,15 +137,17 @@ def test_a_live_asynchronous_source_holds_nothing_back() -> None:
 
 def test_a_slow_source_gives_each_sample_as_it_comes() -> None:
     def slow(topology: al.Topology) -> Iterator[dict[str, int]]:
-        for n in range(40):
+        for n in range(5):
             time.sleep(0.1)
             yield {"n": n}
+        wanted.wait(60)  # a block of more samples than these would wait for the rest
+        yield {"n": 5}
 
-    iterator = iter(al.DataLoader(al.from_iterable(slow), 1))
-    began = time.monotonic()
+    wanted = threading.Event()
+    iterator = iter(al.DataLoader(al.from_iterable(slow), 1, timeout=30))
     assert [next(iterator)["n"].item() for _ in range(5)] == list(range(5))
-    assert time.monotonic() - began < 2.5  # 0.5 s of source; a block of 32 would take 3.2 s
-    iterator.close()
+    wanted.set()
+    assert [batch["n"].item() for batch in iterator] == [5]
 
 
 def test_a_collection_on_the_engines_thread_does_not_wait_for_itself() -> None:

@@ -155,7 +155,7 @@ def test_a_listing_that_hangs_ends_at_its_deadline(serve: Serve) -> None:
     begun = time.monotonic()
     with pytest.raises(StoreError, match=r"took more than 0\.5 s"):
         look(["s3://corpus/x/"], {"endpoint": server.url, "anonymous": True}, is_tar, deadline_s=0.5)
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < 15  # half a second, and it would hang for thirty
     assert server.wait_idle(1)
 
 

@@ -177,7 +177,7 @@ async def test_a_server_that_asks_for_a_long_rest_is_told_at_once(
     server, began = serve({"x": CONTENT}, [testing.Status(503, retry_after=3600)]), time.monotonic()
     with pytest.raises(StoreError, match="the server asks for 3600 s of rest"):
         await fetch(resuming, server.url_of("x"))
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60  # and not 3600
 
 
 async def test_errors_of_the_caller_pass_as_they_are(serve: Any, resuming: Any) -> None:
