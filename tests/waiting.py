@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 __all__ = ["AT_ONCE_S", "until"]
 
-#: Within this a thing has happened at once, also on a busy machine. It is less than the five seconds after which
-#: the library gives up on what does not end (an engine, a producer, a stage, a process): a wait for one of these
-#: deadlines fails the test, as does a wait for the end of a fault, which takes half a minute.
+#: Within this a thing has happened at once, also on a busy machine. It is less than the five seconds after
+#: which the library gives up on what does not end (an engine, a producer, a stage, a process): a wait for one
+#: of these deadlines fails the test, as does a wait for the end of a fault, which takes half a minute.
 AT_ONCE_S = 4.5
 
 
