@@ -90,6 +90,8 @@ class WorkerDiedError(_LocatedError, RuntimeError):
 class RanksError(_LocatedError, RuntimeError):
     """The ranks of a training cannot go on together: one left the pass, was lost, or has run dry.
 
+    Also before the first batch, where ``uneven=`` is not given and ranks are dealt unequal or unknown shares.
+
     Attributes:
         rank: The rank that raises it.
         step: Number of the batch of this pass that the ranks did not agree on, from 0.

@@ -112,7 +112,9 @@ class DataLoader(Loader[T]):
         uneven: For streams: what ranks do when some have no batch for a step and others have: ``"stop"``
             together, and warn; ``"pad"`` with batches of no samples, which ``is_empty`` tells; ``"raise"`` a
             ``RanksError``; ``"ignore"``. None, the default, is ``"stop"`` where as many processes read as the
-            process group has, since a collective of fewer waits for ever, and ``"ignore"`` elsewhere.
+            process group has, since a collective of fewer waits for ever, and ``"ignore"`` elsewhere. Where
+            that may leave out more than 2 % of shards' samples, a pass raises a ``RanksError`` before its
+            first batch: with an index nothing is left out, or say one of the others.
         worker_restarts: For streams: how many workers that were killed, or crashed, are replaced in a pass,
             which goes on with the same batches; 3 by default, enough for accidents. A second death at the
             same place is always an error, and what user code raises is never tried again.

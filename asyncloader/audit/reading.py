@@ -112,7 +112,8 @@ def logs_of(passes: Iterable[Pass]) -> dict[int, LaneLog]:
         if each.end is not None:
             for lane in begin.all_lanes:
                 log = logs.setdefault(lane, LaneLog())
-                log.ended, log.stopped = True, log.stopped or each.end.stopped
+                # Of the latest end: what an earlier one left out may have been delivered since.
+                log.ended, log.stopped = True, each.end.stopped
     return logs
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from .contents import Contents, Part
 from .reading import LaneLog, Pass, logs_of
 
 __all__ = ["EpochVerdict", "Finding", "judge_epoch"]
+
+_Judged: TypeAlias = Literal["exact", "wrong", "unfinished", "incomplete"]
+
+_STOP = 'uneven="stop"'
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,8 @@ class EpochVerdict:
         epoch: Its number.
         verdict: ``"exact"``: proved, as far as counts are known. ``"wrong"``: samples came twice or are
             lacking, or the record itself is not whole. ``"unfinished"``: nothing is wrong so far.
+            ``"incomplete"``: nothing else is wrong, but ``uneven="stop"`` ended the epoch while ranks had
+            samples left.
         samples: Delivered, of those that count: what came again after a restart counts once.
         expected: How many there are; None if that is not known.
         batches: Delivered, likewise.
@@ -85,7 +91,7 @@ class EpochVerdict:
 
     recipe: str
     epoch: int
-    verdict: Literal["exact", "wrong", "unfinished"]
+    verdict: _Judged
     samples: int
     expected: int | None
     batches: int
@@ -108,19 +114,20 @@ class EpochVerdict:
             return f"WRONG: {came}"
         if self.verdict == "unfinished":
             return f"unfinished: {came}, none twice; lanes {_listed(self.open_lanes)} have not ended"
+        came = f"{'INCOMPLETE' if self.verdict == 'incomplete' else 'exact'}: {came}"
         named = [f"{count} by {by}" for by, count in self.left_out_by.items() if count]
         others = ", ".join(reason for reason in self.reasons if reason not in self.left_out_by)
         if self.left_out is None:
             told = f"{', '.join(named)} were left out, and " if named else ""
             unknown = f"how many {others} left out is not known without an index"
-            return f"exact: {came}, none twice; {told}{unknown}"
+            return f"{came}, none twice; {told}{unknown}"
         if unnamed := self.left_out - sum(self.left_out_by.values()):
             named.append(f"{unnamed} by {others}, of which nobody says which ones")
         more = f"{self.left_out} more were left out: {', '.join(named)}" if named else ""
         if self.expected is not None:
-            return f"exact: {came}, " + (f"none twice; {more}" if more else f"each of {self.expected} once")
+            return f"{came}, " + (f"none twice; {more}" if more else f"each of {self.expected} once")
         known = "how many there are is not known"
-        return f"exact: {came}, none twice and none lacking between them; {f'{more}; ' * bool(more)}{known}"
+        return f"{came}, none twice and none lacking between them; {f'{more}; ' * bool(more)}{known}"
 
 
 def judge_epoch(
@@ -149,9 +156,11 @@ def judge_epoch(
     expected = _expected(contents.parts)
     lacking = None if expected is None else sum(each.stop - each.first for each in missing if each.stop)
     if excess or faults:
-        verdict: Literal["exact", "wrong", "unfinished"] = "wrong"
+        verdict: _Judged = "wrong"
     elif open_lanes and (missing or expected is None):
         verdict, missing, lacking = "unfinished", [], 0
+    elif _STOP in reasons and (missing or expected is None):
+        verdict = "incomplete"
     else:
         verdict = "wrong" if missing and not unnamed else "exact"
     total: int | None = sum(left_out_by.values())
@@ -182,8 +191,8 @@ def _reasons(passes: Sequence[Pass], logs: Mapping[int, LaneLog]) -> tuple[list[
     reasons = [*dict.fromkeys(reason for begin in begins for reason in begin.leaves_out)]
     unnamed = {reason for begin in begins for reason in begin.leaves_out if reason not in begin.tells}
     if any(log.stopped for log in logs.values()):
-        reasons.append('uneven="stop"')
-        unnamed.add('uneven="stop"')
+        reasons.append(_STOP)
+        unnamed.add(_STOP)
     return reasons, unnamed
 
 

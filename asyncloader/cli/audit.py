@@ -14,8 +14,9 @@ from .printing import print_json, print_lines
 
 HELP = (
     "Merge what all ranks recorded under DataLoader(audit=FOLDER), over restarts, and prove that each epoch "
-    "delivered each sample once, or name what came twice or never. The exit status is 1 if an epoch is wrong "
-    "or unfinished, 2 if there is nothing to be judged."
+    "delivered each sample once, or name what came twice or never. The exit status is 1 if an epoch is "
+    'wrong, unfinished or incomplete (ended by uneven="stop" with samples left), 2 if there is nothing to be '
+    "judged."
 )
 
 

@@ -84,6 +84,11 @@ class Passes:
             following, self._is_loaded = Cursor(epoch, following.lanes), False
         self._next, self._next_counts = following, True
 
+    @property
+    def next_epoch(self) -> int:
+        """The epoch of the pass that begins next."""
+        return self._following().epoch
+
     # --- what is told ---
 
     def reached(self) -> Cursor:

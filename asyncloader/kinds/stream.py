@@ -29,7 +29,7 @@ from ..ray_workers.bench import Bench
 from ..recipes import AsyncIterableDataset, from_iterable
 from ..report import Report, Setup, judge
 from ..run.fleet import Fleet
-from ..run.in_step import keep_in_step
+from ..run.in_step import keep_in_step, policy_of
 from ..run.needs import start_server
 from ..run.run import BatchIterator, Run
 from ..run.thread import LanesInThread, stream_in_thread
@@ -45,6 +45,7 @@ from .auditing import open_recording
 from .kind import Loader
 from .lengths import Lengths, if_empty_of, receipt_of
 from .passes import Passes
+from .shares import check_shares
 from .tracing import Traces, close_unbegun
 from .worlds import check_replicas, world_of
 
@@ -124,6 +125,7 @@ class StreamKind:
 
     def open(self, loader: Loader[Any]) -> BatchIterator[Any]:
         check_world(loader, self._world)
+        self._check_shares(loader)
         cursor, limit = self._passes.begin(self._lengths(loader).batches), memory_of(loader)
         job = self._job(loader, cursor, limit)
         with ExitStack() as undo, ExitStack() as stack:
@@ -218,6 +220,11 @@ class StreamKind:
         return {**self.__dict__, **own, "_forkserver": None, "_traces": Traces()}
 
     # --- the parts ---
+
+    def _check_shares(self, loader: Loader[Any]) -> None:
+        """Refuse an epoch that the default policy would end with much of it left."""
+        if loader.uneven is None and policy_of(None, self._world) == "stop":
+            check_shares(self._recipe, self._world, self._lane_count, self._passes.next_epoch)
 
     def _open_counters(self, loader: Loader[Any], cursor: Cursor) -> Counters:
         counting = self._traces.counting(loader, self._world, self._setup(loader))

@@ -15,7 +15,7 @@ import sys
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, suppress
-from typing import Any
+from typing import Any, cast
 
 from .._flow.asking import Asking, Asks
 from .._flow.channel import ChannelClosed, EndOfChannel, Receiver
@@ -26,9 +26,9 @@ from ..plan.topology import World, process_group
 from ..stream import Note
 from ..torch_private import default_store
 from ..tracebacks import users_level
-from .agreement import Agreement, Verdict
+from .agreement import Agreement, Policy, Verdict
 
-__all__ = ["InStep", "keep_in_step"]
+__all__ = ["InStep", "keep_in_step", "policy_of"]
 
 # Settled ahead of the consumer: one to hand over, and one that is being settled meanwhile.
 _BATCHES_AHEAD = 2
@@ -38,6 +38,22 @@ _MOST_READY = 256
 
 _PADDING = Note(-1, None)
 """The note of a batch that stands for none."""
+
+
+def policy_of(uneven: str | None, world: World) -> Policy | None:
+    """What ranks do when some have no batch and others have; None where each goes by itself.
+
+    Args:
+        uneven: ``"stop"``, ``"pad"``, ``"raise"`` or ``"ignore"``; None is ``"stop"`` where as many processes
+            read as the process group has, and ``"ignore"`` elsewhere.
+        world: The rank that is loaded for.
+    """
+    if uneven == "ignore" or world.processes == 1:
+        return None
+    if uneven is not None:
+        return cast("Policy", uneven)
+    group = process_group(sys.modules)
+    return "stop" if group is not None and group[1] == world.processes else None
 
 
 def keep_in_step(
@@ -55,8 +71,7 @@ def keep_in_step(
 
     Args:
         source: The rank's batches; closed with what is returned.
-        uneven: ``"stop"``, ``"pad"``, ``"raise"`` or ``"ignore"``; None is ``"stop"`` where as many
-            processes read as the process group has, and ``"ignore"`` elsewhere.
+        uneven: See ``policy_of``.
         world: The rank that is loaded for.
         name: Gives what the pass is called, the same on all ranks.
         collate_fn: What makes batches; its ``empty`` makes empty ones, if it has such a method.
@@ -67,16 +82,14 @@ def keep_in_step(
     Raises:
         RuntimeError: Ranks are to be kept in step and there is no process group over which to agree.
     """
-    group = process_group(sys.modules)
-    is_whole = group is not None and group[1] == world.processes
-    if uneven == "ignore" or world.processes == 1 or (uneven is None and not is_whole):
+    policy, group = policy_of(uneven, world), process_group(sys.modules)
+    if policy is None:
         return source
     if group is None:
         raise RuntimeError(
             f"uneven={uneven!r} keeps {world.size} ranks in step over torch.distributed's process group, and "
             'there is none: call torch.distributed.init_process_group() first, or say uneven="ignore"'
         )
-    policy: Any = uneven or "stop"
     agreement = Agreement(default_store(), name(), *group, policy)
     settled = _Settled(
         source,

@@ -25,6 +25,7 @@ __all__ = [
     "Composed",
     "components_of",
     "counted_names",
+    "is_endless",
     "leaves_of",
     "of_component",
     "places_of",
@@ -81,10 +82,10 @@ class Composed:
     def counts_of(self, deal: Deal) -> list[list[float]]:
         """For each component how many samples each lane has of it; raises ``UnknownCount``."""
         return [
-            recipe.count_samples(self._deal_of(number, deal)) for number, recipe in enumerate(self.recipes)
+            recipe.count_samples(self.deal_of(number, deal)) for number, recipe in enumerate(self.recipes)
         ]
 
-    def _deal_of(self, number: int, deal: Deal) -> Deal:
+    def deal_of(self, number: int, deal: Deal) -> Deal:
         """The lanes of a component in those of the whole."""
         return replace(
             deal,
@@ -102,7 +103,7 @@ class Composed:
         return [
             place
             for number, inside in self.positions_of(position).items()
-            for place in places_of(self.recipes[number], inside, self._deal_of(number, deal))
+            for place in places_of(self.recipes[number], inside, self.deal_of(number, deal))
         ]
 
     def positions_of(self, position: Position) -> dict[int, Position]:
@@ -134,7 +135,7 @@ class Composed:
 
     def endless(self) -> list[bool]:
         """Which components never end."""
-        return [_is_endless(recipe) for recipe in self.recipes]
+        return [is_endless(recipe) for recipe in self.recipes]
 
     @property
     def is_endless(self) -> bool:
@@ -157,7 +158,7 @@ def of_component(number: int, provenance: Provenance) -> Provenance:
     return provenance._replace(origins=origins)
 
 
-def _is_endless(recipe: Recipe) -> bool:
+def is_endless(recipe: Recipe) -> bool:
     """Whether a recipe is known to go on for ever."""
     endless = isinstance(recipe.source, Composed) and recipe.source.is_endless
     for op in recipe.ops:

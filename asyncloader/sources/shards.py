@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 from .._flow.channel import Channel
 from ..blocks import NestedTrail, Place, SourceTrail
@@ -36,7 +36,10 @@ from .clients import stores_of
 from .decoding import Reading, decode_ahead, decoded, up_to, with_url
 from .footers import FooterCache
 
-__all__ = ["Shards"]
+__all__ = ["Shards", "Unit"]
+
+Unit: TypeAlias = Literal["samples", "bytes"]
+"""What shards are weighed in."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +183,18 @@ class Shards:
                 "ShardWriter writes one, and asyncloader index makes it of shards that exist"
             )
         return self._dealing.count_lanes(deal, self.checks.samples)
+
+    def weigh_lanes(self, deal: Deal, unit: Unit) -> list[float] | None:
+        """How much each lane of ``deal`` is dealt, in samples or in bytes of shards.
+
+        Filters and operators are left aside. None where that is not known of every shard.
+        """
+        checks = self.checks
+        if checks.count_of(Known.ENTRY if unit == "bytes" else Known.SAMPLES) < len(self.urls):
+            return None
+        if unit == "bytes" and checks.count_of(Known.NO_SIZE):
+            return None
+        return self._dealing.count_lanes(deal, checks.size_bytes if unit == "bytes" else checks.samples)
 
     @cached_property
     def is_indexed(self) -> bool:

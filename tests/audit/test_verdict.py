@@ -116,7 +116,34 @@ def test_a_pass_of_a_time_when_operators_named_nothing_is_judged_as_then() -> No
 
 def test_ranks_that_were_stopped_left_something() -> None:
     verdict = _judge([(0, 1, [0, 4])], [(0, 1, [6, 10])], lanes=2, stopped=True)
-    assert (verdict.verdict, verdict.left_out, verdict.reasons) == ("exact", 2, ('uneven="stop"',))
+    assert (verdict.verdict, verdict.left_out, verdict.reasons) == ("incomplete", 2, ('uneven="stop"',))
+    assert str(verdict).startswith("epoch 0: INCOMPLETE: 8 samples in 2 batches")
+    assert '2 by uneven="stop"' in str(verdict)
+
+
+def test_ranks_that_were_stopped_are_never_exact_where_nobody_knows_how_much_there_was() -> None:
+    verdict = _judge([(0, 1, [0, 4])], [(0, 1, [4, 6])], lanes=2, count=None, stopped=True)
+    assert (verdict.verdict, verdict.left_out) == ("incomplete", None)
+    assert 'how many uneven="stop" left out is not known without an index' in str(verdict)
+
+
+def test_a_sample_that_came_twice_is_wrong_also_where_ranks_were_stopped() -> None:
+    assert _judge([(0, 1, [0, 4, 3, 5])], stopped=True).verdict == "wrong"
+
+
+def test_ranks_that_go_on_after_a_stop_complete_the_epoch() -> None:
+    stopped, went_on = (End(name, is_stopped) for name, is_stopped in (("0", True), ("1", False)))
+    # Of two lanes of the rank one had ended before the stop, and is not read again.
+    first = [LaneRow("0", 0, 0, 1, [(SHARD, [0, 4])]), LaneRow("0", 1, 0, 1, [(SHARD, [4, 6])])]
+    passes = [
+        Pass(Begin("0", 0.0, 0, 0, 1, 0, {0: 0, 1: 0}, [0, 1]), first, stopped),
+        Pass(
+            Begin("1", 1.0, 0, 0, 1, 0, {0: 1}, [0, 1]), [LaneRow("1", 0, 1, 2, [(SHARD, [6, 10])])], went_on
+        ),
+    ]
+    contents = Contents({"lanes": 2}, [Part((), "", ["a.tar"], [10], 1)])
+    assert judge_epoch("r", 0, contents, passes[:1]).verdict == "incomplete"
+    assert judge_epoch("r", 0, contents, passes).verdict == "exact"
 
 
 def test_lanes_that_nobody_has_ended_are_unfinished() -> None:

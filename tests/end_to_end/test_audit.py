@@ -270,6 +270,17 @@ def test_an_epoch_left_half_way_is_unfinished_and_the_next_is_judged_by_itself(
     assert main(["audit", str(tmp_path / "none")]) == 2
 
 
+def test_an_epoch_that_was_stopped_with_samples_left_is_not_proved(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _read([_loader(_lines(corpus), tmp_path)], most=3)
+    (path,) = tmp_path.glob("*.jsonl")  # as ranks that end with others write it
+    ended = {"pass": json.loads(path.read_text().splitlines()[0])["pass"]["id"], "end": {"stopped": True}}
+    path.write_text(path.read_text() + json.dumps(ended) + "\n")
+    assert main(["audit", str(tmp_path)]) == 1
+    assert "epoch 0: INCOMPLETE: 12 samples in 3 batches" in capsys.readouterr().out
+
+
 def test_two_loaders_in_one_folder_are_told_apart(corpus: Path, tmp_path: Path) -> None:
     _read([_loader(_lines(corpus), tmp_path), _loader(_rows(corpus), tmp_path)])
     assert [verdict.verdict for verdict in al.verify_audit(tmp_path)] == ["exact", "exact"]

@@ -61,7 +61,8 @@ def loss_of(x):
 
 before = loss_of(x).item()
 keys = []
-with al.DataLoader(recipe, 2, num_workers=int(workers), lanes=2) as loader:
+# Shards of a web server, of which nobody knows that they are of one length.
+with al.DataLoader(recipe, 2, num_workers=int(workers), lanes=2, uneven="stop") as loader:
     for epoch in range(4):
         for batch in loader:
             if epoch == 0:

@@ -15,6 +15,8 @@ import pytest
 from programs import Programs
 
 import asyncloader as al
+from asyncloader import testing
+from asyncloader.cli import main
 
 RANKS = 4
 
@@ -116,9 +118,10 @@ def check_runs(programs: Programs, folder: Path, first: int, last: int, workers:
         (verdict,) = al.verify_audit(folder / f"{seed}-{policy}")
         assert verdict.samples == sum(len(rank["numbers"]) for rank in of_ranks)
         assert not verdict.findings and not verdict.faults
-        is_raised = any(rank["raised"] for rank in of_ranks)
-        assert verdict.verdict == ("unfinished" if is_raised else "exact"), str(verdict)
-        assert ('uneven="stop"' in verdict.reasons) == any(rank["told"] for rank in of_ranks)
+        is_raised, is_stopped = (any(rank[how] for rank in of_ranks) for how in ("raised", "told"))
+        wanted = "unfinished" if is_raised else "incomplete" if is_stopped else "exact"
+        assert verdict.verdict == wanted, str(verdict)
+        assert ('uneven="stop"' in verdict.reasons) == is_stopped
 
 
 def test_ranks_stay_in_step_whatever_they_have(tmp_path: Path, programs: Programs) -> None:
@@ -134,6 +137,145 @@ def test_ranks_with_workers_stay_in_step(tmp_path: Path, programs: Programs) -> 
 @pytest.mark.parametrize("first", range(100, 300, 20))
 def test_ranks_stay_in_step_in_hundreds_of_runs(tmp_path: Path, first: int, programs: Programs) -> None:
     check_runs(programs, tmp_path, first, first + 20, 0)
+
+
+#: Lines of shards of which whole ones cannot be dealt equally to four ranks.
+LINES = (13, 250, 7, 99, 180, 42, 311, 64)
+
+_SHARDS = """
+import json, sys, time, warnings
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+
+import torch.distributed as dist
+import asyncloader as al
+
+folder, url = Path(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+rank = dist.get_rank()
+warnings.simplefilter("always")
+lines, even = str(folder / "lines" / "*.jsonl"), str(folder / "even" / "*.jsonl")
+web = url + "/lines/part-{0..7}.jsonl"
+shuffled = al.from_urls(lines).shuffle(100)
+
+#: Recipes, how many batches are taken of each, and the policy.
+CASES = {
+    "defaults": (shuffled, None, None),
+    "web": (al.from_urls(web), None, None),
+    "filtered": (shuffled.filter(lambda sample: True), None, None),
+    "mixed": (al.mix([shuffled, al.from_urls(web)], stop="all"), None, None),
+    "side by side": (al.zip({"a": al.from_urls(web), "b": al.from_urls(web)}), None, None),
+    "padded": (shuffled, None, "pad"),
+    "stopped": (shuffled, None, "stop"),
+    "each by itself": (shuffled, None, "ignore"),
+    "endless": (al.from_urls(web).repeat(), 3, None),
+    "taken": (al.from_urls(web).repeat().take(80), None, None),
+    "indexed": (al.from_urls(even).shuffle(100), None, None),
+    "indexed and filtered": (al.from_urls(even).filter(lambda sample: True), None, None),
+}
+
+
+def run(name, recipe, most, policy):
+    loader = al.DataLoader(recipe, 4, uneven=policy, audit=folder / "audit" / name)
+    numbers, told = [], {}
+    with warnings.catch_warnings(record=True) as warned:
+        try:
+            for batch in islice(loader, most):
+                numbers += batch["a"]["n"].tolist() if "a" in batch else batch["n"].tolist()
+        except al.RanksError as error:
+            told = {"error": str(error)}
+    told["warned"] = [str(warning.message) for warning in warned]
+    return {"numbers": numbers, **told}
+
+
+told = {name: run(name, *case) for name, case in CASES.items()}
+(folder / f"{rank}.json").write_text(json.dumps(told))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def write_lines(folder: Path, lines: Sequence[int]) -> None:
+    folder.mkdir(parents=True)
+    first = 0
+    for number, count in enumerate(lines):
+        text = "".join(json.dumps({"n": first + at}) + "\n" for at in range(count))
+        (folder / f"part-{number}.jsonl").write_text(text)
+        first += count
+
+
+@pytest.fixture
+def told(tmp_path: Path, programs: Programs) -> dict[str, list[Any]]:
+    """What four ranks tell of each case of ``_SHARDS``."""
+    write_lines(tmp_path / "lines", LINES)
+    write_lines(tmp_path / "even", LINES)
+    al.build_index(str(tmp_path / "even" / "*.jsonl"))
+    script = tmp_path / "train.py"
+    script.write_text(_SHARDS)
+    with testing.serve(tmp_path) as server:
+        url = server.url_of("").rstrip("/")
+        for done in programs.run_ranks(RANKS, script, tmp_path, url, strict=False, timeout=200):
+            assert done.returncode == 0, done.stderr
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS)]
+    return {name: [rank[name] for rank in ranks] for name in ranks[0]}
+
+
+def test_what_the_default_would_leave_out_of_shards_is_an_error_on_every_rank(
+    told: dict[str, list[Any]], tmp_path: Path
+) -> None:
+    command = f"asyncloader index {tmp_path}/lines/part-*.jsonl"
+    for name in ("defaults", "web", "filtered", "mixed", "side by side"):
+        for rank in told[name]:
+            assert not rank["numbers"]
+            assert 'say uneven="pad"' in rank["error"].lower() and 'or uneven="stop"' in rank["error"]
+            assert ("asyncloader index" in rank["error"]) == (name != "side by side")
+        assert len({rank["error"].partition(" [rank")[0] for rank in told[name]}) == 1
+        assert not (tmp_path / "audit" / name).exists()
+    assert command in told["defaults"][0]["error"].replace("'", "")
+    assert "whose sizes are not known" in told["web"][0]["error"]
+    assert "part-{0..7}.jsonl' -o manifest.json makes it and is given as manifest=" in told["web"][0]["error"]
+    whole = list(range(sum(LINES)))
+    for name in ("padded", "each by itself", "indexed", "indexed and filtered"):
+        assert sorted(number for rank in told[name] for number in rank["numbers"]) == whole, name
+    assert [len(rank["numbers"]) for rank in told["endless"]] == [12] * RANKS
+    assert [len(rank["numbers"]) for rank in told["taken"]] == [20] * RANKS
+    (verdict,) = al.verify_audit(tmp_path / "audit" / "indexed")
+    assert (verdict.verdict, verdict.samples) == ("exact", sum(LINES))
+    (verdict,) = al.verify_audit(tmp_path / "audit" / "stopped")
+    assert verdict.verdict == "incomplete"
+
+
+_DEFAULTS = """
+import sys, time
+from pathlib import Path
+
+import torch.distributed as dist
+import asyncloader as al
+
+folder = Path(sys.argv[1])
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+loader = al.DataLoader(al.from_urls(str(folder / "lines" / "*.jsonl")), 8, audit=folder / "audit")
+try:
+    for batch in loader:
+        pass
+finally:
+    (folder / f"{rank}.end").write_text(str(time.time()))
+"""
+
+
+def test_with_all_defaults_no_rank_ends_well_where_samples_are_missing(
+    tmp_path: Path, programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_lines(tmp_path / "lines", LINES)
+    script = tmp_path / "train.py"
+    script.write_text(_DEFAULTS)
+    for done in programs.run_ranks(RANKS, script, tmp_path, strict=False):
+        assert done.returncode == 1 and "RanksError" in done.stderr
+    ended = [float((tmp_path / f"{rank}.end").read_text()) for rank in range(RANKS)]
+    assert max(ended) - min(ended) < 10, "nobody has waited for the others"
+    assert main(["audit", str(tmp_path / "audit")]) != 0
 
 
 _SURVIVE = """

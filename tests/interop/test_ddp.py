@@ -29,7 +29,8 @@ found = {}
 
 
 def make(kind, workers):
-    options = {"lanes": 4} if kind.startswith("from") else {}
+    # Each rank has shards of its own folder, without an index.
+    options = {"lanes": 4, "uneven": "stop"} if kind.startswith("from") else {}
     return KINDS[kind](folder / str(rank), workers, **options)
 
 
