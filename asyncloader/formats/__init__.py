@@ -28,11 +28,13 @@ __all__ = [
     "check_format",
     "check_selection",
     "columns_of_all",
+    "compression_named",
     "compression_suffixes",
     "format_of",
     "formats",
     "has_format",
     "known_suffixes",
+    "may_be_empty",
     "open_decoder",
     "open_plan",
     "split_suffix",
@@ -96,6 +98,23 @@ def split_suffix(path: str) -> tuple[str, str | None]:
     )
 
 
+def compression_named(path: str) -> str | None:
+    """The compression that the end of a path names, whatever stands before it; None if it names none."""
+    name = path.lower()
+    endings = [compression_suffixes, *(row.short_suffixes for row in formats.values())]
+    return next((of[end] for of in endings for end in of if name.endswith(end)), None)
+
+
+def may_be_empty(name: str, path: str) -> bool:
+    """Whether a shard of no bytes is a whole one: of lines without any kind of mark, and not compressed.
+
+    Args:
+        name: Its format.
+        path: Its path, without query and fragment.
+    """
+    return formats[name].may_be_empty and compression_named(path) is None
+
+
 def known_suffixes() -> str:
     """The endings that name a format, for messages."""
     streams, planned = (
@@ -149,6 +168,7 @@ def open_decoder(
     selection: Selection = EVERYTHING,
     schema: Any = None,
     unpacked: Unpacked | None = None,
+    compression: str | None = None,
 ) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
 
@@ -168,6 +188,7 @@ def open_decoder(
         selection: Which columns are wanted, where the format has some.
         schema: What an index says that the shards hold, where the format is read by one.
         unpacked: What an index says that this shard becomes, where it is compressed as a whole.
+        compression: By the shard's name, see ``compression_named``; it matters where the shard has no bytes.
 
     Returns:
         A decoder whose trails count from the start of the shard.
@@ -194,7 +215,7 @@ def open_decoder(
     if start_byte:
         opened = decoder(start_sample=start_sample, start_byte=start_byte)
         return SkippingDecoder(opened, skip, start_sample) if skip else opened
-    sniffing = SniffingDecoder(decoder)
+    sniffing = SniffingDecoder(decoder, named=compression)
     return SkippingDecoder(sniffing, start_sample + skip) if start_sample + skip else sniffing
 
 

@@ -34,8 +34,9 @@ formats = MappingProxyType(
             (".jsonl", ".ndjson"),
             columns=partial(JsonlDecoder, columns=True),
             passes_over=True,
+            may_be_empty=True,
         ),
-        "text": Format(TextDecoder, (".txt", ".text"), passes_over=True),
+        "text": Format(TextDecoder, (".txt", ".text"), passes_over=True, may_be_empty=True),
         # Only from its beginning, where the names are.
         "csv": Format(CsvDecoder, (".csv",)),
         "parquet": Format(

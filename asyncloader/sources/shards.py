@@ -13,7 +13,7 @@ from .._flow.channel import Channel
 from ..blocks import NestedTrail, Place, SourceTrail
 from ..cache.store import CachedStores
 from ..errors import FormatError, StoreError
-from ..formats import formats, open_decoder, open_plan
+from ..formats import compression_named, formats, open_decoder, open_plan
 from ..formats.columnar.selection import EVERYTHING, Selection
 from ..formats.decoder import Decoder, PassOver
 from ..manifest.check import FolderIndex, ShardCheck, teller_of
@@ -30,7 +30,7 @@ from ..stores.reading.chunks import ShardChunks
 from ..stores.reading.lookahead import Wanted
 from ..stores.reading.reader import read_shards
 from ..stores.router import Stores
-from ..stores.urls import redact
+from ..stores.urls import redact, suffix_path
 from ..types import Position, Span
 from .clients import stores_of
 from .decoding import Reading, decode_ahead, decoded, up_to, with_url
@@ -262,6 +262,7 @@ class Shards:
                 skip=cut.first - cut.sample,
                 columns=columns,
                 pass_over=pass_over,
+                compression=compression_named(suffix_path(self.urls[shard])),
                 **self._known_of(shard),
             )
         layout = chunks.layout
@@ -292,6 +293,8 @@ class Shards:
             for block in up_to(cut.stop, decoded(open_decoder, check.watch(chunks), close)):
                 yield check.count(with_url(block, url))
             check.finish()
+            if check.is_empty_unpromised:
+                lane.empty_shards.append(url)
         except FormatError as error:
             error.shard = url
             raise
