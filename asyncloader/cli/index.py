@@ -45,6 +45,7 @@ def run(asked: argparse.Namespace) -> int:
         asked.urls,
         output=asked.output,
         format=asked.format,
+        delimiter=asked.delimiter,
         storage_options=storage_options(asked),
         concurrency=asked.concurrency,
         idx=asked.idx,

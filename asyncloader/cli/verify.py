@@ -60,6 +60,7 @@ def _open(asked: argparse.Namespace) -> AbstractContextManager[Verifying]:
         asked.urls,
         manifest=asked.manifest,
         format=asked.format,
+        delimiter=asked.delimiter,
         storage_options=storage_options(asked),
         concurrency=asked.concurrency,
     )

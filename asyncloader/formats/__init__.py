@@ -21,10 +21,12 @@ from ._table import formats
 from .columnar.footers import Footers
 from .columnar.importing import check_pyarrow
 from .columnar.selection import EVERYTHING, Selection, make_selection
+from .csv_records import check_delimiter
 from .decoder import Decoder, PassOver
 
 __all__ = [
     "Format",
+    "check_delimited",
     "check_format",
     "check_selection",
     "columns_of_all",
@@ -169,6 +171,7 @@ def open_decoder(
     schema: Any = None,
     unpacked: Unpacked | None = None,
     compression: str | None = None,
+    delimiter: str | None = None,
 ) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
 
@@ -189,6 +192,7 @@ def open_decoder(
         schema: What an index says that the shards hold, where the format is read by one.
         unpacked: What an index says that this shard becomes, where it is compressed as a whole.
         compression: By the shard's name, see ``compression_named``; it matters where the shard has no bytes.
+        delimiter: What separates the fields of CSV; None for what is usual.
 
     Returns:
         A decoder whose trails count from the start of the shard.
@@ -208,6 +212,8 @@ def open_decoder(
         decoder = partial(decoder, pass_over=pass_over)
     if row.by_index:
         decoder = partial(decoder, schema=schema)
+    if row.delimits:
+        decoder = partial(decoder, delimiter=delimiter)
     if row.unpacks:
         decoder = partial(decoder, unpacked=unpacked)
     if row.selects:
@@ -272,6 +278,27 @@ def columns_of_all(columns: Iterable[str] | None, names: Iterable[str]) -> Selec
     if columns is None or not all(formats[name].selects for name in {*names}):
         return EVERYTHING
     return make_selection(columns, None)
+
+
+def check_delimited(delimiter: str | None, names: Iterable[str]) -> None:
+    """Refuse a delimiter that cannot be one, or of shards without any.
+
+    Args:
+        delimiter: What is to separate the fields of CSV; None for what is usual.
+        names: The formats of the shards.
+
+    Raises:
+        TypeError, ValueError: See ``check_delimiter``; or one of the formats has none.
+    """
+    if delimiter is None:
+        return
+    check_delimiter(delimiter)
+    if others := [name for name in dict.fromkeys(names) if not formats[name].delimits]:
+        delimited = " and ".join(name for name, row in formats.items() if row.delimits)
+        raise ValueError(
+            f"delimiter is what separates the fields of {delimited}, but there are shards of "
+            f"{' and '.join(others)}; if they are CSV, pass format='csv'"
+        )
 
 
 def check_selection(selection: Selection, names: Iterable[str]) -> None:

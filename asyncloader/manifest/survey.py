@@ -47,13 +47,21 @@ class Survey:
         engine: Where the reading runs.
         stores: The clients; whoever made them closes them.
         index: That of the folder that the shards are in, where another library has written it.
+        delimiter: What separates the fields of CSV; None for what is usual.
     """
 
-    def __init__(self, engine: Engine, stores: Stores, index: FolderIndex | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        stores: Stores,
+        index: FolderIndex | None = None,
+        delimiter: str | None = None,
+    ) -> None:
         self._engine = engine
         self._stores = stores
         self._index = index
         self._schema = None if index is None else index.schema
+        self._delimiter = delimiter
         self._open_plan = partial(open_plan, selection=_COUNTED, schema=self._schema)
 
     def measure(
@@ -151,8 +159,13 @@ class Survey:
         return out.receive()
 
     def _open_decoder(self, url: str, format_name: str) -> Decoder:
-        compression = compression_named(suffix_path(url))
-        return open_decoder(format_name, selection=_COUNTED, schema=self._schema, compression=compression)
+        return open_decoder(
+            format_name,
+            selection=_COUNTED,
+            schema=self._schema,
+            compression=compression_named(suffix_path(url)),
+            delimiter=self._delimiter,
+        )
 
     async def _ask_version(self, url: str, out: Channel[tuple[int | None, str | None]]) -> None:
         store = await self._stores.of(url)

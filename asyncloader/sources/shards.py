@@ -52,6 +52,7 @@ class Shards:
         footers: Of shards that were read in an epoch before.
         cuts: Whether lanes may be cut inside of them, where an index is known.
         index: That of their folder, where another library has written it; what it expects is in ``checks``.
+        delimiter: What separates the fields of CSV; None for what is usual.
     """
 
     urls: Sequence[str]
@@ -62,13 +63,14 @@ class Shards:
     footers: FooterCache = field(default_factory=FooterCache, compare=False)
     cuts: bool = True
     index: FolderIndex | None = None
+    delimiter: str | None = None
 
     def __repr__(self) -> str:
         shown = [" + ".join(f"{count} {name}" for name, count in Counter(self.formats).most_common())]
         shown += [f"first={redact(url)!r}" for url in self.urls[:1]]
         if known := self.checks.count_of():
             shown.append(f"in_{'manifest' if self.index is None else 'index'}={known}")
-        shown += [f"{name}={value!r}" for name, value in self.selection.describe().items()]
+        shown += [f"{name}={value!r}" for name, value in self._described_how().items()]
         return f"Shards({', '.join(shown)})"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -208,7 +210,12 @@ class Shards:
             described["dealt"] = "samples"
         if self.schema is not None:
             described.update(self.schema.describe())
-        return {**described, **self.selection.describe()}
+        return {**described, **self._described_how()}
+
+    def _described_how(self) -> dict[str, Any]:
+        """How they are read, where that was said."""
+        described = dict(self.selection.describe())
+        return described if self.delimiter is None else {**described, "delimiter": self.delimiter}
 
     @cached_property
     def _decodes_without_lock(self) -> bool:
@@ -263,6 +270,7 @@ class Shards:
                 columns=columns,
                 pass_over=pass_over,
                 compression=compression_named(suffix_path(self.urls[shard])),
+                delimiter=self.delimiter,
                 **self._known_of(shard),
             )
         layout = chunks.layout

@@ -99,3 +99,21 @@ def test_shards_of_no_bytes_are_told(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "c.jsonl.zst").touch()
     told = ask("index", f"{tmp_path}/")
     assert told.status == 1 and "zstd: truncated: the shard is empty" in told.out
+
+
+def test_commands_are_told_what_separates_fields(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id;text\n1;one\n2;two\n")
+    url = f"{tmp_path}/a.csv"
+    for command in ("head", "index"):
+        told = ask(command, url)
+        assert told.status != 0 and "pass delimiter=';'" in told.out + told.err
+    assert [*ask("head", url, "--delimiter", ";", "--json").json["samples"][0]] == ["id", "text"]
+    assert ask("index", url, "--delimiter", ";").status == 0
+    told = ask("verify", url, "--delimiter", ";", "--json")
+    assert told.status == 0 and told.json["shards"][0]["samples"] == 2
+    assert ask("convert", url, "--delimiter", ";", "--to", "jsonl", tmp_path / "out").status == 0
+    assert (tmp_path / "out/shard-00000.jsonl").read_text().count('"text":') == 2
+    (tmp_path / "b.tsv").write_text("id|text\n")
+    told = ask("head", f"{tmp_path}/b.tsv", "--delimiter", "tab")
+    assert (told.status, told.out) == (0, "no samples\n")
+    assert "delimiter" in ask("head", "--format", "mds", f"{tmp_path}/", "--delimiter", ";").err

@@ -455,3 +455,28 @@ def test_a_shard_that_an_index_says_to_be_empty_is_no_news(
     loader = al.DataLoader(al.from_urls(f"{tmp_path}/"))
     assert len([*loader]) == 1
     assert loader.statistics.empty_shards == 0 and not caplog.records
+
+
+# --- CSV that something else than commas separates ---
+
+
+def test_csv_with_semicolons_is_refused_until_the_delimiter_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id;text\n1;eins, zwei\n")
+    error = error_of(al.DataLoader(al.from_urls(tmp_path / "a.csv")), al.FormatError)
+    assert "pass delimiter=';'" in str(error)
+    dataset = al.from_urls(tmp_path / "a.csv", delimiter=";")
+    (batch,) = al.DataLoader(dataset)
+    assert batch == {"id": ["1"], "text": ["eins, zwei"]}
+    assert "delimiter=';'" in repr(dataset)
+    with pytest.raises(ValueError, match="delimiter"):
+        al.DataLoader(al.from_urls(tmp_path / "a.csv", delimiter="|")).load_state_dict(
+            al.DataLoader(dataset).state_dict()
+        )
+
+
+def test_a_delimiter_is_for_csv(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    with pytest.raises(ValueError, match="if they are CSV, pass format='csv'"):
+        al.from_urls(tmp_path / "a.jsonl", delimiter=";")
+    with pytest.raises(ValueError, match="delimiter should be one character"):
+        al.from_urls(tmp_path / "a.csv", delimiter="::")
