@@ -80,7 +80,11 @@ class Counters:
     ) -> None:
         self._earlier = Totals() if earlier is None else earlier.snapshot().totals()
         self.started_s = time.perf_counter()
-        self.batches = self.samples = self.worker_restarts = self.skipped = 0
+        self.batches = self.samples = self.worker_restarts = self.skipped = self.empty_shards = 0
+        #: Whether a pass before this one has met an empty shard.
+        self.met_empty_before: bool = earlier is not None and (
+            earlier.empty_shards > 0 or earlier.met_empty_before
+        )
         self.stopped = False
         self.undelivered_batches = self.undelivered_samples = 0
         self._passes, self._epoch = passes, epoch
@@ -191,6 +195,7 @@ class Counters:
                 network=Network(counts.requests, counts.retries, counts.throttled, counts.hedges),
                 worker_restarts=self.worker_restarts,
                 skipped=self.skipped,
+                empty_shards=self.empty_shards,
                 stopped=self.stopped,
                 undelivered_batches=self.undelivered_batches,
                 undelivered_samples=self.undelivered_samples,

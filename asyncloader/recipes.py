@@ -9,7 +9,7 @@ from typing import Any
 from .cache.setting import cache_setting
 from .catalog import make_catalog
 from .dataset import Dataset
-from .formats import check_selection
+from .formats import check_delimited, check_selection
 from .formats.columnar.selection import make_selection
 from .sources.iterables import Iterables, Make
 from .sources.shards import Shards
@@ -37,6 +37,7 @@ def from_urls(
     urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
     format: str | None = None,
+    delimiter: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
     renew: Renew | None = None,
@@ -54,8 +55,11 @@ def from_urls(
             (``train-{000..127}.tar``), which are the way to name many, and lists (``{a,b}``). Globs and
             prefixes (``s3://bucket/train/``) of all but web servers are looked up now, once, and their
             matches sorted; for object stores in a process of its own.
-        format: ``"tar"``, ``"jsonl"``, ``"text"``, ``"csv"``, ``"parquet"``, ``"arrow"``, ``"mds"``,
-            ``"npy"`` or ``"npz"``, for shards whose suffix does not tell. A compression is found by content.
+        format: ``"tar"``, ``"jsonl"``, ``"text"``, ``"csv"``, ``"tsv"``, ``"parquet"``, ``"arrow"``,
+            ``"mds"``, ``"npy"`` or ``"npz"``, for shards whose suffix does not tell. A compression is found
+            by content.
+        delimiter: Of CSV and TSV: the one character that separates fields, such as ``";"``. None, the
+            default, is a comma in CSV and a tab in TSV.
         storage_options: Endpoint, region, credentials, headers; see ``docs/reference/urls.md``.
         network: Time-outs, retries and hedging; the default suits stores near and far.
         renew: For presigned URLs that expire: called with a shard's URL when the server refuses it (400,
@@ -77,7 +81,8 @@ def from_urls(
         TypeError: ``urls`` holds something else than strings and paths, or an option is of a wrong type.
         ValueError: No shard, an unknown scheme, format or storage option, a glob or prefix without a
             match, a manifest that does not know a shard, a folder that cannot hold a cache, ``renew`` where
-            no shard is behind http(s), or ``columns`` or ``filters`` for a format without columns.
+            no shard is behind http(s), ``columns`` or ``filters`` for a format without columns, or
+            ``delimiter`` for another than CSV and TSV.
         ImportError: Shards are Parquet or Arrow, and pyarrow is not installed.
         StoreError: A server cannot be asked for a listing, or a manifest not be read; or a folder, glob or
             prefix lacks shards that its manifest lists. Names, lists and braces are taken for a selection.
@@ -89,7 +94,9 @@ def from_urls(
     check_buckets(catalog.urls.examples, access.options)
     check_renewed(access, catalog.schemes)
     check_selection(selection, catalog.formats)
-    return Dataset(Shards(catalog.urls, catalog.formats, access, catalog.checks, selection))
+    check_delimited(delimiter, catalog.formats)
+    shards = Shards(catalog.urls, catalog.formats, access, catalog.checks, selection, delimiter=delimiter)
+    return Dataset(shards)
 
 
 def make_access(

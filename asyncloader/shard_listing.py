@@ -13,7 +13,7 @@ from ._flow.channel import Channel
 from ._flow.engine import Engine, Scope
 from .counting import NetworkCounts
 from .errors import StoreError
-from .formats import check_format, format_of
+from .formats import check_format, compression_named, format_of, may_be_empty
 from .shard_search import find_shards
 from .stores.access import Access
 from .stores.router import Stores
@@ -33,7 +33,8 @@ class ListedShard:
         url: Its URL or path, without query and user info.
         format: By its suffix, or as was said; None if neither tells.
         size_bytes: Its length; None if the store does not tell, or it cannot be had.
-        error: Why it cannot be had; None if it can.
+        error: Why it cannot be had or read: it is not there, or has no byte where its format wants some; else
+            None.
     """
 
     url: str
@@ -114,6 +115,8 @@ def _each(
     for url, format in zip(urls, formats, strict=True):
         length = told[url] if url in told else lengths.receive()
         error = length if isinstance(length, str) else None
+        if length == 0 and format is not None and not may_be_empty(format, suffix_path(url)):
+            error = f"it has 0 bytes, which is no whole {compression_named(suffix_path(url)) or format}"
         yield ListedShard(redact(url), format, None if isinstance(length, str) else length, error)
 
 

@@ -113,6 +113,8 @@ class Statistics:
         worker_restarts: How many workers have died and were replaced.
         skipped: Samples and shards that ``on_error=Skip(...)`` has passed over in the epoch, also before a
             resume; some may be of batches that are ready and not yet delivered.
+        empty_shards: Shards of 0 bytes that the pass has met and that no index or manifest says to be empty:
+            text or JSON Lines without a line.
         stopped: Whether the pass was ended with batches left, in step with ranks that had no more.
         undelivered_batches: How many of these were ready then; the rank may have had more that were not
             made yet.
@@ -137,6 +139,7 @@ class Statistics:
     network: Network = field(default_factory=Network)
     worker_restarts: int = 0
     skipped: int = 0
+    empty_shards: int = 0
     stopped: bool = False
     undelivered_batches: int = 0
     undelivered_samples: int = 0
@@ -205,6 +208,7 @@ class Statistics:
         tokens = f"tokens={self.tokens}, " if self.tokens else ""
         components = f"components={self.components}, " if self.components else ""
         skipped = f", skipped={self.skipped}" if self.skipped else ""
+        skipped += f", empty_shards={self.empty_shards}" if self.empty_shards else ""
         restarts = f", worker_restarts={self.worker_restarts}" if self.worker_restarts else ""
         return (
             f"Statistics(batches={self.batches}, samples={self.samples}, {components}{tokens}"

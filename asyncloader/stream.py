@@ -59,6 +59,7 @@ class Note(NamedTuple):
         references: Where its samples came from, in a pass that is audited.
         network: What the process has asked of the network since its note before; None for nothing.
         shortfalls: Every ``take`` that fell short since then.
+        empty_shards: Every shard of no bytes that was met since then.
         skipped: How many samples and shards of the epoch the lane has skipped, and the last error.
         left_out: What operators have left out since the lane's note before, in a pass that is audited.
         spent: Where the process's time has gone since it was told before; now and then.
@@ -73,6 +74,7 @@ class Note(NamedTuple):
     references: References | None = None
     network: NetworkCounts | None = None
     shortfalls: tuple[Shortfall, ...] = ()
+    empty_shards: tuple[str, ...] = ()
     skipped: tuple[int, str] | None = None
     left_out: tuple[LeftSamples, ...] = ()
     spent: Spent | None = None
@@ -171,6 +173,7 @@ def read_lanes(job: Job, engine: Engine, stopwatch: Stopwatch) -> Collated:
         return
     budget, lanes = _lanes_of(job, engine, stopwatch)
     network, shortfalls = lanes[0].network, lanes[0].shortfalls  # of all of them
+    empty_shards = lanes[0].empty_shards  # likewise
     skips = {lane.topology.lane: lane.skips for lane in lanes}
     leaves_out = {lane.topology.lane: lane.leaves_out for lane in lanes}
     told = NetworkCounts()
@@ -189,6 +192,9 @@ def read_lanes(job: Job, engine: Engine, stopwatch: Stopwatch) -> Collated:
                 news = network.since(told)
                 told.add(news)  # not what is there by now: the loop's thread goes on counting
                 note = note._replace(network=news)
+            if empty_shards:
+                note = note._replace(empty_shards=tuple(empty_shards))
+                empty_shards.clear()
             skipped = skips[lane]
             if skipped is not None and skipped.count:
                 note = note._replace(skipped=(skipped.count, skipped.last))
@@ -220,6 +226,7 @@ def _lanes_of(job: Job, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, l
         network=NetworkCounts(),
         shared={},
         shortfalls=[],
+        empty_shards=[],
         columns=takes_columns(job.collate_fn),
         stopwatch=stopwatch,
         traffic=_traffic_of(stopwatch),

@@ -46,12 +46,23 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     """What the shards are, where their names do not tell it all."""
     parser.add_argument(
         "--format",
-        help="of shards whose suffix does not tell it: tar, jsonl, text, csv, parquet, arrow, npy or npz; or "
-        "mds or litdata, whose one URL is the folder with the index.json",
+        help="of shards whose suffix does not tell it: tar, jsonl, text, csv, tsv, parquet, arrow, npy or "
+        "npz; or mds or litdata, whose one URL is the folder with the index.json",
+    )
+    parser.add_argument(
+        "--delimiter",
+        type=_delimiter,
+        metavar="CHARACTER",
+        help="what separates the fields of CSV, such as ';', or tab; a comma, and of TSV a tab by default",
     )
     parser.add_argument(
         "--block-size", type=int, metavar="N", help="tokens of a sample, of LitData's chunks of tokens"
     )
+
+
+def _delimiter(given: str) -> str:
+    # A shell makes it hard to write the character itself.
+    return "\t" if given in ("tab", "\\t") else given
 
 
 def add_stores(parser: argparse.ArgumentParser) -> None:

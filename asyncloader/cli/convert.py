@@ -73,6 +73,7 @@ def run(asked: argparse.Namespace) -> int:
         columns=columns_of(asked),
         types=_types(asked.types),
         format=asked.format,
+        delimiter=asked.delimiter,
         block_size=asked.block_size,
         manifest=asked.manifest,
         **output_options(asked),

@@ -45,6 +45,7 @@ def run(asked: argparse.Namespace) -> int:
         asked.urls,
         output=asked.output,
         format=asked.format,
+        delimiter=asked.delimiter,
         storage_options=storage_options(asked),
         concurrency=asked.concurrency,
         idx=asked.idx,
@@ -60,7 +61,9 @@ def run(asked: argparse.Namespace) -> int:
         elif bad:
             print_lines(f"{bad} of {counted(index.count, 'shard')} bad; no manifest was written")
         else:
-            print_lines(f"{index.manifest}: {counted(index.count, 'shard')}")
+            empty = sum(expected.size_bytes == 0 for expected in found)
+            told = f"; {empty} empty, without a sample" if empty else ""
+            print_lines(f"{index.manifest}: {counted(index.count, 'shard')}{told}")
         return 1 if bad else 0
 
 
@@ -75,4 +78,5 @@ def _line(shard: Measured) -> str:
     row = _row(shard)
     if row["error"] is not None:
         return f"BAD {row['shard']}: {row['error']}"
-    return f"{row['shard']}: {row['samples']} samples, {row['size_bytes']} bytes"
+    told = f"{row['shard']}: {row['samples']} samples, {row['size_bytes']} bytes"
+    return told if row["size_bytes"] else f"{told}: it is empty"

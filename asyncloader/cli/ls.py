@@ -15,7 +15,7 @@ from .recipe import open_shards
 
 HELP = (
     "List the shards that globs, prefixes, folders, braces and indexes stand for, in order, with their "
-    "lengths. The exit status is 1 if one of them cannot be had."
+    "lengths. The exit status is 1 if one of them cannot be had, or is empty where its format cannot be."
 )
 
 
@@ -47,6 +47,9 @@ def _line(shard: ListedShard) -> str:
     if shard.error is not None:
         return f"BAD {shard.url}: {shard.error}"
     size = "?" if shard.size_bytes is None else size_of(shard.size_bytes)
+    # A text without a line, or one that was cut to nothing: it is passed over.
+    if shard.size_bytes == 0:
+        return f"{size:>8}  {shard.format or '?':<7}  {shard.url}: empty, without a sample"
     return f"{size:>8}  {shard.format or '?':<7}  {shard.url}"
 
 
@@ -55,6 +58,8 @@ def _total(shards: Sequence[ListedShard], total_bytes: int, bad: int) -> str:
     line = f"{counted(len(shards), 'shard')}, {size_of(total_bytes)}"
     if len(sizes) > 1:
         line += f": from {size_of(min(sizes))} to {size_of(max(sizes))} each"
-    if unknown := len(shards) - len(sizes) - bad:
+    if unknown := sum(shard.size_bytes is None and shard.error is None for shard in shards):
         line += f"; {unknown} of unknown length"
+    if empty := sum(shard.size_bytes == 0 and shard.error is None for shard in shards):
+        line += f"; {empty} empty"
     return f"{line}; {bad} cannot be had" if bad else line

@@ -37,7 +37,11 @@ def open_shards(asked: argparse.Namespace, **options: Any) -> Shards:
 
 
 def _given(asked: argparse.Namespace) -> dict[str, Any]:
-    return {"block_size": asked.block_size, "storage_options": storage_options(asked)}
+    return {
+        "block_size": asked.block_size,
+        "delimiter": asked.delimiter,
+        "storage_options": storage_options(asked),
+    }
 
 
 @contextmanager

@@ -43,7 +43,9 @@ def run(asked: argparse.Namespace) -> int:
         elif bad:
             print_lines(f"{bad} of {counted(len(shards), 'shard')} bad")
         else:
-            print_lines(f"{counted(len(shards), 'shard')} as {verifying.teller} says")
+            empty = sum(shard.size_bytes == 0 for shard in shards)
+            told = f"; {empty} empty, without a sample" if empty else ""
+            print_lines(f"{counted(len(shards), 'shard')} as {verifying.teller} says{told}")
         return 1 if bad else 0
 
 
@@ -58,6 +60,7 @@ def _open(asked: argparse.Namespace) -> AbstractContextManager[Verifying]:
         asked.urls,
         manifest=asked.manifest,
         format=asked.format,
+        delimiter=asked.delimiter,
         storage_options=storage_options(asked),
         concurrency=asked.concurrency,
     )
@@ -66,4 +69,5 @@ def _open(asked: argparse.Namespace) -> AbstractContextManager[Verifying]:
 def _line(teller: str, shard: Verified) -> str:
     if shard.wrong:
         return f"BAD {shard.shard}: {'; '.join(shard.wrong)}"
-    return f"{shard.shard}: as {teller} says"
+    told = f"{shard.shard}: as {teller} says"
+    return told if shard.size_bytes else f"{told}: it is empty"

@@ -13,7 +13,7 @@ __all__ = ["fill_advice", "null_advice", "odd_lists_advice", "squeeze_advice", "
 #: What to do about a value that is None.
 _NULLS = (
     "a null has no place in a tensor: give it a value in .map, or leave such samples out by .filter, or by "
-    "filters= of Parquet and Arrow"
+    "filters= of Parquet and Arrow; or fill it where shards are written, by fill_null of pyarrow or polars"
 )
 
 

@@ -32,7 +32,9 @@ def collate_writable(batch: Sequence[Any]) -> Any:
 
 
 def _stack_writable(arrays: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
-    return torchs().collate_numpy_array_fn([*map(as_writable, arrays)], collate_fn_map=collate_fn_map)
+    # What is no array among them is for torch to refuse, in its own words.
+    writable = [as_writable(array) if isinstance(array, np.ndarray) else array for array in arrays]
+    return torchs().collate_numpy_array_fn(writable, collate_fn_map=collate_fn_map)
 
 
 def convert_writable(value: Any, convert: Callable[[Any], Any]) -> Any:

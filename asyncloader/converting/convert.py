@@ -76,6 +76,7 @@ def convert(
     types: Mapping[str, str] | None = None,
     decode: bool = False,
     format: str | None = None,
+    delimiter: str | None = None,
     block_size: int | None = None,
     storage_options: Mapping[str, Any] | None = None,
     output_options: Mapping[str, Any] | None = None,
@@ -114,6 +115,7 @@ def convert(
             images). ``jsonl`` always does, since JSON has no bytes.
         format: Of shards whose suffix does not tell; or ``"mds"`` or ``"litdata"``, for the one folder that
             ``from_mds`` or ``from_litdata`` reads.
+        delimiter: Of CSV and TSV, as of ``from_urls``.
         block_size: Of LitData's chunks of tokens, as of ``from_litdata``.
         storage_options: Of the sources, and of the output if it is in an object store.
         output_options: Of the output, where they are not those of the sources.
@@ -145,6 +147,7 @@ def convert(
         names,
         format,
         block_size=block_size,
+        delimiter=delimiter,
         columns=target.columns,
         manifest=manifest,
         storage_options=options,

@@ -120,8 +120,9 @@ class ShardMaterial:
             )
 
     def describe(self) -> Mapping[str, Any]:
-        schema = self.shards.schema
-        return {"made_by": "convert", **({} if schema is None else schema.describe())}
+        schema, delimiter = self.shards.schema, self.shards.delimiter
+        described = {"made_by": "convert", **({} if schema is None else schema.describe())}
+        return described if delimiter is None else {**described, "delimiter": delimiter}
 
     def samples(self) -> Generator[tuple[dict[str, Any], object], None, None]:
         # Whether shards may have changed since they were counted is for their lengths and digests to say,

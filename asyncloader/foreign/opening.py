@@ -49,6 +49,7 @@ def open_recipe(
     format: str | None,
     *,
     block_size: int | None = None,
+    delimiter: str | None = None,
     columns: Sequence[str] | None = None,
     decode: bool = False,
     manifest: str | os.PathLike[str] | None = None,
@@ -60,6 +61,7 @@ def open_recipe(
         urls: As ``from_urls`` takes them; of MDS and LitData, if they are named, the folder of all shards.
         format: None to go by the suffixes.
         block_size: Tokens of a sample, of LitData's chunks that hold such.
+        delimiter: Of CSV and TSV, as of ``from_urls``.
         columns: Names of the fields that are wanted; None for all. No others are read where all formats can
             do so; elsewhere these are picked from the samples.
         decode: Whether images become such while shards are read, where a format does that.
@@ -71,11 +73,13 @@ def open_recipe(
         Exception: What ``from_urls``, ``from_mds`` and ``from_litdata`` raise.
     """
     if is_folder(format, block_size):
+        if delimiter is not None:
+            raise ValueError(f"delimiter is what separates the fields of CSV, and format {format!r} has none")
         root = _the_one(read_urls(urls), format, manifest)
         if block_size is not None:
             options["block_size"] = block_size
         return _FOLDERS[format](root, columns=columns, decode=decode, **options)
-    recipe = from_urls(urls, format=format, manifest=manifest, **options)
+    recipe = from_urls(urls, format=format, delimiter=delimiter, manifest=manifest, **options)
     assert isinstance(recipe.source, Shards), "it begins with shards"
     selection = columns_of_all(columns, recipe.source.formats)
     recipe = Dataset(replace(recipe.source, selection=replace(selection, decode=decode)))

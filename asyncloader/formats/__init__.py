@@ -21,18 +21,22 @@ from ._table import formats
 from .columnar.footers import Footers
 from .columnar.importing import check_pyarrow
 from .columnar.selection import EVERYTHING, Selection, make_selection
+from .csv_records import check_delimiter
 from .decoder import Decoder, PassOver
 
 __all__ = [
     "Format",
+    "check_delimited",
     "check_format",
     "check_selection",
     "columns_of_all",
+    "compression_named",
     "compression_suffixes",
     "format_of",
     "formats",
     "has_format",
     "known_suffixes",
+    "may_be_empty",
     "open_decoder",
     "open_plan",
     "split_suffix",
@@ -96,6 +100,23 @@ def split_suffix(path: str) -> tuple[str, str | None]:
     )
 
 
+def compression_named(path: str) -> str | None:
+    """The compression that the end of a path names, whatever stands before it; None if it names none."""
+    name = path.lower()
+    endings = [compression_suffixes, *(row.short_suffixes for row in formats.values())]
+    return next((of[end] for of in endings for end in of if name.endswith(end)), None)
+
+
+def may_be_empty(name: str, path: str) -> bool:
+    """Whether a shard of no bytes is a whole one: of lines without any kind of mark, and not compressed.
+
+    Args:
+        name: Its format.
+        path: Its path, without query and fragment.
+    """
+    return formats[name].may_be_empty and compression_named(path) is None
+
+
 def known_suffixes() -> str:
     """The endings that name a format, for messages."""
     streams, planned = (
@@ -149,6 +170,8 @@ def open_decoder(
     selection: Selection = EVERYTHING,
     schema: Any = None,
     unpacked: Unpacked | None = None,
+    compression: str | None = None,
+    delimiter: str | None = None,
 ) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
 
@@ -168,6 +191,8 @@ def open_decoder(
         selection: Which columns are wanted, where the format has some.
         schema: What an index says that the shards hold, where the format is read by one.
         unpacked: What an index says that this shard becomes, where it is compressed as a whole.
+        compression: By the shard's name, see ``compression_named``; it matters where the shard has no bytes.
+        delimiter: What separates the fields of CSV; None for what is usual.
 
     Returns:
         A decoder whose trails count from the start of the shard.
@@ -187,6 +212,8 @@ def open_decoder(
         decoder = partial(decoder, pass_over=pass_over)
     if row.by_index:
         decoder = partial(decoder, schema=schema)
+    if row.delimits:
+        decoder = partial(decoder, delimiter=delimiter)
     if row.unpacks:
         decoder = partial(decoder, unpacked=unpacked)
     if row.selects:
@@ -194,7 +221,7 @@ def open_decoder(
     if start_byte:
         opened = decoder(start_sample=start_sample, start_byte=start_byte)
         return SkippingDecoder(opened, skip, start_sample) if skip else opened
-    sniffing = SniffingDecoder(decoder)
+    sniffing = SniffingDecoder(decoder, named=compression)
     return SkippingDecoder(sniffing, start_sample + skip) if start_sample + skip else sniffing
 
 
@@ -251,6 +278,27 @@ def columns_of_all(columns: Iterable[str] | None, names: Iterable[str]) -> Selec
     if columns is None or not all(formats[name].selects for name in {*names}):
         return EVERYTHING
     return make_selection(columns, None)
+
+
+def check_delimited(delimiter: str | None, names: Iterable[str]) -> None:
+    """Refuse a delimiter that cannot be one, or of shards without any.
+
+    Args:
+        delimiter: What is to separate the fields of CSV; None for what is usual.
+        names: The formats of the shards.
+
+    Raises:
+        TypeError, ValueError: See ``check_delimiter``; or one of the formats has none.
+    """
+    if delimiter is None:
+        return
+    check_delimiter(delimiter)
+    if others := [name for name in dict.fromkeys(names) if not formats[name].delimits]:
+        delimited = " and ".join(name for name, row in formats.items() if row.delimits)
+        raise ValueError(
+            f"delimiter is what separates the fields of {delimited}, but there are shards of "
+            f"{' and '.join(others)}; if they are CSV, pass format='csv'"
+        )
 
 
 def check_selection(selection: Selection, names: Iterable[str]) -> None:

@@ -33,6 +33,8 @@ class Format(NamedTuple):
             are told that as ``schema``.
         unpacks: Whether shards may be compressed as a whole, and an index say what they become: decoder and
             plan are told that as ``unpacked``.
+        delimits: Whether a character separates fields, which the decoder may be told as ``delimiter``.
+        may_be_empty: Whether a shard of no bytes is one without samples, rather than a truncated one.
         reopens: Whether a plan reads no more than a part of a group of samples before those that are wanted.
     """
 
@@ -47,4 +49,6 @@ class Format(NamedTuple):
     by_arrow: bool = False
     by_index: bool = False
     unpacks: bool = False
+    delimits: bool = False
+    may_be_empty: bool = False
     reopens: bool = False

@@ -19,12 +19,20 @@ class SniffingDecoder(PushDecoder):
     Args:
         make_inner: Makes the decoder of the uncompressed format.
         check: See ``CompressedDecoder``; not called where nothing is decompressed.
+        named: The compression that the shard's name tells. A shard of no bytes is a truncated stream of it:
+            no compression makes nothing of an empty file.
     """
 
-    def __init__(self, make_inner: Callable[[], Decoder], check: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self,
+        make_inner: Callable[[], Decoder],
+        check: Callable[[int], None] | None = None,
+        named: str | None = None,
+    ) -> None:
         super().__init__()
         self._make_inner = make_inner
         self._check = check
+        self._named = named
         self._start = b""
         self._inner: Decoder | None = None
 
@@ -46,7 +54,7 @@ class SniffingDecoder(PushDecoder):
 
     def _choose(self, start: bytes) -> Decoder:
         inner = self._make_inner()
-        compression = compression_of(start)
+        compression = compression_of(start) if start else self._named
         return inner if compression is None else CompressedDecoder(inner, compression, self._check)
 
 

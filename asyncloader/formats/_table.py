@@ -34,10 +34,12 @@ formats = MappingProxyType(
             (".jsonl", ".ndjson"),
             columns=partial(JsonlDecoder, columns=True),
             passes_over=True,
+            may_be_empty=True,
         ),
-        "text": Format(TextDecoder, (".txt", ".text"), passes_over=True),
+        "text": Format(TextDecoder, (".txt", ".text"), passes_over=True, may_be_empty=True),
         # Only from its beginning, where the names are.
-        "csv": Format(CsvDecoder, (".csv",)),
+        "csv": Format(CsvDecoder, (".csv",), delimits=True),
+        "tsv": Format(partial(CsvDecoder, usual="\t"), (".tsv",), delimits=True),
         "parquet": Format(
             None, (".parquet", ".pq"), plan=plan_parquet, selects=True, by_arrow=True, reopens=True
         ),

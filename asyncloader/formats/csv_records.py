@@ -1,4 +1,4 @@
-"""Shards of CSV: a record a sample, by the names in the first one; every value is the text that is there.
+"""Shards of CSV and TSV: a record a sample, by the names in the first one; every value is its text.
 
 CSV has no types: what looks like a number may be a key with zeros in front. Who knows better says so to
 ``convert``, or in a ``.map``.
@@ -14,7 +14,7 @@ from ..errors import FormatError
 from ._push import LFS_POINTER, MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
 from .lines import excerpt
 
-__all__ = ["CsvDecoder"]
+__all__ = ["CsvDecoder", "check_delimiter"]
 
 _BOM = b"\xef\xbb\xbf"
 # What is sent or lies in the place of a shard, and would be read as one name and its values, or as no record.
@@ -22,11 +22,31 @@ _NO_NAMES = (b"<!doctype", b"<html", b"<?xml", b'{"', b"{\n", b"{\r\n", LFS_POIN
 
 _UNENDED = "unexpected end of data"
 
+# What separates fields in files that are called CSV, by what messages call it.
+_DELIMITERS = {"\t": "tabs", ";": "semicolons", ",": "commas"}
+
+
+def check_delimiter(delimiter: object) -> None:
+    """Refuse what cannot separate fields.
+
+    Raises:
+        TypeError: Not a string.
+        ValueError: Not one character, or one that means something else: a quote, a line end or a null.
+    """
+    if not isinstance(delimiter, str):
+        raise TypeError(f"delimiter should be a string of one character, but got {type(delimiter).__name__}")
+    if len(delimiter) != 1 or delimiter in '"\r\n\0':
+        raise ValueError(
+            f"delimiter should be one character, such as ';' or a tab, and no quote or line end, but got "
+            f"{delimiter!r}"
+        )
+
 
 class CsvDecoder(PushDecoder):
     """Decode CSV (RFC 4180, in UTF-8): ``{name: text, ...}``, the names being those of the first record.
 
-    Fields are separated by commas; one in quotes may hold commas, line ends and quotes, these written twice.
+    Fields are separated by commas or another character; one in quotes may hold that character, line ends and
+    quotes, these written twice.
     Lines end with ``\\n`` or ``\\r\\n``; blank ones are no records, a byte order mark is dropped. A shard is
     read from its beginning, where the names are.
 
@@ -35,12 +55,23 @@ class CsvDecoder(PushDecoder):
         start_byte: Only 0.
         max_record_bytes: Longest record held. 256 MiB as for lines: a quote that is never closed makes one
             record of all that follows.
+        delimiter: What separates fields. None for ``usual``, and then a first record of one name that has
+            another usual delimiter in it is an error: the samples would have one field of that name.
+        usual: What separates fields in shards of this suffix.
     """
 
     def __init__(
-        self, *, start_sample: int = 0, start_byte: int = 0, max_record_bytes: int = 256 << 20
+        self,
+        *,
+        start_sample: int = 0,
+        start_byte: int = 0,
+        max_record_bytes: int = 256 << 20,
+        delimiter: str | None = None,
+        usual: str = ",",
     ) -> None:
         super().__init__()
+        self._delimiter = usual if delimiter is None else delimiter
+        self._is_said = delimiter is not None
         if start_sample or start_byte:
             raise ValueError("CSV is read from its beginning, where the names are")
         self._max_record_bytes = max_record_bytes
@@ -81,7 +112,7 @@ class CsvDecoder(PushDecoder):
             self._begun = True
         whole = len(content) if is_end else content.rfind(b"\n") + 1
         lines = _lines(content[:whole])
-        reader = csv.reader(map(self._text, lines), strict=True)
+        reader = csv.reader(map(self._text, lines), strict=True, delimiter=self._delimiter)
         samples, done, first_line = [], 0, self._line
         try:
             for record in reader:
@@ -129,6 +160,7 @@ class CsvDecoder(PushDecoder):
                     "csv: expected a name of its own for each field in the first record, found "
                     f"{', '.join(map(repr, record))[:200]}{describe_bytes(content)}"
                 )
+            self._check_separated(record)
             self._names = record
             return None
         if len(record) != len(self._names):
@@ -136,6 +168,19 @@ class CsvDecoder(PushDecoder):
                 f"csv: expected {len(self._names)} fields, as the first record has, found {len(record)}"
             )
         return dict(zip(self._names, record, strict=True))
+
+    def _check_separated(self, names: list[str]) -> None:
+        """Refuse names that look like one, because something else separates them."""
+        if len(names) > 1 or self._is_said:
+            return
+        for other, called in _DELIMITERS.items():
+            if other in names[0] and other != self._delimiter:
+                mine = self._delimiter
+                raise FormatError(
+                    f"csv: expected names with {mine!r} between them in the first record, found the one name "
+                    f"{names[0][:200]!r} with {called} in it; if {called} separate the fields, pass "
+                    f"delimiter={other!r}; if they are a part of the name, pass delimiter={mine!r}"
+                )
 
     def _block(self, samples: list[dict[str, str]]) -> Block:
         first, self._index = self._index, self._index + len(samples)

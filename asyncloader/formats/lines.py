@@ -24,6 +24,8 @@ _BOM = b"\xef\xbb\xbf"
 # handed on before more is parsed stays in the processor's cache (a sixth less time for lists of numbers).
 _WINDOW_BYTES = 128 << 10
 _EXCERPT_BYTES = 60
+# How a page begins that a server sends in the place of a file.
+_PAGES = (b"<!doctype html", b"<html")
 
 
 class LineDecoder(PushDecoder):
@@ -68,6 +70,8 @@ class LineDecoder(PushDecoder):
         self._open_bytes = 0
         self._samples: list[Any] = []
         self._ends: list[int] = []
+        #: The shard is none of lines: an error of all of it, of which no line is passed over.
+        self._is_foreign = False
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         try:
@@ -143,7 +147,7 @@ class LineDecoder(PushDecoder):
                 self._parse(lines, ends)
                 return
             except FormatError as error:
-                if self._pass_over is None:
+                if self._pass_over is None or self._is_foreign:
                     raise
                 bad = bisect_right(ends, self._at)  # it begins where the line before it has ended
                 self._locate(error)
@@ -189,7 +193,8 @@ class TextDecoder(LineDecoder):
     """Decode UTF-8 text: each line, blank ones too, is ``{"__key__": str(index), "text": line}``.
 
     Lines end with ``\\n``, or ``\\r\\n``; other separators that :meth:`str.splitlines` knows stay in the
-    text. The last line may lack its end; a byte order mark at the start is dropped.
+    text. The last line may lack its end; a byte order mark at the start is dropped. A shard whose first line
+    is that of a web page, or of a pointer of Git LFS, is none of text.
 
     Args:
         start_sample: Index in the shard of the first sample to come.
@@ -206,7 +211,8 @@ class TextDecoder(LineDecoder):
     def _parse(self, lines: list[bytes], ends: list[int]) -> None:
         samples = self._samples
         index = self._index + len(samples)
-        if not index and lines and lines[0].startswith(LFS_POINTER):
+        if not index and lines and _is_no_text(lines[0]):
+            self._is_foreign = True
             raise FormatError(f"text: expected lines of text{describe_bytes(lines[0])}")
         for line, end in zip(lines, ends, strict=True):
             try:
@@ -224,3 +230,9 @@ class TextDecoder(LineDecoder):
             index += 1
             self._ends.append(end)
             self._at = end
+
+
+def _is_no_text(line: bytes) -> bool:
+    """Whether a first line is of what lies in the place of a text, rather than of one."""
+    start = line[:64].lstrip()
+    return start.startswith(LFS_POINTER) or start.lower().startswith(_PAGES)

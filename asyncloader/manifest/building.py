@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import FormatError, StoreError
-from ..formats import check_format
+from ..formats import check_delimited, check_format
 from ..formats.tar_idx import idx_beside
 from ..progress import open_bar
 from ..shard_names import formats_of
@@ -64,6 +64,7 @@ def open_index(
     *,
     output: str | os.PathLike[str] | None = None,
     format: str | None = None,
+    delimiter: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
     concurrency: int | None = None,
@@ -78,13 +79,17 @@ def open_index(
     options = dict(storage_options or {})
     shards = find_shards(urls, format, options, network).names
     formats = formats_of(shards, format)
+    check_delimited(delimiter, formats)
     if idx:
         for shard in shards:
             idx_beside(shard)
     manifest = _manifest_beside(shards) if output is None else expand_home(os.fspath(output))
     names = _names_in(manifest, shards)
     check_manifest(local_path(manifest))  # now, rather than when hours of reading are over
-    with open_measuring(options, network, concurrency) as measuring, Journal(manifest) as journal:
+    with (
+        open_measuring(options, network, concurrency, delimiter=delimiter) as measuring,
+        Journal(manifest) as journal,
+    ):
         measured = measuring.each(shards, formats, names, None if idx else journal, idx=idx)
         yield Index(local_path(manifest), len(shards), measured, names, journal)
 
@@ -94,6 +99,7 @@ def build_index(
     *,
     output: str | os.PathLike[str] | None = None,
     format: str | None = None,
+    delimiter: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
     concurrency: int | None = None,
@@ -114,6 +120,7 @@ def build_index(
             shards, if they are files of one folder, where it is found by itself. Shards of servers are named
             in it by their URLs; give it as ``from_urls(..., manifest=output)``, or upload it beside them.
         format: Of shards whose suffix does not tell.
+        delimiter: Of CSV and TSV, as of ``from_urls``.
         storage_options: As of ``from_urls``.
         network: Time-outs, retries and hedging.
         concurrency: How many shards are read at a time. By default as many as there are processors, of up to
@@ -139,6 +146,7 @@ def build_index(
         urls,
         output=output,
         format=format,
+        delimiter=delimiter,
         storage_options=storage_options,
         network=network,
         concurrency=concurrency,

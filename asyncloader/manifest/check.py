@@ -116,6 +116,7 @@ class ShardCheck:
         self._start_byte: int = start.get("byte", 0)
         self._samples: int = start.get("sample", 0)
         self._counts = counts
+        self._is_empty = False
         self._teller = teller = teller_of(index)
         self._who, self._advice = teller.name, teller.advice
         # Of them all, each is passed by whoever reads the sample before it: so what an index says of where
@@ -145,6 +146,7 @@ class ShardCheck:
                 offset += len(chunk)
                 yield chunk
                 del chunk  # its memory is lent, and may be of use for what is waited for
+        self._is_empty = chunks.layout is None and not offset
         if chunks.layout is None and self._stop is None:
             self._check_size(offset)
         elif chunks.layout is not None and chunks.layout.samples is not None:
@@ -152,6 +154,11 @@ class ShardCheck:
             self._counts = False
         assert verifier is not None
         verifier.check(self._shard)
+
+    @property
+    def is_empty_unpromised(self) -> bool:
+        """Whether the shard has no byte, and nobody has said that it has none; known when all was watched."""
+        return self._is_empty and (self._expected is None or self._expected.size_bytes is None)
 
     def count(self, block: Block) -> Block:
         """Count the samples of ``block``, and pass it on.

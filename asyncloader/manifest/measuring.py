@@ -104,6 +104,7 @@ def open_measuring(
     network: NetworkPolicy | None,
     concurrency: int | None,
     index: FolderIndex | None = None,
+    delimiter: str | None = None,
 ) -> Iterator[Measuring]:
     """Threads that measure shards, and the engine that they read by.
 
@@ -113,6 +114,7 @@ def open_measuring(
         concurrency: How many shards at a time; None for as many as there are processors that this process
             may use, of up to 8.
         index: Of the shards, if another library has written it.
+        delimiter: What separates the fields of CSV; None for what is usual.
 
     Raises:
         ValueError: ``concurrency`` is no whole number, or below 1.
@@ -124,6 +126,6 @@ def open_measuring(
         with Engine() as engine:
             access = Access(options, network or NetworkPolicy())
             stores = Stores(engine.resources, access, NetworkCounts())
-            yield Measuring(Survey(engine, stores, index), threads)
+            yield Measuring(Survey(engine, stores, index, delimiter), threads)
     finally:
         threads.shutdown(cancel_futures=True)

@@ -13,14 +13,14 @@ from .._flow.engine import Engine
 from ..blocks import Block, OffsetTrail
 from ..digest import extra_of, open_digest
 from ..errors import FormatError, StoreError
-from ..formats import open_decoder, open_plan
+from ..formats import compression_named, open_decoder, open_plan
 from ..formats.columnar.selection import Selection
 from ..formats.decoder import Decoder
 from ..formats.tar_idx import check_end, check_member, idx_beside, parse_idx
 from ..stores.reading.chunks import ShardChunks
 from ..stores.reading.reader import read_shards
 from ..stores.router import Stores
-from ..stores.urls import redact
+from ..stores.urls import redact, suffix_path
 from ..types import Buffer, Planning, Span
 from .check import MANIFEST, FolderIndex, ShardCheck, Teller
 from .entries import MAX_MANIFEST_BYTES, Expected
@@ -47,15 +47,22 @@ class Survey:
         engine: Where the reading runs.
         stores: The clients; whoever made them closes them.
         index: That of the folder that the shards are in, where another library has written it.
+        delimiter: What separates the fields of CSV; None for what is usual.
     """
 
-    def __init__(self, engine: Engine, stores: Stores, index: FolderIndex | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        stores: Stores,
+        index: FolderIndex | None = None,
+        delimiter: str | None = None,
+    ) -> None:
         self._engine = engine
         self._stores = stores
         self._index = index
-        schema = None if index is None else index.schema
-        self._open_decoder = partial(open_decoder, selection=_COUNTED, schema=schema)
-        self._open_plan = partial(open_plan, selection=_COUNTED, schema=schema)
+        self._schema = None if index is None else index.schema
+        self._delimiter = delimiter
+        self._open_plan = partial(open_plan, selection=_COUNTED, schema=self._schema)
 
     def measure(
         self, url: str, format_name: str, algorithms: Iterable[str] = _DIGESTS
@@ -76,7 +83,7 @@ class Survey:
         """
         # What has a plan is read a second time, as it will be read.
         plan = self._open_plan(format_name)
-        decoder = self._open_decoder(format_name) if plan is None else None
+        decoder = self._open_decoder(url, format_name) if plan is None else None
         found, etag = self._pass_through(url, decoder, algorithms)
         if plan is not None:
             found = replace(found, samples=self._count(url, plan), offsets=())
@@ -117,7 +124,7 @@ class Survey:
         """
         plan = self._open_plan(format_name)
         if plan is None:
-            return self._pass_through(url, self._open_decoder(format_name), (), promised)[0]
+            return self._pass_through(url, self._open_decoder(url, format_name), (), promised)[0]
         with (
             closing(self._open(url, plan)) as out,
             closing(out.receive()) as chunks,
@@ -150,6 +157,15 @@ class Survey:
         out = Channel[tuple[int | None, str | None]](1)
         self._engine.submit(partial(self._ask_version, url, out), out)
         return out.receive()
+
+    def _open_decoder(self, url: str, format_name: str) -> Decoder:
+        return open_decoder(
+            format_name,
+            selection=_COUNTED,
+            schema=self._schema,
+            compression=compression_named(suffix_path(url)),
+            delimiter=self._delimiter,
+        )
 
     async def _ask_version(self, url: str, out: Channel[tuple[int | None, str | None]]) -> None:
         store = await self._stores.of(url)

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from ..errors import StoreError
-from ..formats import check_format
+from ..formats import check_delimited, check_format
 from ..shard_names import formats_of, is_shard_name
 from ..shard_search import find_shards
 from ..stores.access import Access
@@ -67,6 +67,7 @@ def open_verifying(
     *,
     manifest: str | os.PathLike[str] | None = None,
     format: str | None = None,
+    delimiter: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     concurrency: int | None = None,
 ) -> Iterator[Verifying]:
@@ -77,6 +78,7 @@ def open_verifying(
             listed and not there.
         manifest: Path or URL; None for ``manifest.json`` in the one folder or prefix that the shards are in.
         format: Of shards whose suffix does not tell.
+        delimiter: Of CSV and TSV, as of ``from_urls``.
         storage_options: As of ``from_urls``.
         concurrency: How many shards are read at a time; see ``build_index``.
 
@@ -92,8 +94,9 @@ def open_verifying(
     found = find_shards(urls, format, options)
     shards = found.names
     formats = formats_of(shards, format)
+    check_delimited(delimiter, formats)
     place = _manifest_beside(shards) if manifest is None else expand_home(os.fspath(manifest))
-    with open_measuring(options, None, concurrency) as measuring:
+    with open_measuring(options, None, concurrency, delimiter=delimiter) as measuring:
         entries = _read(measuring.survey, place)
         is_shard = partial(is_shard_name, format=format)
         gone = (place for match in found.matches for place in entries.missing(match, is_shard))

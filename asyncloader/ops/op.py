@@ -129,6 +129,7 @@ class Lane:
         operator: Which of the recipe's operators is being opened, from 0.
         want: What the stream is pulled for.
         shortfalls: Told of each ``take`` that could not be kept.
+        empty_shards: Told of each shard of no bytes, which gave no sample.
         columns: Whether what reads the stream has a use for columns. It decides nothing of what samples are:
             a source that has the choice gives what is had for less.
         component: Which component of a mixture this is the lane of, behind those of the mixtures around it;
@@ -150,6 +151,7 @@ class Lane:
     operator: int = 0
     want: Want = field(default_factory=Want, compare=False)
     shortfalls: list[Shortfall] = field(default_factory=list, compare=False)
+    empty_shards: list[str] = field(default_factory=list, compare=False)
     columns: bool = False
     component: tuple[int, ...] = ()
     skips: Skips | None = field(default=None, compare=False)

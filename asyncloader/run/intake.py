@@ -17,6 +17,7 @@ from ..tracebacks import users_level
 __all__ = ["Intake", "Makers"]
 
 _log = logging.getLogger("asyncloader.skips")
+_shards_log = logging.getLogger("asyncloader.shards")
 
 
 class Makers(Protocol):
@@ -51,6 +52,7 @@ class Intake:
         self._shortfalls: list[Shortfall] = []
         #: What operators have left out behind the last batch of each lane that has ended.
         self.left_at_ends: dict[int, Sequence[LeftSamples]] = {}
+        self._empty_shards: set[str] = set()
         self._most = None if job.budget is None else job.budget.max
         self._where = {"epoch": job.epoch, "rank": job.world.rank}
         #: By lane.
@@ -67,6 +69,8 @@ class Intake:
             self._counters.ask(note.network)
         if note.skipped is not None:
             self._count(note.lane, *note.skipped)
+        if note.empty_shards:
+            self._count_empty(note.empty_shards)
         if note.spent is not None:
             self._counters.spend(self._makers.get(note.lane, 0), note.spent)
         self._shortfalls += note.shortfalls
@@ -86,6 +90,21 @@ class Intake:
         if self._most is not None and total > self._most:
             what = f"{total} samples and shards were skipped, more than max={self._most}"
             raise SkipBudgetError(f"{what}; the last error was {last}", lane=lane, **self._where)
+
+    def _count_empty(self, shards: Sequence[str]) -> None:
+        """Count shards of no bytes, each once: a file that was cut to nothing looks like an empty one."""
+        new = [shard for shard in dict.fromkeys(shards) if shard not in self._empty_shards]
+        for shard in new:
+            # The first one is news, in the first pass that meets one.
+            is_news = not self._empty_shards and not self._counters.met_empty_before
+            _shards_log.log(
+                logging.WARNING if is_news else logging.INFO,
+                "%s has 0 bytes, and so no sample; if it should have some, write it anew. "
+                "loader.statistics.empty_shards counts such shards; an index says which may be empty",
+                shard,
+            )
+            self._empty_shards.add(shard)
+        self._counters.empty_shards = len(self._empty_shards)
 
     def warn_of_shortfalls(self) -> None:
         """Say what ``take`` lacked when the pass is closed, which is in the consumer's own thread.

@@ -13,7 +13,7 @@ from .._flow.channel import Channel
 from ..blocks import NestedTrail, Place, SourceTrail
 from ..cache.store import CachedStores
 from ..errors import FormatError, StoreError
-from ..formats import formats, open_decoder, open_plan
+from ..formats import compression_named, formats, open_decoder, open_plan
 from ..formats.columnar.selection import EVERYTHING, Selection
 from ..formats.decoder import Decoder, PassOver
 from ..manifest.check import FolderIndex, ShardCheck, teller_of
@@ -30,7 +30,7 @@ from ..stores.reading.chunks import ShardChunks
 from ..stores.reading.lookahead import Wanted
 from ..stores.reading.reader import read_shards
 from ..stores.router import Stores
-from ..stores.urls import redact
+from ..stores.urls import redact, suffix_path
 from ..types import Position, Span
 from .clients import stores_of
 from .decoding import Reading, decode_ahead, decoded, up_to, with_url
@@ -55,6 +55,7 @@ class Shards:
         footers: Of shards that were read in an epoch before.
         cuts: Whether lanes may be cut inside of them, where an index is known.
         index: That of their folder, where another library has written it; what it expects is in ``checks``.
+        delimiter: What separates the fields of CSV; None for what is usual.
     """
 
     urls: Sequence[str]
@@ -65,13 +66,14 @@ class Shards:
     footers: FooterCache = field(default_factory=FooterCache, compare=False)
     cuts: bool = True
     index: FolderIndex | None = None
+    delimiter: str | None = None
 
     def __repr__(self) -> str:
         shown = [" + ".join(f"{count} {name}" for name, count in Counter(self.formats).most_common())]
         shown += [f"first={redact(url)!r}" for url in self.urls[:1]]
         if known := self.checks.count_of():
             shown.append(f"in_{'manifest' if self.index is None else 'index'}={known}")
-        shown += [f"{name}={value!r}" for name, value in self.selection.describe().items()]
+        shown += [f"{name}={value!r}" for name, value in self._described_how().items()]
         return f"Shards({', '.join(shown)})"
 
     def __getstate__(self) -> dict[str, Any]:
@@ -223,7 +225,12 @@ class Shards:
             described["dealt"] = "samples"
         if self.schema is not None:
             described.update(self.schema.describe())
-        return {**described, **self.selection.describe()}
+        return {**described, **self._described_how()}
+
+    def _described_how(self) -> dict[str, Any]:
+        """How they are read, where that was said."""
+        described = dict(self.selection.describe())
+        return described if self.delimiter is None else {**described, "delimiter": self.delimiter}
 
     @cached_property
     def _decodes_without_lock(self) -> bool:
@@ -277,6 +284,8 @@ class Shards:
                 skip=cut.first - cut.sample,
                 columns=columns,
                 pass_over=pass_over,
+                compression=compression_named(suffix_path(self.urls[shard])),
+                delimiter=self.delimiter,
                 **self._known_of(shard),
             )
         layout = chunks.layout
@@ -307,6 +316,8 @@ class Shards:
             for block in up_to(cut.stop, decoded(open_decoder, check.watch(chunks), close)):
                 yield check.count(with_url(block, url))
             check.finish()
+            if check.is_empty_unpromised:
+                lane.empty_shards.append(url)
         except FormatError as error:
             error.shard = url
             raise

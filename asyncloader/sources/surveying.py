@@ -26,7 +26,7 @@ def open_survey(shards: Shards, at_once: int) -> Iterator[tuple[Survey, ThreadPo
     try:
         with Engine() as engine:
             stores = Stores(engine.resources, shards.access, NetworkCounts())
-            yield Survey(engine, stores, shards.index), threads
+            yield Survey(engine, stores, shards.index, shards.delimiter), threads
     finally:
         threads.shutdown(cancel_futures=True)
 

@@ -83,3 +83,37 @@ def test_a_file_that_is_no_manifest_stays(ask: Ask, corpus: Path, tmp_path: Path
     told = ask("index", f"{tmp_path}/tar/*.tar")
     assert (told.status, told.out) == (2, "") and "no manifest of shards" in told.err
     assert (tmp_path / "tar/manifest.json").read_text() == other
+
+
+def test_shards_of_no_bytes_are_told(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"n": 1}\n')
+    (tmp_path / "b.jsonl").touch()
+    told = ask("index", f"{tmp_path}/")
+    assert told.status == 0
+    assert f"{tmp_path}/b.jsonl: 0 samples, 0 bytes: it is empty" in told.out.splitlines()
+    assert told.out.splitlines()[-1].endswith("2 shards; 1 empty, without a sample")
+    told = ask("verify", f"{tmp_path}/")
+    assert told.status == 0
+    assert f"{tmp_path}/b.jsonl: as the manifest says: it is empty" in told.out.splitlines()
+    assert told.out.splitlines()[-1] == "2 shards as the manifest says; 1 empty, without a sample"
+    (tmp_path / "c.jsonl.zst").touch()
+    told = ask("index", f"{tmp_path}/")
+    assert told.status == 1 and "zstd: truncated: the shard is empty" in told.out
+
+
+def test_commands_are_told_what_separates_fields(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id;text\n1;one\n2;two\n")
+    url = f"{tmp_path}/a.csv"
+    for command in ("head", "index"):
+        told = ask(command, url)
+        assert told.status != 0 and "pass delimiter=';'" in told.out + told.err
+    assert [*ask("head", url, "--delimiter", ";", "--json").json["samples"][0]] == ["id", "text"]
+    assert ask("index", url, "--delimiter", ";").status == 0
+    told = ask("verify", url, "--delimiter", ";", "--json")
+    assert told.status == 0 and told.json["shards"][0]["samples"] == 2
+    assert ask("convert", url, "--delimiter", ";", "--to", "jsonl", tmp_path / "out").status == 0
+    assert (tmp_path / "out/shard-00000.jsonl").read_text().count('"text":') == 2
+    (tmp_path / "b.tsv").write_text("id|text\n")
+    told = ask("head", f"{tmp_path}/b.tsv", "--delimiter", "tab")
+    assert (told.status, told.out) == (0, "no samples\n")
+    assert "delimiter" in ask("head", "--format", "mds", f"{tmp_path}/", "--delimiter", ";").err

@@ -87,3 +87,18 @@ def test_a_file_of_an_unknown_format_is_listed_all_the_same(ask: Ask, tmp_path: 
         "?",
         str(tmp_path / "a.zip"),
     ]
+
+
+def test_shards_of_no_bytes_are_told(ask: Ask, tmp_path: Path) -> None:
+    for name in ("a.jsonl", "b.txt", "c.jsonl.gz", "d.tar", "e.bin"):
+        (tmp_path / name).touch()
+    told = ask("ls", f"{tmp_path}/a.jsonl", f"{tmp_path}/b.txt", f"{tmp_path}/e.bin")
+    assert told.status == 0 and told.out.splitlines()[-1].endswith("; 3 empty")
+    assert [line.endswith(": empty, without a sample") for line in told.out.splitlines()[:-1]] == [True] * 3
+    told = ask("ls", f"{tmp_path}/c.jsonl.gz", f"{tmp_path}/d.tar")
+    assert told.status == 1
+    assert told.out.splitlines() == [
+        f"BAD {tmp_path}/c.jsonl.gz: it has 0 bytes, which is no whole gzip",
+        f"BAD {tmp_path}/d.tar: it has 0 bytes, which is no whole tar",
+        "2 shards, 0 B: from 0 B to 0 B each; 2 cannot be had",
+    ]

@@ -308,6 +308,16 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = asyncloader.collate.Padd
 
 
+@pytest.mark.parametrize("value", [None, [1, None]])
+def test_a_null_among_arrays_is_torchs_error_with_field_entry_and_advice(value: Any) -> None:
+    frozen = np.arange(2)
+    frozen.flags.writeable = False  # as those over the bytes of a shard are
+    with pytest.raises((RuntimeError, TypeError), match="NoneType") as caught:
+        default_collate([{"tokens": frozen}, {"tokens": value}])
+    (note,) = caught.value.__notes__
+    assert "field 'tokens'" in note and "at entries 0 and 1" in note and "fill_null" in note
+
+
 def test_a_null_is_named_with_what_to_do() -> None:
     with pytest.raises(RuntimeError) as caught:
         streaming_collate([{"n": 1}, {"n": None}])

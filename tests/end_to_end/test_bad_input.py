@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import traceback
 from collections.abc import Callable
@@ -407,3 +408,75 @@ def test_a_secret_in_a_url_is_in_no_message_and_no_state(served: testing.Server)
     error = error_of(loader, al.StoreError)
     shown = [*traceback.format_exception(error), json.dumps(loader.state_dict()), repr(loader.dataset)]
     assert "SENTINEL" not in "".join(shown)
+
+
+# --- shards of no bytes ---
+
+EMPTY_NAMES = ["b.jsonl", "b.txt"]
+CUT_NAMES = [f"b.{kind}.{end}" for kind in ("jsonl", "txt") for end in ("gz", "zst", "xz", "bz2")]
+
+
+@pytest.mark.parametrize("name", CUT_NAMES)
+def test_a_compressed_shard_of_no_bytes_is_a_cut_one(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
+    error = error_of(al.DataLoader(al.from_urls(tmp_path / name)), al.FormatError)
+    assert "truncated: the shard is empty" in str(error) and error.shard == str(tmp_path / name)
+
+
+@WORKERS
+@pytest.mark.parametrize("name", EMPTY_NAMES)
+@pytest.mark.parametrize("where", ["disk", "web"])
+def test_an_empty_text_is_counted_and_warned_of_once(
+    where: str, name: str, workers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    suffix = Path(name).suffix
+    for full in (0, 3):
+        (tmp_path / f"{full}{suffix}").write_bytes(b'{"n": 1}\n')
+    for empty in (1, 2):
+        (tmp_path / f"{empty}{suffix}").touch()
+    with testing.serve(tmp_path) as server:
+        root = tmp_path if where == "disk" else server.url
+        dataset = al.from_urls(f"{root}/{{0..3}}{suffix}").repeat(2)
+        with al.DataLoader(dataset, num_workers=workers, persistent_workers=bool(workers)) as loader:
+            for _ in range(2):
+                assert len([*loader]) == 4
+                assert loader.statistics.empty_shards == 2
+    warned = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert [record.name for record in warned] == ["asyncloader.shards"]
+    assert f"{root}/1{suffix} has 0 bytes" in warned[0].getMessage()
+
+
+def test_a_shard_that_an_index_says_to_be_empty_is_no_news(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"n": 1}\n')
+    (tmp_path / "b.jsonl").touch()
+    al.build_index(f"{tmp_path}/", output=tmp_path / "manifest.json")
+    loader = al.DataLoader(al.from_urls(f"{tmp_path}/"))
+    assert len([*loader]) == 1
+    assert loader.statistics.empty_shards == 0 and not caplog.records
+
+
+# --- CSV that something else than commas separates ---
+
+
+def test_csv_with_semicolons_is_refused_until_the_delimiter_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id;text\n1;eins, zwei\n")
+    error = error_of(al.DataLoader(al.from_urls(tmp_path / "a.csv")), al.FormatError)
+    assert "pass delimiter=';'" in str(error)
+    dataset = al.from_urls(tmp_path / "a.csv", delimiter=";")
+    (batch,) = al.DataLoader(dataset)
+    assert batch == {"id": ["1"], "text": ["eins, zwei"]}
+    assert "delimiter=';'" in repr(dataset)
+    with pytest.raises(ValueError, match="delimiter"):
+        al.DataLoader(al.from_urls(tmp_path / "a.csv", delimiter="|")).load_state_dict(
+            al.DataLoader(dataset).state_dict()
+        )
+
+
+def test_a_delimiter_is_for_csv(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    with pytest.raises(ValueError, match="if they are CSV, pass format='csv'"):
+        al.from_urls(tmp_path / "a.jsonl", delimiter=";")
+    with pytest.raises(ValueError, match="delimiter should be one character"):
+        al.from_urls(tmp_path / "a.csv", delimiter="::")

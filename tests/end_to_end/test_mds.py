@@ -347,8 +347,19 @@ def test_shards_of_text_and_folders_without_an_index_say_what_to_do(
 ) -> None:
     with pytest.raises(al.FormatError, match="format='jsonl'"):
         al.from_mds(sets / "json")
-    with pytest.raises(al.FormatError, match="format='csv'"):
+    with pytest.raises(al.FormatError, match=r"format='csv'\)"):
         al.from_mds(sets / "csv")
+    index = json.loads((sets / "csv/index.json").read_text())
+    for format, separator, advice in (
+        ("tsv", None, r"format='tsv'\)"),
+        ("xsv", "\t", r"format='csv', delimiter='\\t'\)"),
+        ("xsv", "::", "separated by '::', and only one character is read as that"),
+    ):
+        for shard in index["shards"]:
+            shard.update(format=format, separator=separator)
+        (tmp_path / "index.json").write_text(json.dumps(index))
+        with pytest.raises(al.FormatError, match=advice):
+            al.from_mds(tmp_path)
     with pytest.raises(ValueError, match="split="):
         al.from_mds(sets / "parts")
     with pytest.raises(al.StoreError) as caught:

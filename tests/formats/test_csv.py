@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from functools import partial
+from typing import Any
 
 import pytest
 from feeding import assert_any_chunking_equal, samples_of
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.errors import FormatError
-from asyncloader.formats import open_decoder
+from asyncloader.formats import check_delimited, open_decoder
 from asyncloader.formats.csv_records import CsvDecoder
 
 open_csv = partial(open_decoder, "csv")
@@ -81,3 +83,60 @@ def test_records_behind_a_long_one_are_not_taken_for_a_part_of_it() -> None:
     # When it is looked at it is open, and twice as much is more than the limit.
     chunks = [body[:550], *(body[at : at + 50] for at in range(550, len(body), 50))]
     assert len(samples_of(CsvDecoder(max_record_bytes=1000), *chunks)) == 501
+
+
+# --- what separates fields ---
+
+
+@pytest.mark.parametrize(
+    ("name", "delimiter", "between"),
+    [("csv", None, ","), ("tsv", None, "\t"), ("csv", ";", ";"), ("tsv", "|", "|"), ("csv", "\x01", "\x01")],
+)
+def test_what_csv_writes_with_another_delimiter_reads_back(
+    name: str, delimiter: str | None, between: str
+) -> None:
+    out = io.StringIO()
+    rows = [(f"{index}", f'a{between}"b"\n,;\t{index}') for index in range(9)]
+    csv.writer(out, delimiter=between).writerows([("id", "text"), *rows])
+    found, _, fault = assert_any_chunking_equal(
+        partial(open_decoder, name, delimiter=delimiter), out.getvalue().encode(), (5,)
+    )
+    assert (found, fault) == ([{"id": number, "text": text} for number, text in rows], None)
+
+
+@pytest.mark.parametrize(
+    ("name", "between", "called"),
+    [("csv", "\t", "tabs"), ("csv", ";", "semicolons"), ("tsv", ",", "commas"), ("tsv", ";", "semicolons")],
+)
+def test_names_that_something_else_separates_are_no_one_name(name: str, between: str, called: str) -> None:
+    body = between.join(["f", "id", "text"]).encode() + b"\n" + between.join("abc").encode() + b"\n"
+    with pytest.raises(FormatError, match=re.escape(f"with {called} in it; if {called} separate")) as caught:
+        samples_of(open_decoder(name), body)
+    assert f"pass delimiter={between!r};" in str(caught.value)
+    assert samples_of(open_decoder(name, delimiter=between), body) == [{"f": "a", "id": "b", "text": "c"}]
+    usual = {"csv": ",", "tsv": "\t"}[name]
+    (sample,) = samples_of(open_decoder(name, delimiter=usual), body)
+    assert [*sample] == [between.join(["f", "id", "text"])]
+
+
+def test_one_name_alone_and_many_with_odd_characters_are_names() -> None:
+    assert samples_of(open_csv(), b"text\na;b\n") == [{"text": "a;b"}]
+    assert samples_of(open_csv(), b"a;b,c\n1,2\n") == [{"a;b": "1", "c": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("delimiter", "names", "kind", "message"),
+    [
+        (b";", ["csv"], TypeError, "a string of one character, but got bytes"),
+        ("", ["csv"], ValueError, "one character"),
+        ("||", ["csv"], ValueError, "one character"),
+        ('"', ["csv"], ValueError, "no quote or line end"),
+        ("\n", ["tsv"], ValueError, "no quote or line end"),
+        (";", ["csv", "jsonl", "tsv"], ValueError, "fields of csv and tsv, but there are shards of jsonl"),
+    ],
+)
+def test_what_cannot_separate_fields_is_refused(
+    delimiter: Any, names: list[str], kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        check_delimited(delimiter, names)

@@ -183,3 +183,23 @@ def test_blocks_are_bounded_in_samples_and_bytes() -> None:
 def test_negative_options_are_refused(option: str) -> None:
     with pytest.raises(ValueError, match="0 or more"):
         JsonlDecoder(**{option: -1})
+
+
+@pytest.mark.parametrize(
+    "page", [b"<!DOCTYPE html>\n<html>\n", b"\xef\xbb\xbf  <html lang='en'>\r\n", b"<HTML><body>404</body>"]
+)
+def test_a_web_page_in_the_place_of_a_text_is_noticed(page: bytes) -> None:
+    passed: list[FormatError] = []
+    for decoder in (TextDecoder(), TextDecoder(pass_over=passed.append)):
+        fault = fault_of(decoder, page)
+        assert "expected lines of text; the bytes look like a web page" in str(fault) and fault.sample == 0
+    assert not passed, "it is no line that is at fault"
+    samples, _, fault_in_pieces = assert_any_chunking_equal(TextDecoder, page, (3,))
+    assert samples == [] and fault_in_pieces is not None
+
+
+def test_markup_elsewhere_in_a_text_is_text() -> None:
+    body = b"a page:\n<!DOCTYPE html>\n<html>\n"
+    assert [sample["text"] for sample in samples_of(TextDecoder(), body)] == body.decode().splitlines()
+    assert len(samples_of(TextDecoder(start_sample=1, start_byte=8), body[8:])) == 2
+    assert len(samples_of(TextDecoder(), b"<?xml version='1.0'?>\n<p>one</p>\n")) == 2

@@ -27,6 +27,7 @@ BODIES = {
     "text": b"".join(b"line %d\n" % index for index in range(9)),
     "csv": b"n,text\r\n"
     + b"".join(b'%d,"line, or ""line"" \n%d"\r\n' % (index, index) for index in range(9)),
+    "tsv": b"n\ttext\n" + b"".join(b'%d\t"line\t, or\n"\n' % index for index in range(9)),
 }
 
 #: Those that have columns are in test_columnar, test_offsets and test_mds.
@@ -40,6 +41,7 @@ FED = [name for name, row in formats.items() if not row.selects]
         ("a.jsonl", "jsonl"), ("a.ndjson.bz2", "jsonl"), ("dir/a.txt.xz", "text"), ("a.text", "text"),
         ("a.parquet", "parquet"), ("a.ARROW", "arrow"), ("hf://datasets/me/set/a.feather", "arrow"),
         ("a.pq", "parquet"), ("a.ipc", "arrow"), ("a.csv", "csv"), ("a.CSV.gz", "csv"),
+        ("a.tsv", "tsv"), ("a.TSV.zst", "tsv"),
         ("a.npy", "npy"), ("dir/a.NPZ", "npz"),
         ("https://h/a.tar?X-Amz-Signature=1.txt#f", "tar"), ("/weird?.tar", "tar"),
     ],
@@ -92,7 +94,7 @@ def test_content_says_whether_to_decompress_and_every_position_reopens(
     assert samples == samples_of(open_decoder(name), body)
     assert (len(samples), fault) == (9, None)
     for index, position in enumerate(positions, 1):
-        assert ("byte" in position) == (compression is None and name != "csv")
+        assert ("byte" in position) == (compression is None and name not in ("csv", "tsv"))
         decoder = open_decoder(name, start_sample=index, start_byte=position.get("byte", 0))
         rest = outcome(decoder, cut(stored[position.get("byte", 0) :], (97,)))
         assert rest == (samples[index:], positions[index:], None)

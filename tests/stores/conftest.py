@@ -59,17 +59,19 @@ def fetch() -> Callable[..., Awaitable[tuple[Body, bytes]]]:
 def raw_server() -> Callable[..., Any]:
     """A server that answers requests with these bytes in turn, the last ones ever after, and hangs up.
 
-    Gives its URL and the heads seen.
+    Gives its URL and the heads seen. One that stays leaves it to the client to hang up.
     """
 
     @asynccontextmanager
-    async def raw_server(*responses: bytes) -> AsyncIterator[tuple[str, list[bytes]]]:
+    async def raw_server(*responses: bytes, stays: bool = False) -> AsyncIterator[tuple[str, list[bytes]]]:
         heads: list[bytes] = []
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             heads.append(await reader.readuntil(b"\r\n\r\n"))
             writer.write(responses[min(len(heads), len(responses)) - 1])
             await writer.drain()
+            if stays:
+                await reader.read()
             writer.close()
             await writer.wait_closed()
 

@@ -67,6 +67,19 @@ async def test_a_shard_that_is_refused_with_and_without_a_range_is_no_empty_one(
         await fetch(http, serve({"x": CONTENT}, [testing.Status(416)]).url_of("x"), 0, 10)
 
 
+@pytest.mark.parametrize("span", [b"0-2", b"0-5"])
+async def test_a_part_of_an_object_whose_length_is_not_told_is_asked_for_without_a_range(
+    raw_server: Any, http: HttpStore, fetch: Fetch, span: bytes
+) -> None:
+    """Where such a part ends, the object may go on."""
+    part = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 3\r\nContent-Range: bytes %b/*\r\n\r\nabc" % span
+    whole = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nabcdef"
+    async with raw_server(part, whole) as (url, heads):
+        body, content = await fetch(http, f"{url}/x", 0, 3)
+    assert (body.start, body.stop, body.total, content) == (0, 6, 6, b"abcdef")
+    assert [b"Range: bytes=0-2" in head for head in heads] == [True, False]
+
+
 async def test_a_range_behind_the_end_is_an_error(serve: Serve, http: HttpStore, fetch: Fetch) -> None:
     with pytest.raises(StoreError, match="shorter") as caught:
         await fetch(http, serve({"x": CONTENT}).url_of("x"), 5000, 6000)

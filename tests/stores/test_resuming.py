@@ -102,6 +102,18 @@ async def test_more_than_was_asked_for_is_resumed_to_its_end(
     assert [request.range for request in server.requests] == ["bytes=0-99999", f"bytes={cut}-299999"]
 
 
+@pytest.mark.parametrize("ending", ["cut", "stall"])
+async def test_a_part_in_chunks_is_whole_when_its_bytes_are_there(
+    serve: Any, resuming: Any, fetch: Any, raw_server: Any, counts: NetworkCounts, ending: str
+) -> None:
+    """The last, empty chunk says that it was all, which the range has said already."""
+    head = b"HTTP/1.1 206 Partial Content\r\nTransfer-Encoding: chunked\r\nContent-Range: bytes 0-5/6\r\n\r\n"
+    behind = b"HTTP/1.1 416 Range Not Satisfiable\r\nContent-Range: bytes */6\r\nContent-Length: 0\r\n\r\n"
+    async with raw_server(head + b"6\r\nabcdef\r\n", behind, stays=ending == "stall") as (url, heads):
+        _, content = await fetch(resuming, url, 0, 1 << 20)
+    assert (content, len(heads), counts.retries) == (b"abcdef", 1, 0)
+
+
 async def test_a_body_of_unknown_length_is_resumed_to_its_end_too(
     resuming: Any, fetch: Any, raw_server: Any
 ) -> None:

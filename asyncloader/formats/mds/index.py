@@ -46,6 +46,7 @@ class _Entry(msgspec.Struct):
     column_names: list[str] = []
     column_encodings: list[str] = []
     column_sizes: list[int | None] = []
+    separator: str | None = None
 
 
 class _Index(msgspec.Struct):
@@ -94,7 +95,7 @@ def parse_index(
     for number, entry in enumerate(index.shards):
         place = f"shards[{number}]"
         _check_version(f"{place}.", entry.version)
-        _check_format(place, entry.format)
+        _check_format(place, entry)
         columns = entry.column_names, entry.column_encodings, entry.column_sizes
         if columns != checked:  # mostly all have the same
             names = ("names", "encodings", "sizes")
@@ -124,13 +125,23 @@ def _check_version(place: str, version: int) -> None:
         raise FormatError(f"index: {place}version: expected {_VERSION}, found {version}")
 
 
-def _check_format(place: str, format: str) -> None:
+# What reads the formats of streaming that are text.
+_TEXTS = {"json": "jsonl", "csv": "csv", "tsv": "tsv", "xsv": "csv"}
+
+
+def _check_format(place: str, entry: _Entry) -> None:
+    format, separator = entry.format, entry.separator
     if format == "mds":
         return
-    if format in ("json", "csv", "tsv", "xsv"):
-        what = "jsonl" if format == "json" else "csv"
-        raise FormatError(
-            f"index: {place}: these shards are text, in streaming's format {format!r}: read their data files "
-            f"with al.from_urls(..., format={what!r})"
-        )
-    raise FormatError(f"index: {place}.format: expected 'mds', found {format!r}")
+    if format not in _TEXTS:
+        raise FormatError(f"index: {place}.format: expected 'mds', found {format!r}")
+    text = f"index: {place}: these shards are text, in streaming's format {format!r}: "
+    said = ""
+    if format == "xsv":
+        if separator is None or len(separator) != 1:
+            raise FormatError(
+                f"{text}their fields are separated by {separator!r}, and only one character is read as that; "
+                "write them anew with such a one, or as MDS"
+            )
+        said = f", delimiter={separator!r}"
+    raise FormatError(f"{text}read their data files with al.from_urls(..., format={_TEXTS[format]!r}{said})")

@@ -94,9 +94,8 @@ class HttpStore:
         asked = Asked(url, start, stop, etag)
         headers = request_headers(asked)
         response = await self._request(url, start, headers)
-        if response.status == 416 and start == 0 and "Content-Range" not in response.headers:
-            # Only an empty object has no byte 0, but a refusal that gives no length may have another reason,
-            # and would lose the shard. Asked for without a range, it shows its length.
+        if _hides_length(response, start):
+            # Asked for without a range, the object shows it.
             response.release()
             del headers["Range"]
             response = await self._request(url, start, headers)
@@ -161,6 +160,16 @@ class HttpStore:
         pair = f"{target.user or ''}:{target.password or ''}".encode()
         others = {name: value for name, value in self._headers.items() if name.lower() != "authorization"}
         return {**others, "Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+
+
+def _hides_length(response: aiohttp.ClientResponse, start: int) -> bool:
+    """Whether an answer leaves open where the object ends, so that its samples might be lost."""
+    content_range = response.headers.get("Content-Range")
+    if response.status == 416:
+        # Only an empty object has no byte 0, but a refusal that gives no length may have another reason.
+        return start == 0 and content_range is None
+    # A server may send less than was asked for, and does not say here whether that was all (RFC 9110, 14.4).
+    return response.status == 206 and content_range is not None and content_range.endswith("/*")
 
 
 def _session(resolver: AbstractResolver, connect_s: float) -> aiohttp.ClientSession:

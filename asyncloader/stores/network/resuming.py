@@ -100,6 +100,10 @@ class ResumingStore:
                 _check_whole(body, at, url)
                 return
             except TransientError as error:
+                if at == body.stop:
+                    # Only the word that it was all did not come, such as the last chunk; the range has said
+                    # it, and behind it there may be nothing to ask for.
+                    return
                 failure = error
             await request.aclose()
             await self._wait_turn(attempts, failure)
