@@ -9,7 +9,14 @@ from typing import Any, NamedTuple, NoReturn
 
 from .errors import FormatError, StoreError, WorkerDiedError
 
-__all__ = ["drop_frames", "format_frames", "raise_told", "users_level", "users_line"]
+__all__ = [
+    "drop_frames",
+    "format_frames",
+    "leads_through_users_code",
+    "raise_told",
+    "users_level",
+    "users_line",
+]
 
 # Whose frames tell a user nothing: ours, and those of the clients and the event loop in between.
 _INTERNAL = sys.stdlib_module_names | {"aiohttp", "aiohappyeyeballs", "asyncloader", "obstore", "ray", "yarl"}
@@ -29,10 +36,10 @@ def drop_frames(error: BaseException) -> bool:
         return False
     bare = True
     for one in _origins(error):
-        if all(_is_internal(frame.f_globals) for frame, _ in traceback.walk_tb(one.__traceback__)):
-            one.__traceback__ = None
-        else:
+        if leads_through_users_code(one):
             bare = False
+        else:
+            one.__traceback__ = None
     return bare
 
 
@@ -50,6 +57,11 @@ def format_frames(error: BaseException) -> str:
     while frames is not None and _is_internal(frames.tb_frame.f_globals):
         frames = frames.tb_next
     return "".join(traceback.format_tb(frames or error.__traceback__))
+
+
+def leads_through_users_code(error: BaseException) -> bool:
+    """Whether any frame of an error's traceback is the user's."""
+    return any(not _is_internal(frame.f_globals) for frame, _ in traceback.walk_tb(error.__traceback__))
 
 
 def _is_told(error: BaseException) -> bool:

@@ -15,6 +15,7 @@ from ..options import memory_bytes
 from ..plan.memory import DEFAULT_LIMIT_BYTES
 from ..plan.topology import World, process_group
 from ..processors import usable_processors
+from ..program_settings import read_settings
 from ..report import Setup
 from ..run.workers import WorkerSetting
 from ..sources.components import leaves_of
@@ -60,6 +61,7 @@ def worker_setting(loader: Loader[Any], base_seed: int) -> WorkerSetting:
         prefetch=loader.prefetch_factor or 1,
         restarts=_RESTARTS if loader.worker_restarts is None else loader.worker_restarts,
         in_order=loader.in_order,
+        program=read_settings(),
     )
 
 

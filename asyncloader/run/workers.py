@@ -18,6 +18,7 @@ from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..ops.op import Source
 from ..plan.lanes import worker_lanes
+from ..program_settings import ProgramSettings
 from ..ray_workers.bench import Bench
 from ..seeding import seed_worker
 from ..sources.components import leaves_of
@@ -25,6 +26,7 @@ from ..sources.shards import Shards
 from ..stopwatch import Stopwatch
 from ..stream import Collated, Job, Note, Turns, read_lanes
 from ..tensors import when_torch_is_here
+from ..tracebacks import leads_through_users_code
 from ..workers import AnyPool, ForkServer, WorkerPool
 from .fleet import AsDone, Fleet, InTurn
 from .intake import Intake
@@ -32,6 +34,11 @@ from .needs import modules_to_preload
 from .post import Post, Restarts
 
 __all__ = ["WorkerSetting", "stream_in_workers"]
+
+_NOTE = (
+    "raised in a worker process: if it is not with num_workers=0, what the program has set in a module since "
+    "its import (an attribute, a logger's handler) may be missing there; set that in worker_init_fn"
+)
 
 # For a worker to leave the user's contexts, which may have something to flush or to sign off; as long as an
 # engine has for it. Without contexts nothing in a worker needs its clean-up to be whole.
@@ -49,6 +56,7 @@ class WorkerSetting:
         prefetch: Batches that each worker makes ahead of the consumer.
         restarts: How many that have died may be replaced in a pass.
         in_order: Whether lanes take turns, whoever has done a batch.
+        program: What the program has set, which holds in each worker.
         clock_s: How far the time of day is ahead of ``time.perf_counter()`` where batches are received, if
             the worker may be on another machine, which has another such number.
     """
@@ -59,6 +67,7 @@ class WorkerSetting:
     prefetch: int
     restarts: int
     in_order: bool
+    program: ProgramSettings
     clock_s: float | None = None
 
 
@@ -236,6 +245,7 @@ class _WorkerJob:
 def _worker_batches(
     job: Job, worker: int, setting: WorkerSetting, engine: Engine, stopwatch: Stopwatch
 ) -> Collated:
+    setting.program.apply()
     if job.recipe.runs_on_threads:
         share_arenas()
     seed = seed_worker(worker, setting.base_seed)
@@ -250,7 +260,12 @@ def _worker_batches(
     if setting.init_fn is not None:
         setting.init_fn(worker)
     with engine, closing(read_lanes(job, engine, stopwatch)) as items:
-        yield from items
+        try:
+            yield from items
+        except Exception as error:
+            if leads_through_users_code(error):
+                error.add_note(_NOTE)
+            raise
 
 
 def _by_clock(batches: Collated, by_s: float) -> Collated:

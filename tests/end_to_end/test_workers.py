@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +287,92 @@ def test_the_topology_tells_lane_rank_and_epoch_in_workers() -> None:
     loader = al.DataLoader(al.from_iterable(tell), None, num_workers=2, rank=1, world_size=2)
     loader.set_epoch(5)
     assert [tuple(map(int, told)) for told in loader] == [(1, 4, 1, 2, 5), (3, 4, 1, 2, 5)]
+
+
+# --- the program's settings ---
+
+
+class Mild(UserWarning):
+    """A category of the program's own, whose filter says what becomes of it."""
+
+
+def _settings(number: int) -> dict[str, Any]:
+    """What a function finds around itself."""
+    from PIL import Image, ImageFile
+
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.warn("quiet", Mild, stacklevel=1)
+    try:
+        warnings.warn("loud", FutureWarning, stacklevel=1)
+        raised = False
+    except FutureWarning:
+        raised = True
+    return {
+        "images": (ImageFile.LOAD_TRUNCATED_IMAGES, Image.MAX_IMAGE_PIXELS),
+        "torch": (
+            str(torch.get_default_dtype()),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.backends.cudnn.deterministic,
+        ),
+        "levels": (logging.root.level, logging.getLogger("a.library").level, logging.root.manager.disable),
+        "warnings": (len(shown), raised),
+        "place": (os.getcwd(), sys.path[0]),
+    }
+
+
+@pytest.fixture
+def set_by_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    from PIL import Image, ImageFile
+
+    dtype = torch.get_default_dtype()
+    library = logging.getLogger("a.library")
+    levels = logging.root.level, library.level, logging.root.manager.disable
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1 << 30)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    torch.set_default_dtype(torch.float64)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    logging.root.setLevel(logging.DEBUG)
+    library.setLevel(logging.ERROR)
+    logging.disable(logging.INFO)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FutureWarning)
+        warnings.filterwarnings("ignore", message="qui", category=Mild)
+        yield
+    logging.root.setLevel(levels[0])
+    library.setLevel(levels[1])
+    logging.disable(levels[2])
+    torch.use_deterministic_algorithms(False)
+    torch.set_default_dtype(dtype)
+
+
+@pytest.mark.usefixtures("set_by_the_program")
+def test_workers_take_over_what_the_program_has_set() -> None:
+    found = [
+        next(iter(al.DataLoader(al.from_iterable([0]).map(_settings), None, num_workers=workers)))
+        for workers in (0, 1)
+    ]
+    assert found[1] == found[0]
+    assert found[0]["warnings"] == [0, True], "the fixture has set something"
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_error_in_a_worker_says_that_settings_may_be_missing_there(workers: int) -> None:
+    recipe = al.from_iterable([0]).map(lambda number: 1 // number)
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(al.DataLoader(recipe, num_workers=workers))
+    notes = "\n".join(caught.value.__notes__)
+    assert ("set that in worker_init_fn" in notes) is (workers > 0)
+
+
+def test_an_error_of_the_librarys_own_says_nothing_of_settings(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("{no json\n")
+    with pytest.raises(al.FormatError) as caught:
+        list(al.DataLoader(al.from_urls(tmp_path / "*.jsonl"), num_workers=1))
+    assert "worker_init_fn" not in "\n".join(caught.value.__notes__)
 
 
 # --- whatever the main module is ---
