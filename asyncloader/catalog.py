@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from ._flow.engine import Engine
+from .counting import NetworkCounts
+from .errors import StoreError
 from .formats import check_format
-from .manifest.expectations import Expectations
+from .manifest.entries import MOST_LOOKED_AT_BYTES, is_manifest
+from .manifest.expectations import Expectations, Known
 from .manifest.lookup import (
     Entries,
     LocalManifests,
@@ -23,16 +28,37 @@ from .manifest.lookup import (
     is_found_manifest,
     open_local_manifest,
 )
+from .manifest.survey import Survey
 from .shard_names import formats_of, is_shard_name
 from .shard_search import Found, IsShard, find_shards
+from .stores.access import Access
+from .stores.braces import Braces
 from .stores.expanding import Match, expand_home
 from .stores.globs import folder_before
 from .stores.names import ShardNames
 from .stores.policy import NetworkPolicy
+from .stores.router import Stores
 from .stores.schemes import Scheme
-from .stores.urls import MANIFEST_NAME, local_path, scheme_of, split_key
+from .stores.urls import MANIFEST_NAME, local_path, redact, scheme_of, split_key
+from .tracebacks import drop_frames
 
-__all__ = ["Catalog", "make_catalog"]
+__all__ = ["BESIDE", "Beside", "Catalog", "ManifestPlace", "make_catalog"]
+
+
+class Beside(Enum):
+    """Where a manifest is that nobody has named."""
+
+    SHARDS = "beside the shards"
+
+
+#: The manifest that lies beside the shards, if there is one.
+BESIDE: Final = Beside.SHARDS
+
+ManifestPlace: TypeAlias = str | os.PathLike[str] | Beside | None
+"""Where a manifest is; None if there is to be none."""
+
+# Answers that may pass, or that ask for patience; any other 4xx says that nobody gets a manifest there.
+_NO_ANSWER = frozenset({408, 425, 429})
 
 
 @dataclass(frozen=True)
@@ -44,29 +70,34 @@ class Catalog:
         formats: The format of each.
         checks: What a manifest expects of each; empty if none was found.
         schemes: Of all URLs.
+        lacking: Where no manifest says how many samples are in each: why, and what to do.
     """
 
     urls: ShardNames
     formats: Sequence[str]
     checks: Expectations
     schemes: frozenset[Scheme]
+    lacking: str = field(default="", repr=False)
 
 
 def make_catalog(
     urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     format: str | None,
-    manifest: str | os.PathLike[str] | None,
+    manifest: ManifestPlace,
     options: Mapping[str, Any],
     network: NetworkPolicy,
+    check: Callable[[ShardNames, Sequence[str], frozenset[Scheme]], object] = lambda *_: None,
 ) -> Catalog:
-    """Find the shards; looks at local disk, and asks servers only about prefixes, globs and manifests.
+    """Find the shards; looks at local disk, and asks servers about prefixes, globs and manifests.
 
     Args:
         urls: As the user names them.
         format: None to go by the suffix.
-        manifest: Where it is; None to use those that lie beside shards which are looked for anyway.
+        manifest: Where it is; ``BESIDE`` for those that lie beside local shards, in folders that are looked
+            into anyway, and in the one folder of shards of a web server; None for none.
         options: Storage options.
-        network: Time-outs and attempts of listings.
+        network: Time-outs and attempts.
+        check: Called with the shards, the format of each and all schemes, before a web server is asked.
 
     Raises:
         TypeError: Something else than strings and paths, or an option of a wrong type.
@@ -77,16 +108,19 @@ def make_catalog(
     """
     if format is not None:
         check_format(format)
-    if manifest is not None and not isinstance(manifest, str | os.PathLike):
+    if not isinstance(manifest, str | os.PathLike | Beside | None):
         raise TypeError(f"manifest should be a URL or path, but got {type(manifest).__name__}")
-    where = None if manifest is None else expand_home(os.fspath(manifest))
-    far = [where] if where is not None and not scheme_of(where).is_local else []
-    found = find_shards(urls, format, options, network, manifests=where is None, fetch=far)
+    where = expand_home(os.fspath(manifest)) if isinstance(manifest, str | os.PathLike) else manifest
+    far = [where] if isinstance(where, str) and not scheme_of(where).is_local else []
+    found = find_shards(urls, format, options, network, manifests=where is BESIDE, fetch=far)
     formats = formats_of(found.names, format)
+    check(found.names, formats, found.schemes)
     is_shard = partial(is_shard_name, format=format)
-    if where is None:
-        checks = _found_beside(found, is_shard)
-    else:
+    checks, web = Expectations.of(), None
+    if isinstance(where, Beside):
+        web = _web_place(found)
+        checks = _found_beside(found, is_shard, None if web is None else _read_web(web, options, network))
+    elif where is not None:
         with (
             nullcontext(io.BytesIO(found.fetched[0]))
             if far
@@ -98,11 +132,11 @@ def make_catalog(
         checks = expectations(found.names, entries)
         for match in found.matches:
             check_complete(entries, match, is_shard)
-    return Catalog(found.names, formats, checks, found.schemes)
+    return Catalog(found.names, formats, checks, found.schemes, _lacking(found, checks, where, web))
 
 
-def _found_beside(found: Found, is_shard: IsShard) -> Expectations:
-    """What manifests expect that lie where shards were looked for: local folders, and folders listed."""
+def _found_beside(found: Found, is_shard: IsShard, web: Entries | None) -> Expectations:
+    """What manifests expect that lie beside shards: in local folders, folders listed, and on a web server."""
     local = LocalManifests()
     any_local = any(scheme.is_local for scheme in found.schemes)
     expected = find_local_manifests(found.names, local) if any_local else Expectations.of()
@@ -113,8 +147,7 @@ def _found_beside(found: Found, is_shard: IsShard) -> Expectations:
     told = [(np.arange(len(expected)), expected)]
     for listing in found.listings:
         if listing.manifest is not None:
-            root, key = split_key(listing.pattern)
-            place = root + folder_before(key) + MANIFEST_NAME
+            place = _listed_place(listing.pattern)
             manifest = io.BytesIO(listing.manifest)
             if is_found_manifest(place, manifest):
                 entries = Entries(place, manifest)
@@ -122,4 +155,113 @@ def _found_beside(found: Found, is_shard: IsShard) -> Expectations:
                 listed = {*listing.urls}
                 numbers = [number for number, name in enumerate(found.names) if name in listed]
                 told.append((np.array(numbers), entries.of(found.names[number] for number in numbers)))
+    if web is not None:
+        there = web.of(found.names)
+        # Others may be of another store, and known already.
+        listed_there = np.flatnonzero(there.known)
+        told.append((listed_there, there.take(listed_there)))
     return Expectations.placed(len(found.names), told)
+
+
+def _listed_place(pattern: str) -> str:
+    """Where the manifest of a prefix or glob lies."""
+    root, key = split_key(pattern)
+    return root + folder_before(key) + MANIFEST_NAME
+
+
+def _web_place(found: Found) -> str | None:
+    """Where one manifest would lie beside all shards of web servers: in the folder that they have in common.
+
+    None if they have none, and where a query follows their names: it may sign one name alone, or say what is
+    served.
+    """
+    first, last = [], []
+    for part in found.names.parts:
+        if isinstance(part, Braces):
+            if not scheme_of(part[0]).is_web:
+                continue
+            names: Sequence[str] = (part.pattern,)
+            before = part.pattern.partition("{")[0]
+            ends = before, before
+        else:
+            is_all = all(scheme.is_web for scheme in found.schemes)
+            names = part if is_all else [name for name in part if scheme_of(name).is_web]
+            if not names:
+                continue
+            # What these two begin with all begin with that are between them.
+            ends = min(names), max(names)
+        if any("?" in name or "#" in name for name in names):
+            return None
+        first.append(ends[0])
+        last.append(ends[1])
+    common = os.path.commonprefix([*first, *last])  # noqa: RUF071 - URLs are no paths; cut at a slash below
+    folder = common[: common.rfind("/") + 1]
+    return folder + MANIFEST_NAME if folder.count("/") > 2 else None
+
+
+def _read_web(place: str, options: Mapping[str, Any], network: NetworkPolicy) -> Entries | None:
+    """The manifest that a web server has there; None if it has none.
+
+    Raises:
+        FormatError: It is not sound.
+        StoreError: The server gave no answer. To go on without would be to guess: ranks that guess
+            differently would read different samples.
+    """
+    try:
+        with Engine() as engine:
+            stores = Stores(engine.resources, Access(options, network), NetworkCounts())
+            content = Survey(engine, stores).read(place)
+    except StoreError as error:
+        if error.status is not None and 400 <= error.status < 500 and error.status not in _NO_ANSWER:
+            return None
+        error.add_note(
+            "this manifest was looked for beside the shards; from_urls(..., manifest=None) looks for none"
+        )
+        drop_frames(error)
+        raise
+    if content.lstrip()[:1] == b"<":  # a page, with which some servers answer whatever is asked
+        return None
+    file = io.BytesIO(content)
+    return Entries(place, file) if is_found_manifest(place, file) else None
+
+
+def _lacking(found: Found, checks: Expectations, where: str | Beside | None, web: str | None) -> str:
+    """Why no manifest says how many samples are in each shard, and what to do; empty where one does."""
+    uncounted = np.flatnonzero(checks.known & Known.SAMPLES == 0) if len(checks) else [0]
+    if not len(uncounted):
+        return ""
+    name = found.names[int(uncounted[0])]
+    if isinstance(where, str):
+        return _silent(where)
+    scheme = scheme_of(name)
+    place = os.path.join(os.path.dirname(local_path(name)), MANIFEST_NAME) if scheme.is_local else ""
+    if where is None:
+        if _is_ours(place):
+            return f"{place} lies beside them and was not read, since manifest=None was given"
+        return "none was looked for, since manifest=None was given"
+    if _is_ours(place):
+        return _silent(place)
+    if scheme.is_web and web is not None:
+        if len(checks):
+            return _silent(web)
+        return f"there is none at {redact(web)}; asyncloader index makes one, to be put there"
+    listing = next((each for each in found.listings if name in each.urls), None)
+    if listing is not None and listing.manifest is not None:
+        return _silent(_listed_place(listing.pattern))
+    if scheme.is_listed and listing is None:
+        place = f"{name.rpartition('/')[0]}/{MANIFEST_NAME}"
+        return (
+            f"beside shards of {scheme.name}:// that are named one by one none is looked for: if one lies "
+            f"there, give manifest={place!r}; if not, asyncloader index makes it"
+        )
+    return "ShardWriter writes one, and asyncloader index makes it of shards that exist"
+
+
+def _silent(place: str) -> str:
+    return f"{redact(place)} does not list them with a number; asyncloader index adds that"
+
+
+def _is_ours(path: str) -> bool:
+    with suppress(StoreError), open_local_manifest(path) as file:
+        return file is not None and is_manifest(file.read(MOST_LOOKED_AT_BYTES))
+    return False

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from .cache.setting import cache_setting
-from .catalog import make_catalog
+from .catalog import BESIDE, ManifestPlace, make_catalog
 from .dataset import Dataset
 from .formats import check_delimited, check_selection
 from .formats.columnar.selection import make_selection
 from .sources.iterables import Iterables, Make
 from .sources.shards import Shards
 from .stores.access import Access, Renew
+from .stores.names import ShardNames
 from .stores.objects.options import check_buckets
 from .stores.policy import NetworkPolicy
 from .stores.schemes import Scheme
@@ -41,7 +42,7 @@ def from_urls(
     storage_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
     renew: Renew | None = None,
-    manifest: str | os.PathLike[str] | None = None,
+    manifest: ManifestPlace = BESIDE,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
     columns: Iterable[str] | None = None,
@@ -65,8 +66,9 @@ def from_urls(
         renew: For presigned URLs that expire: called with a shard's URL when the server refuses it (400,
             401, 403), and gives one that is signed anew. Plain functions run on a thread, coroutine
             functions on the loader's loop. Not called for a presigned ``manifest``, which is read now.
-        manifest: Where the shards' ``manifest.json`` is, against which each of them is checked. Beside
-            local shards, and in folders that are looked into anyway, it is found by itself.
+        manifest: Where the shards' ``manifest.json`` is, against which each of them is checked. By default it
+            is found by itself beside local shards, in folders that are looked into anyway, and, with one
+            request, in the folder that all shards of a web server have in common. None looks for none.
         cache_dir: Keep shards of servers in this folder, whole, for later epochs and runs and for all
             processes of the machine. None, the default, keeps nothing: not every disk has room.
         cache_limit: Most bytes kept there, as an int or as ``"200GB"`` or ``"1 TiB"``; 64 GiB by default.
@@ -90,13 +92,25 @@ def from_urls(
     """
     selection = make_selection(columns, filters)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
-    catalog = make_catalog(urls, format, manifest, access.options, access.network)
-    check_buckets(catalog.urls.examples, access.options)
-    check_renewed(access, catalog.schemes)
-    check_selection(selection, catalog.formats)
-    check_delimited(delimiter, catalog.formats)
-    shards = Shards(catalog.urls, catalog.formats, access, catalog.checks, selection, delimiter=delimiter)
-    return Dataset(shards)
+
+    def check(names: ShardNames, formats: Sequence[str], schemes: Iterable[Scheme]) -> None:
+        check_buckets(names.examples, access.options)
+        check_renewed(access, schemes)
+        check_selection(selection, formats)
+        check_delimited(delimiter, formats)
+
+    catalog = make_catalog(urls, format, manifest, access.options, access.network, check)
+    return Dataset(
+        Shards(
+            catalog.urls,
+            catalog.formats,
+            access,
+            catalog.checks,
+            selection,
+            delimiter=delimiter,
+            lacking=catalog.lacking,
+        )
+    )
 
 
 def make_access(

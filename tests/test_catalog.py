@@ -16,14 +16,14 @@ from servers import S3Server, run_moto
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.catalog import Catalog, make_catalog
+from asyncloader.catalog import BESIDE, Catalog, make_catalog
 from asyncloader.errors import StoreError
 from asyncloader.stores.policy import NetworkPolicy
 
 
 def catalog(urls: Any, **given: Any) -> Catalog:
-    options = given.pop("options", {})
-    return make_catalog(urls, given.get("format"), given.get("manifest"), options, NetworkPolicy(attempts=1))
+    options, manifest = given.pop("options", {}), given.get("manifest", BESIDE)
+    return make_catalog(urls, given.get("format"), manifest, options, NetworkPolicy(attempts=1))
 
 
 def write(folder: Path, count: int = 3) -> list[str]:
@@ -48,7 +48,7 @@ def bucket() -> Iterator[S3Server]:
 
 @pytest.mark.parametrize("root", ["s3://bucket/", "https://me:SENTINEL@h/", "/data/", ""])
 def test_a_range_of_a_million_shards_is_as_small_as_its_pattern(root: str) -> None:
-    recipe = al.from_urls(f"{root}train-{{000000..999999}}.tar").shuffle(100)
+    recipe = al.from_urls(f"{root}train-{{000000..999999}}.tar", manifest=None).shuffle(100)
     assert recipe.source.urls[-1] == f"{root}train-999999.tar"  # type: ignore[attr-defined]
     assert "1000000 tar" in repr(recipe)
     assert len(cloudpickle.dumps(recipe)) < 10_000
@@ -250,7 +250,7 @@ def test_an_option_that_its_store_does_not_have_is_refused_at_once(
 
 def test_a_bucket_and_a_web_server_may_be_mixed_with_the_options_of_each() -> None:
     options = {"headers": {"Authorization": "Bearer SENTINEL"}, "region": "us-east-1"}
-    recipe = al.from_urls(["s3://b/x.tar", "https://h/x.tar"], storage_options=options)
+    recipe = al.from_urls(["s3://b/x.tar", "https://h/x.tar"], storage_options=options, manifest=None)
     assert "SENTINEL" not in repr(recipe)
 
 
@@ -266,3 +266,90 @@ def test_the_shards_of_a_hub_folder_are_listed_and_read(tmp_path: Path) -> None:
     assert [sample["__url__"] for sample in samples[::2]] == [
         f"hf://datasets/me/set/data/s-{number}.tar" for number in range(3)
     ]
+
+
+class TestBesideShardsOfAWebServer:
+    """A manifest is looked for with one request, in the folder that all shards have in common."""
+
+    @pytest.mark.parametrize("as_list", [False, True])
+    def test_it_is_found_with_one_request(self, tmp_path: Path, as_list: bool) -> None:
+        write(tmp_path / "a" / "b")
+        with testing.serve(tmp_path / "a") as server:
+            urls = [f"{server.url}/b/s-{number}.tar" for number in range(3)]
+            recipe = al.from_urls(urls if as_list else f"{server.url}/b/s-{{0..2}}.tar")
+            assert [request.path for request in server.requests] == ["/b/manifest.json"]
+            loader = al.DataLoader(recipe, 2, collate_fn=list)
+            assert len(loader) == 3 == len(list(loader))
+            assert "in_manifest=3" in repr(recipe)
+
+    def test_one_for_several_folders_lies_in_the_folder_above(self, tmp_path: Path) -> None:
+        shards = [*write(tmp_path / "a"), *write(tmp_path / "b")]
+        al.build_index(shards, output=tmp_path / "manifest.json")
+        with testing.serve(tmp_path) as server:
+            recipe = al.from_urls([f"{server.url}/{name}/s-{{0..2}}.tar" for name in "ab"])
+            assert [request.path for request in server.requests] == ["/manifest.json"]
+            assert len(al.DataLoader(recipe, 2)) == 6
+
+    def test_a_broken_shard_is_told_from_it(self, tmp_path: Path) -> None:
+        write(tmp_path)
+        (tmp_path / "s-1.tar").write_bytes(bytes(10_240))
+        with testing.serve(tmp_path) as server:
+            loader = al.DataLoader(al.from_urls(f"{server.url}/s-{{0..2}}.tar"), 2, collate_fn=list)
+            with pytest.raises(StoreError, match="the manifest promises"):
+                list(loader)
+
+    @pytest.mark.parametrize("status", [401, 403, 404, 410])
+    def test_a_refusal_means_that_there_is_none(self, tmp_path: Path, status: int) -> None:
+        write(tmp_path)
+        with testing.serve(tmp_path, [testing.Status(status, key="manifest.json")]) as server:
+            loader = al.DataLoader(al.from_urls(f"{server.url}/s-{{0..2}}.tar"), 2, collate_fn=list)
+            assert len(server.requests) == 1
+            with pytest.raises(TypeError) as caught:
+                len(loader)
+            assert f"there is none at {server.url}/manifest.json; asyncloader index" in str(caught.value)
+            assert len(list(loader)) == 3
+
+    @pytest.mark.parametrize("content", [b"<!DOCTYPE html>\n<p>", b'{"name": "an app"}'])
+    def test_what_is_somebody_elses_is_left_alone(self, tmp_path: Path, content: bytes) -> None:
+        write(tmp_path)
+        (tmp_path / "manifest.json").write_bytes(content)
+        with testing.serve(tmp_path) as server:
+            loader = al.DataLoader(al.from_urls(f"{server.url}/s-{{0..2}}.tar"), 2, collate_fn=list)
+            assert len(list(loader)) == 3
+
+    def test_no_answer_is_an_error_that_names_the_way_out(self, tmp_path: Path) -> None:
+        write(tmp_path)
+        once = NetworkPolicy(attempts=1)
+        with testing.serve(tmp_path, [testing.Status(503, key="manifest.json")]) as server:
+            with pytest.raises(StoreError, match="503") as caught:
+                al.from_urls(f"{server.url}/s-{{0..2}}.tar", network=once)
+            assert caught.value.shard == f"{server.url}/manifest.json"
+            assert any("manifest=None" in note for note in caught.value.__notes__)
+            asked = len(server.requests)
+            loader = al.DataLoader(al.from_urls(f"{server.url}/s-{{0..2}}.tar", manifest=None), 2)
+            assert len(server.requests) == asked
+            with pytest.raises(TypeError, match="none was looked for, since manifest=None was given"):
+                len(loader)
+
+    def test_nothing_is_asked_where_there_is_no_beside(self, tmp_path: Path) -> None:
+        write(tmp_path)
+        with testing.serve(tmp_path) as server, testing.serve(tmp_path) as other:
+            al.from_urls([f"{server.url}/s-{number}.tar?sig=x" for number in range(3)])
+            al.from_urls([f"{server.url}/s-0.tar", f"{other.url}/s-1.tar"])
+            with pytest.raises(ValueError, match="renew is for"):
+                al.from_urls(str(tmp_path / "s-0.tar"), renew=str.upper)
+            assert not server.requests and not other.requests
+
+
+def test_none_looks_for_no_manifest_and_the_length_error_names_the_one_that_is_there(tmp_path: Path) -> None:
+    paths = write(tmp_path)
+    loader = al.DataLoader(al.from_urls(f"{tmp_path}/", manifest=None), 2)
+    with pytest.raises(TypeError) as caught:
+        len(loader)
+    assert f"{tmp_path}/manifest.json lies beside them and was not read" in str(caught.value)
+    (tmp_path / "more.tar").write_bytes(Path(paths[0]).read_bytes())
+    with pytest.raises(TypeError) as caught:
+        len(al.DataLoader(al.from_urls(f"{tmp_path}/*.tar"), 2))
+    assert f"in 1 of the 4 shards; {tmp_path}/manifest.json does not list them" in str(caught.value)
+    with pytest.raises(TypeError, match=r"give manifest='s3://bucket/train/manifest.json'"):
+        len(al.DataLoader(al.from_urls("s3://bucket/train/{0..3}.tar"), 2))

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from ..audit.verdict import EpochVerdict
 from ..audit.verifying import verify_audit
-from .arguments import add_json
+from .arguments import add_json, add_stores, storage_options
 from .printing import print_json, print_lines
 
 HELP = (
@@ -24,14 +24,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="FOLDER", help="as given to DataLoader(audit=...)")
     parser.add_argument("--epoch", type=int, metavar="N", help="look at this one only")
     parser.add_argument(
-        "--manifest", metavar="PATH", help="says how many samples shards have, if the loader did not know"
+        "--manifest",
+        metavar="URL",
+        help="path or URL of the shards' manifest, which says how many samples they have, if the loader did "
+        "not know",
     )
     parser.add_argument("--left-out", action="store_true", help="name what filters and drop_last left out")
     add_json(parser)
+    add_stores(parser)
 
 
 def run(asked: argparse.Namespace) -> int:
-    verdicts = verify_audit(asked.paths, epoch=asked.epoch, manifest=asked.manifest, left_out=asked.left_out)
+    verdicts = verify_audit(
+        asked.paths,
+        epoch=asked.epoch,
+        manifest=asked.manifest,
+        storage_options=storage_options(asked),
+        left_out=asked.left_out,
+    )
     if asked.json:
         print_json([asdict(verdict) for verdict in verdicts])
     else:

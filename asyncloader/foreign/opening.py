@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+from ..catalog import BESIDE
 from ..dataset import Dataset
 from ..formats import columns_of_all
 from ..recipes import from_urls
@@ -65,7 +66,7 @@ def open_recipe(
         columns: Names of the fields that are wanted; None for all. No others are read where all formats can
             do so; elsewhere these are picked from the samples.
         decode: Whether images become such while shards are read, where a format does that.
-        manifest: As of ``from_urls``.
+        manifest: Where it is, if it is not to be found as ``from_urls`` finds it.
         options: Others that all of these recipes take.
 
     Raises:
@@ -79,7 +80,8 @@ def open_recipe(
         if block_size is not None:
             options["block_size"] = block_size
         return _FOLDERS[format](root, columns=columns, decode=decode, **options)
-    recipe = from_urls(urls, format=format, delimiter=delimiter, manifest=manifest, **options)
+    place = BESIDE if manifest is None else manifest
+    recipe = from_urls(urls, format=format, delimiter=delimiter, manifest=place, **options)
     assert isinstance(recipe.source, Shards), "it begins with shards"
     selection = columns_of_all(columns, recipe.source.formats)
     recipe = Dataset(replace(recipe.source, selection=replace(selection, decode=decode)))

@@ -16,6 +16,7 @@ from ..audit.recording import Recording
 from ..counting import Counters
 from ..dataset import Dataset
 from ..device import check_device, open_stage
+from ..errors import StoreError
 from ..ops.batching import Batching
 from ..ops.skips import skipped_in
 from ..options import check_ahead, check_audit, check_rest, check_restarts, check_streaming, check_uneven
@@ -35,10 +36,12 @@ from ..run.run import BatchIterator, Run
 from ..run.thread import LanesInThread, stream_in_thread
 from ..run.workers import stream_in_workers
 from ..seeding import draw_base_seed
-from ..sources.components import counted_names
+from ..sources.components import counted_names, leaves_of
 from ..sources.shards import Shards
 from ..statistics import Receipt, Statistics
+from ..stores.local import check_there
 from ..stream import Job
+from ..tracebacks import drop_frames
 from ..workers import ForkServer
 from .asked import batching_of, budget_of, check_world, memory_of, setup_of, told_once, worker_setting
 from .auditing import open_recording
@@ -77,6 +80,7 @@ class StreamKind:
         self._forkserver: ForkServer | None = None
         self._bench: Bench | None = None
         self._traces = Traces()
+        self._has_looked = False
 
     # --- constructing ---
 
@@ -126,6 +130,7 @@ class StreamKind:
     def open(self, loader: Loader[Any]) -> BatchIterator[Any]:
         check_world(loader, self._world)
         self._check_shares(loader)
+        self._look(loader)
         cursor, limit = self._passes.begin(self._lengths(loader).batches), memory_of(loader)
         job = self._job(loader, cursor, limit)
         with ExitStack() as undo, ExitStack() as stack:
@@ -225,6 +230,21 @@ class StreamKind:
         """Refuse an epoch that the default policy would end with much of it left."""
         if loader.uneven is None and policy_of(None, self._world) == "stop":
             check_shares(self._recipe, self._world, self._lane_count, self._passes.next_epoch)
+
+    def _look(self, loader: Loader[Any]) -> None:
+        """See once that local shards are there, before workers start, which takes longer.
+
+        Ray's actors may be on machines with other disks, and what may be skipped may be missing.
+        """
+        if not self._has_looked and loader.workers is None and budget_of(loader) is None:
+            for source in leaves_of(self._recipe):
+                if isinstance(source, Shards):
+                    try:
+                        check_there(source.urls)
+                    except StoreError as error:
+                        drop_frames(error)
+                        raise
+        self._has_looked = True
 
     def _open_counters(self, loader: Loader[Any], cursor: Cursor) -> Counters:
         counting = self._traces.counting(loader, self._world, self._setup(loader))

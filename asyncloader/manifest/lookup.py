@@ -6,17 +6,19 @@ import glob
 import io
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from http import HTTPStatus
 from itertools import chain
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from ..errors import FormatError, StoreError
 from ..stores.braces import Braces
-from ..stores.expanding import Match
+from ..stores.expanding import Match, expand_home
 from ..stores.globs import KeyGlob, matcher
+from ..stores.listing.asking import look
 from ..stores.names import ShardNames
 from ..stores.runs import runs_of
 from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of, split_key
@@ -34,6 +36,7 @@ __all__ = [
     "find_local_manifests",
     "is_found_manifest",
     "open_local_manifest",
+    "read_entries",
 ]
 
 # Shards that an error names; it says how many there are.
@@ -103,6 +106,32 @@ class Entries:
                 raise FormatError(f"manifest: shards[{second}].name: {name!r} is there twice")
         if names:
             raise FormatError(f"manifest: {names[0][1]!r} is a second name of a shard that has one already")
+
+
+def read_entries(place: str, options: Mapping[str, Any]) -> Entries:
+    """The manifest at a path or URL that the user has named.
+
+    Args:
+        place: Path or URL.
+        options: Storage options.
+
+    Raises:
+        ValueError: There is none, or the options are wrong.
+        StoreError: It cannot be read.
+        FormatError: It is not sound.
+    """
+    place = expand_home(place)
+    if scheme_of(place).is_local:
+        with open_local_manifest(local_path(place)) as file:
+            if file is not None:
+                return Entries(place, file)
+    else:
+        try:
+            return Entries(place, look((), options, fetch=(place,)).fetched[0])
+        except StoreError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+    raise ValueError(f"there is no manifest {redact(place)}; asyncloader index makes one")
 
 
 class LocalManifests:

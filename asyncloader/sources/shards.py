@@ -56,6 +56,7 @@ class Shards:
         cuts: Whether lanes may be cut inside of them, where an index is known.
         index: That of their folder, where another library has written it; what it expects is in ``checks``.
         delimiter: What separates the fields of CSV; None for what is usual.
+        lacking: Why no manifest says how many samples are in each, and what to do, where that is known.
     """
 
     urls: Sequence[str]
@@ -67,6 +68,7 @@ class Shards:
     cuts: bool = True
     index: FolderIndex | None = None
     delimiter: str | None = None
+    lacking: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         shown = [" + ".join(f"{count} {name}" for name, count in Counter(self.formats).most_common())]
@@ -182,7 +184,7 @@ class Shards:
         if missing := len(self.urls) - self.checks.count_of(Known.SAMPLES):
             raise UnknownCount(
                 f"no manifest says how many samples are in {missing} of the {len(self.urls)} shards; "
-                "ShardWriter writes one, and asyncloader index makes it of shards that exist"
+                f"{self.lacking or 'asyncloader index makes one'}"
             )
         return self._dealing.count_lanes(deal, self.checks.samples)
 

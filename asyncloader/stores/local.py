@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 
@@ -18,9 +18,13 @@ from ..types import Buffer
 from .buffers import Buffers
 from .file_span import FileSpan, is_cached
 from .store import Body, clip
-from .urls import local_path
+from .urls import local_path, scheme_of
 
-__all__ = ["LocalStore"]
+__all__ = ["LocalStore", "check_there"]
+
+# Names that are looked at before anything is read: a few ms of disk, and half a second of a slow network
+# file system.
+_MOST_LOOKED_AT = 1000
 
 # Without O_NONBLOCK, opening a named pipe would hold its thread until somebody writes; regular files do
 # not know the flag. Windows has neither.
@@ -70,6 +74,25 @@ class LocalStore:
             offset += size
             yield clip(piece, 0, size)
             del piece  # it is used again when nobody looks at it
+
+
+def check_there(urls: Sequence[str]) -> None:
+    """Refuse local shards that are not there; of many the first and the last are looked at.
+
+    A wrong folder is seen by the first ones, and a range that goes too far by the last ones.
+
+    Raises:
+        StoreError: As when such a shard is read.
+    """
+    half = _MOST_LOOKED_AT // 2
+    numbers = range(len(urls))
+    for number in (*numbers[:half], *numbers[max(half, len(urls) - half) :]):
+        url = urls[number]
+        if scheme_of(url).is_local:
+            try:
+                os.stat(local_path(url))
+            except OSError as error:
+                raise _store_error(error, url, 0) from error
 
 
 def _span_of(fd: int, url: str, start: int, stop: int) -> FileSpan | None:

@@ -27,7 +27,8 @@ MANIFEST_NAME = "manifest.json"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # No shard is a file of such a name, but a URL with its signature may be mistyped so, and would be shown.
-_MISTYPED = re.compile(rf"\s*({'|'.join(SCHEMES)})\s*:", re.IGNORECASE)
+# Nor does one begin with a scheme and two slashes: a path that does is written with ./ in front.
+_MISTYPED = re.compile(rf"\s*({'|'.join([*SCHEMES, *ELSEWHERE])})(?:\s*:|[;.,]?//)", re.IGNORECASE)
 #: Nothing in it is user info, query or fragment, or changed by parsing: to be shown as it is.
 PLAIN = r"[a-z][a-z0-9+.-]*://[!\"$->A-Z^-~]*"
 _PLAIN = re.compile(PLAIN)
@@ -48,7 +49,9 @@ def scheme_of(url: str) -> Scheme:
     if match is None:
         mistyped = _MISTYPED.match(url)
         if mistyped is not None:
-            raise ValueError(f"a URL should begin with {mistyped[1]}://, but one begins with {mistyped[0]!r}")
+            name = mistyped[1].lower()
+            meant = ELSEWHERE.get(name, name).partition("://")[0]
+            raise ValueError(f"a URL should begin with {meant}://, but one begins with {mistyped[0]!r}")
         return SCHEMES["file"]
     name = match[1].lower()
     if name not in SCHEMES:

@@ -209,6 +209,66 @@ def test_counts_come_from_a_manifest_beside_the_shards_or_named(corpus: Path, tm
     assert judged(tmp_path / "after").expected == SAMPLES
 
 
+def test_a_manifest_of_other_shards_is_refused(corpus: Path, tmp_path: Path) -> None:
+    shards, audit = tmp_path / "shards", tmp_path / "audit"
+    shards.mkdir()
+    for path in corpus.glob("*.jsonl"):
+        (shards / path.name).write_bytes(path.read_bytes())
+    _read([_loader(_lines(shards), audit)])
+    (tmp_path / "others").mkdir()
+    for shard in range(len(COUNTS)):
+        (tmp_path / "others" / f"{shard}.jsonl").write_text('{"n": 1}\n')
+    others = al.build_index(str(tmp_path / "others" / "*.jsonl"))
+    with pytest.raises(
+        ValueError, match=r"others/manifest.json lists none of the shards that the audit is of"
+    ):
+        al.verify_audit(audit, manifest=others)
+    part = al.build_index([str(shards / "0.jsonl"), str(shards / "1.jsonl")], output=tmp_path / "part.json")
+    with pytest.raises(
+        ValueError, match=r"part.json tells no number of samples of 4 of the 6 shards .*2.jsonl"
+    ):
+        al.verify_audit(audit, manifest=part)
+    with pytest.raises(ValueError, match=r"there is no manifest .*none.json"):
+        al.verify_audit(audit, manifest=tmp_path / "none.json")
+    assert main(["audit", str(audit), "--manifest", others]) == 2
+    al.build_index(str(shards / "*.jsonl"))
+    known = tmp_path / "known"
+    _read([_loader(_lines(shards), known)])
+    with (shards / "3.jsonl").open("a") as file:
+        file.write('{"n": 1}\n')
+    changed = al.build_index(str(shards / "*.jsonl"))
+    with pytest.raises(ValueError, match=r"tells of 6 samples in .*3.jsonl, and the loader knew 5"):
+        al.verify_audit(known, manifest=changed)
+
+
+def test_a_manifest_for_one_source_of_a_mixture_counts_that_one(corpus: Path, tmp_path: Path) -> None:
+    recipe = al.mix({"lines": _lines(corpus), "rows": _rows(corpus)}, stop="all")
+    _read([_loader(recipe, tmp_path / "audit")])
+    lines = al.build_index(str(corpus / "*.jsonl"), output=corpus / "lines.json")
+    try:
+        verdict = judged(tmp_path / "audit", manifest=lines)
+    finally:
+        os.unlink(lines)
+    assert verdict.verdict == "exact" and verdict.expected is None
+
+
+def test_a_manifest_may_be_behind_a_url(corpus: Path, tmp_path: Path) -> None:
+    with testing.serve(tmp_path, [testing.Status(401, key="secret.json", query="")]) as server:
+        shards, audit = tmp_path / "shards", tmp_path / "audit"
+        shards.mkdir()
+        for path in corpus.glob("*.jsonl"):
+            (shards / path.name).write_bytes(path.read_bytes())
+        recipe = al.from_urls(f"{server.url}/shards/{{0..5}}.jsonl", manifest=None)
+        _read([_loader(recipe, audit)])
+        al.build_index(str(shards / "*.jsonl"))
+        assert judged(audit, manifest=f"{server.url}/shards/manifest.json").expected == SAMPLES
+        assert main(["audit", str(audit), "--manifest", f"{server.url}/shards/manifest.json"]) == 0
+        with pytest.raises(ValueError, match=r"there is no manifest http://.*none.json"):
+            al.verify_audit(audit, manifest=f"{server.url}/none.json")
+        with pytest.raises(al.StoreError, match="401"):
+            al.verify_audit(audit, manifest=f"{server.url}/secret.json")
+
+
 def test_a_sample_that_two_ranks_deliver_is_named(corpus: Path, tmp_path: Path) -> None:
     # Two ranks that were told of no other: what a wrong environment does.
     _read(
@@ -350,7 +410,8 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_any_shard_is_asked_f
     with testing.serve(corpus) as server:
 
         def make(audit: str | Path) -> al.DataLoader[Any]:
-            recipe = al.from_urls([server.url_of(f"{shard}.jsonl") for shard in range(6)])
+            urls = [server.url_of(f"{shard}.jsonl") for shard in range(6)]
+            recipe = al.from_urls(urls, manifest=None)
             return al.DataLoader(recipe, 4, num_workers=workers, collate_fn=len, audit=audit)
 
         if place == "taken":

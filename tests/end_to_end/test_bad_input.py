@@ -215,6 +215,28 @@ def test_a_missing_file_names_its_path(workers: int, tmp_path: Path) -> None:
     assert error.shard == path and "No such file" in str(error)
 
 
+@WORKERS
+def test_missing_files_are_noticed_before_workers_start_and_the_first_batch(
+    workers: int, tmp_path: Path
+) -> None:
+    for number in (0, 1):
+        (tmp_path / f"{number}.txt").write_text("a\nb\n")
+    one_too_many = al.from_urls(f"{tmp_path}/{{0..2}}.txt")
+    for recipe in (one_too_many, al.mix([al.from_urls(f"{tmp_path}/0.txt"), one_too_many])):
+        loader = al.DataLoader(recipe, 1, num_workers=workers)
+        with pytest.raises(al.StoreError, match="No such file") as caught:
+            iter(loader)
+        assert caught.value.shard == f"{tmp_path}/2.txt"
+    (tmp_path / "2.txt").write_text("c\n")
+    assert len(list(al.DataLoader(one_too_many, 1, num_workers=workers))) == 5
+
+
+def test_missing_files_may_be_skipped(tmp_path: Path) -> None:
+    (tmp_path / "0.txt").write_text("a\nb\n")
+    loader = al.DataLoader(al.from_urls(f"{tmp_path}/{{0..1}}.txt"), 1, on_error=al.Skip(max=1))
+    assert len(list(loader)) == 2
+
+
 def test_a_folder_instead_of_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "folder.tar").mkdir()
     error = error_of(al.DataLoader(al.from_urls(tmp_path / "folder.tar")), al.StoreError)
@@ -225,7 +247,7 @@ def test_a_server_that_is_not_there_is_named() -> None:
     with testing.serve({}) as server:
         url = server.url_of("a.tar")
     once_more = al.NetworkPolicy(attempts=2)
-    error = error_of(al.DataLoader(al.from_urls(url, network=once_more)), al.StoreError)
+    error = error_of(al.DataLoader(al.from_urls(url, network=once_more, manifest=None)), al.StoreError)
     assert error.shard == url and re.search("connection|connect", str(error))
 
 

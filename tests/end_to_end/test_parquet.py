@@ -175,7 +175,7 @@ def test_several_row_groups_are_in_flight() -> None:
     rng = np.random.default_rng(0)
     wide = pa.table({f"c{number}": rng.integers(0, 1 << 60, 10_000) for number in range(20)})
     with testing.serve({"x.parquet": written(wide, row_group_size=1000)}, latency_s=0.5) as server:
-        loader = al.DataLoader(al.from_urls(server.url_of("x.parquet"), columns=["c7"]), 100)
+        loader = al.DataLoader(al.from_urls(server.url_of("x.parquet"), columns=["c7"], manifest=None), 100)
         assert len(list(loader)) == 100
         times = sorted(request.time_s for request in server.requests)
     assert len(times) == 2 + 10
@@ -185,7 +185,8 @@ def test_several_row_groups_are_in_flight() -> None:
 def test_row_groups_without_such_a_row_are_not_requested() -> None:
     content = written(tokens(3000), row_group_size=300, compression="none")
     with testing.serve({"x.parquet": content}) as server:
-        recipe = al.from_urls(server.url_of("x.parquet"), columns=["label"], filters=pc.field("id") >= 2990)
+        wanted = pc.field("id") >= 2990
+        recipe = al.from_urls(server.url_of("x.parquet"), columns=["label"], filters=wanted, manifest=None)
         (batch,) = al.DataLoader(recipe, 100)
         assert batch["label"].tolist() == tokens(3000).column("label").to_pylist()[2990:]
         assert len(server.requests) == 4  # head, footer, and the two columns of one row group
@@ -328,7 +329,7 @@ def test_without_pyarrow_the_message_says_what_to_install() -> None:
     program = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "import asyncloader as al\n"
-        "al.from_urls('https://nowhere.invalid/x.tar')\n"
+        "al.from_urls('https://nowhere.invalid/x.tar', manifest=None)\n"
         "al.from_urls('https://nowhere.invalid/x.parquet')\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -338,7 +339,7 @@ def test_without_pyarrow_the_message_says_what_to_install() -> None:
 def test_describing_a_recipe_does_not_import_pyarrow() -> None:
     program = (
         "import sys, asyncloader as al\n"
-        "al.from_urls('https://nowhere.invalid/x.parquet', columns=['a'])\n"
+        "al.from_urls('https://nowhere.invalid/x.parquet', columns=['a'], manifest=None)\n"
         "assert 'pyarrow' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

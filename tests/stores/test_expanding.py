@@ -94,12 +94,21 @@ def test_what_is_no_name_is_refused(wrong: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["http:/h/x", "https:h/x", "S3 ://b/x", " gs://b/x", "file:x", "http:://h/x"]
+    "name",
+    [
+        *("http:/h/x", "https:h/x", "S3 ://b/x", " gs://b/x", "file:x", "http:://h/x"),
+        *("S3//b/x", "s3;//b/x", "https.//h/x", "gcs//b/x"),
+    ],
 )
 def test_a_mistyped_url_is_not_taken_for_a_file(name: str) -> None:
     with pytest.raises(ValueError, match=r"should begin with .*://") as caught:
         expand_urls(name + "?sig=SENTINEL")
     assert "SENTINEL" not in str(caught.value)
+
+
+def test_a_path_may_be_like_a_mistyped_url_behind_a_dot() -> None:
+    assert expand_urls("./s3//b/x") == ("./s3//b/x",)
+    assert expand_urls(["s3/b/x", "https/x", "files//x"]) == ("s3/b/x", "https/x", "files//x")
 
 
 def test_what_is_no_name_is_refused_without_its_secrets() -> None:
