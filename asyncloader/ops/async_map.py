@@ -21,6 +21,7 @@ from ..blocks import Block, PickedTrail, Rows
 from ..types import Position
 from .context import given
 from .draws import Calls
+from .heard import call_heard
 from .map import OneByOne
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, shown
 from .pieces import Pieces
@@ -145,7 +146,7 @@ async def _run(fn: AsyncFn, lane: Lane, cursor: _Cursor, outbox: Channel[Applied
         sample = pending.samples[index]
         try:
             with Calls(lane, pending.block.trail, range(index)):
-                pending.results[index] = await _call(fn, sample)
+                pending.results[index] = await call_heard(fn, sample)
         except Exception as error:
             if lane.skips is not None and not isinstance(error, MemoryError):
                 pending.skipped.append((index, error))
@@ -163,17 +164,3 @@ async def _run(fn: AsyncFn, lane: Lane, cursor: _Cursor, outbox: Channel[Applied
                 outbox.send(Applied(done.block, count, Rows(done.results[:count], done.block.trail)))
             cursor.failed = True
             raise failure
-
-
-async def _call(fn: AsyncFn, sample: Any) -> Any:
-    try:
-        return await fn(sample)
-    except Exception:
-        raise
-    except BaseException as error:
-        task = asyncio.current_task()
-        if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
-            raise  # nobody wants the result any more
-        # Let through, a cancellation would end this one runner without a word, and the consumer would
-        # wait for ever; an exit would end the loop under everybody else's tasks.
-        raise RuntimeError(f"the function raised {type(error).__name__}") from error

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-__all__ = ["Heard"]
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+__all__ = ["Heard", "call_heard"]
 
 _ENDINGS = (StopIteration, StopAsyncIteration, SystemExit)
 
@@ -22,6 +26,29 @@ class Heard:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, _ENDINGS):
-            text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-            # With the frames of the function: they are what messages tell, from a worker too.
-            raise RuntimeError(f"the function raised {text}").with_traceback(error.__traceback__) from error
+            raise _as_error(error) from error
+
+
+async def call_heard(fn: Callable[..., Awaitable[Any]], *given: Any) -> Any:
+    """``await fn(*given)``, which runs in a task of the library's.
+
+    Raises:
+        RuntimeError: It raised what is no ``Exception``. Let through, a cancellation would end this one task
+            without a word, since the task was not cancelled but something that the function waited for; an
+            exit would end the loop under everybody else's tasks.
+    """
+    try:
+        return await fn(*given)
+    except Exception:
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+            raise  # nobody wants the result any more
+        raise _as_error(error) from error
+
+
+def _as_error(ending: BaseException) -> RuntimeError:
+    text = f"{type(ending).__name__}: {ending}" if str(ending) else type(ending).__name__
+    # With the frames of the function: they are what messages tell, from a worker too.
+    return RuntimeError(f"the function raised {text}").with_traceback(ending.__traceback__)

@@ -7,15 +7,17 @@ attribute stays the user's own.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Sequence
 from functools import partial
 from inspect import isawaitable, iscoroutinefunction
+from operator import getitem
 from typing import Any
 
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, IterDataPipe, MapDataPipe, Subset
 
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine, Scope
+from ..ops.heard import call_heard
 from ..sources.iterables import iterate_async
 
 __all__ = [
@@ -163,7 +165,7 @@ class AsyncFetched(Adapter):
 
     async def _fetch_whole(self, indices: Sequence[Any], items: list[Any]) -> None:
         try:
-            items[:] = await _awaited(self.dataset.__getitems__(indices))
+            items[:] = await call_heard(_awaited, self.dataset.__getitems__, indices)
         except Exception as error:
             error.add_note(f"while fetching indices {_shown(indices)}")
             raise
@@ -175,9 +177,10 @@ class AsyncFetched(Adapter):
                 scope.start(partial(self._fetch_next, waiting, items))
 
     async def _fetch_next(self, waiting: Iterator[tuple[int, Any]], items: list[Any]) -> None:
+        get = partial(getitem, self.dataset)
         for place, index in waiting:
             try:
-                items[place] = await _awaited(self.dataset[index])
+                items[place] = await call_heard(_awaited, get, index)
             except Exception as error:
                 error.add_note(f"while fetching index {index!r}")
                 raise
@@ -247,7 +250,8 @@ class PlainIterated(Adapter, IterableDataset[Any]):
         return len(self.dataset)
 
 
-async def _awaited(found: Any) -> Any:
+async def _awaited(get: Callable[[Any], Any], wanted: Any) -> Any:
+    found = get(wanted)
     # A dataset may be made of parts of which only some are asynchronous.
     return await found if isawaitable(found) else found
 

@@ -165,6 +165,46 @@ def test_a_batch_can_be_fetched_with_one_coroutine(workers: int) -> None:
     assert list(al.DataLoader(Gathers(), None, num_workers=workers)) == list(range(0, 100, 10))
 
 
+class AwaitsCancelled:
+    """One of its items waits for something that was cancelled; a batch may be fetched with one call."""
+
+    def __len__(self) -> int:
+        return 6
+
+    async def __getitem__(self, index: int) -> int:
+        if index == 3:
+            waited_for = asyncio.get_running_loop().create_future()
+            waited_for.cancel()
+            await waited_for
+        return index
+
+
+class AwaitsCancelledTogether(AwaitsCancelled):
+    async def __getitems__(self, indices: list[int]) -> list[int]:
+        return [await self[index] for index in indices]
+
+
+@WORKERS
+@pytest.mark.parametrize(
+    ("kind", "batch_size", "where"),
+    [
+        (AwaitsCancelled, None, "index 3"),
+        (AwaitsCancelled, 2, "index 3"),
+        (AwaitsCancelledTogether, 2, "indices [2, 3]"),
+    ],
+)
+def test_an_item_that_awaits_something_cancelled_is_an_error_and_no_none(
+    kind: Any, batch_size: int | None, where: str, workers: int
+) -> None:
+    batches = iter(al.DataLoader(kind(), batch_size, num_workers=workers, collate_fn=whole))
+    good: list[Any] = [next(batches) for _ in range(3 if batch_size is None else 1)]
+    with pytest.raises(RuntimeError, match="the function raised CancelledError") as error:
+        next(batches)
+    assert f"while fetching {where}" in str(error.value) + "".join(getattr(error.value, "__notes__", []))
+    good += batches
+    assert good == ([0, 1, 2, 4, 5] if batch_size is None else [[0, 1], [4, 5]])
+
+
 def test_parts_and_sums_of_async_datasets_are_async() -> None:
     part = Subset(Fetches(10), [5, 3, 1])
     assert firsts(al.DataLoader(part, 2, collate_fn=whole)) == [[5, 3], [1]]
