@@ -18,7 +18,8 @@ class SniffingDecoder(PushDecoder):
 
     Args:
         make_inner: Makes the decoder of the uncompressed format.
-        check: See ``CompressedDecoder``; not called where nothing is decompressed.
+        check: See ``CompressedDecoder``; by default the inner decoder's ``check_room``. Not called where
+            nothing is decompressed.
         named: The compression that the shard's name tells. A shard of no bytes is a truncated stream of it:
             no compression makes nothing of an empty file.
     """
@@ -55,7 +56,9 @@ class SniffingDecoder(PushDecoder):
     def _choose(self, start: bytes) -> Decoder:
         inner = self._make_inner()
         compression = compression_of(start) if start else self._named
-        return inner if compression is None else CompressedDecoder(inner, compression, self._check)
+        if compression is None:
+            return inner
+        return CompressedDecoder(inner, compression, self._check or inner.check_room)
 
 
 class SkippingDecoder(PushDecoder):

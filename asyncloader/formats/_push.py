@@ -12,12 +12,30 @@ from collections.abc import Iterator
 from ..blocks import Block
 from ..types import Buffer
 
-__all__ = ["LFS_POINTER", "MAX_BLOCK_BYTES", "MAX_BLOCK_SAMPLES", "PushDecoder", "describe_bytes"]
+__all__ = [
+    "LFS_POINTER",
+    "MAX_BLOCK_BYTES",
+    "MAX_BLOCK_SAMPLES",
+    "PushDecoder",
+    "describe_bytes",
+    "most_unpacked",
+]
 
 # A block is what a queue hop costs once and what the memory budget counts by: 1024 samples make the
 # hop's cost per sample vanish, and 8 MiB is small against any budget worth having.
 MAX_BLOCK_SAMPLES = 1024
 MAX_BLOCK_BYTES = 8 << 20
+
+
+# What one piece may become that is decompressed, or a hundred times what has come of the shard: no training
+# sample is known to shrink by more, but small ones and masks.
+_MOST_UNPACKED_BYTES = 256 << 20
+_MOST_RATIO = 100
+
+
+def most_unpacked(compressed_bytes: int) -> int:
+    """How many bytes may have to be held in one piece, by how much of a compressed shard has come."""
+    return max(_MOST_UNPACKED_BYTES, _MOST_RATIO * compressed_bytes)
 
 
 class PushDecoder(ABC):
@@ -57,6 +75,10 @@ class PushDecoder(ABC):
         """
         self._claim()
         return self._decode_end()
+
+    def check_room(self, compressed_bytes: int) -> None:
+        """See ``Decoder.check_room``."""
+        return  # most have a bound of their own, which is as low
 
     def _claim(self) -> None:
         if not self._idle:

@@ -49,6 +49,11 @@ class SampleGroups:
         """Index in the shard of the sample being read."""
         return self._first + len(self._samples)
 
+    @property
+    def sample_bytes(self) -> int:
+        """Of the open sample, with the member that was opened last and all headers."""
+        return self._sample_bytes
+
     def open_field(self, name: str, begin: int, size: int, plan: SparsePlan | None) -> str | None:
         """Start a member; the field it fills, or None if its name is no sample's.
 

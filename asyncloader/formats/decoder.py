@@ -26,6 +26,17 @@ class Decoder(Protocol):
         """The samples that ``chunk`` completes. Raises FormatError with offset and sample."""
         ...
 
+    def check_room(self, compressed_bytes: int) -> None:
+        """Refuse a sample that has grown too large, where the shard is compressed.
+
+        Args:
+            compressed_bytes: How much of the compressed shard has become what was fed.
+
+        Raises:
+            FormatError: More than that may become is held of the sample that is being read.
+        """
+        ...
+
     def finish(self) -> Iterator[Block]:
         """The samples left at the end of the shard. Raises FormatError if it is truncated."""
         ...

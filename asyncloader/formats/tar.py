@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from ..blocks import Block
 from ..errors import FormatError
-from ._push import PushDecoder, describe_bytes
+from ._push import PushDecoder, describe_bytes, most_unpacked
 from ._tar_header import BLOCK
 from ._tar_members import read_members
 from ._tar_samples import SampleGroups
@@ -67,6 +67,18 @@ class TarDecoder(PushDecoder):
         self._held = 0  # bytes of the needed ones that are there
         self._start = start_byte
         self._fed = start_byte
+
+    def check_room(self, compressed_bytes: int) -> None:
+        # Of the member that is being read the sample counts what its header claims.
+        held = self._samples.sample_bytes - max(self._need - self._held, 0)
+        if held <= (most := most_unpacked(compressed_bytes)):
+            return
+        error = FormatError(
+            f"tar: {compressed_bytes} bytes of the compressed shard have become a sample of more than {most} "
+            "bytes: it is damaged, or made to use up memory; if it is meant, write it without compression"
+        )
+        self._locate(error)
+        raise error
 
     def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
         samples = self._samples

@@ -9,6 +9,9 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
+import pytest
+import zstandard
+
 import asyncloader as al
 
 MiB = 1 << 20
@@ -82,3 +85,20 @@ def test_large_batches_of_workers_leave_no_shared_memory_once_they_are_copied(tm
             assert [sample["bin"][-1] for sample in batch] == [number] * 4
             assert shared_bytes() < before + 8 * MiB
     assert number == 3
+
+
+def test_a_shard_made_to_use_up_memory_is_an_error_that_costs_little(tmp_path: Path) -> None:
+    head = tarfile.TarInfo("a.bin")
+    head.size = 1300 * MiB
+    pack = zstandard.ZstdCompressor().compress
+    bomb = pack(head.tobuf()) + pack(bytes(65 * MiB)) * 20
+    assert len(bomb) < 1 << 17
+    (tmp_path / "a.tar.zst").write_bytes(bomb)
+    tracemalloc.start()
+    try:
+        with pytest.raises(al.FormatError, match=r"a\.tar\.zst") as caught:
+            [*al.DataLoader(al.from_urls(tmp_path / "a.tar.zst"), memory_limit="64MB")]
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert "made to use up memory" in str(caught.value) and peak_bytes < 400 * MiB

@@ -105,6 +105,26 @@ def test_a_bomb_in_a_member_of_a_tar_is_refused_at_its_header(codec: str) -> Non
         blocks_of(decoder, [bomb])
 
 
+@pytest.mark.parametrize("members", [1, 3])
+def test_a_sample_that_grows_out_of_next_to_nothing_is_refused(members: int) -> None:
+    zeros, size = bomb_of("zstd") * (3 // members), 288 * MIB // members
+    headers = [COMPRESS["zstd"](raw_header(b"a.%d" % member, size)) for member in range(members)]
+    bomb = b"".join(header + zeros for header in headers)
+    assert len(bomb) < 100_000
+    advice = "is damaged, or made to use up memory; if it is meant, write it without compression"
+    with peak_below(400 * MIB), pytest.raises(FormatError, match=advice) as caught:
+        blocks_of(open_decoder("tar"), [bomb])
+    assert caught.value.sample == 0
+
+
+def test_samples_that_are_large_one_by_one_come_however_little_they_were() -> None:
+    headers = [COMPRESS["zstd"](raw_header(b"%d.bin" % number, 96 * MIB)) for number in range(4)]
+    shard = b"".join(header + bomb_of("zstd") for header in headers) + COMPRESS["zstd"](END)
+    assert len(shard) < 100_000
+    with peak_below(400 * MIB):
+        assert sum(map(len, decoded(open_decoder("tar"), [shard]))) == 4
+
+
 @CODECS
 def test_a_bomb_in_a_member_that_is_skipped_is_never_held(codec: str) -> None:
     begin, end = raw_header(b"no-field", 96 * MIB), raw_header(b"a.txt") + END
