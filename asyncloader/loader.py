@@ -72,8 +72,9 @@ class DataLoader(Loader[T]):
         collate_fn: Makes a batch of a list of samples; torch's rules by default.
         pin_memory: Hand on batches in page-locked memory; without an accelerator it warns, as torch.
         drop_last: Leave out the short last batch; of a stream, that of each lane.
-        timeout: Seconds that a batch may take to come; 0 for as long as it takes. The TimeoutError says which
-            worker takes so long; of a stream, whether it runs, sleeps or was stopped, and where its code is.
+        timeout: Seconds that a batch may take to come, and a stream's workers to start; 0 for as long as it
+            takes. The TimeoutError says which worker takes so long; of a stream, whether it runs, sleeps or
+            was stopped, and where its code is.
         worker_init_fn: Called with the worker's number in each worker, after seeding.
         multiprocessing_context: How workers start, torch's platform default if None. Whatever is
             pickled for them goes by cloudpickle, so lambdas and local classes do. Streams refuse it:

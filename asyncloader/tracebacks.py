@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 from .errors import FormatError, StoreError, WorkerDiedError
@@ -12,6 +13,7 @@ from .errors import FormatError, StoreError, WorkerDiedError
 __all__ = [
     "drop_frames",
     "format_frames",
+    "format_stack",
     "leads_through_users_code",
     "raise_told",
     "users_level",
@@ -57,6 +59,14 @@ def format_frames(error: BaseException) -> str:
     while frames is not None and _is_internal(frames.tb_frame.f_globals):
         frames = frames.tb_next
     return "".join(traceback.format_tb(frames or error.__traceback__))
+
+
+def format_stack(frame: FrameType) -> str:
+    """Where a thread is, its latest call last: from the user's first frame on; all if none is theirs."""
+    frames = list(traceback.walk_stack(frame))[::-1]
+    users = [index for index, (each, _) in enumerate(frames) if not _is_internal(each.f_globals)]
+    shown = frames[users[0] :] if users else frames
+    return "".join(traceback.StackSummary.extract(iter(shown)).format()).rstrip()
 
 
 def leads_through_users_code(error: BaseException) -> bool:

@@ -110,6 +110,7 @@ class Engine:
         self._scope: Scope | None = None
         self._stopping: asyncio.Event | None = None
         self._stop_asked = False
+        self._at_stop: dict[object, Callable[[], object]] = {}
         self._start_error: BaseException | None = None
         self._ready = threading.Event()
         #: Clients (sessions) of this engine; closed after its last task has ended.
@@ -163,6 +164,14 @@ class Engine:
         if self._stop_asked:
             raise EngineStopped
 
+    def on_stop(self, call: Callable[[], object]) -> Callable[[], object]:
+        """Call ``call`` when the engine is stopped, in the stopping thread: for who waits for something else
+        than its tasks, and then asks ``check``. Gives what takes that back.
+        """
+        key = object()
+        self._at_stop[key] = call
+        return partial(self._at_stop.pop, key, None)
+
     def stop(self) -> None:
         """Cancel every task, close the loop and join the thread. Idempotent, from any thread.
 
@@ -176,6 +185,8 @@ class Engine:
             return
         if not self._stop_asked:
             self._stop_asked = True
+            for call in list(self._at_stop.values()):
+                call()
             assert self._stopping is not None
             try:
                 self._loop.call_soon_threadsafe(self._stopping.set)

@@ -62,6 +62,7 @@ def worker_setting(loader: Loader[Any], base_seed: int) -> WorkerSetting:
         restarts=_RESTARTS if loader.worker_restarts is None else loader.worker_restarts,
         in_order=loader.in_order,
         program=read_settings(),
+        start_timeout_s=float(loader.timeout) or None,
     )
 
 

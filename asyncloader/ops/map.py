@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 from typing import Any
 
+from .._flow.threads import Threads
 from ..blocks import Block, PickedTrail, Rows
 from ..quantity import as_counts
 from ..types import Position
@@ -78,8 +78,8 @@ class Map(OneByOne):
     ) -> Blocks:
         during = shown(self)
         pieces = Pieces(_THREAD_PIECE_SAMPLES, lane.made_bytes)
-        running: deque[tuple[int, Future[Applied]]] = deque()
-        outstanding = 0  # samples
+        running: deque[int] = deque()  # samples of each piece
+        outstanding = 0
 
         def wanted() -> int:
             return lane.want.samples - outstanding
@@ -88,33 +88,36 @@ class Map(OneByOne):
             # What is wanted may be too little for such pieces: then every thread gets something.
             return min(pieces.size(), -(-lane.want.samples // self.concurrency))
 
-        pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="asyncloader-map")
+        def call(sample: Any) -> Any:
+            lane.engine.check()  # so that whoever closes the pass waits for one call, and not for a piece
+            return fn(sample)
+
+        threads = Threads[Applied](self.concurrency, "asyncloader-map", during, lane.engine)
         try:
             for block in lane.want.pull(blocks, wanted):
                 for piece in lane.want.pieces(block, most, wanted):
-                    apply = partial(self._apply, fn, piece, lane)
-                    running.append((len(piece), pool.submit(lane.stopwatch.call, during, apply)))
+                    apply = partial(self._apply, call, piece, lane)
+                    threads.submit(partial(lane.stopwatch.call, during, apply))
+                    running.append(len(piece))
                     outstanding += len(piece)
                     # Twice as many as run, so that none idles while this thread is elsewhere; but of large
                     # samples no more than run, and never more than are wanted.
                     while running and (
-                        running[0][1].done()
+                        threads.is_first_done
                         or len(running) > 2 * self.concurrency
                         or outstanding >= lane.want.samples
                         or (outstanding > self.concurrency and not pieces.may_hold(outstanding))
                     ):
-                        lane.engine.check()
-                        samples, future = running.popleft()
-                        outstanding -= samples
-                        applied = future.result()
+                        outstanding -= running.popleft()
+                        applied = threads.take()
                         pieces.measure(applied.made.rows())
                         yield from applied.hand_on(attempts, during)
-                        del future, applied
+                        del applied
             while running:
-                lane.engine.check()
-                yield from running.popleft()[1].result().hand_on(attempts, during)
+                running.popleft()
+                yield from threads.take().hand_on(attempts, during)
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            threads.close()
 
     def _apply(self, fn: Callable[[Any], Any], block: Block, lane: Lane) -> Applied:
         if lane.skips is not None:

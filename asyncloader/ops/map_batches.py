@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from .._flow.threads import Threads
 from ..blocks import Block, Column, Columns, Ragged, array_of, column_of, columns_of
 from ..quantity import as_counts
 from ..sizes import bytes_of
@@ -53,7 +54,7 @@ class MapBatches(Op):
         return {"op": "map_batches", "fn": name_of(self.fn), "batch_size": self.batch_size}
 
     def _open_threads(self, chunks: Iterator[Pool], lane: Lane) -> Blocks:
-        running: deque[tuple[Pool, Future[Columns]]] = deque()
+        running: deque[Pool] = deque()
         chunk_bytes = 0
 
         def is_full() -> bool:
@@ -65,24 +66,23 @@ class MapBatches(Op):
                 or (len(running) > self.concurrency and len(running) * chunk_bytes > lane.made_bytes)
             )
 
-        pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="asyncloader-map-batches")
+        threads = Threads[Columns](self.concurrency, "asyncloader-map-batches", shown(self), lane.engine)
         try:
             for chunk in chunks:
-                running.append((chunk, pool.submit(self._apply, chunk.samples, lane)))
-                while running and (running[0][1].done() or is_full()):
-                    lane.engine.check()
-                    chunk, future = running.popleft()
-                    made = future.result()
+                threads.submit(partial(self._apply, chunk.samples, lane))
+                running.append(chunk)
+                while running and (threads.is_first_done or is_full()):
+                    made = threads.take()
                     chunk_bytes = max(chunk_bytes, bytes_of(dict(made.fields)))
-                    yield from hand_on(chunk, made)
-                    del future, made
+                    yield from hand_on(running.popleft(), made)
+                    del made
                 del chunk
             while running:
-                lane.engine.check()
-                chunk, future = running.popleft()
-                yield from hand_on(chunk, future.result())
+                made = threads.take()
+                yield from hand_on(running.popleft(), made)
+                del made
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            threads.close()
 
     def _apply(self, block: Block, lane: Lane) -> Columns:
         try:

@@ -57,6 +57,7 @@ class WorkerSetting:
         restarts: How many that have died may be replaced in a pass.
         in_order: Whether lanes take turns, whoever has done a batch.
         program: What the program has set, which holds in each worker.
+        start_timeout_s: How long their start may take; None for as long as it takes.
         clock_s: How far the time of day is ahead of ``time.perf_counter()`` where batches are received, if
             the worker may be on another machine, which has another such number.
     """
@@ -68,6 +69,7 @@ class WorkerSetting:
     restarts: int
     in_order: bool
     program: ProgramSettings
+    start_timeout_s: float | None
     clock_s: float | None = None
 
 
@@ -135,6 +137,7 @@ def _open_local(
         # All of the worker's share: less, and each of a few large batches would be written to new pages.
         spare_bytes=job.read_bytes // len(jobs) + batch_bytes,
         grace_s=_grace_s(job),
+        start_timeout_s=setting.start_timeout_s,
         server=server,
         shared=(pickled, buffers),
     )

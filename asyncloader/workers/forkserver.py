@@ -74,6 +74,7 @@ class ForkServer:
     def __init__(self) -> None:
         self._owner: int | None = None
         self._lock = threading.Lock()
+        self._starting = threading.Lock()
         self._preloaded: set[str] = set()
         self._ready = threading.Event()
         self._process: subprocess.Popen[bytes] | None = None
@@ -129,22 +130,34 @@ class ForkServer:
             and self._process.poll() is None
         )
 
-    def wait_ready(self) -> None:
+    def wait_ready(self, deadline: float | None = None) -> None:
         """Wait until the server has imported what it needs.
+
+        Args:
+            deadline: By ``time.monotonic()``; None, the default, waits for as long as it takes.
 
         Raises:
             RuntimeError: It could not; the message has its traceback.
+            TimeoutError: It had not by then.
         """
         assert self._control is not None, "fork server not started"
-        with self._lock:
+        if self._ready.is_set():
+            return
+        if not self._starting.acquire(timeout=-1 if deadline is None else max(0.0, deadline - monotonic())):
+            raise TimeoutError
+        try:
             if self._ready.is_set():
                 return
+            if not wait_readable([self._control], deadline):
+                raise TimeoutError
             answer, _ = receive_message(self._control)
             if answer != READY:
                 reason = answer.decode(errors="replace") or "it ended without a word"
                 self.close()
                 raise RuntimeError(f"the fork server could not start:\n{reason}")
             self._ready.set()
+        finally:
+            self._starting.release()
 
     def preload(self, modules: Collection[str]) -> None:
         """Have it import these before it forks the next worker. Returns at once.
@@ -159,20 +172,28 @@ class ForkServer:
             with suppress(OSError):  # it has ended, as whoever asks for a worker will hear
                 send_message(self._control, " ".join(["import", *missing]).encode())
 
-    def fork(self, connection: socket.socket, stored_job: int, shared: int | None = None) -> Lifeline:
+    def fork(
+        self,
+        connection: socket.socket,
+        stored_job: int,
+        shared: int | None = None,
+        deadline: float | None = None,
+    ) -> Lifeline:
         """Ask for a worker that runs the stored job; ``Lifeline.wait_started`` waits for it.
 
         Args:
             connection: The worker's end of its connection. The caller closes it afterwards.
             stored_job: A memfd with the setting and the job. The caller closes it afterwards.
             shared: One with what the job is called with, if that is anything; the same.
+            deadline: Until when the server may take to start; see ``wait_ready``.
 
         Raises:
             RuntimeError: The server could not start, has ended, or belongs to another process.
+            TimeoutError: It had not started by the deadline.
         """
         if self._owner != os.getpid():
             raise RuntimeError("this fork server belongs to another process; use ForkServer.shared()")
-        self.wait_ready()
+        self.wait_ready(deadline)
         assert self._control is not None
         ours, theirs = socketpair()
         stack, theirs_of_stack = open_pipe()

@@ -33,16 +33,27 @@ class Lifeline:
         """Readable when there is something for ``advance``."""
         return self._end.fileno()
 
-    def wait_started(self) -> None:
+    def wait_started(self, deadline: float | None = None) -> None:
         """Wait until the worker is forked.
+
+        Args:
+            deadline: By ``time.monotonic()``; None, the default, waits for as long as it takes.
 
         Raises:
             RuntimeError: It could not be, or the server ended.
+            TimeoutError: It was not by then.
         """
+        if not wait_readable([self], deadline):
+            raise TimeoutError
         self._hear(0)
         if self.pid is None:
             reason = self.failure or "the server ended"
             raise RuntimeError(f"the fork server could not start a worker: {reason}")
+
+    def give_up(self) -> None:
+        """Wait no more for a worker that was not forked: the server, which may be stopped, kills it then."""
+        if self.pid is None:
+            self.ended = True
 
     def advance(self) -> bool:
         """Take in what has come, and say whether the worker has ended."""

@@ -13,9 +13,11 @@ from __future__ import annotations
 import os
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pickle import PickleBuffer
+from time import monotonic
 
 from .._flow.channel import ChannelClosed
 from .._flow.children import import_path
@@ -27,6 +29,7 @@ from .protocol import Job
 from .several import close_workers
 from .shared import SharedStore
 from .slots import InboundSlots
+from .standstill import describe_process
 from .worker import GRACE_S, Worker
 
 __all__ = ["WorkerPool", "pickled_job"]
@@ -47,6 +50,8 @@ class WorkerPool:
             Without a bound by default, since there are few.
         grace_s: How long a worker may take to close its job before it is killed; with a job whose iterator
             has a ``let_go``, which is then called on another thread to end a wait inside of ``next``.
+        start_timeout_s: How long their start may take, and that of one that replaces another; as long as it
+            takes by default.
         server: Where the workers come from; the process's shared one by default.
         shared: What every job is called with, pickled by protocol 5, and the buffers that are not in the
             pickle. Stored once for all workers, when they are started.
@@ -63,6 +68,7 @@ class WorkerPool:
         prefetch_bytes: int = sys.maxsize,
         spare_bytes: int = sys.maxsize,
         grace_s: float | None = None,
+        start_timeout_s: float | None = None,
         server: ForkServer | None = None,
         shared: tuple[bytes, Sequence[PickleBuffer]] | None = None,
     ) -> None:
@@ -73,6 +79,7 @@ class WorkerPool:
         self._prefetch_bytes = prefetch_bytes
         self._spare_bytes = spare_bytes
         self._grace_s = GRACE_S if grace_s is None else grace_s
+        self._start_timeout_s = start_timeout_s
         self._server = server
         self._shared = shared
         self._setting: Setting | None = None
@@ -85,6 +92,7 @@ class WorkerPool:
         Raises:
             Exception: What cloudpickle raises for a job that cannot be sent; no process was started.
             RuntimeError: The workers could not be started; see ``ForkServer``.
+            TimeoutError: They were not started in time. The server goes on: another pool may have them.
         """
         assert self._setting is None, "a pool starts once"
         pickled = [pickled_job(number, job) for number, job in enumerate(self._jobs)]
@@ -104,10 +112,11 @@ class WorkerPool:
             if self._shared is not None:
                 self._crew.shared = SharedStore(*self._shared)
                 self._shared = None
-            for number, job in enumerate(pickled):
-                self._crew.enlist(self._ask_for(server, number, job))
-            for worker in self.workers:
-                worker.lifeline.wait_started()
+            with self._start_bounded(server) as deadline:
+                for number, job in enumerate(pickled):
+                    self._crew.enlist(self._ask_for(server, number, job, deadline))
+                for worker in self.workers:
+                    worker.lifeline.wait_started(deadline)
         except BaseException:
             self.close()
             raise
@@ -125,19 +134,24 @@ class WorkerPool:
 
         Raises:
             ChannelClosed: The pool was closed, maybe meanwhile.
-            RuntimeError: The fork server has ended, and no other one can be started.
+            RuntimeError: The fork server has ended, and no other one can be started, or not in time.
         """
         pickled, server = pickled_job(number, job), self._server
         self._crew.dismiss([self.workers[number]])
         if server is None:
             raise ChannelClosed
         try:
-            worker = self._ask_for(server, number, pickled)
+            worker = self._ask_for(server, number, pickled, None)
         except RuntimeError:
             if server.alive:
                 raise
             server = ForkServer.shared()  # it has ended, and so its other workers have died too
-            worker = self._ask_for(server, number, pickled)
+            try:
+                with self._start_bounded(server) as deadline:
+                    worker = self._ask_for(server, number, pickled, deadline)
+            except TimeoutError as late:
+                # Such an error means elsewhere that a batch may still come.
+                raise RuntimeError(str(late)) from None
         self._crew.enlist(worker)
         self._server = server
         return worker
@@ -154,14 +168,29 @@ class WorkerPool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask_for(self, server: ForkServer, number: int, job: bytes) -> Worker:
+    @contextmanager
+    def _start_bounded(self, server: ForkServer) -> Iterator[float | None]:
+        """Until when workers may take to start; a ``TimeoutError`` within says what the server is at."""
+        bound_s = self._start_timeout_s
+        try:
+            yield None if bound_s is None else monotonic() + bound_s
+        except TimeoutError:
+            for worker in self.workers:
+                worker.lifeline.give_up()
+            raise TimeoutError(
+                f"no workers were started within timeout={bound_s:g} seconds: the process that they come "
+                f"from (pid {server.pid}) {describe_process(server.pid)}. It first imports what they need; "
+                "iterate again, or allow more seconds"
+            ) from None
+
+    def _ask_for(self, server: ForkServer, number: int, job: bytes, deadline: float | None) -> Worker:
         assert self._setting is not None
-        stored = [store(replace(self._setting, number=number), job)]
+        stored, shared = [store(replace(self._setting, number=number), job)], None
         ours, theirs = socketpair()
         try:
             if self._crew.shared is not None:
-                stored.append(self._crew.shared.duplicate())
-            lifeline = server.fork(theirs, *stored)
+                stored.append(shared := self._crew.shared.duplicate())
+            lifeline = server.fork(theirs, stored[0], shared, deadline)
         except BaseException:
             ours.close()
             raise

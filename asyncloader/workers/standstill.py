@@ -19,7 +19,7 @@ from typing import BinaryIO
 from ._readable import wait_readable, wait_readable_async
 from .lifeline import Lifeline
 
-__all__ = ["observe", "observe_async", "open_pipe", "show_stack_on_signal"]
+__all__ = ["describe_process", "observe", "observe_async", "open_pipe", "show_stack_on_signal"]
 
 # Programs and tools count real-time signals from either end, and seldom get so far.
 _SIGNAL = int(signal.SIGRTMAX) - 7 if hasattr(signal, "SIGRTMAX") else 0
@@ -44,6 +44,11 @@ _STATES = {
     "t": "is stopped by a debugger",
 }
 _CAN_ANSWER = "RS"
+
+
+def describe_process(pid: int) -> str:
+    """How a process is, in half a sentence such as ``"is running"``."""
+    return _STATES.get(_look(pid)[0], "has ended")
 
 
 def open_pipe() -> tuple[BinaryIO, BinaryIO]:

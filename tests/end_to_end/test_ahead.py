@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import opened
 
 import asyncloader as al
 
@@ -204,11 +205,11 @@ def test_a_batch_that_came_too_late_is_not_asked_for_twice(workers: int, counter
         return number
 
     recipe = numbers().map(slow, concurrency=16)
-    iterator = iter(al.DataLoader(recipe, BATCH, num_workers=workers, ahead=0, timeout=0.1))
+    iterator = opened(al.DataLoader(recipe, BATCH, num_workers=workers, ahead=0, timeout=0.1))
     for _ in range(3):
         with pytest.raises((TimeoutError, RuntimeError)):
             next(iterator)
-    iterator.close()  # type: ignore[attr-defined]  # torch's iterators have none
+    iterator.close()
     assert counter.settled() <= BATCH
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from waiting import until
+from waiting import opened, until
 
 import asyncloader as al
 from asyncloader import testing
@@ -140,7 +140,7 @@ def test_closing_while_a_decoder_waits_for_bytes_takes_less_than_a_second(
     with testing.check_leaks():
         loader = stalled_loader(stalled, workers)
         loader.timeout = 0.5
-        batches = iter(loader)
+        batches = opened(loader)
         with pytest.raises(TimeoutError):
             next(batches)
         with within_a_second():

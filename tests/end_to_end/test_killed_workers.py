@@ -23,9 +23,11 @@ import pytest
 import torch
 from corpus import Corpus, fingerprint
 from programs import Programs
+from waiting import AT_ONCE_S, opened
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.workers import ForkServer
 
 from .dying import Deadly, Stuck, Waiting, doubled, is_wanted, later, numbers, uneven, with_pid
 
@@ -431,7 +433,7 @@ def test_a_timeout_says_where_a_worker_is_stuck(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     with testing.check_leaks():
         loader = al.DataLoader(numbers(60).map(Stuck(mark)), 4, num_workers=2, timeout=0.5)
-        batches = iter(loader)
+        batches = opened(loader)
         told = _told_of(mark, batches)
         assert "no batch came within timeout=0.5 seconds: worker 1 (pid " in told
         assert "whose next batch, of 4 samples, is of lane 1 and goes on at sample" in told
@@ -444,7 +446,7 @@ def test_a_timeout_says_where_a_worker_is_stuck(tmp_path: Path) -> None:
 async def test_a_timeout_says_it_in_an_async_loop_too(tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     loader = al.DataLoader(numbers(60).map(Stuck(mark)), 4, num_workers=2, timeout=0.5)
-    batches, told = aiter(loader), ""
+    batches, told = opened(loader), ""
     while not (told and mark.exists()):
         told = ""
         try:
@@ -458,7 +460,7 @@ async def test_a_timeout_says_it_in_an_async_loop_too(tmp_path: Path) -> None:
 
 def test_a_timeout_tells_a_stopped_worker_and_the_pass_goes_on_with_it() -> None:
     loader = al.DataLoader(numbers(400), 4, num_workers=1, timeout=0.5, collate_fn=with_pid)
-    batches, found = iter(loader), []
+    batches, found = opened(loader), []
     while not found:
         with suppress(TimeoutError):
             found, pid = next(batches)
@@ -477,6 +479,22 @@ def test_a_timeout_tells_a_stopped_worker_and_the_pass_goes_on_with_it() -> None
     assert found == list(range(400))
 
 
+def test_a_timeout_covers_the_start_of_workers(fork_server: ForkServer) -> None:
+    loader = al.DataLoader(numbers(60), 4, num_workers=2, timeout=0.5)
+    os.kill(fork_server.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    try:
+        with pytest.raises(TimeoutError) as caught:
+            iter(loader)
+        assert time.monotonic() - began < AT_ONCE_S
+    finally:
+        os.kill(fork_server.pid, signal.SIGCONT)
+    told = str(caught.value)
+    assert "no workers were started within timeout=0.5 seconds" in told
+    assert f"(pid {fork_server.pid}) is stopped (the signal SIGCONT has it go on)" in told
+    assert sorted(number for batch in opened(loader) for number in batch.tolist()) == list(range(60))
+
+
 def test_a_timeout_leaves_handlers_of_the_users_own_alone(tmp_path: Path) -> None:
     def init(worker: int) -> None:
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -485,7 +503,7 @@ def test_a_timeout_leaves_handlers_of_the_users_own_alone(tmp_path: Path) -> Non
 
     mark = tmp_path / "mark"
     loader = al.DataLoader(numbers(60).map(Stuck(mark)), 4, num_workers=1, timeout=0.5, worker_init_fn=init)
-    batches = iter(loader)
+    batches = opened(loader)
     for _ in range(2):
         told = _told_of(mark, batches)
         assert "is sleeping" in told and "no Python stack can be had" in told, "no signal has ended it"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from corpus import Corpus, keys_of
 from programs import Programs
-from waiting import AT_ONCE_S
+from waiting import AT_ONCE_S, opened
 
 import asyncloader as al
 from asyncloader import testing
@@ -342,7 +342,7 @@ def test_the_timeout_option_raises_and_closing_then_frees_everything(
     with testing.check_leaks():
         loader = stalled_loader(stalled, workers)
         loader.timeout = 0.2
-        batches = iter(loader)
+        batches = opened(loader)
         for _ in range(2):
             with pytest.raises(TimeoutError):
                 next(batches)
@@ -354,7 +354,7 @@ async def test_the_timeout_option_holds_in_an_async_loop_too(workers: int, stall
     async with testing.check_leaks():
         loader = stalled_loader(stalled, workers)
         loader.timeout = 0.2
-        batches = aiter(loader)
+        batches = opened(loader)
         for _ in range(2):
             with pytest.raises(TimeoutError):
                 await anext(batches)
@@ -364,7 +364,7 @@ async def test_the_timeout_option_holds_in_an_async_loop_too(workers: int, stall
 @WORKERS
 def test_a_batch_that_came_late_is_delivered_after_the_timeout(workers: int) -> None:
     recipe = al.from_iterable(lambda topology: topology.split(range(4))).map(_after_half_a_second)
-    batches = iter(al.DataLoader(recipe, 2, num_workers=workers, lanes=1, timeout=0.3))
+    batches = opened(al.DataLoader(recipe, 2, num_workers=workers, lanes=1, timeout=0.3))
     delivered, timeouts = [], 0
     while len(delivered) < 2:
         try:

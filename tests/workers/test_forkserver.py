@@ -179,6 +179,19 @@ def test_a_server_that_is_still_starting_can_be_closed() -> None:
         assert time.monotonic() - began < AT_ONCE_S
 
 
+def test_waiting_for_a_server_that_is_stopped_has_a_bound() -> None:
+    with check_leaks():
+        server = _started()
+        os.kill(server.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(TimeoutError):
+                server.wait_ready(time.monotonic() + 0.1)
+        finally:
+            os.kill(server.pid, signal.SIGCONT)
+        server.wait_ready()
+        server.close()
+
+
 def test_what_is_preloaded_is_there_in_the_workers_that_follow(server: ForkServer) -> None:
     def job() -> Iterator[tuple[bool, None]]:
         yield "wave" in sys.modules, None
