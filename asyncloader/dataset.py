@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, wraps
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ._flow.budget import Budget
 from ._flow.engine import Engine
@@ -35,6 +35,34 @@ from .sources.components import components_of
 from .types import Position
 
 __all__ = ["Dataset"]
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+#: What other libraries' pipelines have, and what to write here instead.
+_ELSEWHERE: Mapping[str, str] = {
+    **dict.fromkeys(("batch", "batched"), "the loader makes batches: DataLoader(ds, batch_size=32)"),
+    "cache": 'whole shards are kept on disk by from_urls(urls, cache_dir="/a/folder")',
+    "collate": "the loader collates: DataLoader(ds, batch_size=32, collate_fn=function)",
+    "prefetch": "the loader reads ahead by itself, within memory_limit=",
+    "to_tuple": '.select("jpg", "cls") picks fields, and .map(lambda sample: tuple(sample.values())) makes '
+    "tuples of them",
+}
+
+
+def _instead(**words: str) -> Callable[[_F], _F]:
+    """For operators whose arguments other libraries call otherwise: by their words, what to write."""
+
+    def decorate(operator: _F) -> _F:
+        @wraps(operator)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            for name in kwargs.keys() & words.keys():
+                raise TypeError(f"{operator.__name__} has no argument {name!r}: write {words[name]}")
+            return operator(*args, **kwargs)
+
+        return cast(_F, checked)
+
+    return decorate
 
 
 # Of shards, in flight for a look at their first samples: some parts of them at once.
@@ -134,6 +162,7 @@ class Dataset:
         """
         return self._with(FilterBatches(predicate, batch_size))
 
+    @_instead(buffer_size=".shuffle(window)", bufsize=".shuffle(window)")
     def shuffle(self, window: int, *, seed: int = 0) -> Dataset:
         """Permute the shards, and the samples within windows of ``window`` samples.
 
@@ -236,6 +265,26 @@ class Dataset:
             "training library that takes the loader apart to skip batches must not: load the loader's state "
             "instead (transformers: ignore_data_skip=True)"
         )
+
+    if not TYPE_CHECKING:  # which would take them for what a recipe has
+
+        def __getattr__(self, name: str) -> Any:
+            advice = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+            raise AttributeError(f"a recipe (Dataset) has no {name!r}{advice}", name=name, obj=self)
+
+        def __len__(self) -> int:
+            raise TypeError(
+                "a recipe has no length: len(DataLoader(ds, batch_size)) is the number of batches, where a "
+                "manifest tells how many samples there are"
+            )
+
+        def __getitem__(self, index: object) -> Any:
+            raise TypeError(
+                "a recipe is a stream, and has no samples by index: ds.head(n) gives the first ones as a list"
+            )
+
+        def __bool__(self) -> bool:
+            return True  # where Python would ask for the length
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         """Run the recipe for one lane from a position on; the loader's side of the recipe."""

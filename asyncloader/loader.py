@@ -185,6 +185,8 @@ class DataLoader(Loader[T]):
         self._kind.check(
             self,
             shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
             multiprocessing_context=multiprocessing_context,
             collate_fn=collate_fn,
             worker_init_fn=worker_init_fn,

@@ -51,9 +51,14 @@ def check_batching(batching: object, batch_size: int | None, drop_last: bool) ->
     """The batch size for torch to see, None beside another batching.
 
     Raises:
-        TypeError: ``batching`` is no batching.
+        TypeError: ``batching`` is no batching, or ``batch_size`` is one.
         ValueError: A batch size, or ``drop_last``, beside it.
     """
+    if hasattr(batch_size, "count_batches"):
+        raise TypeError(
+            f"batch_size should be a number of samples, but got batch_size={batch_size!r}: give that as "
+            "batching="
+        )
     if batching is None:
         return batch_size
     if not callable(getattr(batching, "open", None)) or isinstance(batching, type):
@@ -73,19 +78,32 @@ def check_batching(batching: object, batch_size: int | None, drop_last: bool) ->
 
 
 def check_streaming(
-    shuffle: Any, multiprocessing_context: Any, collate_fn: Any, worker_init_fn: Any, memory_limit: int | str
+    shuffle: Any,
+    sampler: Any,
+    batch_sampler: Any,
+    multiprocessing_context: Any,
+    collate_fn: Any,
+    worker_init_fn: Any,
+    memory_limit: int | str,
 ) -> None:
     """Check what a stream does not take, before torch looks at the rest.
 
     Raises:
         TypeError: A function that cannot be called, or a memory limit that is no number of bytes.
-        ValueError: Shuffling, a start method for workers, or too small a memory limit.
+        ValueError: Shuffling, a sampler, a start method for workers, or too small a memory limit.
     """
     if shuffle not in (None, False):
         raise ValueError(
             "DataLoader with IterableDataset: expected unspecified shuffle option, "
             f"but got shuffle={shuffle}; use .shuffle(window, seed=...) on the dataset"
         )
+    for name, given in (("sampler", sampler), ("batch_sampler", batch_sampler)):
+        if given is not None:
+            raise ValueError(
+                f"DataLoader with IterableDataset: expected unspecified {name} option, but got "
+                f"{name}={given}; a stream deals itself to ranks, .shuffle(window) gives its order, "
+                "al.mix(..., weights=...) draws from several, and batching= says which samples make a batch"
+            )
     if multiprocessing_context is not None:
         raise ValueError(
             "multiprocessing_context cannot be chosen for streaming datasets, but got "

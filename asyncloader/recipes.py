@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .cache.setting import cache_setting
@@ -147,13 +147,17 @@ def check_renewed(access: Access, schemes: Iterable[Scheme]) -> None:
         )
 
 
-def from_iterable(make: Make | Iterable[Any] | AsyncIterable[Any]) -> Dataset:
+def from_iterable(
+    make: Make | Callable[[], Iterable[Any] | AsyncIterable[Any]] | Iterable[Any] | AsyncIterable[Any],
+) -> Dataset:
     """A recipe over iterables of your own, plain or asynchronous.
 
     Args:
         make: A function of a ``Topology`` that gives the iterable of one lane, such as
             ``lambda topology: topology.split(range(1000))``; or an iterable object that asks
-            ``get_topology()`` when it is iterated. While either is iterated, torch's worker info says
+            ``get_topology()`` when it is iterated. Of a list, a tuple or another sequence each lane takes its
+            part. A function without a parameter does for one lane, and for several if it asks
+            ``get_topology()``. While a function or an object is iterated, torch's worker info says
             worker 0 of 1, so that a library below does not split a lane's part once more; an object that
             asks for both is refused with a ``RuntimeError``, since its samples might come twice.
 

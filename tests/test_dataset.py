@@ -6,8 +6,9 @@ import asyncio
 import copy
 import json
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -99,3 +100,84 @@ def test_a_recipe_that_is_iterated_says_how_to_load_it() -> None:
         al.from_iterable(recipe)
     assert bool(recipe) and copy.deepcopy(recipe.take(1)) == recipe.take(1) != recipe
     assert pickle.loads(pickle.dumps(al.from_iterable(range(3)))).head(1) == [0]
+
+
+LIST = list(range(10))
+
+
+@pytest.mark.parametrize(("sequence", "workers"), [(LIST, 2), (tuple(LIST), 0), (range(10), 0)])
+def test_a_sequence_deals_itself_and_knows_its_length(sequence: Any, workers: int) -> None:
+    loader = al.DataLoader(al.from_iterable(sequence), 2, num_workers=workers, lanes=4, collate_fn=list)
+    assert len(loader) == 6  # of 3, 3, 2 and 2 samples
+    batches = list(loader)
+    assert len(batches) == 6 and sorted(chain(*batches)) == LIST
+    resumed = al.DataLoader(al.from_iterable(sequence), 2, lanes=4, collate_fn=list)
+    iterator = iter(loader)
+    assert [next(iterator), next(iterator)] == batches[:2]
+    resumed.load_state_dict(loader.state_dict())
+    iterator.close()
+    assert list(resumed) == batches[2:]
+    ranks = [al.DataLoader(al.from_iterable(sequence), 2, rank=rank, world_size=2) for rank in range(2)]
+    assert [len(rank) for rank in ranks] == [3, 3]
+
+
+def test_a_list_that_finds_its_part_by_itself_is_not_dealt_once_more() -> None:
+    class Own(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            return al.get_topology().split(super().__iter__())
+
+    loader = al.DataLoader(al.from_iterable(Own(LIST)), None, lanes=4)
+    assert sorted(loader) == LIST
+
+
+def test_a_function_without_a_parameter_does_for_one_lane_or_if_it_asks() -> None:
+    def all_of_them() -> Iterator[int]:
+        yield from LIST
+
+    def mine() -> Iterator[int]:
+        yield from al.get_topology().split(LIST)
+
+    def of_default(topology: al.Topology | None = None) -> Iterator[int]:
+        assert topology is not None
+        return topology.split(LIST)
+
+    assert list(al.DataLoader(al.from_iterable(all_of_them), None)) == LIST
+    for make in (mine, of_default):
+        assert sorted(al.DataLoader(al.from_iterable(make), None, lanes=3)) == LIST
+    with pytest.raises(RuntimeError, match=r"takes no topology.*topology.split\(.*all_of_them\(\)\)"):
+        list(al.DataLoader(al.from_iterable(all_of_them), None, lanes=2))
+
+
+RECIPE: Any = al.from_iterable(LIST)
+
+#: What people write who come from elsewhere, and what the error tells them to write.
+ELSEWHERE: list[tuple[Callable[[], object], type[Exception], str]] = [
+    (lambda: RECIPE.batch(32), AttributeError, r"DataLoader\(ds, batch_size=32\)"),
+    (lambda: RECIPE.to_tuple("jpg", "cls"), AttributeError, r"\.select\(.*\.map\("),
+    (lambda: RECIPE.cache(), AttributeError, r"cache_dir="),
+    (lambda: RECIPE.no_such_thing, AttributeError, r"a recipe \(Dataset\) has no 'no_such_thing'$"),
+    (lambda: len(RECIPE), TypeError, r"len\(DataLoader\(ds, batch_size\)\)"),
+    (lambda: RECIPE[0], TypeError, r"ds.head\(n\)"),
+    (
+        lambda: RECIPE.shuffle(buffer_size=10),
+        TypeError,
+        r"no argument 'buffer_size': write .shuffle\(window",
+    ),
+    (lambda: RECIPE.shuffle(10, sead=3), TypeError, "unexpected keyword argument 'sead'"),
+    (lambda: RECIPE.select(lambda sample: True), TypeError, r"\.filter\(function\)"),
+    (lambda: al.DataLoader(RECIPE, sampler=LIST), ValueError, r"sampler=.*deals itself.*\.shuffle\(window"),
+    (lambda: al.DataLoader(RECIPE, batch_sampler=[LIST]), ValueError, r"batch_sampler=.*batching="),
+    (
+        lambda: al.DataLoader(RECIPE, batch_size=al.TokenBatches(length="tokens", max_tokens=64)),  # type: ignore[call-overload]
+        TypeError,
+        r"TokenBatches.*give that as batching=",
+    ),
+]
+
+
+@pytest.mark.parametrize("row", range(len(ELSEWHERE)))
+def test_what_other_libraries_have_is_refused_with_what_to_write_instead(row: int) -> None:
+    call, error, told = ELSEWHERE[row]
+    with pytest.raises(error, match=told):
+        call()
+    assert RECIPE and not hasattr(RECIPE, "batch") and copy.copy(RECIPE) == RECIPE

@@ -93,6 +93,8 @@ class Kind(Protocol):
         loader: Loader[Any],
         *,
         shuffle: Any,
+        sampler: Any,
+        batch_sampler: Any,
         multiprocessing_context: Any,
         collate_fn: Any,
         worker_init_fn: Any,

@@ -89,6 +89,8 @@ class StreamKind:
         loader: Loader[Any],
         *,
         shuffle: Any,
+        sampler: Any,
+        batch_sampler: Any,
         multiprocessing_context: Any,
         collate_fn: Any,
         worker_init_fn: Any,
@@ -99,7 +101,8 @@ class StreamKind:
         budget_of(loader)
         check_restarts(loader.worker_restarts)
         check_uneven(loader.uneven)
-        check_streaming(shuffle, multiprocessing_context, collate_fn, worker_init_fn, limit)
+        functions = collate_fn, worker_init_fn
+        check_streaming(shuffle, sampler, batch_sampler, multiprocessing_context, *functions, limit)
         check_device(loader.device)
 
     def default_collate(self, batch_size: int | None, batching: Batching | None) -> Callable[[Any], Any]:

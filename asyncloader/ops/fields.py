@@ -24,6 +24,11 @@ class Select(Op):
     def __post_init__(self) -> None:
         if not self.fields:
             raise ValueError("select should get at least one field name")
+        if any(map(callable, self.fields)):
+            raise TypeError(
+                "select should get field names, but got a function: .filter(function) keeps the samples for "
+                "which it is true"
+            )
         check_names("select", self.fields)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:

@@ -1,20 +1,21 @@
 """The source of recipes over the user's own iterables, plain or asynchronous.
 
 Each lane iterates a copy of its own and must yield only its own part: a function is given the topology,
-an object asks ``get_topology()``. One that does neither is refused before its first sample is handed
-on, since every lane would yield the same samples. None is told of torch's workers, which are no other
-parts than the lanes are; an object that asks for both is refused, since nobody can know what it makes of
-them.
+an object asks ``get_topology()``, and of a list each lane takes its part. One that does neither is refused
+before its first sample is handed on, since every lane would yield the same samples. None is told of torch's
+workers, which are no other parts than the lanes are; an object that asks for both is refused, since nobody
+can know what it makes of them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from contextvars import Context, copy_context
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
+from inspect import Signature, signature
 from itertools import islice
 from time import monotonic
 from typing import Any, TypeAlias
@@ -51,11 +52,11 @@ class Iterables:
     """Samples of one iterable a lane.
 
     Args:
-        make: Called with the topology, for each lane and epoch; or an iterable object, which is
-            iterated anew in each.
+        make: Called with the topology, for each lane and epoch, or with nothing if it takes nothing; or an
+            iterable object, which is iterated anew in each.
     """
 
-    make: Make | Iterable[Any] | AsyncIterable[Any]
+    make: Make | Callable[[], Iterable[Any] | AsyncIterable[Any]] | Iterable[Any] | AsyncIterable[Any]
 
     most_lanes = None
 
@@ -73,8 +74,16 @@ class Iterables:
         context = copy_context()
         here = AskedTopology(lane.topology)
         context.run(enter_topology, here)
-        iterable = context.run(self.make, here.told()) if callable(self.make) else self.make
-        check = None if lane.topology.lanes == 1 else partial(self._check, iterable, here)
+        check = None
+        if self._is_sequence:
+            iterable: Any = lane.topology.split(self.make)  # type: ignore[arg-type]  # it is one
+        else:
+            if not callable(self.make):
+                iterable = self.make
+            else:
+                iterable = context.run(self.make, *([here.told()] if self._takes_topology else ()))
+            if lane.topology.lanes > 1:
+                check = partial(self._check, iterable, here)
         if isinstance(iterable, AsyncIterable):
             blocks = _open_async(iterable, skip, here, check, lane.engine)
         elif isinstance(iterable, Iterable):
@@ -90,6 +99,9 @@ class Iterables:
                 yield block.follow(trail)
 
     def count_samples(self, deal: Deal) -> list[float]:
+        if self._is_sequence:
+            count = len(self.make)  # type: ignore[arg-type]  # it is one
+            return [len(range(lane, count, deal.lane_count)) for lane in deal.lanes]
         raise UnknownCount(f"{self.describe()['iterable']} does not say how many samples it gives each lane")
 
     def places_at(self, position: Position, deal: Deal) -> list[Place]:
@@ -99,15 +111,47 @@ class Iterables:
         kind = name_of(self.make) if callable(self.make) else type(self.make).__qualname__
         return {"source": "iterable", "iterable": kind}
 
+    @cached_property
+    def _is_sequence(self) -> bool:
+        """Whether it is a plain sequence, which knows nothing of lanes and gives each its part by index."""
+        plain = {list.__iter__, tuple.__iter__, range.__iter__, Sequence.__iter__}
+        return isinstance(self.make, Sequence) and type(self.make).__iter__ in plain
+
+    @cached_property
+    def _takes_topology(self) -> bool:
+        """Whether the function is to be given the topology: all are that can take it."""
+        assert callable(self.make)
+        try:
+            parameters = signature(self.make)
+        except ValueError:  # of some that are written in C nobody can tell
+            return True
+        return _binds(parameters, Topology()) or not _binds(parameters)
+
     def _check(self, iterable: object, here: AskedTopology) -> None:
         if not callable(self.make):
             _check_asked(iterable, here)
+        elif not here.asked and not self._takes_topology:
+            name = name_of(self.make)
+            raise RuntimeError(
+                f"{name} takes no topology, so that each of {here.topology.lanes} lanes would yield all of "
+                f"its samples. If they are the same in each call, write from_iterable(lambda topology: "
+                f"topology.split({name}())), of which each lane keeps its part; or load it in one lane "
+                "(lanes=1, on one rank)"
+            )
         elif not here.asked:
             raise RuntimeError(
                 f"{name_of(self.make)} should give each of {here.topology.lanes} lanes its own part, but it "
                 "never looked at the lane of the topology that it is given: every lane would yield the same "
                 "samples. Give topology.split(items), or load it in one lane (lanes=1, on one rank)"
             )
+
+
+def _binds(parameters: Signature, *given: object) -> bool:
+    try:
+        parameters.bind(*given)
+    except TypeError:
+        return False
+    return True
 
 
 def _check_asked(iterable: object, here: AskedTopology) -> None:
