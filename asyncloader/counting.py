@@ -64,6 +64,7 @@ class Counters:
 
     Attributes: those of ``Statistics``, and
         started_s: When the pass began, by ``time.perf_counter()``.
+        cut_short: Whether all ranks were stopped though some had batches, this one or others.
         closes_slowly: Whether ``close`` takes longer than an event loop may be held up.
     """
 
@@ -81,7 +82,7 @@ class Counters:
         self._earlier = Totals() if earlier is None else earlier.snapshot().totals()
         self.started_s = time.perf_counter()
         self.batches = self.samples = self.worker_restarts = self.skipped = 0
-        self.stopped = False
+        self.stopped = self.cut_short = False
         self.undelivered_batches = self.undelivered_samples = 0
         self._passes, self._epoch = passes, epoch
         self._tokens = self._size_bytes = 0

@@ -142,6 +142,8 @@ class StreamKind:
                 self._world,
                 partial(self._pass_name, loader, cursor.epoch),
                 loader.collate_fn,
+                cursor,
+                self._lengths(loader).rest,
                 counters,
                 stack,
                 on_demand=loader.ahead is not None,
@@ -199,6 +201,9 @@ class StreamKind:
         # Nothing is taken over before the whole state was found good: a refused one changes nothing.
         cursor = load_state(state, mine, self._world, rank_lanes(lanes, self._world))
         self._lane_count = lanes
+        if cursor.is_stopped and policy_of(loader.uneven, self._world) in ("stop", "raise"):
+            # These ranks do without what was left then.
+            cursor = Cursor(cursor.epoch + 1, cursor.lanes)
         self._passes.go_to(cursor)
 
     # --- life ---
