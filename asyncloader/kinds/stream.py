@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -20,7 +21,7 @@ from ..ops.batching import Batching
 from ..ops.skips import skipped_in
 from ..options import check_ahead, check_audit, check_rest, check_restarts, check_streaming, check_uneven
 from ..plan.cursor import Cursor
-from ..plan.lanes import check_ranks, choose_lanes, rank_lanes
+from ..plan.lanes import check_ranks, choose_lanes, name_world_sizes, rank_lanes
 from ..plan.memory import share_memory
 from ..plan.states import load_state, save_state, saved_lanes
 from ..progress import ProgressBar
@@ -52,6 +53,9 @@ from .worlds import check_replicas, world_of
 __all__ = ["StreamKind", "Streamed"]
 
 Streamed: TypeAlias = Dataset | AsyncIterableDataset
+
+
+_log = logging.getLogger("asyncloader.ranks")
 
 
 class _Stream(torch.utils.data.IterableDataset[Any]):
@@ -128,6 +132,7 @@ class StreamKind:
         self._check_shares(loader)
         cursor, limit = self._passes.begin(self._lengths(loader).batches), memory_of(loader)
         job = self._job(loader, cursor, limit)
+        self._tell_of_lanes(loader, cursor)
         with ExitStack() as undo, ExitStack() as stack:
             counters = self._open_counters(loader, cursor)
             undo.push(close_unbegun(counters))
@@ -230,6 +235,17 @@ class StreamKind:
         """Refuse an epoch that the default policy would end with much of it left."""
         if loader.uneven is None and policy_of(None, self._world) == "stop":
             check_shares(self._recipe, self._world, self._lane_count, self._passes.next_epoch)
+
+    def _tell_of_lanes(self, loader: Loader[Any], cursor: Cursor) -> None:
+        """Say before a first pass which world sizes its states will load into, if nobody has chosen them."""
+        is_first = not self._passes.begun and not cursor.rows
+        if loader.lanes is None and is_first and self._world.size > 1 and self._world.process == 0:
+            _log.info(
+                "%d lanes (ranks x workers): what this loader saves goes on with a world size of %s; say "
+                "lanes= for others, with a number that all world sizes divide which you may go on with",
+                self._lane_count,
+                name_world_sizes(self._lane_count),
+            )
 
     def _open_counters(self, loader: Loader[Any], cursor: Cursor) -> Counters:
         counting = self._traces.counting(loader, self._world, self._setup(loader))
