@@ -64,6 +64,7 @@ class Counters:
 
     Attributes: those of ``Statistics``, and
         started_s: When the pass began, by ``time.perf_counter()``.
+        cut_short: Whether all ranks were stopped though some had batches, this one or others.
         closes_slowly: Whether ``close`` takes longer than an event loop may be held up.
     """
 
@@ -85,7 +86,7 @@ class Counters:
         self.met_empty_before: bool = earlier is not None and (
             earlier.empty_shards > 0 or earlier.met_empty_before
         )
-        self.stopped = False
+        self.stopped = self.cut_short = False
         self.undelivered_batches = self.undelivered_samples = 0
         self._passes, self._epoch = passes, epoch
         self._tokens = self._size_bytes = 0

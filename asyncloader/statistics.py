@@ -233,7 +233,7 @@ class Receipt:
         expected_samples: How many the rank has of the whole epoch; None where that is not known.
         skipped: Samples and shards passed over in the epoch, also before this pass.
         components: Samples of each component of a mixture, by its name; empty for other recipes.
-        is_over: Whether the pass was read to its end.
+        is_over: Whether the pass was read to its end, and no rank was stopped with batches left.
         stopped: Whether it was ended with batches left, in step with ranks that had no more.
         undelivered_batches: How many of these were ready then, at least: what was not made yet is counted by
             ``expected_batches``, where that is known.

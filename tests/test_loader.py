@@ -432,6 +432,25 @@ def test_a_receipt_is_of_streams() -> None:
 # --- shown ---
 
 
+def test_a_first_pass_over_several_ranks_tells_which_world_sizes_its_states_go_on_with(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO", "asyncloader.ranks")
+
+    def told(**options: Any) -> list[str]:
+        caplog.clear()
+        loader = al.DataLoader(al.from_iterable(lambda topology: topology.split(range(24))), 2, **options)
+        list(loader)
+        list(loader)
+        return [record.getMessage() for record in caplog.records if record.name == "asyncloader.ranks"]
+
+    (line,) = told(rank=0, world_size=6)
+    assert "6 lanes" in line and "a world size of 1, 2, 3, 6; say lanes=" in line
+    assert not told(rank=1, world_size=6)
+    assert not told(rank=0, world_size=6, lanes=12)
+    assert not told()
+
+
 def test_a_loader_shows_what_it_is_over_and_how_it_reads_it(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = al.DataLoader(numbers().shuffle(10, seed=3), 8, num_workers=2, rank=1, world_size=2)
     assert repr(loader) == (

@@ -8,11 +8,14 @@ from functools import partial
 
 from ..dataset import Dataset
 from ..ops.batching import Batching
+from ..ops.repeat import Repeat
 from ..plan.counts import Deal, UnknownCount
+from ..plan.cursor import Cursor, Row
 from ..plan.lanes import rank_lanes
 from ..plan.topology import World
+from ..run.in_step import Rest
 from ..run.run import Run
-from ..sources.components import leaves_of
+from ..sources.components import innermost, leaves_of
 from ..sources.shards import Shards
 from ..statistics import Receipt
 
@@ -64,9 +67,46 @@ class Lengths:
             return None
         return None if math.isinf(samples) else int(samples)
 
+    def rest(self, cursor: Cursor) -> Rest:
+        """What the rank has behind ``cursor``."""
+        counts, size = self._known_lanes(cursor.epoch), self.batching.samples_per_batch
+        if counts is None or size is None:
+            return Rest(None, None, self._unread_shards(cursor))
+        rows = [cursor.rows.get(lane, Row()) for lane in cursor.lanes]
+        left = sum(self._left_in(count, row, size) for count, row in zip(counts, rows, strict=True))
+        return Rest(left, int(sum(counts)), None)
+
+    def _left_in(self, count: float, row: Row, size: int) -> int:
+        """How many samples of a lane are behind its row, of those that are in any batch."""
+        in_batches = min(int(count), size * self.batching.count_batches(lambda: [count]))
+        return 0 if row.done else max(0, in_batches - size * row.batches)
+
+    def _known_lanes(self, epoch: int) -> list[float] | None:
+        """The samples of each of the rank's lanes; None where they are not known, or have no end."""
+        try:
+            counts = [math.inf] if self.skips else self._of_lanes(epoch)
+        except UnknownCount:
+            return None
+        return None if math.inf in counts else counts
+
+    def _unread_shards(self, cursor: Cursor) -> int | None:
+        """How many shards of the rank are not read to their ends; None where that is not known."""
+        source = self.recipe.source
+        if not isinstance(source, Shards) or any(isinstance(op, Repeat) for op in self.recipe.ops):
+            return None
+        rows = ((lane, cursor.rows.get(lane, Row())) for lane in cursor.lanes)
+        return sum(
+            source.count_unread(*innermost(self.recipe, row.position, self._deal((lane,), cursor.epoch)))
+            for lane, row in rows
+            if not row.done
+        )
+
+    def _deal(self, lanes: tuple[int, ...], epoch: int) -> Deal:
+        return Deal(lanes, self.lane_count, epoch, self.recipe.order_seed)
+
     def _of_lanes(self, epoch: int) -> list[float]:
         lanes = tuple(rank_lanes(self.lane_count, self.world))
-        return self.recipe.count_samples(Deal(lanes, self.lane_count, epoch, self.recipe.order_seed))
+        return self.recipe.count_samples(self._deal(lanes, epoch))
 
 
 def receipt_of(run: Run, lengths: Lengths) -> Receipt:
@@ -81,7 +121,7 @@ def receipt_of(run: Run, lengths: Lengths) -> Receipt:
         expected_samples=lengths.known_samples(epoch),
         skipped=statistics.skipped,
         components=statistics.components,
-        is_over=run.exhausted,
+        is_over=run.exhausted and not run.was_stopped,
         stopped=statistics.stopped,
         undelivered_batches=statistics.undelivered_batches,
         undelivered_samples=statistics.undelivered_samples,

@@ -53,6 +53,7 @@ class Passes:
             self._warn_of_cut_epoch(count_batches)
         else:
             unread.close()  # whoever still reads it is told, and does not get the same samples again
+        cursor.is_stopped = False  # it goes on
         return cursor
 
     def began(self, run: Run) -> None:
@@ -92,9 +93,18 @@ class Passes:
     # --- what is told ---
 
     def reached(self) -> Cursor:
-        """Where the consumer stands; of an epoch that is over, the beginning of the next one."""
+        """Where the consumer stands; of an epoch that is over, the beginning of the next one.
+
+        Of one that was ended with samples left that is not yet known: whoever goes on may want those.
+        """
         run = self.latest
-        return self._next if run is None or self._next_counts or self._is_read_out(run) else run.cursor
+        if run is None or self._next_counts:
+            return self._next
+        if run.was_stopped:
+            stopped = run.cursor.copy()
+            stopped.is_stopped = True
+            return stopped
+        return self._next if self._is_read_out(run) else run.cursor
 
     def length(self, count_batches: CountBatches) -> int:
         """The length of the running pass, or of the next one if there is none."""

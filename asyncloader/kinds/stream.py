@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -21,7 +22,7 @@ from ..ops.batching import Batching
 from ..ops.skips import skipped_in
 from ..options import check_ahead, check_audit, check_rest, check_restarts, check_streaming, check_uneven
 from ..plan.cursor import Cursor
-from ..plan.lanes import check_ranks, choose_lanes, rank_lanes
+from ..plan.lanes import check_ranks, choose_lanes, name_world_sizes, rank_lanes
 from ..plan.memory import share_memory
 from ..plan.states import load_state, save_state, saved_lanes
 from ..progress import ProgressBar
@@ -55,6 +56,9 @@ from .worlds import check_replicas, world_of
 __all__ = ["StreamKind", "Streamed"]
 
 Streamed: TypeAlias = Dataset | AsyncIterableDataset
+
+
+_log = logging.getLogger("asyncloader.ranks")
 
 
 class _Stream(torch.utils.data.IterableDataset[Any]):
@@ -136,6 +140,7 @@ class StreamKind:
         self._look(loader)
         cursor, limit = self._passes.begin(self._lengths(loader).batches), memory_of(loader)
         job = self._job(loader, cursor, limit)
+        self._tell_of_lanes(loader, cursor)
         with ExitStack() as undo, ExitStack() as stack:
             counters = self._open_counters(loader, cursor)
             undo.push(close_unbegun(counters))
@@ -150,6 +155,8 @@ class StreamKind:
                 self._world,
                 partial(self._pass_name, loader, cursor.epoch),
                 loader.collate_fn,
+                cursor,
+                self._lengths(loader).rest,
                 counters,
                 stack,
                 on_demand=loader.ahead is not None,
@@ -207,6 +214,9 @@ class StreamKind:
         # Nothing is taken over before the whole state was found good: a refused one changes nothing.
         cursor = load_state(state, mine, self._world, rank_lanes(lanes, self._world))
         self._lane_count = lanes
+        if cursor.is_stopped and policy_of(loader.uneven, self._world) in ("stop", "raise"):
+            # These ranks do without what was left then.
+            cursor = Cursor(cursor.epoch + 1, cursor.lanes)
         self._passes.go_to(cursor)
 
     # --- life ---
@@ -248,6 +258,17 @@ class StreamKind:
                         drop_frames(error)
                         raise
         self._has_looked = True
+
+    def _tell_of_lanes(self, loader: Loader[Any], cursor: Cursor) -> None:
+        """Say before a first pass which world sizes its states will load into, if nobody has chosen them."""
+        is_first = not self._passes.begun and not cursor.rows
+        if loader.lanes is None and is_first and self._world.size > 1 and self._world.process == 0:
+            _log.info(
+                "%d lanes (ranks x workers): what this loader saves goes on with a world size of %s; say "
+                "lanes= for others, with a number that all world sizes divide which you may go on with",
+                self._lane_count,
+                name_world_sizes(self._lane_count),
+            )
 
     def _open_counters(self, loader: Loader[Any], cursor: Cursor) -> Counters:
         counting = self._traces.counting(loader, self._world, self._setup(loader))

@@ -38,11 +38,14 @@ class Cursor:
         epoch: Number of the pass.
         lanes: The rank's lanes.
         rows: Of each lane that is not at its beginning.
+        is_stopped: Whether all ranks were stopped here, with others that had no more: the next epoch comes
+            after it, or what was left of this one.
     """
 
     epoch: int
     lanes: Sequence[int]
     rows: dict[int, Row] = field(default_factory=dict)
+    is_stopped: bool = False
 
     def ended(self, lane: int) -> None:
         """``lane`` has no more batches."""
@@ -67,4 +70,4 @@ class Cursor:
 
     def copy(self) -> Cursor:
         """Another one that stays where this one is now."""
-        return Cursor(self.epoch, self.lanes, dict(self.rows))
+        return Cursor(self.epoch, self.lanes, dict(self.rows), self.is_stopped)

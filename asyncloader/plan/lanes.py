@@ -19,6 +19,7 @@ __all__ = [
     "Rotation",
     "check_ranks",
     "choose_lanes",
+    "name_world_sizes",
     "rank_lanes",
     "worker_lanes",
 ]
@@ -36,12 +37,16 @@ def choose_lanes(lanes: int | None, world: World, num_workers: int) -> int:
         return world.size * max(num_workers, 1)
     lanes = as_count("lanes", lanes)
     if lanes % world.size:
-        fitting = [size for size in range(1, lanes + 1) if lanes % size == 0]
         raise ValueError(
             f"{lanes} lanes cannot be split evenly over {world.size} ranks; they fit a world size of "
-            f"{', '.join(map(str, fitting))}. Change the world size, or start anew with another lanes="
+            f"{name_world_sizes(lanes)}. Change the world size, or start anew with another lanes="
         )
     return lanes
+
+
+def name_world_sizes(lanes: int) -> str:
+    """The world sizes over which lanes can be split, for messages."""
+    return ", ".join(str(size) for size in range(1, lanes + 1) if lanes % size == 0)
 
 
 def rank_lanes(lanes: int, world: World) -> list[int]:

@@ -38,11 +38,13 @@ class Part:
         epoch: Which one it is in.
         rows: Of its lanes that have begun.
         replicas: How many processes it was, each of which says the same.
+        is_stopped: See ``Cursor``.
     """
 
     epoch: int
     rows: Mapping[int, Row]
     replicas: int = 1
+    is_stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ class State:
                     f"expected states of one epoch, but found {_name_epochs(parts)}; save those of all ranks "
                     "at the same step"
                 )
-        return Part(epoch, rows)
+        return Part(epoch, rows, is_stopped=any(part.is_stopped for part in parts.values()))
 
 
 def _name_epochs(parts: Mapping[int, Part]) -> str:
@@ -123,9 +125,9 @@ def _to_entry(part: Part) -> list[Any]:
         [lane, part.rows[lane].batches, int(part.rows[lane].done), *map(values.get, paths)]
         for lane, values in leaves.items()
     ]
-    # Of a rank that was one process, as most are, the first releases read it too.
-    replicas = [part.replicas] if part.replicas > 1 else []
-    return [part.epoch, [list(path) for path in paths], rows, *replicas]
+    # Of a rank that was one process and not stopped, as most are, the first releases read it too.
+    more = [part.replicas, 1] if part.is_stopped else [part.replicas] if part.replicas > 1 else []
+    return [part.epoch, [list(path) for path in paths], rows, *more]
 
 
 def _leaves(position: Position, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -186,8 +188,8 @@ def _read_entries(state: Mapping[str, Any]) -> State:
             lane: Row(_to_position(paths, values), batches, done == 1)
             for lane, batches, done, *values in table
         }
-        (replicas,) = more or (1,)
-        parts[int(rank)] = Part(epoch, rows, replicas)
+        replicas, is_stopped = more + [1, 0][len(more) :]
+        parts[int(rank)] = Part(epoch, rows, replicas, is_stopped == 1)
     return State(json.loads(state["recipe"]), state["world_size"], parts)
 
 

@@ -26,7 +26,7 @@ def save_state(cursor: Cursor, recipe: Mapping[str, Any], world: World) -> dict[
         recipe: What a loader must agree on to go on from there; has ``"lanes"``.
         world: The rank and the number of ranks.
     """
-    part = Part(cursor.epoch, cursor.rows, world.replicas)
+    part = Part(cursor.epoch, cursor.rows, world.replicas, cursor.is_stopped)
     return write_state(State(recipe, world.size, {world.rank: part}))
 
 
@@ -141,7 +141,8 @@ def load_state(
             + "\n  ".join(differences)
         )
     part = saved.joined(saved.parts if saved.is_whole else [world.rank])
-    return Cursor(part.epoch, lanes, {lane: part.rows[lane] for lane in lanes if lane in part.rows})
+    rows = {lane: part.rows[lane] for lane in lanes if lane in part.rows}
+    return Cursor(part.epoch, lanes, rows, part.is_stopped)
 
 
 def saved_lanes(state: Any) -> int | None:

@@ -14,12 +14,13 @@ Laws:
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from enum import Enum
@@ -51,6 +52,8 @@ class Verdict(Enum):
     #: dry later knows it.
     GO_WITH_EMPTY = "go, and share an empty batch"
     END = "end"
+    #: Some have a batch, others have none, and all end.
+    STOP = "stop"
     UNEVEN = "uneven"
 
 
@@ -141,7 +144,7 @@ class Agreement:
                     f"{'others have none' if has_batch else 'others have one'}. Deal lanes equally by an "
                     'index (asyncloader index), or say uneven="stop" or "pad"'
                 )
-            self.steps += verdict is not Verdict.END
+            self.steps += verdict not in (Verdict.END, Verdict.STOP)
         return verdict
 
     def compare(self, key: str, told: str, *, last: bool) -> None:
@@ -186,6 +189,28 @@ class Agreement:
         with self._asking():
             return self._get(key)
 
+    def add_up(self, numbers: Sequence[int]) -> list[int] | None:
+        """The sums of what all ranks tell here, once, when they end. Blocks.
+
+        Returns:
+            None if a rank has left before it told.
+
+        Raises:
+            RanksError: That takes too long, or the store has gone.
+        """
+        with self._asking():
+            keys = [f"sum/{place}" for place in range(len(numbers))]
+            for key, number in zip(keys, numbers, strict=True):
+                self._waiting.add(key, number)
+            if self._waiting.add("sum", 1) < self._size:
+                said = self._get("sums")
+            else:  # all others have added theirs
+                sums = json.dumps([self._waiting.add(key, 0) for key in keys])
+                said = self._waiting.compare_set("sums", "", sums).decode()
+                for key in (*keys, "sum"):
+                    self._waiting.delete_key(key)
+        return json.loads(said) if said.startswith("[") else None
+
     def leave(self) -> None:
         """Take no further part, and let nobody wait for it. Idempotent, from any thread."""
         with self._lock:
@@ -196,6 +221,7 @@ class Agreement:
             with suppress(Exception):  # the store has gone, and so has whoever would wait
                 if self._telling.compare_set(f"verdict/{step}", "", word) != word.encode():
                     self._telling.compare_set(f"verdict/{step + 1}", "", word)
+                    self._telling.compare_set("sums", "", word)
 
     def end(self) -> None:
         """All ranks have ended the pass; there is nothing to leave."""
@@ -221,8 +247,10 @@ class Agreement:
     def _decide(self, step: int, having: int, dry: int) -> Verdict:
         if not dry:
             return Verdict.GO
-        if not having or self._policy == "stop":
+        if not having:
             return Verdict.END
+        if self._policy == "stop":
+            return Verdict.STOP
         if self._policy == "raise":
             return Verdict.UNEVEN
         return Verdict.GO if step else Verdict.GO_WITH_EMPTY

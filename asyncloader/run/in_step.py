@@ -13,22 +13,24 @@ import json
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, suppress
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from .._flow.asking import Asking, Asks
 from .._flow.channel import ChannelClosed, EndOfChannel, Receiver
 from .._flow.producer import Producer
 from ..collate.empty import empty_like
 from ..counting import Counters
+from ..errors import RanksError
+from ..plan.cursor import Cursor
 from ..plan.topology import World, process_group
 from ..stream import Note
 from ..torch_private import default_store
 from ..tracebacks import users_level
 from .agreement import Agreement, Policy, Verdict
 
-__all__ = ["InStep", "keep_in_step", "policy_of"]
+__all__ = ["InStep", "Rest", "keep_in_step", "policy_of"]
 
 # Settled ahead of the consumer: one to hand over, and one that is being settled meanwhile.
 _BATCHES_AHEAD = 2
@@ -62,6 +64,8 @@ def keep_in_step(
     world: World,
     name: Callable[[], str],
     collate_fn: Callable[[Any], Any],
+    cursor: Cursor,
+    rest_of: Callable[[Cursor], Rest],
     counters: Counters,
     stack: ExitStack,
     *,
@@ -75,7 +79,9 @@ def keep_in_step(
         world: The rank that is loaded for.
         name: Gives what the pass is called, the same on all ranks.
         collate_fn: What makes batches; its ``empty`` makes empty ones, if it has such a method.
-        counters: Told when the rank is stopped with batches left.
+        cursor: Where the pass begins.
+        rest_of: Gives what the rank has behind a cursor.
+        counters: Told when ranks are stopped with batches left.
         stack: Closes what is started here.
         on_demand: Ask the source for a batch only when the consumer asks for it.
 
@@ -96,12 +102,29 @@ def keep_in_step(
         agreement,
         collate_fn if policy == "pad" else None,
         Asks() if on_demand else None,
-        world if world.replicas > 1 else None,
+        world,
+        cursor.copy(),
+        rest_of,
+        counters,
     )
     in_step = InStep(settled)
     stack.callback(in_step.close)
-    stack.callback(in_step.tell_of_rest, world.rank, counters)
+    stack.callback(in_step.tell_of_rest)
     return in_step
+
+
+class Rest(NamedTuple):
+    """What a rank has left of an epoch.
+
+    Attributes:
+        samples: How many; None where that is not known.
+        of: How many it had; likewise.
+        shards: Of how many shards, where samples are not known; None where that is not known either.
+    """
+
+    samples: int | None
+    of: int | None
+    shards: int | None
 
 
 class InStep:
@@ -126,22 +149,22 @@ class InStep:
         """Leave the pass, and close the source. Idempotent."""
         self._batches.close()
 
-    def tell_of_rest(self, rank: int, counters: Counters) -> None:
-        """Say, in the consumer's own thread, that this rank was stopped with batches left."""
-        ready = self._settled.ready
-        if ready:
-            counters.stopped = True
-            counters.undelivered_batches = len(ready)
-            counters.undelivered_samples = sum(note.samples for note in ready)
-            warnings.warn(
-                f"rank {rank} was stopped after {self._settled.agreement.steps} batches of this pass, with "
-                f"others that had no more; of what it had left of the epoch, which was not delivered, "
-                f"{len(ready)} {'batch' if len(ready) == 1 else 'batches'} with "
-                f"{counters.undelivered_samples} samples were ready. With an index (asyncloader index) ranks "
-                "differ by one batch at most, but for filters and batches by length; "
-                'uneven="pad" goes on with empty batches, and leaves out nothing',
-                stacklevel=users_level(),
-            )
+    def tell_of_rest(self) -> None:
+        """Say once for all ranks, in the consumer's own thread, what they were stopped with."""
+        if (told := self._settled.left_out) is not None:
+            warnings.warn(told, stacklevel=users_level())
+
+
+def _left_out(epoch: int, steps: int, sums: Sequence[int]) -> str:
+    """What to say of the samples that all ranks together have left."""
+    no_samples, samples, of, no_shards, shards, ready = sums
+    how_many = f"{samples} of {of} samples were" if not no_samples else f"at least {ready} samples were"
+    where = "" if not no_samples or no_shards else f", of {shards} shards that were not read to their ends,"
+    return (
+        f'uneven="stop" ended epoch {epoch} on all ranks after {steps} steps of this pass, with those that '
+        f'had no more batches: {how_many}{where} left out. A loader with uneven="pad" that loads the ranks\' '
+        "state_dict() of now goes on with them; with an index (asyncloader index) ranks share shards equally"
+    )
 
 
 class _Settled:
@@ -152,7 +175,10 @@ class _Settled:
         agreement: With the other ranks.
         pads_with: What makes empty batches; None where there are to be none.
         asks: What the consumer has asked for, if batches are made on demand.
-        replicated: The rank, if there are other processes of it, which are to get the same batches.
+        world: The rank. Other processes of it are to get the same batches.
+        cursor: Where the pass begins; moved with each batch that ranks have agreed on.
+        rest_of: Gives what the rank has behind a cursor.
+        counters: Of the pass.
     """
 
     def __init__(
@@ -161,15 +187,18 @@ class _Settled:
         agreement: Agreement,
         pads_with: Callable[[Any], Any] | None,
         asks: Asks | None,
-        replicated: World | None,
+        world: World,
+        cursor: Cursor,
+        rest_of: Callable[[Cursor], Rest],
+        counters: Counters,
     ) -> None:
         self.agreement = agreement
         self.asks = asks
-        #: The notes of the batches that the rank had when all were stopped.
-        self.ready: list[Note] = []
+        #: What to say of samples that ranks had when all were stopped: on the first process, for all of them.
+        self.left_out: str | None = None
+        self._world, self._cursor, self._rest_of, self._counters = world, cursor, rest_of, counters
         self._source = source
         self._pads_with = pads_with
-        self._replicated = replicated
         self._empty: Any = None
 
     def leave(self) -> None:
@@ -193,17 +222,18 @@ class _Settled:
                 is_dry = True
             if made and self._pads_with is not None and self._empty is None:
                 self._empty = empty_like(made[0][0], self._pads_with)
-            if self._replicated is not None:
-                self._compare(self._replicated, [note for _, note in made])
+            if self._world.replicas > 1:
+                self._compare(self._world, [note for _, note in made])
             verdict = self.agreement.settle(bool(made))
-            if verdict is Verdict.END:
+            if verdict in (Verdict.END, Verdict.STOP):
+                if verdict is Verdict.STOP:
+                    self._stop([note for _, note in made])
                 self.agreement.end()
-                self.ready = [note for _, note in made]
-                if made and self.asks is None:
-                    self._look_for_more()
                 return
             if verdict is Verdict.GO_WITH_EMPTY:
                 self._share_empty()
+            if made and made[0][1].position is not None:
+                self._cursor.delivered(made[0][1].lane, made[0][1].position)
             # A copy: whoever gets it may pop fields from it.
             yield made.pop() if made else (copy.deepcopy(self._empty), _PADDING), 1
 
@@ -213,11 +243,32 @@ class _Settled:
         digest = hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:16]
         self.agreement.compare(f"rank/{world.rank}", digest, last=world.replica == 0)
 
-    def _look_for_more(self) -> None:
-        """Count what was made ahead: of what was not made nobody knows how much it is."""
-        with suppress(Exception):  # nobody wants these batches any more, whatever is wrong with them
-            while len(self.ready) < _MOST_READY:
-                self.ready.append(self._source.receive(0.0)[1])
+    def _stop(self, ready: list[Note]) -> None:
+        """All are stopped, and some have batches left: count what that leaves out.
+
+        Args:
+            ready: The notes of the batches that this rank has made and not delivered.
+        """
+        has_more = bool(ready)
+        if has_more and self.asks is None:
+            with suppress(Exception):  # nobody wants these batches any more, whatever is wrong with them
+                while len(ready) < _MOST_READY:
+                    ready.append(self._source.receive(0.0)[1])
+        counters = self._counters
+        counters.cut_short, counters.stopped = True, has_more
+        counters.undelivered_batches = len(ready)
+        counters.undelivered_samples = sum(note.samples for note in ready)
+        rest = self._rest_of(self._cursor)
+        if not has_more:
+            rest = Rest(rest.samples and 0, rest.of, 0)
+        counted = self._world.replica == 0  # the others have the same
+        mine = [rest.samples is None, rest.samples or 0, rest.of or 0, rest.shards is None, rest.shards or 0]
+        told = [int(number) * counted for number in (*mine, counters.undelivered_samples)]
+        sums = None
+        with suppress(RanksError):  # who is lost now leaves out no more
+            sums = self.agreement.add_up(told)
+        if self._world.process == 0:
+            self.left_out = _left_out(self._cursor.epoch, self.agreement.steps, sums or told)
 
     def _share_empty(self) -> None:
         """Let ranks that never had a batch know what one looks like."""

@@ -126,6 +126,11 @@ class Run:
         return self._cursor
 
     @property
+    def was_stopped(self) -> bool:
+        """Whether it was ended in step with ranks that had no more, and some had."""
+        return self.exhausted and self.counters.cut_short
+
+    @property
     def is_over(self) -> bool:
         """Whether there is no batch to be had any more."""
         return self._closed

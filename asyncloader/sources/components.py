@@ -25,6 +25,7 @@ __all__ = [
     "Composed",
     "components_of",
     "counted_names",
+    "innermost",
     "is_endless",
     "leaves_of",
     "of_component",
@@ -176,6 +177,11 @@ def places_of(recipe: Recipe, position: Position, deal: Deal) -> list[Place]:
 
     Of several components one each; none at the end.
     """
+    return recipe.source.places_at(*innermost(recipe, position, deal))
+
+
+def innermost(recipe: Recipe, position: Position, deal: Deal) -> tuple[Position, Deal]:
+    """The position of the recipe's source, and the lane in the repetition that it is in."""
     # Each operator's position is around that of what comes before it, the source's innermost.
     repeats = [op.times or 1 for op in recipe.ops if isinstance(op, Repeat)]
     while "from" in position and not position.keys() & {"shard", "component"}:
@@ -183,7 +189,7 @@ def places_of(recipe: Recipe, position: Position, deal: Deal) -> list[Place]:
             times = repeats.pop() if repeats else 1 << _REPETITION_BITS
             deal = deal.repeated(deal.repetition * times + position["repetition"])
         position = position["from"]
-    return recipe.source.places_at(position, deal)
+    return position, deal
 
 
 def leaves_of(recipe: Recipe) -> list[Source]:

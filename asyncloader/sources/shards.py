@@ -214,6 +214,12 @@ class Shards:
         sample = position.get("from", START).get("sample", piece.first)
         return [Place(redact(self.urls[piece.shard]), sample, piece.shard, deal.repetition)]
 
+    def count_unread(self, position: Position, deal: Deal) -> int:
+        """How many shards the one lane of ``deal`` has not read to their ends."""
+        mine = self._dealing.of_lane(deal.lanes[0], deal.lane_count, deal.order_key)
+        nth: int = position.get("shard", 0)
+        return len(mine) - min(nth, len(mine))
+
     def describe(self) -> Mapping[str, Any]:
         return dict(self._described)
 

@@ -69,12 +69,13 @@ def run(seed, policy):
                 batch.clear()  # it is the consumer's, empty ones too
         except al.RanksError as error:
             raised = str(error)
-    stopped = any("was stopped" in str(warning.message) for warning in told)
+    warned = [str(warning.message) for warning in told if "left out" in str(warning.message)]
     receipt = loader.receipt()
-    assert stopped == receipt.stopped == (receipt.undelivered_batches > 0)
-    ready = receipt.undelivered_samples
+    assert receipt.stopped == (receipt.undelivered_batches > 0)
+    ready, stopped, is_over = receipt.undelivered_samples, receipt.stopped, receipt.is_over
     return dict(
-        sizes=sizes, steps=steps, numbers=numbers, empty=empty, raised=raised, told=stopped, ready=ready
+        sizes=sizes, steps=steps, numbers=numbers, empty=empty, raised=raised, told=stopped, ready=ready,
+        warned=warned, is_over=is_over,
     )
 
 
@@ -100,7 +101,11 @@ def check(policy: str, ranks: Sequence[Any]) -> None:
         assert bool(ranks[0]["raised"]) == bool(lacking)
     else:
         assert bool(lacking) == any(rank["told"] for rank in ranks)
-        assert bool(lacking) <= sum(rank["ready"] for rank in ranks) <= len(lacking)
+        ready = sum(rank["ready"] for rank in ranks)
+        assert bool(lacking) <= ready <= len(lacking)
+        assert [len(rank["warned"]) for rank in ranks] == [int(bool(lacking)), 0, 0, 0]
+        assert all(f"at least {ready} samples were left out" in text for text in ranks[0]["warned"])
+        assert [rank["is_over"] for rank in ranks] == [not lacking] * RANKS
     assert policy == "pad" or not any(rank["empty"] for rank in ranks)
 
 
@@ -168,6 +173,7 @@ CASES = {
     "side by side": (al.zip({"a": al.from_urls(web), "b": al.from_urls(web)}), None, None),
     "padded": (shuffled, None, "pad"),
     "stopped": (shuffled, None, "stop"),
+    "few": (al.from_urls(str(folder / "few" / "*.jsonl")), None, "stop"),
     "each by itself": (shuffled, None, "ignore"),
     "endless": (al.from_urls(web).repeat(), 3, None),
     "taken": (al.from_urls(web).repeat().take(80), None, None),
@@ -177,7 +183,7 @@ CASES = {
 
 
 def run(name, recipe, most, policy):
-    loader = al.DataLoader(recipe, 4, uneven=policy, audit=folder / "audit" / name)
+    loader = al.DataLoader(recipe, 1 if name == "few" else 4, uneven=policy, audit=folder / "audit" / name)
     numbers, told = [], {}
     with warnings.catch_warnings(record=True) as warned:
         try:
@@ -185,8 +191,37 @@ def run(name, recipe, most, policy):
                 numbers += batch["a"]["n"].tolist() if "a" in batch else batch["n"].tolist()
         except al.RanksError as error:
             told = {"error": str(error)}
-    told["warned"] = [str(warning.message) for warning in warned]
+        if policy == "stop":
+            told["rest"], told["epoch"] = go_on(name, recipe, loader)
+    told["warned"] = [str(warning.message) for warning in warned if "left out" in str(warning.message)]
     return {"numbers": numbers, **told}
+
+
+def go_on(name, recipe, stopped):
+    # What a loader that leaves nothing out goes on with, and the epoch that one which stops again is in.
+    assert not stopped.receipt().is_over
+    merged = al.merge_states(gathered(stopped.state_dict()))
+    again = al.DataLoader(recipe, stopped.batch_size, uneven="stop")
+    again.load_state_dict(merged)
+    next_epoch = again.state_dict()["epoch"]
+    padded = al.DataLoader(recipe, stopped.batch_size, uneven="pad", audit=folder / "audit" / name)
+    padded.load_state_dict(merged)
+    # Saved before it goes on, and after some of it.
+    padded.load_state_dict(al.merge_states(gathered(padded.state_dict())))
+    batches = iter(padded)
+    rest = next(batches)["n"].tolist()
+    moved = al.DataLoader(recipe, stopped.batch_size, uneven="pad", audit=folder / "audit" / name)
+    moved.load_state_dict(al.merge_states(gathered(padded.state_dict())))
+    padded.close()
+    for batch in moved:
+        rest += batch["n"].tolist()
+    return rest, next_epoch
+
+
+def gathered(state):
+    states = [None] * dist.get_world_size()
+    dist.all_gather_object(states, state)
+    return states
 
 
 told = {name: run(name, *case) for name, case in CASES.items()}
@@ -205,12 +240,15 @@ def write_lines(folder: Path, lines: Sequence[int]) -> None:
         first += count
 
 
-@pytest.fixture
-def told(tmp_path: Path, programs: Programs) -> dict[str, list[Any]]:
-    """What four ranks tell of each case of ``_SHARDS``."""
+@pytest.fixture(scope="module")
+def cases(tmp_path_factory: pytest.TempPathFactory, programs: Programs) -> tuple[dict[str, list[Any]], Path]:
+    """What four ranks tell of each case of ``_SHARDS``, and their folder."""
+    tmp_path = tmp_path_factory.mktemp("shards")
     write_lines(tmp_path / "lines", LINES)
     write_lines(tmp_path / "even", LINES)
+    write_lines(tmp_path / "few", (7, 3))
     al.build_index(str(tmp_path / "even" / "*.jsonl"))
+    al.build_index(str(tmp_path / "few" / "*.jsonl"))
     script = tmp_path / "train.py"
     script.write_text(_SHARDS)
     with testing.serve(tmp_path) as server:
@@ -218,12 +256,13 @@ def told(tmp_path: Path, programs: Programs) -> dict[str, list[Any]]:
         for done in programs.run_ranks(RANKS, script, tmp_path, url, strict=False, timeout=200):
             assert done.returncode == 0, done.stderr
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(RANKS)]
-    return {name: [rank[name] for rank in ranks] for name in ranks[0]}
+    return {name: [rank[name] for rank in ranks] for name in ranks[0]}, tmp_path
 
 
 def test_what_the_default_would_leave_out_of_shards_is_an_error_on_every_rank(
-    told: dict[str, list[Any]], tmp_path: Path
+    cases: tuple[dict[str, list[Any]], Path],
 ) -> None:
+    told, tmp_path = cases
     command = f"asyncloader index {tmp_path}/lines/part-*.jsonl"
     for name in ("defaults", "web", "filtered", "mixed", "side by side"):
         for rank in told[name]:
@@ -242,8 +281,23 @@ def test_what_the_default_would_leave_out_of_shards_is_an_error_on_every_rank(
     assert [len(rank["numbers"]) for rank in told["taken"]] == [20] * RANKS
     (verdict,) = al.verify_audit(tmp_path / "audit" / "indexed")
     assert (verdict.verdict, verdict.samples) == ("exact", sum(LINES))
-    (verdict,) = al.verify_audit(tmp_path / "audit" / "stopped")
-    assert verdict.verdict == "incomplete"
+
+
+def test_what_a_stop_leaves_out_is_told_once_and_can_be_gone_on_with(
+    cases: tuple[dict[str, list[Any]], Path],
+) -> None:
+    told, tmp_path = cases
+    for name, whole in (("stopped", sum(LINES)), ("few", 10)):
+        delivered = [number for rank in told[name] for number in rank["numbers"]]
+        rest = [number for rank in told[name] for number in rank["rest"]]
+        assert rest and sorted(delivered + rest) == list(range(whole))
+        assert [rank["epoch"] for rank in told[name]] == [1] * RANKS
+        assert [len(rank["warned"]) for rank in told[name]] == [1, 0, 0, 0]
+        (verdict,) = al.verify_audit(tmp_path / "audit" / name)
+        assert (verdict.verdict, verdict.samples) == ("exact", whole)
+    assert "after 2 steps of this pass" in told["few"][0]["warned"][0]
+    assert "2 of 10 samples were left out" in told["few"][0]["warned"][0]
+    assert "shards that were not read to their ends, left out" in told["stopped"][0]["warned"][0]
 
 
 _DEFAULTS = """

@@ -58,7 +58,7 @@ def test_all_go_on_while_all_have_a_batch(join: Any) -> None:
     assert [rank.steps for rank in ranks] == [5] * RANKS
 
 
-@pytest.mark.parametrize(("policy", "verdict"), [("stop", Verdict.END), ("pad", Verdict.GO)])
+@pytest.mark.parametrize(("policy", "verdict"), [("stop", Verdict.STOP), ("pad", Verdict.GO)])
 def test_one_that_runs_dry_is_met_by_all(join: Any, policy: Policy, verdict: Verdict) -> None:
     ranks = join(policy)
     settle(ranks, True, True, True)
