@@ -119,7 +119,8 @@ class DataLoader(Loader[T]):
         worker_restarts: For streams: how many workers that were killed, or crashed, are replaced in a pass,
             which goes on with the same batches; 3 by default, enough for accidents. A second death at the
             same place is always an error, and what user code raises is never tried again.
-        snapshot_every_n_steps: Batches between two calls of a dataset's ``state_dict``; 1: most are cheap.
+        snapshot_every_n_steps: Batches between two calls of an iterable dataset's ``state_dict`` that a
+            worker makes ahead of yours; 1: most are cheap. 0: none after its first batch.
         audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
             ``asyncloader audit`` proves of it that an epoch was delivered once, over restarts.
         on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
@@ -176,7 +177,7 @@ class DataLoader(Loader[T]):
         self.mesh, self.replicate = mesh, replicate
         self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
-        self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps)
+        self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps, least=0)
         self.audit, self.on_error, self.trace, self.workers = audit, on_error, trace, workers
         num_workers = count_workers(workers, num_workers)
         check_trace(trace)
@@ -278,6 +279,9 @@ class DataLoader(Loader[T]):
         then the next epoch; where the length was asked for before the first batch, it is the beginning of
         the next epoch at once. After the loop has ended it is the beginning of the next epoch. Of torch's
         kinds it has what a stateful sampler or dataset returns, as it is, and the states of generators.
+
+        Raises:
+            Exception: What a stateful sampler or dataset raised when it was asked, in its worker or here.
         """
         return self._kind.state_dict(self)
 
@@ -289,8 +293,9 @@ class DataLoader(Loader[T]):
 
         Of torch's kinds: a map-style dataset draws the same order and passes over what was delivered,
         unread; torch's default generator, if order or seeds come from it, is set at once to its state of when
-        ``state`` was made. An iterable dataset needs the same number of workers; with methods of these names
-        it goes on, without them it is read again from the beginning of the epoch, and a warning says so.
+        ``state`` was made. A dataset with methods of these names is told its own state, in each worker;
+        another iterable one is read again from the beginning of the epoch, and a warning says so. Both need
+        the same number of workers.
 
         Raises:
             ValueError: The state is of another recipe, shard list, batch size or sampler, or of one rank of

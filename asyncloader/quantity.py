@@ -34,19 +34,21 @@ def as_whole(value: object) -> int | None:
     return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
 
 
-def as_count(name: str, value: object) -> int:
-    """A whole number of 1 or more, as Python's int.
+def as_count(name: str, value: object, least: int = 1) -> int:
+    """A whole number of 1 or more, or of 0 or more, as Python's int.
 
     Args:
         name: The option's, for messages.
         value: What was given for it.
+        least: 1 or 0.
 
     Raises:
         ValueError: It is none.
     """
     count = as_whole(value)
-    if count is None or count < 1:
-        raise ValueError(f"{name} should be a positive integer value, but got {name}={value!r}")
+    if count is None or count < least:
+        kind = "a positive" if least else "0 or a positive"
+        raise ValueError(f"{name} should be {kind} integer value, but got {name}={value!r}")
     return count
 
 

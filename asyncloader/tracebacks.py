@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
 from .errors import FormatError, StoreError, WorkerDiedError
 
 __all__ = [
+    "add_note",
     "drop_frames",
     "format_frames",
     "format_stack",
@@ -22,6 +24,12 @@ __all__ = [
 
 # Whose frames tell a user nothing: ours, and those of the clients and the event loop in between.
 _INTERNAL = sys.stdlib_module_names | {"aiohttp", "aiohappyeyeballs", "asyncloader", "obstore", "ray", "yarl"}
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """Add a note to an error of the user's, if it takes one: a frozen dataclass does not."""
+    with suppress(Exception):
+        error.add_note(note)
 
 
 def drop_frames(error: BaseException) -> bool:

@@ -1,4 +1,4 @@
-"""Iterables of torch's kind that know where they are."""
+"""Datasets of torch's kinds that know where they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch.utils.data import IterableDataset
 
-__all__ = ["KnowsWhere", "StatefulNumbers", "part_of_worker"]
+__all__ = ["CountsItems", "IteratesItself", "KnowsWhere", "StatefulNumbers", "part_of_worker"]
 
 
 class KnowsWhere:
@@ -38,6 +38,36 @@ class StatefulNumbers(KnowsWhere, IterableDataset[int]):
 
     def __iter__(self) -> Iterator[int]:
         return self.rest_of(part_of_worker(self.count, self.rank, self.ranks))
+
+
+class IteratesItself(KnowsWhere, IterableDataset[int]):
+    """The numbers below ``count``, once: it is its own iterator and does not begin anew."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __iter__(self) -> IteratesItself:
+        return self
+
+    def __next__(self) -> int:
+        if self.at == self.count:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1
+
+
+class CountsItems(KnowsWhere):
+    """Map style: the index of an item, and how many this copy of the dataset gave before."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> tuple[int, int]:
+        self.at += 1
+        return index, self.at - 1
 
 
 def part_of_worker(count: int, rank: int = 0, ranks: int = 1) -> range:

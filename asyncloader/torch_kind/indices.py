@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, RandomSampler
 
 from .generators import States, read_states, set_states
 from .saved import Saved
-from .stateful import is_stateful, pass_over, reopen, where
+from .stateful import Said, is_stateful, pass_over, reopen, where
 
 __all__ = ["Indices", "Order"]
 
@@ -68,7 +68,7 @@ class Order:
         self._parts: tuple[Any, Any] | None = None
         self._begun = False
         #: What stateful parts said after each batch that may be the last delivered one.
-        self._said: deque[tuple[int, bytes, bool]] = deque()
+        self._said: deque[tuple[int, Said, bool]] = deque()
         #: How many indices a whole batch has, where that is known.
         self._size = 0
         self.start: States = {}
@@ -164,7 +164,7 @@ class Order:
         """Those that the pass began with, as far as they come later than the first ``batches``."""
         return tuple(number for number in sorted(self._early) if number >= batches)
 
-    def said_at(self, batches: int) -> tuple[bytes | None, bool]:
+    def said_at(self, batches: int) -> tuple[Said | None, bool]:
         """What stateful parts said after so many batches, and whether they had no more.
 
         What they said before is forgotten.

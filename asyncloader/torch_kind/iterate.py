@@ -6,7 +6,7 @@ import asyncio
 import copy
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
@@ -22,8 +22,10 @@ from ..torch_private import HereIterator, WorkersIterator
 from .adapt import Adapter, AsyncFetched, AsyncIterated, for_loop
 from .indices import Indices
 from .passes import Pass
-from .reading import Carrying, Reading
+from .reading import Carrying, Reading, Whereabouts, enter_map_style
 from .roads import Roads
+from .saved import Part
+from .stateful import is_stateful, tell_owner
 from .travel import ByValue, travels_by_pickle
 from .watch import Collating
 from .worker_info import enter_worker, read_for
@@ -37,7 +39,8 @@ def open_torch_iterator(
     world: World,
     told: Pass,
     indices: Indices,
-    reading: Callable[[Any], Reading] | None,
+    reading: Callable[[Sequence[Part], Any], Reading] | None,
+    parts: Sequence[Part],
 ) -> HereIterator | WorkersIterator:
     """torch's iterator over ``loader``.
 
@@ -48,25 +51,41 @@ def open_torch_iterator(
         told: Of the pass, and by which it is told where to begin.
         indices: What stands for the loader's sampler.
         reading: Makes of an iterable dataset what stands for it.
+        parts: Where the dataset goes on, in each worker, or here.
     """
     seen, tally = for_loop(dataset, loader.num_workers), told.tally
     pipe = isinstance(seen, IterDataPipe | MapDataPipe)
     view = copy.copy(loader)
     _set(view, "sampler" if loader.batch_sampler is None else "batch_sampler", indices)
     _set(view, "dataset", seen)
+    workers, carries = loader.num_workers, reading is not None
+    here: Whereabouts | None = None
     if reading is not None:
-        read = reading(seen)
+        read = reading(parts, seen)
         _set(view, "dataset", read)
-        here = None if loader.num_workers else read
-        _set(view, "collate_fn", Carrying(loader.collate_fn, here, several=loader.num_workers > 1))
+        here = None if workers else read.whereabouts
+    elif is_stateful(loader.dataset) and not isinstance(seen, IterDataPipe):
+        carries = True
+        here = None if workers else Whereabouts(None, 1, in_worker=False)
+    if carries:
+        several = reading is not None and workers > 1
+        _set(view, "collate_fn", Carrying(loader.collate_fn, here, several))
     _set(view, "collate_fn", Collating(view.collate_fn, tally.laps, loader.batch_sampler is not None))
-    if loader.num_workers == 0:
-        if not isinstance(seen, AsyncFetched | AsyncIterated):
-            return HereIterator(view, told, _nothing, partial(read_for, world))
-        iterator = HereIterator(view, told, seen.engine.stop, partial(read_for, world))
-        weakref.finalize(iterator, seen.engine.stop)
+    if workers == 0:
+        asynchronous = isinstance(seen, AsyncFetched | AsyncIterated)
+        interrupt = seen.engine.stop if asynchronous else _nothing
+        iterator = HereIterator(view, told, interrupt, partial(read_for, world))
+        if asynchronous:
+            weakref.finalize(iterator, seen.engine.stop)
+        if here is not None:
+            if reading is None:
+                if parts and parts[0].state is not None:
+                    tell_owner(loader.dataset, parts[0].state)
+                here.begin(loader.dataset, None, 0)
+            told.read_here(here)
         return iterator
-    _set(view, "worker_init_fn", _Enter(loader.worker_init_fn, world))
+    map_parts = None if reading is not None or not carries else tuple(parts)
+    _set(view, "worker_init_fn", _Enter(loader.worker_init_fn, world, map_parts))
     if travels_by_pickle(loader.multiprocessing_context):
         for name in ("dataset", "collate_fn", "worker_init_fn"):
             if name != "dataset" or not pipe:  # torch must see that it is one, and pickles it itself
@@ -86,10 +105,18 @@ def close_torch_iterator(iterator: HereIterator | WorkersIterator) -> None:
 
 @dataclass(frozen=True)
 class _Enter:
-    """The ``worker_init_fn`` that torch is given: completes the worker's info, then calls the user's."""
+    """The ``worker_init_fn`` that torch is given: completes the worker's info, then calls the user's.
+
+    Attributes:
+        user_fn: The user's.
+        world: Which rank the workers are of.
+        parts: Of a map-style dataset that can say where it is: where each worker's goes on, or none; None of
+            others.
+    """
 
     user_fn: Callable[[int], object] | None
     world: World
+    parts: tuple[Part, ...] | None
 
     def __call__(self, worker: int) -> None:
         info = torch_worker_info()
@@ -100,6 +127,8 @@ class _Enter:
         enter_worker(worker, info.num_workers, info.seed, dataset, self.world.rank, self.world.size)
         if self.user_fn is not None:
             self.user_fn(worker)
+        if self.parts is not None:
+            enter_map_style(dataset, self.parts[worker] if self.parts else Part())
 
 
 class AsyncDoor:

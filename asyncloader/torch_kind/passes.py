@@ -9,8 +9,9 @@ from typing import Any
 from ..tracebacks import Line, users_line
 from .generators import DEFAULT, States, read_states
 from .indices import Indices
-from .reading import Carried
+from .reading import Carried, Whereabouts
 from .saved import Part, Saved
+from .stateful import Said, where
 from .tally import Tally
 
 __all__ = ["Pass"]
@@ -23,6 +24,8 @@ class Pass:
         indices: What it draws.
         before: Where the loader stood when the pass was opened.
         resumed: Whether it begins there, rather than at an epoch's beginning.
+        dataset: The loader's, if it is asked for a state of its own.
+        is_iterable: Whether that is iterable style: the batches are then counted as they come.
         workers: How many there are.
         persistent: Whether they stay for the next pass.
         tally: Counts it.
@@ -35,6 +38,8 @@ class Pass:
         before: Saved,
         *,
         resumed: bool,
+        dataset: Any,
+        is_iterable: bool,
         workers: int,
         persistent: bool,
         tally: Tally,
@@ -45,6 +50,9 @@ class Pass:
         self.resumed = before if resumed else None
         self._forced_seed = before.base_seed if resumed else None
         self._base_seed: int | None = None
+        self._dataset, self._is_iterable = dataset, is_iterable
+        #: Of a dataset that is read in this process.
+        self._here: Whereabouts | None = None
         self._workers = workers
         self._persistent = persistent
         self.tally = tally
@@ -56,7 +64,12 @@ class Pass:
         middle = at.in_the_middle
         #: Where the loader stood before the pass: of a pass that delivered nothing, that is where it stands.
         self._before = before
-        self._parts = list(before.parts)
+        # Of another number of workers they are no more than where the loader stood.
+        self._parts = list(before.parts) if len(before.parts) == max(self._workers, 1) else []
+        #: What the dataset said before the first batch.
+        self._first_said: Said | None = None
+        #: Whether a dataset that is read here, and can say where it is, is where the consumer is.
+        self._can_ask = False
         self._given = 0
         self._batches = at.batches if middle else 0
         self._early = at.early if middle else ()
@@ -86,6 +99,11 @@ class Pass:
         turn, self._turn = self._turn, 0
         return turn
 
+    def read_here(self, whereabouts: Whereabouts) -> None:
+        """The dataset is read in this process, and was opened."""
+        self._here = whereabouts
+        self._can_ask = whereabouts.can_begin and not self._before.in_the_middle
+
     def begin(self) -> None:
         """The loop begins anew, with the same workers."""
         self.tally.begin()
@@ -106,11 +124,18 @@ class Pass:
         if pending is not None:
             pending = {order.number_of(task) for task in pending}
 
+        here = self._here
+        said = carried.said if carried is not None else None
+        if self._by_hand and here is not None and here.can_say:
+            said = self._ask_in_time()  # the next batch may be made before the consumer has this one
+
         def count() -> None:
             self._given += 1
             self.tally.deliver(None if following is None or pending is not None else following - 1)
             if carried is not None:
-                self._count_carried(carried)
+                self._count_part(carried, said)
+            if self._is_iterable:
+                self._batches += 1
             elif following is None:
                 self._batches, self._early = drawn, order.early_after(drawn)
             elif pending is None:
@@ -124,12 +149,15 @@ class Pass:
         self._count_or_hold(count)
         if carried is None:
             return batch
+        self._can_ask = here is not None and here.can_say and not self._by_hand
         if carried.unsplit:
             self._tell_unsplit(self._line)
         return carried.batch
 
     def end(self) -> None:
         """There are no more."""
+        # One that is map style ends with its indices, and is as it was after the last batch.
+        self._can_ask = self._here is not None and self._here.can_say and not self._here.has_end
 
         def count() -> None:
             self._is_over = True
@@ -141,6 +169,11 @@ class Pass:
         """The consumer waits for a batch."""
         if self._holds is not None:
             self.hand_over()
+        if self._can_ask:
+            # From now on the dataset is not where the consumer is, until the next batch is delivered; and
+            # that may fail, or a signal's handler may save a state.
+            self._can_ask = False
+            self._keep(self._ask_in_time())
         self.tally.wait()
 
     def waited(self) -> None:
@@ -160,6 +193,9 @@ class Pass:
     def defer(self, holds: Callable[[], bool] | None = None) -> None:
         """From now on a batch counts as delivered with ``hand_over`` only, or as ``holds`` says."""
         self._by_hand, self._holds = True, holds
+        if self._can_ask:  # whatever asks for a state may do so in another thread than the one that reads
+            self._can_ask = False
+            self._keep(self._ask_in_time())
 
     def hand_over(self) -> None:
         """The consumer has what the loop gave last."""
@@ -178,17 +214,39 @@ class Pass:
         else:
             count()
 
-    def _count_carried(self, carried: Carried) -> None:
-        self._batches += 1
+    def _count_part(self, carried: Carried, said: Said | None) -> None:
         if not self._parts:
-            self._parts = [Part()] * max(self._workers, 1)
+            self._parts = [Part(self._first_said)] * max(self._workers, 1)
         part = self._parts[carried.worker]
-        state = carried.said
-        if state is None and not part.finished:
-            state = part.state
-        self._parts[carried.worker] = Part(state, carried.since, carried.ended)
+        since = carried.since if said is None else 0
+        if said is None:
+            said = self._first_said if part.finished else part.state
+        self._parts[carried.worker] = Part(said, since, carried.ended)
         if self._workers:
             self._next_worker = (carried.worker + 1) % self._workers
+
+    # --- asked of the dataset, where that is read in this process ---
+
+    def _ask_in_time(self) -> Said | None:
+        """What it says of where it is, if it could not say, or has not for ``every`` batches."""
+        here = self._here
+        assert here is not None, "it is read here"
+        last = self._parts[0].state if self._parts and self._given else self._first_said
+        return here.ask() if not isinstance(last, bytes) or here.since >= here.every else None
+
+    def _keep(self, said: Said | None) -> None:
+        if said is None:
+            return
+        if not self._given:
+            self._first_said = said
+        elif self._parts:
+            self._parts[0] = replace(self._parts[0], state=said, batches=0)
+
+    def _ask_now(self) -> None:
+        """Know where the dataset is, if that is where the consumer is."""
+        if self._can_ask:
+            assert self._here is not None, "it is read here"
+            self._keep(self._here.ask())
 
     # --- told by the loader ---
 
@@ -205,14 +263,15 @@ class Pass:
     def saved(self) -> Saved:
         """Where the loader stands."""
         self._settle()
+        self._ask_now()
         if self._is_read_out():
             return self.left()
         if not self._given:
-            return self._before
+            return self._begun()
         order = self._indices.order
         start = order.start
         said, ended = order.said_at(self._batches)
-        if self._parts and self._workers:
+        if self._is_iterable and self._parts and self._workers:
             # What the workers draw, they draw from seeds of their own.
             start = {name: state for name, state in start.items() if name != DEFAULT}
         return Saved(
@@ -230,6 +289,8 @@ class Pass:
     def left(self) -> Saved:
         """Where the loader stands when the pass is left, and the next one begins."""
         self._settle()
+        if self._is_over:
+            self._ask_now()
         # A dataset that was told nothing begins anew anyway; one in workers that end is then a new copy.
         told = any(part.state for part in self._parts)
         lives_on = told and self._is_read_out() and (self._persistent or not self._workers)
@@ -243,6 +304,15 @@ class Pass:
             sampler_ended=ended,
             parts=tuple(replace(part, finished=True) for part in self._parts) if lives_on else (),
         )
+
+    def _begun(self) -> Saved:
+        """Where the loader stands, before the first batch."""
+        said = self._first_said
+        if self._workers and not self._before.parts:
+            said = where(self._dataset, None)
+            if not isinstance(said, bytes):  # as of one that has no position before it is iterated
+                said = None
+        return self._before if said is None else replace(self._before, parts=(Part(said),))
 
     def _states(self) -> States:
         return read_states(self._indices.generators)

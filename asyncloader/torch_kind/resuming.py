@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import sys
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,7 +29,8 @@ from .indices import Indices
 from .iterate import open_torch_iterator
 from .passes import Pass
 from .reading import Reading
-from .saved import Saved, check_workers, load_saved, save_saved
+from .saved import Part, Saved, check_workers, load_saved, save_saved
+from .stateful import tell_owner, where
 from .tally import Tally, stage_of
 
 __all__ = ["Standing"]
@@ -76,17 +78,20 @@ class Standing:
             indices,
             before,
             resumed=resumed is not None,
+            dataset=None if isinstance(loader.dataset, IterDataPipe) else loader.dataset,
+            is_iterable=is_iterable(loader.dataset),
             workers=loader.num_workers,
             persistent=loader.persistent_workers,
             tally=tally,
             tell_unsplit=tell_unsplit,
         )
-        reading = partial(_read, loader, indices, resumed) if _is_read(loader) else None
+        reading = partial(_read, loader, indices) if _is_read(loader) else None
+        parts = () if resumed is None else _tell_here(resumed, loader)
         in_the_middle = resumed is not None and resumed.in_the_middle
         # The program's generator is where it should be after the batches that came before, since loading.
         held = torch.default_generator.get_state() if in_the_middle and DEFAULT in generators else None
         try:
-            iterator = open_torch_iterator(loader, dataset, world, told, indices, reading)
+            iterator = open_torch_iterator(loader, dataset, world, told, indices, reading, parts)
             # A trace is written also where the loop's error ends the program.
             weakref.finalize(iterator, tally.end).atexit = loader.trace is not None
             if in_the_middle:
@@ -152,7 +157,7 @@ class Standing:
         if self._loaded_state is not None:
             return copy.deepcopy(self._loaded_state)
         if self._latest is None:
-            saved = Saved(now=read_states(generators_of(loader)))
+            saved = Saved(now=read_states(generators_of(loader)), parts=_parts_here(loader))
         else:
             saved = self._latest.saved()
         return save_saved(replace(saved, epoch=self._epoch_of(loader)), loader, world)
@@ -192,20 +197,51 @@ def _is_read(loader: Any) -> bool:
     return is_iterable(loader.dataset) and not isinstance(loader.dataset, IterDataPipe)
 
 
-def _read(loader: Any, indices: Indices, resumed: Saved | None, dataset: Any) -> Reading:
+def _read(loader: Any, indices: Indices, parts: Sequence[Part], dataset: Any) -> Reading:
     """What stands for an iterable dataset that has been adapted to torch's loop."""
     workers = loader.num_workers
-    reading = Reading(dataset, loader.batch_size, loader.snapshot_every_n_steps, bool(workers))
+    every = loader.snapshot_every_n_steps or sys.maxsize
+    reading = Reading(dataset, loader.batch_size, every, bool(workers))
     if not workers:
         reading.opening = indices.begin
-    if resumed is not None and len(resumed.parts) == max(workers, 1):
-        reading.begin_at(resumed.parts)
+    reading.begin_at(parts)
     return reading
+
+
+def _parts_here(loader: Any) -> tuple[Part, ...]:
+    """What the loader's own dataset says of where it is, before any pass."""
+    if isinstance(loader.dataset, IterDataPipe):
+        return ()
+    said = where(loader.dataset, None)
+    # One that has no position before it is iterated has nothing to be told again.
+    return (Part(said),) if isinstance(said, bytes) else ()
+
+
+def _tell_here(resumed: Saved, loader: Any) -> Sequence[Part]:
+    """The parts that workers are to be told, or what reads here; the loader's own dataset is told its part.
+
+    At the beginning of a pass its part is what workers get copies of.
+    """
+    workers, parts = loader.num_workers, resumed.parts
+    if len(parts) != max(workers, 1) and len(parts) != 1:
+        return ()
+    here = len(parts) == 1 and not resumed.in_the_middle
+    if not workers or not here or (parts[0].finished and is_iterable(loader.dataset)):
+        return parts if len(parts) == max(workers, 1) else ()
+    if parts[0].state is not None:
+        # What it does to the program's generator is for its copies in workers, which have generators of
+        # their own.
+        held = torch.default_generator.get_state()
+        try:
+            tell_owner(loader.dataset, parts[0].state)
+        finally:
+            torch.default_generator.set_state(held)
+    return ()
 
 
 def _warn_of_reading_again(saved: Saved, loader: Any) -> None:
     """Say so, where a dataset cannot be told where to go on."""
-    every = loader.snapshot_every_n_steps
+    every = loader.snapshot_every_n_steps or 1
     again = [part.batches for part in saved.parts if part.state is None and part.batches >= every]
     if saved.in_the_middle and again:
         warnings.warn(

@@ -22,6 +22,7 @@ from .generators import (
     innermost_sampler,
     leaves_default_alone,
 )
+from .stateful import Said, Unsaid
 
 __all__ = ["Part", "Saved", "check_workers", "load_saved", "save_saved"]
 
@@ -30,16 +31,16 @@ _VERSION = 2
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Where one worker's reading of an iterable dataset goes on.
+    """Where one worker's copy of a dataset goes on.
 
     Attributes:
-        state: What the dataset and its iterator said last, pickled; None for the beginning.
-        batches: How many came after that, and are read again and dropped.
+        state: What the dataset and its iterator said last; None for the beginning.
+        batches: Of an iterable one: how many came after that, and are read again and dropped.
         ended: Whether there is no more, as a batch that was cut short has shown.
         finished: Whether this was in a pass that is over: the reading goes on with the next one.
     """
 
-    state: bytes | None = None
+    state: Said | None = None
     batches: int = 0
     ended: bool = False
     finished: bool = False
@@ -57,9 +58,10 @@ class Saved:
         start: The states of the generators that the order was drawn from.
         now: The present states; of a pass that was left in its middle, of the default one alone.
         epoch: What the sampler was told by ``set_epoch``.
-        sampler: What a stateful sampler said, pickled.
+        sampler: What a stateful sampler said.
         sampler_ended: Whether it had no more then, as a batch that was cut short has shown.
-        parts: Of an iterable dataset, for each worker; one without workers.
+        parts: Of an iterable dataset, or one with a state, for each worker; one without workers. Before the
+            first batch it is one with workers, too: of the loader's own dataset, which they get copies of.
         turn: Which worker is next.
     """
 
@@ -70,7 +72,7 @@ class Saved:
     start: States = field(default_factory=dict)
     now: States = field(default_factory=dict)
     epoch: int | None = None
-    sampler: bytes | None = None
+    sampler: Said | None = None
     sampler_ended: bool = False
     parts: tuple[Part, ...] = ()
     turn: int = 0
@@ -82,7 +84,11 @@ class Saved:
 
 
 def save_saved(saved: Saved, loader: Any, world: World) -> dict[str, Any]:
-    """The state as a new dict."""
+    """The state as a new dict.
+
+    Raises:
+        Exception: What a dataset or sampler raised when it was asked for its part.
+    """
     return {
         "version": _VERSION,
         "kind": "torch",
@@ -136,7 +142,7 @@ def load_saved(state: Mapping[str, Any], loader: Any, world: World) -> Saved:
         check_workers(saved, loader)
     if whose == (world.rank, world.size):
         return saved
-    return _of_another_rank(saved)
+    return _of_another_rank(saved, keeps_parts=not is_iterable(loader.dataset))
 
 
 def check_workers(saved: Saved, loader: Any) -> None:
@@ -147,12 +153,17 @@ def check_workers(saved: Saved, loader: Any) -> None:
     """
     if saved.in_the_middle and saved.parts and len(saved.parts) != max(loader.num_workers, 1):
         then, now = len(saved.parts), loader.num_workers
+        name, resume = type(loader.dataset).__name__, f"Resume with num_workers={then} until the epoch's end"
+        if not is_iterable(loader.dataset):
+            raise ValueError(
+                f"this state has what state_dict() of {name} returned in {then} worker{'s' * (then != 1)}, "
+                f"but now num_workers={now}: each has a copy of the dataset with a state of its own. {resume}"
+            )
         raise ValueError(
             f"this state has the positions of {then} worker{'s' * (then != 1)} in a "
-            f"{type(loader.dataset).__name__}, but now num_workers={now}: each worker reads a part of its "
-            f"own, and nobody can tell what is left for {now} of what was begun for {then}. Resume with "
-            f"num_workers={then} until the epoch's end, where any number will do, or use a stream "
-            "(from_urls, from_iterable), which resumes with any"
+            f"{name}, but now num_workers={now}: each worker reads a part of its "
+            f"own, and nobody can tell what is left for {now} of what was begun for {then}. {resume}, "
+            "where any number will do, or use a stream (from_urls, from_iterable), which resumes with any"
         )
 
 
@@ -185,13 +196,16 @@ def _count(value: Any, below: int = sys.maxsize) -> int:
     return count
 
 
-def _of_another_rank(saved: Saved) -> Saved:
-    """Without what is of one process alone: the program's generator, seeds drawn from it, and parts."""
+def _of_another_rank(saved: Saved, keeps_parts: bool) -> Saved:
+    """Without what is of one process alone: the program's generator, seeds drawn from it, and parts.
+
+    A map-style dataset is told what that of the other rank was: which samples come, its sampler says.
+    """
     start, now = (
         {name: state for name, state in states.items() if name != DEFAULT}
         for states in (saved.start, saved.now)
     )
-    return replace(saved, start=start, now=now, base_seed=None, parts=())
+    return replace(saved, start=start, now=now, base_seed=None, parts=saved.parts if keeps_parts else ())
 
 
 def _check_agrees(then: dict[str, Any], whose: tuple[Any, Any], loader: Any, world: World) -> None:
@@ -225,8 +239,10 @@ def _describe(loader: Any) -> dict[str, Any]:
     return told
 
 
-def _plain(pickled: bytes | None) -> Any:
-    return None if pickled is None else pickle.loads(pickled)
+def _plain(said: Said | None) -> Any:
+    if isinstance(said, Unsaid):
+        raise said.told()
+    return None if said is None else pickle.loads(said)
 
 
 def _pickled(plain: Any) -> bytes | None:

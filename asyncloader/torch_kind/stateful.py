@@ -9,10 +9,27 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import repeat
-from typing import Any
+from typing import Any, TypeAlias
 
-__all__ = ["is_stateful", "pass_over", "reopen", "run_out", "tell", "tell_iterator", "tell_owner", "where"]
+from torch.utils.data import get_worker_info as torch_worker_info
+
+from ..tracebacks import add_note
+from ..workers._raised import Dumped, dump_error, load_error
+
+__all__ = [
+    "Said",
+    "Unsaid",
+    "is_stateful",
+    "pass_over",
+    "reopen",
+    "run_out",
+    "tell",
+    "tell_iterator",
+    "tell_owner",
+    "where",
+]
 
 
 def is_stateful(part: Any) -> bool:
@@ -20,39 +37,78 @@ def is_stateful(part: Any) -> bool:
     return callable(getattr(part, "state_dict", None)) and callable(getattr(part, "load_state_dict", None))
 
 
-def where(owner: Any, iterator: Any) -> bytes | None:
-    """Where ``owner`` and its iterator are, pickled; None if neither can say.
+@dataclass(frozen=True)
+class Unsaid:
+    """What a part raised that was asked where it is. It is raised where a loader's state needs the answer.
+
+    Attributes:
+        error: As it travels, also within a process: the frames of one that is kept would keep an iterator.
+    """
+
+    error: Dumped
+
+    def told(self) -> Exception:
+        """The error, anew each time."""
+        return load_error(self.error)
+
+
+#: What a part answered, pickled, or why it did not.
+Said: TypeAlias = bytes | Unsaid
+
+
+def where(owner: Any, iterator: Any) -> Said | None:
+    """Where ``owner`` and its iterator are; None if neither can say.
 
     Pickled at once: what a ``state_dict`` returns may be the very dict that the part goes on to change.
-
-    Raises:
-        Exception: As pickle raises it, noting whose state it was.
+    Whoever iterates needs no state, so that one which takes arguments, fails or does not pickle is no error
+    here.
     """
     told: dict[str, Any] = {}
-    for name, part in (("owner", owner), ("iterator", iterator)):
-        if is_stateful(part) and not (name == "owner" and iterator is owner):
-            told[name] = part.state_dict()
+    try:
+        for name, part in (("owner", owner), ("iterator", iterator)):
+            if is_stateful(part) and not (name == "owner" and iterator is owner):
+                told[name] = part.state_dict()
+    except Exception as error:
+        add_note(
+            error,
+            f"raised by state_dict() of {type(part).__name__}, which the loader calls without arguments for "
+            "its own state_dict(). Iterating does not need it",
+        )
+        return Unsaid(dump_error(error, _place()))
     if not told:
         return None
     try:
         return pickle.dumps(told, 5)
     except Exception as error:
-        error.add_note(f"while pickling what state_dict() of {type(owner).__name__} or its iterator returned")
-        raise
+        add_note(
+            error, f"while pickling what state_dict() of {type(owner).__name__} or its iterator returned"
+        )
+        return Unsaid(dump_error(error, _place()))
 
 
-def tell_owner(owner: Any, state: bytes) -> None:
+def _place() -> str:
+    info = torch_worker_info()
+    return "in the loader" if info is None else f"in worker {object.__getattribute__(info, 'id')}"
+
+
+def tell_owner(owner: Any, state: Said) -> None:
     """Tell ``owner``, before it is iterated, where to go on."""
-    told = pickle.loads(state)
+    told = _answered(state)
     if "owner" in told:
         tell(owner, told["owner"])
 
 
-def tell_iterator(iterator: Any, state: bytes) -> None:
+def tell_iterator(iterator: Any, state: Said) -> None:
     """Tell an iterator of its owner's where to go on."""
-    told = pickle.loads(state)
+    told = _answered(state)
     if "iterator" in told:
         tell(iterator, told["iterator"])
+
+
+def _answered(state: Said) -> dict[str, Any]:
+    assert isinstance(state, bytes), "a state that was loaded holds answers only"
+    told: dict[str, Any] = pickle.loads(state)
+    return told
 
 
 def tell(part: Any, state: Any) -> None:
@@ -70,7 +126,7 @@ def tell(part: Any, state: Any) -> None:
 
 
 def reopen(
-    owner: Any, state: bytes | None, open_new: Callable[[], Any], *, ended: bool, finished: bool = False
+    owner: Any, state: Said | None, open_new: Callable[[], Any], *, ended: bool, finished: bool = False
 ) -> Any:
     """A new iterator of ``owner`` which goes on from ``state``.
 

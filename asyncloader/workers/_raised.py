@@ -18,7 +18,7 @@ from .._flow.channel import ChannelClosed, EndOfChannel
 from ..by_value import Homeward
 from ..tracebacks import format_frames
 
-__all__ = ["dump_error", "load_error"]
+__all__ = ["Dumped", "dump_error", "load_error"]
 
 Dumped: TypeAlias = tuple[bytes, bytes]
 """The error as it should arrive, and as it can always arrive."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from stateful_numbers import StatefulNumbers
+from stateful_numbers import CountsItems, IteratesItself, StatefulNumbers
 from torch.utils.data import RandomSampler
 
 import asyncloader as al
@@ -71,3 +71,38 @@ def test_saved_in_the_middle_it_goes_on_with_the_same_batches(kind: str, workers
     theirs = train(stateful.StatefulDataLoader)
     if kind != "shuffled":  # whose seed it draws at another moment than torch's loader, and than ours
         assert train(al.DataLoader) == theirs
+
+
+STATEFUL: dict[str, Callable[[], Any]] = {
+    "map style": lambda: CountsItems(COUNT),
+    "its own iterator": lambda: IteratesItself(COUNT),
+}
+
+
+@pytest.mark.filterwarnings("ignore:IteratesItself is read by several workers:UserWarning")
+@pytest.mark.parametrize("moment", ["made", "opened", "begun", "in the middle", "at the last batch"])
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("kind", STATEFUL)
+def test_a_dataset_is_told_its_own_state_of_any_moment(kind: str, workers: int, moment: str) -> None:
+    def passes(loaders: Any) -> list[Any]:
+        dataset = STATEFUL[kind]()
+        options = {"batch_size": 4, "num_workers": workers, "collate_fn": lambda samples: samples}
+        loader = loaders(dataset, **options)
+        if moment == "made":
+            state = loader.state_dict()
+        batches = iter(loader)
+        last = 8 if kind == "map style" else 8 * max(workers, 1)
+        done = {"made": 0, "opened": 0, "begun": 1, "in the middle": 3, "at the last batch": last}[moment]
+        first = [next(batches) for _ in range(done)]
+        if moment != "made":
+            state = loader.state_dict()
+        rest = list(batches)
+        found = [first, rest]
+        for again in (dataset, STATEFUL[kind]()):  # one that went on, and one as in a new process
+            resumed = loaders(again, **options)
+            resumed.load_state_dict(state)
+            found.append(list(resumed))
+            assert found[-1] == rest
+        return found
+
+    assert passes(al.DataLoader) == passes(stateful.StatefulDataLoader)

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+from stateful_numbers import CountsItems, IteratesItself
 
 import asyncloader as al
 
-from .resuming import BATCH, COUNT, NUMBERS, listed, make
+from .resuming import BATCH, COUNT, NUMBERS, listed, make, run_saving, tail
 
 pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create:UserWarning")
 
@@ -243,3 +244,95 @@ async def test_a_batch_that_was_made_and_not_taken_is_not_delivered() -> None:
     assert await anext(batches) == [1]
     assert loader.state_dict()["batches"] == 2
     await batches.aclose()  # type: ignore[attr-defined]
+
+
+# --- map-style datasets with a state of their own ---
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"batch_size": None, "snapshot_every_n_steps": 3},
+        {"num_workers": 2},
+        {"num_workers": 2, "persistent_workers": True, "snapshot_every_n_steps": 3},
+    ],
+    ids=str,
+)
+def test_a_map_style_dataset_is_told_its_own_state(options: dict[str, Any]) -> None:
+    def load() -> Any:
+        return al.DataLoader(CountsItems(COUNT), **{"batch_size": BATCH, "collate_fn": listed, **options})
+
+    batches, states = run_saving(load(), 2)
+    step = 5 if "num_workers" in options else 1
+    for done, state in states[::step]:
+        assert tail(load(), state, len(batches) - done) == batches[done:]
+
+
+def test_another_number_of_workers_is_refused_for_states_of_copies_until_the_epoch_s_end() -> None:
+    loader = al.DataLoader(CountsItems(COUNT), 2, collate_fn=listed)
+    batches = iter(loader)
+    next(batches)
+    other = al.DataLoader(CountsItems(COUNT), 2, num_workers=2, collate_fn=listed)
+    with pytest.raises(ValueError, match=r"what state_dict\(\) of CountsItems returned in 1 worker, but"):
+        other.load_state_dict(loader.state_dict())
+    list(batches)
+    other.load_state_dict(loader.state_dict())
+    assert next(iter(other)) == [(0, COUNT), (1, COUNT + 1)], "copies of one that was told"
+
+
+async def test_a_map_style_dataset_that_async_for_reads_ahead_is_told_where_the_consumer_is() -> None:
+    loader = al.DataLoader(CountsItems(COUNT), 2, collate_fn=listed)
+    batches = aiter(loader)
+    assert await anext(batches) == [(0, 0), (1, 1)]
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(batches), 0)
+    state = loader.state_dict()
+    await batches.aclose()  # type: ignore[attr-defined]
+    resumed = al.DataLoader(CountsItems(COUNT), 2, collate_fn=listed)
+    resumed.load_state_dict(state)
+    assert next(iter(resumed)) == [(2, 2), (3, 3)]
+
+
+# --- at which moment a dataset is asked ---
+
+
+@pytest.mark.parametrize("kind", [CountsItems, IteratesItself])
+def test_a_state_that_is_saved_while_a_batch_is_made_is_that_of_the_batch_before(kind: Any) -> None:
+    states: list[Any] = []
+
+    class Interrupted(kind):  # type: ignore[misc]
+        def save(self) -> None:
+            if self.at in (1, 6):  # within the first batch, and within the third
+                states.append(loader.state_dict())
+
+        def __getitem__(self, index: int) -> Any:
+            self.save()
+            return super().__getitem__(index)
+
+        def __next__(self) -> Any:
+            self.save()
+            return super().__next__()
+
+    loader = al.DataLoader(Interrupted(COUNT), BATCH, collate_fn=listed)
+    batches = list(loader)
+    for done, state in zip((0, 1), states, strict=True):
+        resumed = al.DataLoader(kind(COUNT), BATCH, collate_fn=listed)
+        if "dataset" in state["loader"]:  # of an iterable one
+            state["loader"]["dataset"] = kind.__name__
+        resumed.load_state_dict(state)
+        assert list(resumed) == batches[done:]
+
+
+@pytest.mark.parametrize("moment", ["between two batches", "between two epochs"])
+def test_what_the_program_does_to_a_dataset_in_this_process_is_in_the_state(moment: str) -> None:
+    dataset = CountsItems(COUNT)
+    loader = al.DataLoader(dataset, BATCH, collate_fn=listed)
+    batches = iter(loader)
+    next(batches)
+    if moment == "between two epochs":
+        list(batches)
+    dataset.at = 1000
+    resumed = al.DataLoader(CountsItems(COUNT), BATCH, collate_fn=listed)
+    resumed.load_state_dict(loader.state_dict())
+    assert next(iter(resumed))[0][1] == 1000
