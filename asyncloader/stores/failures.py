@@ -54,6 +54,14 @@ _ADVICE = {
     416: ": the object is shorter than the offset to read it from; was it changed?",
 }
 
+# By the codes of S3 and of those who speak it: https://docs.aws.amazon.com/AmazonS3/latest/API/ErrorResponses.html
+_ADVICE_BY_CODE = {
+    "ExpiredToken": ": the session token has expired; get new keys, or give a function that does, as the "
+    "option credential_provider",
+    "RequestTimeTooSkewed": ": this machine's clock and the server's differ by more than signatures allow "
+    "(15 minutes); set the clock, as by NTP",
+}
+
 _THROTTLED = frozenset({429, 503})
 
 # 425 asks for the request again outside TLS's early data. Of the 5xx, 501 and 505 are about the request.
@@ -79,14 +87,16 @@ def refused(
         url: Of the shard.
         offset: First byte that was asked for; None if it was no range.
         status: Decides whether asking again may help.
-        reason: The usual phrase of the status if None. The server's own may quote the URL.
+        reason: The server's error code; the usual phrase of the status if None. The server's own may quote
+            the URL.
         retry_after_s: From ``wait_asked``.
         advice: What else to do, where the caller knows.
     """
+    known = _ADVICE_BY_CODE.get(reason or "", _ADVICE.get(status, ""))
     reason = _phrase(status) if reason is None else reason
     kind = _kind_of(status)
     error = kind(
-        f"the server answered {status} {reason}".rstrip() + _ADVICE.get(status, "") + advice,
+        f"the server answered {status} {reason}".rstrip() + known + advice,
         shard=redact(url),
         status=status,
         offset=offset,

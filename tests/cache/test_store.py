@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +56,46 @@ def test_another_run_asks_once_whether_a_shard_was_changed(
         assert read_epoch(second, urls_of(server, shards)) == list(shards.values())
         assert server.counters.requests == before.requests + len(shards)
         assert server.counters.bytes_sent == before.bytes_sent + len(shards)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Nothing below the folder can be written by this thread and those that it starts."""
+    parts = [folder, *folder.rglob("*")]
+    for part in parts:
+        part.chmod(0o500 if part.is_dir() else 0o400)
+    # Root writes whatever the mode, by these capabilities: see capabilities(7) and capget(2).
+    libc, header = ctypes.CDLL(None, use_errno=True), (ctypes.c_uint32 * 2)(0x20080522, 0)
+    held = (ctypes.c_uint32 * 6)()
+    assert libc.capget(header, held) == 0
+    less = (ctypes.c_uint32 * 6)(*held)
+    less[0] &= ~(1 << 1 | 1 << 2 | 1 << 3)  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER
+    assert libc.capset(header, less) == 0
+    try:
+        yield
+    finally:
+        assert libc.capset(header, held) == 0
+        for part in parts:
+            part.chmod(0o700 if part.is_dir() else 0o600)
+
+
+def test_a_filled_cache_on_a_read_only_disk_is_read(
+    serve: Serve, new_run: Any, kept: Any, shards: dict[str, bytes], tmp_path: Path
+) -> None:
+    server = serve({**shards, "new": b"x" * MiB})
+    read_epoch(new_run(), urls_of(server, shards))
+    before = server.counters
+    with read_only(tmp_path / "cache"), testing.check_leaks():
+        with pytest.raises(PermissionError):
+            (tmp_path / "cache" / "asyncloader-v1" / "shards" / "new").touch()
+        with Epoch(new_run(), urls_of(server, shards) * 2) as epoch:
+            assert epoch.all_shards() == [*shards.values()] * 2
+        # A byte of each, once: whether it was changed since another run has verified it.
+        assert server.counters.requests == before.requests + len(shards)
+        assert server.counters.bytes_sent == before.bytes_sent + len(shards)
+        with pytest.warns(RuntimeWarning, match="reading without the disk cache where it fails"):
+            assert read_epoch(new_run(), [server.url_of("new")]) == [b"x" * MiB]
+    assert len(kept("shards")) == len(shards) and not kept("filling") and not kept("quarantine")
 
 
 def test_a_run_whose_server_is_gone_hears_of_it(shards: dict[str, bytes], new_run: Any) -> None:

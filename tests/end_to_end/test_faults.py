@@ -76,8 +76,7 @@ def recipe_under(row: Row, shards: Shards, folder: Path, **more: Any) -> Iterato
         options: dict[str, Any] = {"network": row.network, **more}
         if row.renewed:
             options["renew"] = lambda url: url.partition("?")[0] + row.renewed
-        if row.manifest:
-            options["manifest"] = server.url_of("manifest.json")
+        options["manifest"] = server.url_of("manifest.json") if row.manifest else None
         urls = [server.url_of(name) + row.query for name in shards.contents]
         if row.cache:
             options["cache_dir"] = folder / "cache"

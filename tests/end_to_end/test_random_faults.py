@@ -118,7 +118,7 @@ class Reading:
         self._scenario = scenario
         self._tally = tally
         self._urls = [server.url_of(name) for name in shards.contents]
-        self._options: dict[str, Any] = {"network": scenario.network}
+        self._options: dict[str, Any] = {"network": scenario.network, "manifest": None}
         if scenario.manifest:
             self._options["manifest"] = folder / "manifest.json"
             entries = parse_manifest((shards.folder / "manifest.json").read_bytes()).shards

@@ -7,8 +7,10 @@ import json
 import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -94,6 +96,42 @@ async def test_faults_are_named_and_not_retried(
     assert type(caught.value) is kind
     assert caught.value.__cause__ is caught.value.__context__ is None, "the client's text would be shown"
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "told"),
+    [
+        (403, "RequestTimeTooSkewed", "403 RequestTimeTooSkewed: this machine's clock"),
+        (400, "ExpiredToken", "400 ExpiredToken: the session token has expired.*credential_provider"),
+        (403, "AccessDenied", "403 AccessDenied; check credentials"),
+    ],
+)
+async def test_codes_that_say_what_is_wrong_are_told_with_what_to_do(
+    fetch: Fetch, status: int, code: str, told: str
+) -> None:
+    answer = f"<Error><Code>{code}</Code><Message>SENTINEL</Message></Error>".encode()
+
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            options = {"endpoint": f"http://127.0.0.1:{server.server_port}", "anonymous": True}
+            with pytest.raises(StoreError, match=told) as caught:
+                await fetch(ObjectStore("s3", "corpus", options), "s3://corpus/x", 0, 100)
+        finally:
+            server.shutdown()
+            thread.join()
+    assert caught.value.status == status and not isinstance(caught.value, TransientError)
 
 
 async def test_another_version_than_the_one_asked_for_may_go_away(serve: Serve, fetch: Fetch) -> None:

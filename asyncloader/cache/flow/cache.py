@@ -12,7 +12,7 @@ from ..._flow.engine import Work
 from ...errors import StoreError
 from ...stores.access import CacheSetting
 from ...stores.policy import NetworkPolicy
-from ..folder.checksums import is_marked, touch
+from ..folder.checksums import Marks, touch
 from ..folder.identity import Identity
 from ..folder.layout import Folder, Found
 from .complaints import Complaints
@@ -47,7 +47,8 @@ class Cache:
         self._folder = Folder(setting.folder)
         self._root = Descriptor(self._folder.number)
         self._complaints = Complaints()
-        self._intake = Intake(setting, network, self._folder, self._root, self._complaints)
+        self._marks = Marks(setting.run)
+        self._intake = Intake(setting, network, self._folder, self._root, self._complaints, self._marks)
         self._arrivals: dict[Identity, Arrival] = {}
 
     @classmethod
@@ -120,7 +121,7 @@ class Cache:
         if found is None or found.header is None:
             return None
         try:
-            if is_marked(found.number, found.header, self._setting.run):
+            if self._marks.has(found.number, found.header):
                 if wanted.opens:
                     touch(found.number)
                 return found

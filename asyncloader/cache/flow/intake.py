@@ -10,7 +10,7 @@ from functools import partial
 from ...stores.access import CacheSetting
 from ...stores.policy import NetworkPolicy
 from ...stores.store import Store
-from ..folder.checksums import Check, is_marked, mark, touch
+from ..folder.checksums import Check, Marks, touch
 from ..folder.eviction import make_room
 from ..folder.header import ABANDONED, Header, State
 from ..folder.identity import Identity
@@ -71,6 +71,7 @@ class Intake:
         folder: Where to.
         root: Its descriptor.
         complaints: Told what goes wrong and is no error.
+        marks: Which files the run has verified.
     """
 
     def __init__(
@@ -80,12 +81,14 @@ class Intake:
         folder: Folder,
         root: Descriptor,
         complaints: Complaints,
+        marks: Marks,
     ) -> None:
         self._setting = setting
         self._patience_s = 2 * network.stall_s
         self._folder = folder
         self._root = root
         self._complaints = complaints
+        self._marks = marks
         self._turns = Turns(_BUDGET_BYTES)
         # Of the latest shard. Those of one dataset are much alike, and how long one is, is only known once
         # its server has answered.
@@ -144,10 +147,10 @@ class Intake:
         self._usual_bytes = found.header.size
         copy = Copy(Descriptor(found.number, self._root), found.header)
         try:
-            if not await copy.file.run(is_marked, found.number, found.header, self._setting.run):
+            if not await copy.file.run(self._marks.has, found.number, found.header):
                 if not await self._verify(wanted, found, found.header, copy.file):
                     return False
-                await copy.file.run(mark, found.number, found.header, self._setting.run)
+                await copy.file.run(self._marks.add, found.number, found.header)
             await copy.file.run(touch, found.number)
             arrival.opened(copy)
             return True
@@ -209,7 +212,7 @@ class Intake:
             header = await file.run(read_header, file.number)
             if header is not None and header.state is State.COMPLETE:
                 # Its digest was worked out a moment ago, from bytes of a moment ago.
-                await file.run(mark, file.number, header, self._setting.run)
+                await file.run(self._marks.add, file.number, header)
         else:
             if len(self._stopped) >= _MOST_STOPPED:
                 self._stopped.clear()

@@ -7,14 +7,16 @@ more than the stretches that it touches. Blocking, to be called in threads.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 
 from ...digest import Digest, open_digest
 from ...types import Buffer
 from .header import HEADER_BYTES, MARK_BYTES, STRETCH_BYTES, SUMS_BYTES, Header, mark_of
+from .layout import READ_ONLY
 
-__all__ = ["Check", "DamagedError", "Stretches", "Sums", "has_crc32c", "is_marked", "mark", "touch"]
+__all__ = ["Check", "DamagedError", "Marks", "Stretches", "Sums", "has_crc32c", "mark", "touch"]
 
 # As they follow each other in the table, with the length of one. The second is for whoever can compute it, at
 # six times the speed: see ``digest``.
@@ -151,10 +153,35 @@ class Check:
         return self._sha256.digest() == self._header.sha256
 
 
-def is_marked(number: int, header: Header, run: str) -> bool:
-    """Whether ``run`` has verified this file before."""
-    offset, wanted = mark_of(header, run)
-    return os.pread(number, MARK_BYTES, offset) == wanted
+class Marks:
+    """Which files a run has verified: noted in the files, or here where these cannot be written.
+
+    Args:
+        run: Names it.
+    """
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._here: set[tuple[int, int, bytes]] = set()
+
+    def has(self, number: int, header: Header) -> bool:
+        """Whether the run has verified this file before."""
+        offset, wanted = mark_of(header, self._run)
+        return os.pread(number, MARK_BYTES, offset) == wanted or self._key(number, header) in self._here
+
+    def add(self, number: int, header: Header) -> None:
+        """Note that the run has verified this file."""
+        try:
+            mark(number, header, self._run)
+        except OSError as error:
+            if error.errno != errno.EBADF:  # as for a file that could only be opened to be read
+                raise
+            self._here.add(self._key(number, header))
+
+    @staticmethod
+    def _key(number: int, header: Header) -> tuple[int, int, bytes]:
+        found = os.fstat(number)  # whose time changes where it can be touched
+        return found.st_dev, found.st_ino, header.sha256
 
 
 def mark(number: int, header: Header, run: str) -> None:
@@ -164,5 +191,9 @@ def mark(number: int, header: Header, run: str) -> None:
 
 
 def touch(number: int) -> None:
-    """Note that the file is used now."""
-    os.utime(number)
+    """Note that the file is used now, where that can be written."""
+    try:
+        os.utime(number)
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise

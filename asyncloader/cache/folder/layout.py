@@ -20,6 +20,7 @@ Laws:
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterator
@@ -29,7 +30,17 @@ from dataclasses import dataclass
 from .header import HEADER_BYTES, Header, State, is_outdated
 from .identity import Identity
 
-__all__ = ["FILE_FLAGS", "FILLING", "QUARANTINE", "ROOT", "SHARDS", "Folder", "Found", "read_header"]
+__all__ = [
+    "FILE_FLAGS",
+    "FILLING",
+    "QUARANTINE",
+    "READ_ONLY",
+    "ROOT",
+    "SHARDS",
+    "Folder",
+    "Found",
+    "read_header",
+]
 
 ROOT = "asyncloader-v1"
 FILLING, SHARDS, QUARANTINE = "filling", "shards", "quarantine"
@@ -37,6 +48,9 @@ FILLING, SHARDS, QUARANTINE = "filling", "shards", "quarantine"
 # O_NONBLOCK: to open a named pipe that somebody has put there must not hold the thread.
 FILE_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+#: What a disk says that is mounted read-only, or a folder that is not to be written.
+READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 # Enough to see what is wrong with a disk; each may be as large as a shard.
 _MOST_QUARANTINED = 4
@@ -120,7 +134,7 @@ class Folder:
         """
         for path in self.versions(identity):
             try:
-                number = os.open(path, FILE_FLAGS, dir_fd=self.number)
+                number = self._open_complete(path)
             except FileNotFoundError:
                 continue
             except OSError:  # a link, a folder, a file of another user
@@ -140,6 +154,15 @@ class Folder:
             finally:
                 os.close(number)
         return None
+
+    def _open_complete(self, path: str) -> int:
+        """Open a complete file: to be marked and touched, or, where nothing can be written, to be read."""
+        try:
+            return os.open(path, FILE_FLAGS, dir_fd=self.number)
+        except OSError as error:
+            if error.errno not in READ_ONLY:
+                raise
+        return os.open(path, FILE_FLAGS & ~os.O_RDWR | os.O_RDONLY, dir_fd=self.number)
 
     def open_kept(self, path: str) -> Found | None:
         """The complete file of this name; None if it is none. A file of an earlier release is removed."""
