@@ -98,7 +98,7 @@ def test_a_bad_name_among_thousands_has_the_error_that_it_has_by_itself(bad: str
 def test_names_of_many_kinds_are_all_there_in_order(tmp_path: Path) -> None:
     (tmp_path / "a.tar").touch()
     names = [*GOOD, str(tmp_path / "a.tar"), *(f"https://h/{number}.jsonl.zst" for number in range(MANY))]
-    source: Any = al.from_urls(iter(names)).source
+    source: Any = al.from_urls(iter(names), manifest=None).source
     assert source.urls == tuple(names)
     assert source.formats.runs == (("tar", MANY + 1), ("jsonl", MANY))
 
@@ -122,7 +122,7 @@ def test_no_step_is_taken_for_each_of_many_plain_names(root: str, indexed: bool,
         nonlocal steps
         steps += 1
 
-    al.from_urls(names[0])  # imports
+    al.from_urls(names[0], manifest=None)  # imports
     before = sys.getprofile()
     sys.setprofile(count)
     try:
