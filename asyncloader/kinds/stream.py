@@ -154,6 +154,7 @@ class StreamKind:
                 loader.uneven,
                 self._world,
                 partial(self._pass_name, loader, cursor.epoch),
+                partial(self._plan_of, loader),
                 loader.collate_fn,
                 cursor,
                 self._lengths(loader).rest,
@@ -343,8 +344,17 @@ class StreamKind:
             "lanes": lanes,
         }
 
+    def _plan_of(self, loader: Loader[Any]) -> str:
+        """What ranks must agree on to deal shards alike: what is known of them, wherever they lie."""
+        recipe = self._recipe_of(loader, self._lane_count)
+        return _short_digest({name: value for name, value in recipe.items() if name != "urls_sha256"})
+
     def _pass_name(self, loader: Loader[Any], epoch: int) -> str:
         """What tells a pass from those of other loaders, on all ranks alike: shards may lie elsewhere."""
         recipe = self._recipe_of(loader, self._lane_count)
         shape = {name: value for name, value in recipe.items() if not name.endswith("_sha256")}
-        return f"{hashlib.sha256(json.dumps(shape, sort_keys=True).encode()).hexdigest()[:16]}/{epoch}"
+        return f"{_short_digest(shape)}/{epoch}"
+
+
+def _short_digest(described: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:16]

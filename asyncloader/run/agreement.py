@@ -147,6 +147,21 @@ class Agreement:
             self.steps += verdict not in (Verdict.END, Verdict.STOP)
         return verdict
 
+    def check_plan(self, plan: str) -> None:
+        """See that all ranks deal the same epoch, before its first step; waits for nobody.
+
+        Raises:
+            RanksError: Another one has told another plan, or the store has gone.
+        """
+        with self._asking():
+            said = self._waiting.compare_set("plan", "", plan).decode()
+        if said != plan:
+            raise self._error(
+                "ranks are to deal the same shards, but the manifests or indexes that they know differ, so "
+                "that samples would come twice or not at all. Give all of them the same one: a copy of the "
+                "shards on another node may be older"
+            )
+
     def compare(self, key: str, told: str, *, last: bool) -> None:
         """Tell those who share ``key`` something about this step, before it is settled.
 
@@ -242,6 +257,8 @@ class Agreement:
             if step:  # every rank has read it, or it would not have come here
                 self._waiting.delete_key(f"count/{step - 1}")
                 self._waiting.delete_key(f"verdict/{step - 1}")
+                if step == 1:
+                    self._waiting.delete_key("plan")
             return verdict.decode()
 
     def _decide(self, step: int, having: int, dry: int) -> Verdict:

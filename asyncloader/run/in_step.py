@@ -63,6 +63,7 @@ def keep_in_step(
     uneven: str | None,
     world: World,
     name: Callable[[], str],
+    plan: Callable[[], str],
     collate_fn: Callable[[Any], Any],
     cursor: Cursor,
     rest_of: Callable[[Cursor], Rest],
@@ -78,6 +79,7 @@ def keep_in_step(
         uneven: See ``policy_of``.
         world: The rank that is loaded for.
         name: Gives what the pass is called, the same on all ranks.
+        plan: Gives what tells the dealing of its shards from another, likewise.
         collate_fn: What makes batches; its ``empty`` makes empty ones, if it has such a method.
         cursor: Where the pass begins.
         rest_of: Gives what the rank has behind a cursor.
@@ -106,6 +108,7 @@ def keep_in_step(
         cursor.copy(),
         rest_of,
         counters,
+        plan(),
     )
     in_step = InStep(settled)
     stack.callback(in_step.close)
@@ -179,6 +182,7 @@ class _Settled:
         cursor: Where the pass begins; moved with each batch that ranks have agreed on.
         rest_of: Gives what the rank has behind a cursor.
         counters: Of the pass.
+        plan: What is to be the same on all ranks.
     """
 
     def __init__(
@@ -191,12 +195,14 @@ class _Settled:
         cursor: Cursor,
         rest_of: Callable[[Cursor], Rest],
         counters: Counters,
+        plan: str,
     ) -> None:
         self.agreement = agreement
         self.asks = asks
         #: What to say of samples that ranks had when all were stopped: on the first process, for all of them.
         self.left_out: str | None = None
         self._world, self._cursor, self._rest_of, self._counters = world, cursor, rest_of, counters
+        self._plan = plan
         self._source = source
         self._pads_with = pads_with
         self._empty: Any = None
@@ -211,6 +217,7 @@ class _Settled:
     def batches(self) -> Generator[tuple[tuple[Any, Note], int], None, None]:
         """Each batch when all ranks have agreed on its step, with its cost."""
         is_dry = False
+        self.agreement.check_plan(self._plan)
         while True:
             made: list[tuple[Any, Note]] = []
             try:

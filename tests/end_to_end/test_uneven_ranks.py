@@ -332,6 +332,31 @@ def test_with_all_defaults_no_rank_ends_well_where_samples_are_missing(
     assert main(["audit", str(tmp_path / "audit")]) != 0
 
 
+_COPIES = """
+import sys
+from datetime import timedelta
+
+import torch.distributed as dist
+import asyncloader as al
+
+dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+loader = al.DataLoader(al.from_urls(f"{sys.argv[1]}/{dist.get_rank()}/*.jsonl"), 5)
+numbers = [number for batch in loader for number in batch["n"].tolist()]
+"""
+
+
+def test_ranks_whose_copies_of_the_shards_differ_are_refused(tmp_path: Path, programs: Programs) -> None:
+    for rank, lines in enumerate([(40, 20), (20, 40)]):  # as many shards and samples, dealt otherwise
+        write_lines(tmp_path / str(rank), lines)
+        al.build_index(str(tmp_path / str(rank) / "*.jsonl"))
+    script = tmp_path / "train.py"
+    script.write_text(_COPIES)
+    ended = programs.run_ranks(2, script, tmp_path, strict=False)
+    assert [done.returncode for done in ended] == [1, 1]
+    assert all("RanksError" in done.stderr for done in ended)
+    assert any("manifests or indexes that they know differ" in done.stderr for done in ended)
+
+
 _SURVIVE = """
 import os, signal, sys
 from datetime import timedelta
