@@ -206,13 +206,14 @@ class Run:
             )
 
     def _deliver(self, batch: Any, note: Note) -> Any:
+        self.counters.count(note.samples, note.tokens, note.size_bytes, note.components)
+        # Behind all that may fail: a batch that the cursor has passed comes no more.
         if note.position is not None:  # one of no samples stands for no lane's
             self._held = note.lane, note.position
             if self._holds is None:
                 self._hand_over()
             if self._recording is not None and note.references is not None:
                 self._recording.delivered(note.lane, note.references, note.left_out)
-        self.counters.count(note.samples, note.tokens, note.size_bytes, note.components)
         return batch
 
     def _timed_out(self, doing: str) -> TimeoutError:
