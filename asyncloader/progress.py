@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+import warnings
+from contextlib import suppress
 from typing import Any
 
 from .counting import Counters
 from .report import Setup, judge
 from .statistics import Statistics
+from .tracebacks import users_level
 
 __all__ = ["ProgressBar", "open_bar"]
 
@@ -40,7 +43,8 @@ def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> A
 class ProgressBar:
     """A tqdm bar of batches, with samples/s, MB/s, the share of time the consumer waited, and what for.
 
-    Make it when the pass begins: its clock starts here.
+    Make it when the pass begins: its clock starts here. A bar that cannot be written, such as to a pipe that
+    nobody reads any more, is switched off with a warning, and the pass goes on.
 
     Args:
         description: Stands before it.
@@ -50,23 +54,47 @@ class ProgressBar:
     """
 
     def __init__(self, description: str, setup: Setup, total: int | None = None, done: int = 0) -> None:
-        self._bar: Any = open_bar(description, total, " batches", done)
+        self._bar: Any = None
         self._setup = setup
         self._said_s = time.monotonic()
+        try:
+            self._bar = open_bar(description, total, " batches", done)
+        except Exception as error:
+            self._switch_off(error)
 
     def show(self, counters: Counters) -> None:
         """Move on by one batch; what is on the screen changes now and then."""
+        if self._bar is None:
+            return
         now_s = time.monotonic()
-        if now_s - self._said_s >= _SAY_S:
-            self._said_s = now_s
-            self._say(counters.snapshot())
-        self._bar.update()
+        try:
+            if now_s - self._said_s >= _SAY_S:
+                self._said_s = now_s
+                self._say(counters.snapshot())
+            self._bar.update()
+        except Exception as error:
+            self._switch_off(error)
 
     def close(self, counters: Counters) -> None:
         """Leave the bar as the pass ended."""
-        if counters.batches:
-            self._say(counters.snapshot())
-        self._bar.close()
+        if self._bar is None:
+            return
+        try:
+            if counters.batches:
+                self._say(counters.snapshot())
+            self._bar.close()
+        except Exception as error:
+            self._switch_off(error)
+
+    def _switch_off(self, error: Exception) -> None:
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.disable = True  # else it draws once more when it is let go
+        with suppress(OSError, ValueError):  # of standard error, which may be what cannot be written
+            warnings.warn(
+                f"the progress bar cannot be written and is switched off: {type(error).__name__}: {error}",
+                stacklevel=users_level(),
+            )
 
     def _say(self, statistics: Statistics) -> None:
         elapsed_s = max(statistics.elapsed_s, 1e-9)

@@ -14,7 +14,7 @@ with al.ShardWriter(folder / "train-{:02d}.jsonl", max_samples=50) as writer:
 faults = [
     testing.CutAt(1000, probability=0.1),
     testing.Reset(3000, probability=0.1),
-    testing.Status(503, retry_after=0.1, times=2),
+    testing.Status(503, retry_after=0.1, times=2, key="*.jsonl"),
 ]
 # Once in a while a request takes a second instead of ten milliseconds.
 latency = testing.Latency(0.01, stall_probability=0.02, stall_s=1.0)
@@ -28,7 +28,7 @@ with testing.serve(folder, faults, latency_s=latency, seed=1) as server:
 assert numbers == list(range(2000)), "each sample once, in order"
 print(f"{len(numbers)} samples, each once")
 
-with testing.serve(folder, [testing.Status(503)]) as server:
+with testing.serve(folder, [testing.Status(503, key="*.jsonl")]) as server:
     hasty = al.NetworkPolicy(attempts=3, backoff_s=0.05)
     try:
         list(al.DataLoader(al.from_urls(f"{server.url}/train-00.jsonl", network=hasty)))

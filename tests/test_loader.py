@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import io
 import multiprocessing
 import os
 import pickle
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -231,6 +233,38 @@ def test_a_progress_bar_names_what_is_waited_for(
     for _ in al.DataLoader(numbers(), 4, progress=True):
         time.sleep(0.05)
     assert re.search(r"waited \d+%\]", capsys.readouterr().err), "the training loop is no news"
+
+
+class Broken(io.StringIO):
+    """A stream that breaks after some writes, as a pipe whose reader has gone."""
+
+    def __init__(self, writes: int) -> None:
+        super().__init__()
+        self.left = writes
+
+    def write(self, text: str) -> int:
+        self.left -= 1
+        if self.left < 0:
+            raise BrokenPipeError(32, "Broken pipe")
+        return super().write(text)
+
+
+@pytest.mark.parametrize("writes", [0, 1, 4])
+def test_a_progress_bar_that_cannot_be_written_is_switched_off_and_loses_no_batch(
+    writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", Broken(writes))
+    loader = al.DataLoader(numbers(), 2, progress=True)
+    got, left = [], []
+    with testing.check_leaks(), pytest.warns(UserWarning, match="switched off: BrokenPipeError"):
+        for batch in loader:
+            got.append(batch.tolist())
+            other = al.DataLoader(numbers(), 2)
+            other.load_state_dict(loader.state_dict())
+            left.append(len(list(other)))
+            time.sleep(0.12)  # longer than the bar waits before it is drawn anew
+    assert got == [[n, n + 1] for n in range(0, 20, 2)]
+    assert left == list(range(9, -1, -1))
 
 
 def test_without_progress_nothing_is_printed(capsys: pytest.CaptureFixture[str]) -> None:

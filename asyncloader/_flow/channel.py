@@ -7,7 +7,7 @@ Laws:
 * The bound is a cost (bytes, or 1 an item) that the maker of the channel must choose. One item is
   always let in when nothing is held, however costly, so that an over-size item cannot deadlock.
 * The end and errors travel on the channel itself, after the items sent before them; no item value is
-  special. Each is raised once to each waiting receiver, and ``EndOfChannel`` from then on.
+  special. Both stay: each receiver that asks again gets the same again, until the channel is closed.
 * An item wakes one receiver, and freed room the senders that fit into it, in line. Whoever is woken looks
   for itself; whoever gives up (timed out, cancelled) leaves the line, and passes on what it was woken for.
 * ``close`` (the receiver has gone) wakes every sender with ``ChannelClosed``, drops what is held, and
@@ -20,11 +20,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from time import monotonic
+from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 from .waiting import LoopWaiter, ThreadWaiter, W, Waiter
 
-__all__ = ["Channel", "ChannelClosed", "EndOfChannel", "Receiver"]
+__all__ = ["Channel", "ChannelClosed", "EndOfChannel", "ReceiveTimeout", "Receiver"]
 
 T = TypeVar("T")
 R = TypeVar("R", covariant=True)
@@ -34,10 +35,10 @@ class Receiver(Protocol[R]):
     """The receiving end of a stream, whatever makes it: a channel, a worker, a stage behind one."""
 
     def receive(self, timeout_s: float | None = None) -> R:
-        """The next item; raises EndOfChannel after the last one, or the stream's own error once.
+        """The next item; raises EndOfChannel after the last one, or the stream's own error.
 
         Raises:
-            TimeoutError: Nothing came for ``timeout_s``; the stream is as it was.
+            ReceiveTimeout: Nothing came for ``timeout_s``; the stream is as it was.
         """
         ...
 
@@ -52,6 +53,10 @@ class Receiver(Protocol[R]):
 
 class EndOfChannel(Exception):
     """The sender has finished and everything it sent was received."""
+
+
+class ReceiveTimeout(TimeoutError):
+    """Nothing came in time. A TimeoutError of any other class is an error of the stream itself."""
 
 
 class ChannelClosed(Exception):
@@ -74,6 +79,7 @@ class Channel(Generic[T]):
         self._held = 0
         self._finished = False
         self._error: BaseException | None = None
+        self._error_frames: TracebackType | None = None
         self._closed = False
         self._receivers: deque[Waiter] = deque()
         self._senders: deque[Waiter] = deque()
@@ -135,6 +141,8 @@ class Channel(Generic[T]):
                 return
             self._finished = True
             self._error = error
+            if error is not None:
+                self._error_frames = error.__traceback__
             self._on_close.clear()
             waiters = [*self._receivers]
             self._receivers.clear()
@@ -162,9 +170,9 @@ class Channel(Generic[T]):
                 to close it.
 
         Raises:
-            TimeoutError: Nothing came for ``timeout_s``; the channel is as it was.
+            ReceiveTimeout: Nothing came for ``timeout_s``; the channel is as it was.
             EndOfChannel: Nothing more will come.
-            BaseException: What the sender passed to ``finish``; once.
+            BaseException: What the sender passed to ``finish``; each time anew that one asks.
         """
         deadline = None if timeout_s is None else monotonic() + timeout_s
         while True:
@@ -173,7 +181,7 @@ class Channel(Generic[T]):
                 return outcome[0]
             try:
                 if not outcome.wait(deadline):
-                    raise TimeoutError(f"nothing came for {timeout_s} s")
+                    raise ReceiveTimeout(f"nothing came for {timeout_s} s")
             except BaseException:
                 self._give_up(outcome)
                 raise
@@ -195,6 +203,8 @@ class Channel(Generic[T]):
         with self._lock:
             self._closed = True
             self._finished = True
+            # Its traceback leads through frames that refer to this channel: nothing would be freed at once.
+            self._error = self._error_frames = None
             self._items.clear()
             self._held = 0
             waiters, calls = [*self._senders, *self._receivers], [*self._on_close]
@@ -239,9 +249,9 @@ class Channel(Generic[T]):
                 self._held -= cost
                 woken = self._senders_that_fit() if self._senders else ()
             elif self._finished:
-                error, self._error = self._error, None
-                if error is not None:
-                    raise error
+                if self._error is not None:
+                    # Without the frames of those who asked before.
+                    raise self._error.with_traceback(self._error_frames)
                 raise EndOfChannel
             else:
                 return self._wait_in(self._receivers, waiter(0))

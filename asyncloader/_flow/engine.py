@@ -153,7 +153,11 @@ class Engine:
         """
         entered = Channel[Any](1)
         self._start_in(self._residence, partial(self._residents.reside, make, entered), entered)
-        return entered.receive()
+        try:
+            return entered.receive()
+        except BaseException:
+            entered.close()
+            raise
 
     def check(self) -> None:
         """For who works for a stopped engine without asking anything of it.

@@ -84,7 +84,7 @@ class DeviceStage:
                 is closed. The device is never waited for.
 
         Raises:
-            TimeoutError: Nothing came for ``timeout_s``; the stage is as it was.
+            ReceiveTimeout: Nothing came for ``timeout_s``; the stage is as it was.
             EndOfChannel: The source has ended, or the stage was closed.
             Exception: What the source, or pinning and copying this batch, raised.
         """

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from time import monotonic
 from typing import Any, Protocol
 
-from .._flow.channel import EndOfChannel
+from .._flow.channel import EndOfChannel, ReceiveTimeout
 from ..audit.rows import LeftSamples
 from ..plan.lanes import Rotation
 from ..stream import Note
@@ -114,7 +114,7 @@ class Fleet:
         while (taken := self._take(ready)) is None:
             ready = wait_any([post.worker for post in self._awaited], deadline)
             if not ready:
-                raise TimeoutError(f"nothing came for {timeout_s} s")
+                raise ReceiveTimeout(f"nothing came for {timeout_s} s")
         return taken
 
     async def receive_async(self) -> tuple[Any, Note]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import threading
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
@@ -14,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Generic, TypeVar
 
 from .._flow.aside import run_aside
-from .._flow.channel import EndOfChannel, Receiver
+from .._flow.channel import EndOfChannel, Receiver, ReceiveTimeout
 from ..audit.recording import Recording
 from ..counting import Counters
 from ..plan.cursor import Cursor
@@ -83,15 +81,13 @@ class Run:
         self._check_owner()  # in a forked process others may have held the lock, for ever
         with self._thread_turn:
             self._check_open()
-            began = self._begin_wait()
+            self._begin_wait()
             try:
                 batch, note = self._source.receive(self._timeout_s)
             except BaseException as error:
                 self.counters.waited()
                 self._check_open()
-                # A TimeoutError that comes before the time is up is the user's own, or a store's.
-                waited_s = time.perf_counter() - began
-                if isinstance(error, TimeoutError) and waited_s >= (self._timeout_s or math.inf):
+                if isinstance(error, ReceiveTimeout):
                     raise self._timed_out(self._makers.describe_wait()) from None
                 self._end(error)
                 drop_frames(error)
@@ -187,13 +183,12 @@ class Run:
         if self._recording is not None:
             self._recording.flush()
 
-    def _begin_wait(self) -> float:
-        """The time, and what is due before a batch is taken: an error then loses none."""
+    def _begin_wait(self) -> None:
+        """What is due before a batch is taken: an error then loses none."""
         self._hand_over()
         now_s = self.counters.wait()
         if self._recording is not None:
             self._recording.flush_if_due(now_s)
-        return now_s
 
     def _check_owner(self) -> None:
         """Refuse a pass that is not ours to read."""
@@ -216,13 +211,14 @@ class Run:
             )
 
     def _deliver(self, batch: Any, note: Note) -> Any:
+        self.counters.count(note.samples, note.tokens, note.size_bytes, note.components)
+        # Behind all that may fail: a batch that the cursor has passed comes no more.
         if note.position is not None:  # one of no samples stands for no lane's
             self._held = note.lane, note.position
             if self._holds is None:
                 self._hand_over()
             if self._recording is not None and note.references is not None:
                 self._recording.delivered(note.lane, note.references, note.left_out)
-        self.counters.count(note.samples, note.tokens, note.size_bytes, note.components)
         return batch
 
     def _timed_out(self, doing: str) -> TimeoutError:

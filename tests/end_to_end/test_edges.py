@@ -50,6 +50,25 @@ def test_closing_a_pass_that_is_waited_for_is_an_error_and_never_an_end(
     assert loader.state_dict()["epoch"] == 0
 
 
+def test_a_time_out_of_the_users_own_is_never_taken_for_the_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
+    def source(topology: al.Topology) -> Iterator[dict[str, int]]:
+        yield from ({"n": n} for n in range(4))
+        raise TimeoutError("of the user's own")
+
+    loader = al.DataLoader(al.from_iterable(source), 2, timeout=30)
+    iterator = iter(loader)
+    assert [next(iterator)["n"].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    state = loader.state_dict()
+    real = time.perf_counter
+    # The clock is read long after the error has come, as by a thread that had to wait for a processor.
+    monkeypatch.setattr(time, "perf_counter", lambda: real() * 1e9)
+    with pytest.raises(TimeoutError, match="of the user's own"):
+        next(iterator)
+    with pytest.raises(RuntimeError, match="closed before the end of its epoch"):
+        next(iterator)
+    assert loader.state_dict() == state
+
+
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_forked_child_cannot_take_its_parents_batches(workers: int, fork_server: ForkServer) -> None:
     iterator = iter(al.DataLoader(numbers(6), 2, num_workers=workers))

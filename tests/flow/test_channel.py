@@ -124,13 +124,18 @@ def test_an_item_larger_than_the_capacity_is_let_in_alone(sender: Door) -> None:
 
 
 @receiver
-def test_an_error_comes_once_after_the_items_before_it(receiver: Door) -> None:
+def test_an_error_comes_after_the_items_before_it_to_whoever_asks(receiver: Door) -> None:
     channel = Channel[str](10)
     channel.send("before")
     channel.finish(KeyError("why"))
     assert receiver.receive(channel) == "before"
-    with pytest.raises(KeyError, match="why"):
-        receiver.receive(channel)
+    frames = []
+    for _ in range(3):
+        with pytest.raises(KeyError, match="why") as raised:
+            receiver.receive(channel)
+        frames.append(len(raised.traceback))
+    assert frames == [frames[0]] * 3, "each asking added its frames to those before"
+    channel.close()
     with pytest.raises(EndOfChannel):
         receiver.receive(channel)
 
