@@ -99,3 +99,8 @@ def test_a_recipe_that_is_iterated_says_how_to_load_it() -> None:
         al.from_iterable(recipe)
     assert bool(recipe) and copy.deepcopy(recipe.take(1)) == recipe.take(1) != recipe
     assert pickle.loads(pickle.dumps(al.from_iterable(range(3)))).head(1) == [0]
+
+
+def test_class_names_are_of_parquet() -> None:
+    with pytest.raises(ValueError, match="noted in shards of Parquet, and the recipe is of"):
+        al.from_urls("a.jsonl").class_names("label")
