@@ -32,6 +32,8 @@ from .plan.counts import Counter, Deal
 from .plan.topology import Topology
 from .quantity import as_count
 from .sources.components import components_of
+from .sources.shards import Shards
+from .sources.surveying import open_survey
 from .types import Position
 
 __all__ = ["Dataset"]
@@ -202,7 +204,8 @@ class Dataset:
     ) -> Dataset:
         """Decode the usual fields by their extension: ``json``, ``txt``, ``cls``, ``npy``, images.
 
-        Nothing is ever unpickled. Unknown extensions stay bytes.
+        Files of Hugging Face's data sets, ``{"bytes": ..., "path": ...}``, go by their content, if they are
+        images, or by their path's extension. Nothing is ever unpickled. Unknown extensions stay bytes.
 
         Args:
             handlers: By extension; added to the usual ones, in place of those of the same name.
@@ -256,6 +259,32 @@ class Dataset:
                     if len(samples) == n:
                         break
         return samples
+
+    def class_names(self, column: str) -> list[str]:
+        """The names of the classes that a column of labels numbers, from 0 on.
+
+        Hugging Face's ``datasets`` notes them (``ClassLabel``) in the Parquet files that it writes; the first
+        shard is asked for its footer. It blocks: in a coroutine, call it on a thread.
+
+        Args:
+            column: As the shards call it, whatever ``.rename`` makes of it.
+
+        Raises:
+            ValueError: The recipe is not of Parquet shards, or the column has no such names; the message
+                lists those that have.
+            StoreError, FormatError: The shard cannot be read.
+        """
+        source = self.source
+        if not isinstance(source, Shards) or source.formats[0] != "parquet":
+            raise ValueError(f"class_names is noted in shards of Parquet, and the recipe is of {source!r}")
+        with open_survey(source, 1) as (survey, _):
+            found = survey.class_names(source.urls[0], "parquet")
+        if column not in found:
+            known = ", ".join(map(repr, found)) or "no column"
+            raise ValueError(
+                f"the first shard has no names of classes for {column!r}; it has some for {known}"
+            )
+        return [*found[column]]
 
     def __iter__(self) -> Iterator[Any]:
         """A recipe is no stream yet: raises TypeError, which says how to make one."""

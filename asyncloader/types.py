@@ -8,7 +8,7 @@ those of the stage before it. It nests by dicts in dicts: a list in it holds no 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 __all__ = ["Answer", "Buffer", "Layout", "Planning", "Position", "Sample", "Span", "Unpacked"]
@@ -48,6 +48,7 @@ class Layout:
         open_decoder: Makes the decoder, which is fed the bytes of the spans one after another, in any
             chunking: it knows by their order where each belongs.
         samples: How many the shard holds by its own account, whatever is read of it; None if it does not say.
+        class_names: By column, of the classes that it numbers, where the shard says so.
         passes_over: Whether ``open_decoder`` takes ``pass_over``, see ``formats.decoder``.
     """
 
@@ -55,6 +56,7 @@ class Layout:
     open_decoder: Callable[[], Any]
     samples: int | None = None
     passes_over: bool = False
+    class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Unpacked(NamedTuple):

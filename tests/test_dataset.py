@@ -181,3 +181,8 @@ def test_what_other_libraries_have_is_refused_with_what_to_write_instead(row: in
     with pytest.raises(error, match=told):
         call()
     assert RECIPE and not hasattr(RECIPE, "batch") and copy.copy(RECIPE) == RECIPE
+
+
+def test_class_names_are_of_parquet() -> None:
+    with pytest.raises(ValueError, match="noted in shards of Parquet, and the recipe is of"):
+        al.from_urls("a.jsonl").class_names("label")

@@ -93,6 +93,25 @@ def open_image(content: bytes, otherwise: str) -> Iterator[Any]:
         yield image
 
 
+# How the files begin that images are; of WebP what stands behind the length.
+_IMAGE_SIGNATURES = (
+    (b"\xff\xd8\xff", "jpg"),
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"GIF8", "gif"),
+    (b"BM", "bmp"),
+)
+
+
+def _extension_of(content: bytes, path: object) -> str:
+    """What a file is: an image by its first bytes, whatever its name says, else what its name ends with."""
+    for signature, extension in _IMAGE_SIGNATURES:
+        if content.startswith(signature):
+            return extension
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "webp"
+    return path.rpartition(".")[2].lower() if isinstance(path, str) else ""
+
+
 _IMAGE_EXTENSIONS = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "ppm")
 
 default_handlers: Mapping[str, Handler] = MappingProxyType(
@@ -107,6 +126,8 @@ default_handlers: Mapping[str, Handler] = MappingProxyType(
         **dict.fromkeys(_IMAGE_EXTENSIONS, _decode_image),
     }
 )
+# The parts of a file in a field, as Hugging Face's data sets have them.
+_FILE = {"bytes", "path"}
 _OWN_HANDLERS = tuple(default_handlers.values())
 
 
@@ -132,7 +153,9 @@ def decode_sample(sample: Sample, handlers: Mapping[str, Handler] = default_hand
     """Decode the fields of a tar sample.
 
     Args:
-        sample: Fields of ``bytes``. What is no ``bytes``, and fields that start with ``__``, stay.
+        sample: Fields of ``bytes``, or of files, ``{"bytes": ..., "path": ...}`` with or without the path,
+            which go by what their bytes begin with, or by the extension of their path. Others stay, and so do
+            those that start with ``__``.
         handlers: By last extension of the field's name (``seg.png``: ``png``), in lower case. The
             default reads json, txt and text (``str``), cls, index and count (``int``), npy
             (``ndarray`` of the stored shape and dtype), and jpg, jpeg, png, webp, bmp, gif and ppm
@@ -148,10 +171,14 @@ def decode_sample(sample: Sample, handlers: Mapping[str, Handler] = default_hand
     """
     decoded = {}
     for field, value in sample.items():
-        handler = None
-        if type(value) is bytes and not field.startswith("__"):
-            handler = handlers.get(field.rpartition(".")[2])
-        decoded[field] = value if handler is None else _decode_field(handler, field, value, sample)
+        handler, content = None, value
+        if type(value) is bytes:
+            if not field.startswith("__"):
+                handler = handlers.get(field.rpartition(".")[2])
+        elif type(value) is dict and type(value.get("bytes")) is bytes and value.keys() <= _FILE:
+            content = value["bytes"]
+            handler = handlers.get(_extension_of(content, value.get("path")))
+        decoded[field] = value if handler is None else _decode_field(handler, field, content, sample)
     return decoded
 
 

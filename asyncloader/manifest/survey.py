@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -21,7 +21,7 @@ from ..stores.reading.chunks import ShardChunks
 from ..stores.reading.reader import read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact, suffix_path
-from ..types import Buffer, Planning, Span
+from ..types import Buffer, Layout, Planning, Span
 from .check import MANIFEST, FolderIndex, ShardCheck, Teller
 from .entries import MAX_MANIFEST_BYTES, Expected
 from .offsets import OffsetPicker
@@ -125,6 +125,25 @@ class Survey:
         plan = self._open_plan(format_name)
         if plan is None:
             return self._pass_through(url, self._open_decoder(url, format_name), (), promised)[0]
+        layout, size_bytes = self._look_at(url, plan)
+        samples = layout.samples
+        if samples is None:
+            again = self._open_plan(format_name)
+            assert again is not None
+            samples = self._count(url, again)
+        return Expected(size_bytes, samples, offsets=())
+
+    def class_names(self, url: str, format_name: str) -> Mapping[str, tuple[str, ...]]:
+        """What a shard says of the classes that its columns number, by column.
+
+        Raises:
+            StoreError, FormatError: See ``measure``.
+        """
+        plan = self._open_plan(format_name)
+        return {} if plan is None else self._look_at(url, plan)[0].class_names
+
+    def _look_at(self, url: str, plan: Planning) -> tuple[Layout, int]:
+        """What the plan of a shard finds out, and the length of the shard."""
         with (
             closing(self._open(url, plan)) as out,
             closing(out.receive()) as chunks,
@@ -133,12 +152,7 @@ class Survey:
             with suppress(EndOfChannel):  # it has no rows
                 chunks.receive()
             assert chunks.layout is not None and chunks.total is not None, "it has a plan"
-            size_bytes, samples = chunks.total, chunks.layout.samples
-        if samples is None:
-            again = self._open_plan(format_name)
-            assert again is not None
-            samples = self._count(url, again)
-        return Expected(size_bytes, samples, offsets=())
+            return chunks.layout, chunks.total
 
     def prove(self, url: str, promised: Expected) -> None:
         """Hold a shard's bytes, all of them, against what a manifest promises.

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from planning import read
 
 from asyncloader.blocks import Columns, Ragged
+from asyncloader.errors import FormatError
 from asyncloader.formats.columnar.cuts import cut
 from asyncloader.formats.columnar.messages import Messages
 from asyncloader.formats.columnar.selection import make_selection
@@ -312,3 +313,82 @@ def test_filters_of_long_lists_are_told_apart() -> None:
     first, same, other = (make_selection(None, pc.field("x").isin(values)).describe() for values in among)
     assert first == same and first != other and json.dumps(first)
     assert "filters_digest" not in make_selection(None, pc.field("x") > 3).describe()
+
+
+# --- what Hugging Face's datasets note in the schema ---
+
+
+def noted(columns: dict[str, Any], features: object) -> list[tuple[str, bytes]]:
+    """The columns as a shard of each format, with the features in the metadata of its schema."""
+    table = pa.table(columns)
+    info = json.dumps({"info": {"features": features}})
+    table = table.replace_schema_metadata({"huggingface": info, "more": "x"})
+    parquet, file, stream = io.BytesIO(), io.BytesIO(), io.BytesIO()
+    pq.write_table(table, parquet, row_group_size=2)
+    for out, new in ((file, pa.ipc.new_file), (stream, pa.ipc.new_stream)):
+        with new(out, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+    return [("parquet", parquet.getvalue()), ("arrow", file.getvalue()), ("arrow", stream.getvalue())]
+
+
+def test_arrays_of_datasets_have_their_shape() -> None:
+    values = np.arange(24, dtype=np.int16).reshape(4, 2, 3)
+    rows = [None if index == 2 else values[index].tolist() for index in range(4)]
+    grown = [values.reshape(-1, 3)[: index + 1].tolist() for index in range(4)]
+    columns = {
+        "even": pa.array(values.tolist(), pa.list_(pa.list_(pa.int16()))),
+        "null": pa.array(rows, pa.list_(pa.list_(pa.int16()))),
+        "grown": pa.array(grown, pa.list_(pa.list_(pa.int16()))),
+        "flags": pa.array((values % 2 == 1).tolist(), pa.list_(pa.list_(pa.bool_()))),
+        "lists": pa.array(values.tolist(), pa.list_(pa.list_(pa.int16()))),
+    }
+    features = {
+        name: {"_type": "Array2D", "shape": [None if name == "grown" else 2, 3], "dtype": "int16"}
+        for name in ("even", "null", "grown", "flags")
+    }
+    for kind, content in noted(columns, features):
+        for start in (0, 1):
+            reading = read(kind, content, start=start)
+            for index, row in enumerate(reading.rows, start):
+                assert (row["even"].dtype, row["even"].tolist()) == (np.int16, values[index].tolist())
+                assert (None if row["null"] is None else row["null"].tolist()) == rows[index]
+                assert (row["grown"].shape, row["grown"].tolist()) == ((index + 1, 3), grown[index])
+                assert row["flags"].dtype == np.bool_ and row["flags"].shape == (2, 3)
+                assert isinstance(row["lists"], Ragged)
+            assert not reading.rows[0]["even"].flags.writeable
+        (one, *_) = read(kind, content).blocks
+        assert one.fields["even"].shape[1:] == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [([[1, 2, 3]], "length 1 in place of 2"), ([[1, 2], [3, 4]], "length 2 in place of 3"),
+     ([[1, 2, None], [1, 2, 3]], "a null within"), ([None, [1, 2, 3]], "a null within")],
+)  # fmt: skip
+def test_arrays_of_another_shape_than_noted_are_an_error(value: Any, found: str) -> None:
+    column = pa.array([[[1, 2, 3], [4, 5, 6]], value], pa.list_(pa.list_(pa.int32())))
+    features = {"m": {"_type": "Array2D", "shape": [2, 3]}}
+    for kind, content in noted({"m": column}, features):
+        with pytest.raises(FormatError, match=f"column 'm' should have arrays of shape .*{found}"):
+            read(kind, content)
+
+
+def test_a_path_that_is_null_is_left_out_of_a_file() -> None:
+    files = [{"bytes": b"x", "path": None}, {"bytes": b"y", "path": "b.png"}, None]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    columns = {name: pa.array(files, kind) for name in ("image", "other")}
+    for form, content in noted(columns, {"image": {"_type": "Image"}, "other": {"_type": "Value"}}):
+        rows = read(form, content).rows
+        assert [row["image"] for row in rows] == [{"bytes": b"x"}, files[1], None]
+        assert [row["other"] for row in rows] == files
+
+
+@pytest.mark.parametrize(
+    "features",
+    [None, [], {"m": 3}, {"m": {"_type": "Array2D"}}, {"m": {"_type": "Array2D", "shape": [0, 3]}},
+     {"m": {"_type": ["x"]}}, {"elsewhere": {"_type": "Array2D", "shape": [2, 3]}}],
+)  # fmt: skip
+def test_features_of_another_form_say_nothing(features: object) -> None:
+    column = pa.array([[[1, 2, 3], [4, 5, 6]]], pa.list_(pa.list_(pa.int32())))
+    for kind, content in noted({"m": column}, features):
+        assert isinstance(read(kind, content).rows[0]["m"], Ragged)

@@ -155,3 +155,26 @@ def test_a_handler_of_the_users_keeps_its_own_exception() -> None:
         decode_sample({"__key__": "k", "wav": b""}, handlers)
     assert caught.value.__notes__ == ["while decoding field 'wav' of sample 'k'"]
     assert decode_sample({"cls": b"7"}, handlers) == {"cls": "7"}
+
+
+@pytest.mark.parametrize("extension", ["png", "jpg", "webp", "gif", "bmp"])
+@pytest.mark.parametrize("path", [{}, {"path": None}, {"path": "a.wav"}])
+def test_a_file_of_hugging_face_is_an_image_by_its_bytes(extension: str, path: dict[str, Any]) -> None:
+    out = io.BytesIO()
+    Image.new("RGB", (5, 4), (10, 20, 30)).save(out, {"jpg": "jpeg"}.get(extension, extension))
+    decoded = decode_sample({"image": {"bytes": out.getvalue(), **path}, "label": 3})
+    assert decoded["image"].shape == (4, 5, 3) and decoded["label"] == 3
+
+
+def test_other_files_of_hugging_face_go_by_their_paths_and_stay_where_nobody_knows_them() -> None:
+    sound = {"bytes": b"RIFF....WAVE", "path": "a.WAV"}
+    assert decode_sample({"audio": sound}) == {"audio": sound}
+    assert decode_sample({"audio": sound}, {"wav": len}) == {"audio": 12}
+    for other in (
+        {"bytes": b"x"},
+        {"bytes": None, "path": "a.png"},
+        {"bytes": b"x", "path": "a.txt", "n": 1},
+    ):
+        assert decode_sample({"x": other}) == {"x": other}
+    with pytest.raises(FormatError, match=r"field 'x' .* cannot be decoded"):
+        decode_sample({"x": {"bytes": b"no png", "path": "a.png"}})

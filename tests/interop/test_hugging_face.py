@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import asyncloader as al
 
@@ -46,3 +49,31 @@ def test_every_sample_comes_once(make: Callable[[al.Topology], Any], workers: in
     loader = al.DataLoader(al.from_iterable(make), 8, num_workers=workers, lanes=lanes, collate_fn=list)
     got = [sample["number"] for batch in loader for sample in batch]
     assert sorted(got) == list(range(COUNT))
+
+
+def test_shards_that_datasets_has_written_keep_its_features(tmp_path: Path) -> None:
+    features = datasets.Features(
+        {
+            "image": datasets.Image(),
+            "label": datasets.ClassLabel(names=["cat", "dog"]),
+            "even": datasets.Array2D((2, 3), "float32"),
+            "grown": datasets.Array2D((None, 3), "int64"),
+        }
+    )
+    pixels = [np.full((4, 5, 3), 10 * index, np.uint8) for index in range(4)]
+    columns = {
+        "image": [Image.fromarray(each) for each in pixels],
+        "label": [0, 1, 0, 1],
+        "even": [np.full((2, 3), index, np.float32) for index in range(4)],
+        "grown": [np.full((index + 1, 3), index) for index in range(4)],
+    }
+    datasets.Dataset.from_dict(columns, features=features).to_parquet(tmp_path / "a.parquet")
+    dataset = al.from_urls(tmp_path / "a.parquet").decode()
+    (batch,) = al.DataLoader(dataset, 4, collate_fn=al.Pad({"grown": 0}))
+    assert batch["image"].tolist() == [each.tolist() for each in pixels]
+    assert (batch["label"].tolist(), batch["even"].shape) == ([0, 1, 0, 1], (4, 2, 3))
+    assert batch["grown"].shape == (4, 4, 3)
+    assert batch["grown"].sum() == sum(3 * n * (n + 1) for n in range(4))
+    assert dataset.class_names("label") == ["cat", "dog"]
+    with pytest.raises(ValueError, match="no names of classes for 'even'; it has some for 'label'"):
+        dataset.class_names("even")

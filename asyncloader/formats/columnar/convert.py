@@ -18,7 +18,7 @@ from ...blocks import Column, Ragged, WithNulls, read_only
 from .buffers import bits, integers, is_null, lengths
 from .importing import arrow
 
-__all__ = ["column_of", "field_of"]
+__all__ = ["column_of", "field_of", "tensors_of"]
 
 
 def field_of(array: Any) -> Column:
@@ -27,6 +27,25 @@ def field_of(array: Any) -> Column:
     if isinstance(column, list) and not isinstance(like := column_of(array.slice(0, 0)), list):
         return WithNulls(column, like)
     return column
+
+
+def tensors_of(array: Any, shape: tuple[int | None, ...]) -> Column:
+    """The field that lists in lists become which are arrays.
+
+    Args:
+        array: A ``pyarrow.Array`` of lists of numbers, nested as deep as ``shape`` is long.
+        shape: Of each of them; the first length is None where it may be any.
+
+    Raises:
+        ValueError: They have another shape, or nulls inside; says what was found.
+    """
+    array = _plain(array)
+    if not array.null_count:
+        return read_only(_of_shape(array, shape))
+    present, left = array.is_valid().to_pylist(), iter(read_only(_of_shape(array.drop_null(), shape)))
+    return WithNulls(
+        [next(left) if there else None for there in present], tensors_of(array.slice(0, 0), shape)
+    )
 
 
 def column_of(array: Any) -> Column:
@@ -127,6 +146,26 @@ def _of_tensors(array: Any) -> Column:
         return tensors
     present, left = array.is_valid().to_pylist(), iter(tensors)
     return [next(left) if there else None for there in present]
+
+
+def _of_shape(array: Any, shape: tuple[int | None, ...]) -> Column:
+    first, *rest = shape
+    inside, counts = array, []
+    for size in shape:
+        if not hasattr(inside, "value_lengths"):
+            raise ValueError("lists that are not nested as deep")
+        if inside.null_count:
+            raise ValueError("a null within an array")
+        counts.append(lengths(inside))
+        if size is not None and (counts[-1] != size).any():
+            raise ValueError(f"one of length {counts[-1][counts[-1] != size][0]} in place of {size}")
+        inside = _plain(inside.flatten())
+    values = column_of(inside)
+    if not isinstance(values, np.ndarray) or values.ndim > 1:
+        raise ValueError("a null within an array" if inside.null_count else f"values of type {inside.type}")
+    if first is not None:
+        return values.reshape(len(array), *shape)
+    return Ragged(values.reshape(-1, *rest), np.append(0, np.cumsum(counts[0])))
 
 
 def _of_list(array: Any) -> Column:

@@ -92,7 +92,7 @@ def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) 
         choice,
         wanted.start,
     )
-    return Layout(tuple(merged), decoder, samples=first)
+    return Layout(tuple(merged), decoder, samples=first, class_names=choice.features.class_names)
 
 
 def _metadata_of(footer: bytes) -> tuple[Any, Any]:

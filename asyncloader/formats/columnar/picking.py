@@ -9,7 +9,6 @@ import numpy as np
 
 from ...blocks import Columns, OffsetTrail, PickedTrail, Trail
 from ...errors import FormatError
-from .convert import field_of
 from .cuts import cut
 from .importing import arrow
 from .selection import Choice, mask_of, without_views
@@ -42,7 +41,8 @@ def pick(batch: Any, first: int, start: int, choice: Choice) -> Iterator[Columns
             table = without_views(table).take(arrow().array(kept))
             trail = PickedTrail(trail, kept.tolist())
     for at, size in cut(table):
-        fields = {name: field_of(table.column(name).slice(at, size)) for name in choice.shown}
+        features = choice.features
+        fields = {name: features.field_of(name, table.column(name).slice(at, size)) for name in choice.shown}
         inside = trail if at == 0 else PickedTrail(trail, range(at, at + size))
         yield Columns(fields, inside)
 

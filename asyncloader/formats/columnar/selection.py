@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from ...errors import FormatError
+from .features import Features, features_of
 from .importing import arrow, check_pyarrow, told
 
 __all__ = [
@@ -71,11 +72,13 @@ class Choice:
         shown: Names of the columns that become fields, in their order.
         tested: Names of those that the filter looks at.
         filters: As in ``Selection``.
+        features: What the schema notes of columns beyond their types.
     """
 
     shown: tuple[str, ...]
     tested: tuple[str, ...]
     filters: Any
+    features: Features = field(default_factory=Features)
 
     @property
     def read(self) -> list[str]:
@@ -182,7 +185,7 @@ def choose(selection: Selection, schema: Any) -> Choice:
         names = tuple(schema.names)
     shown = choose_names(selection.columns, names)
     tested = () if selection.filters is None else _tested(selection.filters, schema)
-    return Choice(shown, tested, selection.filters)
+    return Choice(shown, tested, selection.filters, features_of(schema))
 
 
 def _tested(filters: Any, schema: Any) -> tuple[str, ...]:
