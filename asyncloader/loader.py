@@ -245,6 +245,15 @@ class DataLoader(Loader[T]):
     def __len__(self) -> int:
         return self._kind.length(self)
 
+    def __bool__(self) -> bool:
+        """Whether there is something to load, as in torch; true of a stream, and where no length is known."""
+        if not self._kind.torchs_loop:
+            return True
+        try:
+            return len(self) > 0
+        except TypeError:
+            return True
+
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration that of ``epoch``.
 

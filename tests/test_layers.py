@@ -283,7 +283,7 @@ def test_describing_a_recipe_imports_neither_torch_nor_a_client() -> None:
 def test_every_public_name_can_be_had_and_is_listed() -> None:
     for name in asyncloader.__all__:
         assert getattr(asyncloader, name).__module__.startswith("asyncloader")
-    assert set(asyncloader.__all__) <= set(dir(asyncloader))
+    assert dir(asyncloader) == sorted(asyncloader.__all__)
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         asyncloader.nonsense  # noqa: B018 - the access is the test
 

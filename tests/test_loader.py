@@ -459,6 +459,16 @@ def test_an_epoch_is_told_to_the_sampler() -> None:
     assert orders[0] == orders[2] != orders[1]
 
 
+def test_a_loader_is_true_though_its_length_is_not_known() -> None:
+    class Endless(torch.utils.data.IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(int, 1)
+
+    assert al.DataLoader(al.from_iterable([1]))
+    assert al.DataLoader(Endless())
+    assert al.DataLoader([1]) and not al.DataLoader([]), "as in torch"
+
+
 def test_a_receipt_is_of_streams() -> None:
     with pytest.raises(AttributeError, match="a receipt is given for streams only"):
         al.DataLoader(range(8)).receipt()

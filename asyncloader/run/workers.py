@@ -10,10 +10,8 @@ from functools import partial
 from time import perf_counter, time
 from typing import Any
 
-import cloudpickle
-
 from .._flow.engine import Engine
-from ..by_value import dumps_with_modules
+from ..by_value import dumps_outward, dumps_with_modules, find_unpicklable
 from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..ops.op import Source
@@ -203,11 +201,13 @@ def _note_unpicklable(job: Job, setting: WorkerSetting, error: Exception) -> Non
     parts += [("collate_fn", job.collate_fn), ("worker_init_fn", setting.init_fn)]
     for name, part in parts:
         try:
-            cloudpickle.dumps(part)
+            dumps_outward(part)
         except Exception:
+            found = find_unpicklable(getattr(part, "fn", part)) or find_unpicklable(part)
+            what = found or "something, such as a lock, an open file or a client"
             error.add_note(
-                f"{name} cannot be sent to a worker process: it holds something that does not pickle, such "
-                "as a lock, an open file or a client. Make that in the worker, where it is first needed"
+                f"{name} cannot be sent to a worker process: it holds {what}, which does not pickle. Make "
+                "that in the worker, where it is first needed"
             )
 
 

@@ -27,6 +27,7 @@ from ..ops.heard import Heard
 from ..ops.op import Blocks, Lane, name_of
 from ..plan.counts import Deal, UnknownCount
 from ..plan.topology import AskedTopology, Topology, enter_topology
+from ..sizes import bytes_of
 from ..types import Position
 
 __all__ = ["Iterables", "Make", "iterate_async"]
@@ -36,11 +37,18 @@ Make: TypeAlias = Callable[[Topology], Iterable[Any] | AsyncIterable[Any]]
 # A block should be worth its hand-over and not hold up the first batch of a slow source.
 _BLOCK_SAMPLES = 32
 
+# Nor should it hold more of large samples, whatever the memory may hold.
+_BLOCK_BYTES = 8 << 20
+
+# A sample that came within it is not measured, which would take longer than all else that is done for it: a
+# large one takes longer to make, and one that was there already takes no more memory.
+_QUICK_S = 10e-6
+
 # Nor should a slow one hold up a batch, or a close, for a whole block.
 _BLOCK_S = 0.05
 
-# Blocks between the loop and the consumer of an asynchronous source; its samples have no known size, so
-# they are bounded by count: enough to go on while a batch is collated.
+# Blocks between the loop and the consumer of an asynchronous source, of small samples: enough to go on while
+# a batch is collated.
 _BLOCKS_AHEAD = 4
 
 # What to write for a dataset of Hugging Face's, say.
@@ -84,10 +92,11 @@ class Iterables:
                 iterable = context.run(self.make, *([here.told()] if self._takes_topology else ()))
             if lane.topology.lanes > 1:
                 check = partial(self._check, iterable, here)
+        most_bytes = lane.budget.claim(lane.topology.lane).most_bytes
         if isinstance(iterable, AsyncIterable):
-            blocks = _open_async(iterable, skip, here, check, lane.engine)
+            blocks = _open_async(iterable, skip, here, check, lane.engine, most_bytes)
         elif isinstance(iterable, Iterable):
-            blocks = _open_sync(iterable, skip, context, check)
+            blocks = _open_sync(iterable, skip, context, check, min(most_bytes, _BLOCK_BYTES))
         else:
             raise TypeError(
                 f"from_iterable should get an iterable, or a function that makes one, but "
@@ -97,6 +106,7 @@ class Iterables:
             for block in blocks:
                 trail = SourceTrail(block.trail, None, lane.topology.lane, lane.repetition, lane.component)
                 yield block.follow(trail)
+                del block  # before the next one is made
 
     def count_samples(self, deal: Deal) -> list[float]:
         if self._is_sequence:
@@ -175,13 +185,17 @@ def _check_asked(iterable: object, here: AskedTopology) -> None:
 
 
 def _open_sync(
-    iterable: Iterable[Any], skip: int, context: Context, check: Callable[[], None] | None
+    iterable: Iterable[Any],
+    skip: int,
+    context: Context,
+    check: Callable[[], None] | None,
+    block_bytes: int,
 ) -> Blocks:
     iterator: Any = context.run(iter, iterable)
     index = 0
     failure: Exception | None = None
     try:
-        samples, failure = context.run(_take, iterator, 1)
+        samples, failure = context.run(_take, iterator, 1, block_bytes)
         while True:
             if check is not None and failure is None:
                 check()
@@ -193,7 +207,8 @@ def _open_sync(
             if failure is not None:
                 break
             index += len(samples)
-            samples, failure = context.run(_take, iterator, _BLOCK_SAMPLES)
+            samples = []  # which is held no longer while the next ones are made
+            samples, failure = context.run(_take, iterator, _BLOCK_SAMPLES, block_bytes)
         if failure is not None:
             raise failure
     finally:
@@ -201,16 +216,24 @@ def _open_sync(
             iterator.close()
 
 
-def _take(iterator: Iterator[Any], most: int) -> tuple[list[Any], Exception | None]:
-    """The next samples, fewer at the end, where they are slow to come, or before a failure."""
+def _take(iterator: Iterator[Any], most: int, block_bytes: int) -> tuple[list[Any], Exception | None]:
+    """The next samples, fewer at the end, where they are large or slow to come, or before a failure."""
     samples: list[Any] = []
-    began = monotonic()
+    began = came = monotonic()
+    room_bytes = block_bytes
     try:
         with Heard():
             for sample in islice(iterator, most):
                 samples.append(sample)
-                if monotonic() - began > _BLOCK_S:
+                now = monotonic()
+                if now - came > _QUICK_S:
+                    size_bytes = bytes_of(sample)
+                    room_bytes -= size_bytes
+                    if room_bytes < size_bytes:  # the next one is taken to be as large
+                        break
+                if now - began > _BLOCK_S:
                     break
+                came = now
     except Exception as error:
         return samples, error
     return samples, None
@@ -218,7 +241,7 @@ def _take(iterator: Iterator[Any], most: int) -> tuple[list[Any], Exception | No
 
 def iterate_async(iterable: AsyncIterable[Any], engine: Engine) -> Generator[Any, None, None]:
     """The samples of an asynchronous iterable, for a plain loop; it runs ahead on the engine's loop."""
-    with closing(_open_async(iterable, 0, None, None, engine)) as blocks:
+    with closing(_open_async(iterable, 0, None, None, engine, _BLOCKS_AHEAD * _BLOCK_BYTES)) as blocks:
         for block in blocks:
             yield from block.rows()
 
@@ -229,9 +252,12 @@ def _open_async(
     here: AskedTopology | None,
     check: Callable[[], None] | None,
     engine: Engine,
+    most_bytes: int,
 ) -> Blocks:
-    out = Channel[Block](_BLOCKS_AHEAD)
-    pump = _Pump(iterable, skip, here, check, out)
+    # What is gathered, what is about to be sent, and what was sent.
+    block_bytes = min(most_bytes // (_BLOCKS_AHEAD + 2), _BLOCK_BYTES)
+    out = Channel[Block](max(_BLOCKS_AHEAD * block_bytes, _BLOCKS_AHEAD))
+    pump = _Pump(iterable, skip, here, check, out, block_bytes)
     engine.submit(pump.run, out)
     try:
         while True:
@@ -257,13 +283,19 @@ class _Pump:
         here: AskedTopology | None,
         check: Callable[[], None] | None,
         out: Channel[Block],
+        block_bytes: int,
     ) -> None:
         self._iterable = iterable
         self._skip = skip
         self._here = here
         self._check = check
         self._out = out
+        self._block_bytes = block_bytes
         self._gathered: list[Any] = []
+        #: What may still be gathered, and when the latest sample came.
+        self._room_bytes = block_bytes
+        self._came = monotonic()
+        self._is_full = False
         self._index = 0
         self._ended = False
         self._failure: Exception | None = None
@@ -295,13 +327,23 @@ class _Pump:
                 if self._index <= self._skip:
                     continue
                 self._gathered.append(sample)
+                self._measure(sample)
+                del sample  # so that it is not held while the next one is made
                 self._gathered_some.set()
-                if len(self._gathered) >= _BLOCK_SAMPLES:
+                if self._is_full or len(self._gathered) >= _BLOCK_SAMPLES:
                     self._has_room.clear()
                     await self._has_room.wait()
         finally:
             if hasattr(iterator, "aclose"):
                 await iterator.aclose()
+
+    def _measure(self, sample: Any) -> None:
+        now = monotonic()
+        if now - self._came > _QUICK_S:
+            size_bytes = bytes_of(sample)
+            self._room_bytes -= size_bytes
+            self._is_full = self._room_bytes < size_bytes
+        self._came = now
 
     async def _send(self) -> None:
         while not (self._ended and not self._gathered):
@@ -309,8 +351,12 @@ class _Pump:
             self._gathered_some.clear()
             if self._gathered:
                 samples, self._gathered = self._gathered, []
-                block = Rows(samples, OffsetTrail(self._index - len(samples), None))
+                size_bytes = self._block_bytes - self._room_bytes
+                self._room_bytes, self._is_full = self._block_bytes, False
+                block = [Rows(samples, OffsetTrail(self._index - len(samples), None))]
+                del samples
                 self._has_room.set()
-                await self._out.send_async(block)
+                # At least an equal part of the room: some samples show no size.
+                await self._out.send_async(block.pop(), max(size_bytes, self._block_bytes, 1))
                 if self._ended:
                     self._gathered_some.set()

@@ -6,9 +6,11 @@ import io
 import re
 import tarfile
 import tracemalloc
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import zstandard
 
@@ -102,3 +104,34 @@ def test_a_shard_made_to_use_up_memory_is_an_error_that_costs_little(tmp_path: P
     finally:
         tracemalloc.stop()
     assert "made to use up memory" in str(caught.value) and peak_bytes < 400 * MiB
+
+
+def _large(topology: al.Topology) -> Iterator[np.ndarray[Any, Any]]:
+    for _ in topology.split(range(8 * 40)):
+        yield np.ones(4 * MiB, np.uint8)
+
+
+async def _large_async(topology: al.Topology) -> AsyncIterator[np.ndarray[Any, Any]]:
+    for sample in _large(topology):
+        yield sample
+        del sample
+
+
+def _growing(topology: al.Topology) -> Iterator[np.ndarray[Any, Any]]:
+    """Small ones, of which a block may have many, and then large ones."""
+    for number in topology.split(range(8 * 150)):
+        yield np.ones(8 if number < 8 * 110 else 4 * MiB, np.uint8)
+
+
+@pytest.mark.parametrize("make", [_large, _large_async, _growing])
+def test_the_lanes_of_an_iterable_hold_few_of_large_samples(make: Any) -> None:
+    loader = al.DataLoader(al.from_iterable(make), 1, collate_fn=len, lanes=8, memory_limit=20_000_000)
+    tracemalloc.start()
+    try:
+        batches = sum(loader)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert batches == (8 * 150 if make is _growing else 8 * 40)
+    # Of each lane one that is handed on, one that is made next, and what lies between loop and consumer.
+    assert peak_bytes < 8 * 6 * 4 * MiB

@@ -11,6 +11,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -457,8 +458,38 @@ def test_a_recipe_that_cannot_be_pickled_gives_one_clear_error_and_starts_nothin
         with pytest.raises(TypeError, match=r"cannot pickle '_thread\.lock' object") as caught:
             iter(loader)
         assert any("to send it to their processes" in note for note in caught.value.__notes__)
+        assert any("it holds lock, a _thread.lock, which" in note for note in caught.value.__notes__)
         caught.value.__traceback__ = None
     assert len(list(al.DataLoader(recipe_of(make_corpus("jsonl")).map(locked), 4))) == 8
+
+
+class _Client:
+    def __init__(self) -> None:
+        self.pool = {"first": threading.Lock()}
+
+    def __call__(self, sample: Any) -> Any:
+        return sample
+
+
+def test_what_cannot_be_pickled_is_named_by_its_path() -> None:
+    client = _Client()
+    for fn, path in (
+        (lambda sample: client(sample), "client.pool['first']"),
+        (client, "pool['first']"),
+        (partial(lambda sample, key: sample, key=client), "key.pool['first']"),
+    ):
+        with pytest.raises(TypeError) as caught:
+            iter(al.DataLoader(al.from_iterable([0]).map(fn), num_workers=1))
+        assert f"it holds {path}, a _thread.lock" in "\n".join(caught.value.__notes__)
+
+
+def test_an_open_file_is_refused_and_not_sent_as_its_text(tmp_path: Path) -> None:
+    (tmp_path / "words.txt").write_text("one\ntwo\n")
+    with open(tmp_path / "words.txt") as words:
+        loader = al.DataLoader(al.from_iterable([0]).map(lambda _: words.readline()), num_workers=1)
+        with pytest.raises(TypeError, match=r"cannot pickle an open file, '.*words\.txt'") as caught:
+            iter(loader)
+    assert "it holds words, a _io.TextIOWrapper" in "\n".join(caught.value.__notes__)
 
 
 def test_arguments_environment_and_folder_are_the_parents(
