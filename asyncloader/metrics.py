@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from .loader import DataLoader
 from .statistics import Statistics, Totals
@@ -49,6 +49,16 @@ def _latest(name: str, unit: str, about: str, read: Callable[[Statistics], float
     return Metric(name, "gauge", unit, about, lambda loader: {"": read(loader.statistics)})
 
 
+# A series that is not told of any more keeps its last value for minutes, beside the one that takes its place.
+_limits_seen: WeakKeyDictionary[DataLoader[Any], frozenset[str]] = WeakKeyDictionary()
+
+
+def _limits(loader: DataLoader[Any]) -> Values:
+    limit = loader.report().limit
+    seen = _limits_seen[loader] = _limits_seen.get(loader, frozenset()) | {limit}
+    return {each: float(each == limit) for each in sorted(seen)}
+
+
 METRICS = (
     _total("asyncloader.batches", "{batch}", "Batches delivered.", lambda all: all.batches),
     _total("asyncloader.samples", "{sample}", "Samples in them.", lambda all: all.samples),
@@ -72,12 +82,15 @@ METRICS = (
     _latest("asyncloader.passes", "{pass}", "Passes begun.", lambda latest: latest.passes),
     _latest("asyncloader.running", "1", "Whether a pass goes on.", lambda latest: latest.state == "running"),
     _latest("asyncloader.skipped", "{sample}", "Samples and shards skipped.", lambda latest: latest.skipped),
+    _latest(
+        "asyncloader.wait.share", "1", "Time that the loop waits, as a part.", lambda now: now.wait_share
+    ),
     Metric(
-        "asyncloader.wait.share",
+        "asyncloader.limit",
         "gauge",
         "1",
-        "Part of the time that the training loop waits, and what for.",
-        lambda loader: {loader.report().limit: loader.statistics.wait_share},
+        "1 for what limits the pass now, 0 for what did before.",
+        lambda loader: _limits(loader),
         "limit",
     ),
 )

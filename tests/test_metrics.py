@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import threading
+import time
 import weakref
 from pathlib import Path
 from typing import Any
@@ -62,7 +63,25 @@ def test_prometheus_scrapes_what_all_passes_come_to(dataset: Any) -> None:
         assert found['asyncloader_stage_duration_seconds_total{loader="train",stage="collate"}'] > 0
     totals = loader.statistics.totals()
     assert found['asyncloader_wait_duration_seconds_total{loader="train"}'] == totals.wait_s
-    assert any(name.startswith('asyncloader_wait_share{limit="') for name in found)
+    assert found['asyncloader_wait_share{loader="train"}'] == loader.statistics.wait_share
+    assert [value for name, value in found.items() if name.startswith("asyncloader_limit{")].count(1) == 1
+
+
+def test_a_series_that_was_scraped_stays_when_something_else_limits() -> None:
+    def slowly(number: int) -> int:
+        time.sleep(0.05)
+        return number
+
+    registry, loader = CollectorRegistry(), al.DataLoader(al.from_iterable(range(40)).map(slowly), 4)
+    al.Metrics(train=loader).to_prometheus(registry)
+    before = scraped(registry)
+    read(loader)
+    after = scraped(registry)
+    assert before.keys() <= after.keys()
+    limits = {name: value for name, value in after.items() if name.startswith("asyncloader_limit{")}
+    assert len(limits) > 1
+    limiting = f'asyncloader_limit{{limit="{loader.report().limit}",loader="train"}}'
+    assert limits == {**dict.fromkeys(limits, 0), limiting: 1}
 
 
 def test_opentelemetry_exports_the_same() -> None:

@@ -26,6 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=TYPE,...",
         help="what the text of fields becomes, such as that of CSV: int, float, bool, str or json",
     )
+    parser.add_argument(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="write all samples in a random order that SEED draws, which takes room for all of them aside; "
+        "by default they keep their order",
+    )
     parser.add_argument("--manifest", metavar="URL", help="of the sources, if it is not found beside them")
     add_json(parser)
 
@@ -84,7 +91,7 @@ def run(asked: argparse.Namespace) -> int:
 
 def output_options(asked: argparse.Namespace) -> dict[str, Any]:
     """The options of what is written, by their names in Python; also of ``pack``."""
-    names = ("to", "shard_size", "samples_per_shard", "decode", "num_workers", "overwrite")
+    names = ("to", "shard_size", "samples_per_shard", "decode", "shuffle", "num_workers", "overwrite")
     given = {name: getattr(asked, name) for name in names}
     return {**given, "storage_options": storage_options(asked), "progress": sys.stderr.isatty()}
 
@@ -103,6 +110,8 @@ def say(done: Converted, as_json: bool) -> None:
         line += f"; {before:,} were there"
     else:
         line += f"; {done.elapsed_s:.1f} s, {size_of(done.source_bytes / max(done.elapsed_s, 1e-9))}/s"
+    if done.shuffle is not None:
+        line += f"; shuffled with seed {done.shuffle}"
     if done.hidden_files:
         line += f"; {counted(done.hidden_files, 'hidden file')} left out"
     print_lines(line)

@@ -22,6 +22,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the folders in FOLDER are classes: samples get their names as label.txt, their numbers as cls",
     )
+    order = parser.add_mutually_exclusive_group()
+    order.add_argument(
+        "--shuffle",
+        type=int,
+        default=0,
+        metavar="SEED",
+        help="draws the random order of the samples; 0 by default",
+    )
+    order.add_argument(
+        "--no-shuffle",
+        dest="shuffle",
+        action="store_const",
+        const=None,
+        help="keep the order of the paths, which makes shards of one class each where folders are classes",
+    )
     add_stores(parser)
     add_json(parser)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from time import monotonic
@@ -25,10 +25,11 @@ from .file_material import FileMaterial, find_files
 from .job import Job, Plan, finish
 from .looking import look
 from .making import Task
-from .material import Material
+from .material import Material, Part
 from .outlets import Outlet, make_outlet
 from .plan import cut_by_sizes, cut_evenly, runs_of
 from .shard_material import ShardMaterial, versions_of
+from .spill import spill
 from .target import Target, make_target
 
 __all__ = ["Converted", "convert", "pack"]
@@ -52,6 +53,7 @@ class Converted:
         elapsed_s: How long this call took.
         hidden_files: Files that ``pack`` has left out, since their names or those of their folders begin
             with a dot.
+        shuffle: The seed of the samples' order; None if they keep their own.
     """
 
     output: str
@@ -63,6 +65,7 @@ class Converted:
     stored_bytes: int
     elapsed_s: float
     hidden_files: int = 0
+    shuffle: int | None = None
 
 
 def convert(
@@ -82,17 +85,18 @@ def convert(
     output_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
     manifest: str | os.PathLike[str] | None = None,
+    shuffle: int | None = None,
     num_workers: int | None = None,
     overwrite: bool = False,
     progress: bool = False,
 ) -> Converted:
     """Make shards of other shards: of another form, another size, with fewer fields.
 
-    The samples keep their order. If it is killed, call it again: it goes on with the shards that are missing,
-    and the bytes of all are those that they would have been. Sources whose manifest does not tell how many
-    samples they hold are read twice, the first time to count; Parquet and Arrow files say it themselves, of
-    MDS and LitData their index. What is promised a digest of is read as a whole: if several shards are cut
-    from it, once more. Images stay the bytes of their files.
+    The samples keep their order, unless ``shuffle`` draws another. If it is killed, call it again: it goes on
+    with the shards that are missing, and the bytes of all are those that they would have been. Sources whose
+    manifest does not tell how many samples they hold are read twice, the first time to count; Parquet and
+    Arrow files say it themselves, of MDS and LitData their index. What is promised a digest of is read as a
+    whole: if several shards are cut from it, once more. Images stay the bytes of their files.
 
     Blocks; in a coroutine, call it on a thread.
 
@@ -121,6 +125,11 @@ def convert(
         output_options: Of the output, where they are not those of the sources.
         network: Time-outs, retries and hedging of reading.
         manifest: Of the sources, if it is not found beside them.
+        shuffle: Seed of a random order of all samples, the same for any number of processes; None keeps the
+            order. For sources that are sorted, by class or by date, which no window of ``.shuffle`` can mix.
+            The samples are first written to a file without a name, which takes as much room as they do:
+            in ``output``, or in the temporary folder if that is an object store. A run that goes on writes
+            it again.
         num_workers: Processes; 0 for this one. By default as many as this process may use, of up to 8. It
             makes no difference to what is written.
         overwrite: Remove the shards that another call has left in ``output``.
@@ -136,7 +145,7 @@ def convert(
         WorkerDiedError: A process was killed.
     """
     columns = columns if columns is None or isinstance(columns, str) else [*columns]
-    target = make_target(to, shard_size, samples_per_shard, columns, types, decode)
+    target = make_target(to, shard_size, samples_per_shard, columns, types, decode, shuffle)
     workers = _workers(num_workers)
     outlet = make_outlet(output, output_options if output_options is not None else storage_options or {})
     names = read_urls(urls)
@@ -158,7 +167,8 @@ def convert(
         job = Job(outlet, target, ShardMaterial(shards).describe(), versions, overwrite)
         material = ShardMaterial(replace(shards, checks=count_noted(shards, outlet)), versions)
         plan = partial(_plan_shards, target, material)
-        return _run(job, outlet, target, material, plan, workers, progress, began_s)
+        spilled = target.shuffle is not None
+        return _run(job, outlet, target, material, plan, workers, progress, began_s, spilled=spilled)
 
 
 def pack(
@@ -170,6 +180,7 @@ def pack(
     samples_per_shard: int | None = None,
     labels: bool = False,
     decode: bool = False,
+    shuffle: int | None = 0,
     storage_options: Mapping[str, Any] | None = None,
     num_workers: int | None = None,
     overwrite: bool = False,
@@ -179,7 +190,7 @@ def pack(
 
     Files whose paths are the same up to the first dot of their names are one sample, as in WebDataset:
     ``cat/0001.jpg`` and ``cat/0001.json`` are the fields ``jpg`` and ``json`` of sample ``cat/0001``. They
-    are in the order of these keys. Hidden files are left out, and counted. In all else it is as ``convert``.
+    are shuffled. Hidden files are left out, and counted. In all else it is as ``convert``.
 
     Args:
         folder: With folders in it, of any depth.
@@ -190,6 +201,9 @@ def pack(
         labels: Take the folders in ``folder`` for classes: each sample gets the name of its own as
             ``label.txt``, and as ``cls`` its number in the order of the names.
         decode: As of ``convert``.
+        shuffle: Seed of a random order of the samples; None for the order of their keys. By default they are
+            shuffled, since a folder for each class would make shards of one class each, which no window of
+            ``.shuffle`` can mix.
         storage_options: Of the output.
         num_workers: As of ``convert``.
         overwrite: Remove the shards that another call has left in ``output``.
@@ -201,7 +215,7 @@ def pack(
         StoreError: A file cannot be read, or was changed meanwhile.
         OSError, WorkerDiedError: As of ``convert``.
     """
-    target = make_target(to, shard_size, samples_per_shard, None, None, decode)
+    target = make_target(to, shard_size, samples_per_shard, None, None, decode, shuffle)
     workers = _workers(num_workers)
     outlet = make_outlet(output, storage_options or {})
     began_s = monotonic()
@@ -209,6 +223,8 @@ def pack(
     if (outlet.shown + os.sep).startswith(os.path.join(root, "")):
         raise ValueError(f"the output {outlet.shown!r} is in the folder that is packed: write beside it")
     material, hidden = find_files(root, labels)
+    if shuffle is not None:
+        material = material.shuffled(shuffle)
     with outlet.alone():
         job = Job(outlet, target, material.describe(), material.versions, overwrite)
         plan = partial(_plan_files, target, material)
@@ -242,6 +258,7 @@ def _run(
     progress: bool,
     began_s: float,
     hidden: int = 0,
+    spilled: bool = False,
 ) -> Converted:
     """Make what is missing of a job, and its manifest."""
     plan = job.plan()
@@ -256,11 +273,21 @@ def _run(
     shards = job.shards(plan)
     made = job.made(shards)
     missing = len(shards) - len(made)
-    runs = [*runs_of(shards, made.keys(), material.in_vain)]
-    tasks = (
-        Task(material.part(run[0].first, run[-1].stop), run, target, plan.schema, outlet) for run in runs
-    )
+    samples = plan.stops[-1] if plan.stops else 0
+    # Of a spill each shard costs the same, wherever its samples are.
+    runs = [*runs_of(shards, made.keys(), (lambda _: 0) if spilled else material.in_vain)]
+    read = [(run[0].first, run[-1].stop) for run in runs]
     with ExitStack() as stack:
+        part: Callable[[int, int], Part] = material.part
+        inherited: list[int] = []
+        if spilled and runs:
+            assert target.shuffle is not None
+            file = stack.enter_context(outlet.scratch())
+            read = [(0, samples)]
+            with closing(material.part(0, samples).samples()) as source:
+                part = spill(source, samples, target.shuffle, file)
+            inherited = [file.fileno()]
+        tasks = (Task(part(run[0].first, run[-1].stop), run, target, plan.schema, outlet) for run in runs)
         bar = None
         if progress:
             bar = stack.enter_context(open_bar("convert", len(shards), " shards", len(made)))
@@ -270,12 +297,12 @@ def _run(
             if bar is not None:
                 bar.update()
 
-        make_all(tasks, min(workers, missing), told)
-    samples = sum(expected.samples or 0 for expected in made.values())
-    if samples != (plan.stops[-1] if plan.stops else 0):
-        raise FormatError(f"expected {plan.stops[-1]} samples in all shards, found {samples}")
+        make_all(tasks, min(workers, missing), told, inherited)
+    found = sum(expected.samples or 0 for expected in made.values())
+    if found != samples:
+        raise FormatError(f"expected {samples} samples in all shards, found {found}")
     if missing or not job.is_finished():
-        material.prove((run[0].first, run[-1].stop) for run in runs)
+        material.prove(read)
     finish(outlet, {shard.name: made[shard.name] for shard in shards})
     return Converted(
         output=outlet.shown,
@@ -287,6 +314,7 @@ def _run(
         stored_bytes=sum(expected.size_bytes or 0 for expected in made.values()),
         elapsed_s=monotonic() - began_s,
         hidden_files=hidden,
+        shuffle=target.shuffle,
     )
 
 

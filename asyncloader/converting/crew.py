@@ -6,7 +6,7 @@ import os
 import pickle
 import struct
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from threading import Lock
@@ -27,13 +27,14 @@ Told: TypeAlias = Callable[[str, Expected], object]
 """Hears of a shard that is whole: its name, and what it is."""
 
 
-def make_all(tasks: Iterator[Task], workers: int, told: Told) -> None:
+def make_all(tasks: Iterator[Task], workers: int, told: Told, inherited: Collection[int] = ()) -> None:
     """Make the shards of all tasks.
 
     Args:
         tasks: Asked for one by one.
         workers: How many processes; 0 for this one.
         told: Called with each shard when it is whole, by one thread at a time.
+        inherited: Descriptors that the processes need, under the same numbers.
 
     Raises:
         WorkerDiedError: A process ended by itself, killed or for want of memory.
@@ -53,7 +54,7 @@ def make_all(tasks: Iterator[Task], workers: int, told: Told) -> None:
     with ExitStack() as stack:
         # The threads first: the end of the processes ends what they wait for.
         threads = stack.enter_context(ThreadPoolExecutor(workers, thread_name_prefix="asyncloader-convert"))
-        idle = [stack.enter_context(_working(number)) for number in range(workers)]
+        idle = [stack.enter_context(_working(number, inherited)) for number in range(workers)]
         running: dict[Future[None], _Worker] = {}
         while True:
             while idle and (task := next(tasks, None)) is not None:
@@ -95,7 +96,7 @@ class _Worker:
 
 
 @contextmanager
-def _working(number: int) -> Iterator[_Worker]:
+def _working(number: int, inherited: Collection[int]) -> Iterator[_Worker]:
     """A process, which is killed if it is still at work in the end."""
     lifeline, held = os.pipe()
     try:
@@ -103,7 +104,7 @@ def _working(number: int) -> Iterator[_Worker]:
             clean_python(_PROGRAM, str(lifeline)),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            pass_fds=(lifeline,),
+            pass_fds=(lifeline, *inherited),
         )
     except BaseException:
         os.close(held)

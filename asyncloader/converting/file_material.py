@@ -11,6 +11,7 @@ from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 from ..errors import StoreError
+from ..plan.order import permutation
 from .material import Version
 
 __all__ = ["FileMaterial", "find_files"]
@@ -32,7 +33,7 @@ class FileMaterial:
 
     Args:
         folder: Its path.
-        groups: The files of each sample, in the order of their keys.
+        groups: The files of each sample, in the order of the samples.
         classes: Numbers of the folders that are classes, by name; None if they are none.
     """
 
@@ -59,6 +60,10 @@ class FileMaterial:
 
     def part(self, first: int, stop: int) -> FileMaterial:
         return replace(self, groups=self.groups[first:stop])
+
+    def shuffled(self, seed: int) -> FileMaterial:
+        """The same samples in a drawn order."""
+        return replace(self, groups=[self.groups[number] for number in permutation(len(self.groups), seed)])
 
     def in_vain(self, first: int) -> int:
         return 0

@@ -49,6 +49,10 @@ class Outlet(Protocol):
         """What a shard is written to."""
         ...
 
+    def scratch(self) -> IO[bytes]:
+        """A file without a name, with room for as much as goes into the shards."""
+        ...
+
     def read(self, name: str) -> bytes | None:
         """A small file as a whole; None if there is none."""
         ...
@@ -137,6 +141,9 @@ class FolderOutlet:
     def draft(self, name: str) -> Pending:
         return Draft(os.path.join(self.folder, name), os.path.join(self.folder, NOTES))
 
+    def scratch(self) -> IO[bytes]:
+        return tempfile.TemporaryFile(dir=os.path.join(self.folder, NOTES))
+
     def read(self, name: str) -> bytes | None:
         try:
             with open(os.path.join(self.folder, name), "rb") as file:
@@ -201,6 +208,9 @@ class ObjectOutlet:
 
     def draft(self, name: str) -> Pending:
         return _Upload(self, name)
+
+    def scratch(self) -> IO[bytes]:
+        return tempfile.TemporaryFile()
 
     def read(self, name: str) -> bytes | None:
         found: bytes | None = self.open().read(name)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..formats import split_suffix
 from ..formats.columnar.importing import check_pyarrow
-from ..quantity import as_count, parse_bytes
+from ..quantity import as_count, as_whole, parse_bytes
 
 __all__ = ["TYPES", "Target", "make_target"]
 
@@ -46,6 +46,7 @@ class Target:
         columns: The fields that are kept, in this order; None for all.
         types: What the text of fields is made into, by name.
         decode: Whether fields of bytes become values by their extension, but for images.
+        shuffle: Seed of the samples' order; None for that of the sources.
     """
 
     format: str
@@ -56,6 +57,7 @@ class Target:
     columns: tuple[str, ...] | None = None
     types: Mapping[str, str] | None = None
     decode: bool = False
+    shuffle: int | None = None
 
     def describe(self) -> dict[str, Any]:
         """What two runs must agree in, as JSON values."""
@@ -66,6 +68,7 @@ class Target:
             "columns": None if self.columns is None else [*self.columns],
             "types": dict(self.types or {}),
             "decode": self.decode,
+            "shuffle": self.shuffle,
         }
 
 
@@ -76,6 +79,7 @@ def make_target(
     columns: Any = None,
     types: Mapping[str, str] | None = None,
     decode: bool = False,
+    shuffle: int | None = None,
 ) -> Target:
     """Check what was asked for; the arguments are those of ``convert``.
 
@@ -102,6 +106,10 @@ def make_target(
     for name, kind in (types or {}).items():
         if kind not in TYPES:
             raise ValueError(f"the type of {name!r} should be one of {', '.join(TYPES)}, but is {kind!r}")
+    if shuffle is not None and (seed := as_whole(shuffle)) is None:
+        raise TypeError(
+            f"shuffle should be a seed, a whole number, or None to keep the order, but got {shuffle!r}"
+        )
     most_bytes = parse_bytes("shard_size", shard_size)
     if most_bytes < 1:
         raise ValueError(f"shard_size should be at least 1 byte, but got {shard_size!r}")
@@ -115,4 +123,5 @@ def make_target(
         dict(types or {}),
         # JSON has no bytes at all.
         decode or format == "jsonl",
+        None if shuffle is None else seed,
     )

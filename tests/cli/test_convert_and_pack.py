@@ -53,12 +53,48 @@ def test_pack(ask: Ask, tmp_path: Path) -> None:
     for name in ("cat/1.jpg", "cat/1.txt", "dog/1.jpg", ".hidden"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_bytes(b"x")
-    told = ask("pack", tmp_path / "in", tmp_path / "out", "--labels", "--num-workers", "0")
+    told = ask("pack", tmp_path / "in", tmp_path / "out", "--labels", "--num-workers", "0", "--no-shuffle")
     assert told.status == 0, told.err
     assert told.out.startswith(f"{tmp_path}/out: 2 samples in 1 shard, ")
     assert told.out.endswith("1 hidden file left out\n")
+    assert "shuffled" not in told.out
     found = al.from_urls(f"{tmp_path}/out/").head()
     assert [(sample["__key__"], sample["cls"]) for sample in found] == [("cat/1", b"0"), ("dog/1", b"1")]
+
+
+def test_pack_shuffles_and_says_by_which_seed(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for number in range(50):
+        (tmp_path / f"in/{number:02d}.txt").write_text(str(number))
+    orders = []
+    for seed, options in ((0, ()), (7, ("--shuffle", "7"))):
+        told = ask("pack", tmp_path / "in", tmp_path / f"out{seed}", *options, "--num-workers", "0")
+        assert told.status == 0, told.err
+        assert told.out.endswith(f"; shuffled with seed {seed}\n")
+        orders.append([sample["txt"] for sample in al.from_urls(f"{tmp_path}/out{seed}/").head(99)])
+    assert orders[0] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1]) == sorted(b"%d" % number for number in range(50))
+
+
+def test_convert_shuffles_if_it_is_given_a_seed(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+    told = ask(
+        "convert",
+        f"{corpus}/jsonl/",
+        tmp_path / "out",
+        "--to",
+        "jsonl",
+        "--shuffle",
+        "3",
+        "--num-workers",
+        "0",
+    )
+    assert told.status == 0, told.err
+    assert told.out.endswith("; shuffled with seed 3\n")
+    before, after = (
+        al.from_urls(f"{folder}/").head(1000) for folder in (f"{corpus}/jsonl", tmp_path / "out")
+    )
+    assert after != before
+    assert sorted(map(str, after)) == sorted(map(str, before))
 
 
 @pytest.mark.parametrize(

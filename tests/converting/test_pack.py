@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +33,7 @@ def pictures(tmp_path: Path) -> Path:
 
 
 def test_files_of_one_base_name_are_a_sample(pictures: Path, tmp_path: Path) -> None:
-    done = al.pack(pictures, tmp_path / "out", num_workers=0)
+    done = al.pack(pictures, tmp_path / "out", shuffle=None, num_workers=0)
     found = samples_of(str(tmp_path / "out") + "/")
     assert (done.samples, done.hidden_files, done.source_bytes) == (20, 2, 18 * 900 + 9 * 5 + 2)
     assert found[2] == {"__key__": "cat/002", "jpg": bytes([2]) * 900, "txt": b"a cat"}
@@ -46,19 +48,54 @@ def test_folders_are_classes_if_asked(pictures: Path, tmp_path: Path) -> None:
     assert all(sample["__key__"].startswith(sample["label.txt"]) for sample in found)
 
 
+def test_classes_are_mixed_over_the_shards(tmp_path: Path) -> None:
+    files = {f"{kind}/{number:03d}.txt": b"x" * 50 for kind in "abcd" for number in range(64)}
+    folder = make(tmp_path / "in", files)
+    done = al.pack(folder, tmp_path / "out", labels=True, samples_per_shard=32, num_workers=0)
+    assert (done.samples, done.shards, done.shuffle) == (256, 8, 0)
+    for shard in sorted((tmp_path / "out").glob("*.tar")):
+        counts = Counter(sample["label.txt"] for sample in samples_of(shard))
+        assert len(counts) == 4 and max(counts.values()) < 20, counts
+    keys = [sample["__key__"] for sample in samples_of(f"{tmp_path}/out/")]
+    assert sorted(keys) == sorted(name.removesuffix(".txt") for name in files)
+
+
+def test_the_seed_draws_the_order_for_any_number_of_workers(pictures: Path, tmp_path: Path) -> None:
+    al.pack(pictures, tmp_path / "default", samples_per_shard=7, num_workers=2)
+    for name, seed in {"zero": 0, "one": 1, "kept": None}.items():
+        al.pack(pictures, tmp_path / name, samples_per_shard=7, shuffle=seed, num_workers=0)
+    assert files_of(tmp_path / "default") == files_of(tmp_path / "zero")
+    orders = {name: [sample["__key__"] for sample in samples_of(f"{tmp_path / name}/")]
+              for name in ("zero", "one", "kept")}  # fmt: skip
+    assert orders["kept"] == sorted(orders["kept"])
+    assert len({tuple(keys) for keys in orders.values()}) == 3
+    assert [sorted(keys) for keys in orders.values()] == [orders["kept"]] * 3
+    with pytest.raises(ValueError, match="was made with shuffle=1, and is now to be made with None"):
+        al.pack(pictures, tmp_path / "one", samples_per_shard=7, shuffle=None, num_workers=0)
+
+
+@pytest.mark.parametrize("shuffle", [True, False, 0.5, "0"])
+def test_a_seed_is_a_whole_number(shuffle: Any, pictures: Path, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="shuffle should be a seed, a whole number, or None"):
+        al.pack(pictures, tmp_path / "out", shuffle=shuffle)
+    assert not (tmp_path / "out").exists()
+
+
 def test_shards_hold_what_fits_whoever_makes_them(pictures: Path, tmp_path: Path) -> None:
     for workers in (0, 2):
         done = al.pack(pictures, tmp_path / str(workers), shard_size=3000, num_workers=workers)
         assert done.samples == 20
-    assert counts_of(tmp_path / "0") == [3, 3, 5, 3, 3, 3]
+    assert sum(counts_of(tmp_path / "0")) == 20
     assert files_of(tmp_path / "0") == files_of(tmp_path / "2")
+    al.pack(pictures, tmp_path / "sorted", shard_size=3000, shuffle=None, num_workers=0)
+    assert counts_of(tmp_path / "sorted") == [3, 3, 5, 3, 3, 3]
     al.pack(pictures, tmp_path / "few", samples_per_shard=7, num_workers=0)
     assert counts_of(tmp_path / "few") == [7, 7, 6]
 
 
 def test_files_become_columns_and_values(pictures: Path, tmp_path: Path) -> None:
     make(pictures, {f"dog/{number:03d}.json": b'{"n": %d}' % number for number in range(9)})
-    al.pack(pictures / "dog", tmp_path / "table", to="parquet", decode=True, num_workers=0)
+    al.pack(pictures / "dog", tmp_path / "table", to="parquet", decode=True, shuffle=None, num_workers=0)
     assert samples_of(str(tmp_path / "table") + "/")[4] == {
         "__key__": "004", "jpg": bytes([4]) * 900, "json": {"n": 4}
     }  # fmt: skip
@@ -121,7 +158,7 @@ def test_links_and_pipes_are_refused(tmp_path: Path) -> None:
         al.pack(folder, tmp_path / "out")
     (folder / "pipe.txt").unlink()
     (folder / "good.txt").symlink_to(folder / "a/0.txt")
-    al.pack(folder, tmp_path / "out", num_workers=0)
+    al.pack(folder, tmp_path / "out", shuffle=None, num_workers=0)
     assert samples_of(str(tmp_path / "out") + "/")[1] == {"__key__": "good", "txt": b"1"}
 
 
@@ -158,4 +195,4 @@ def test_files_that_changed_since_are_another_job(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"'0.txt' has changed since; call it again as it was called"):
         al.pack(folder, tmp_path / "out", num_workers=0)
     al.pack(folder, tmp_path / "out", num_workers=0, overwrite=True)
-    assert samples_of(str(tmp_path / "out") + "/")[0]["txt"] == b"22"
+    assert {sample["txt"] for sample in samples_of(str(tmp_path / "out") + "/")} == {b"22", b"2"}

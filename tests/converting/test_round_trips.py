@@ -131,3 +131,46 @@ def test_what_was_written_is_an_index(tmp_path: Path, no_leaks: None) -> None:
     al.convert(write_corpus("jsonl", tmp_path / "in"), tmp_path / "out", samples_per_shard=9, num_workers=2)
     loader = al.DataLoader(al.from_urls(str(tmp_path / "out") + "/"), batch_size=7)
     assert len(loader) == 9
+
+
+@pytest.mark.parametrize("kind", ["tar", "jsonl.zst", "parquet", "text"])
+def test_a_seed_shuffles_all_samples_over_all_shards(kind: str, tmp_path: Path, no_leaks: None) -> None:
+    urls = write_corpus(kind, tmp_path / "in", samples=600)
+    for workers in (0, 2):
+        done = al.convert(
+            urls, tmp_path / str(workers), to="parquet", samples_per_shard=100, shuffle=5, num_workers=workers
+        )
+        assert (done.samples, done.shards, done.shuffle) == (600, 6, 5)
+    assert files_of(tmp_path / "0") == files_of(tmp_path / "2")
+    al.convert(urls, tmp_path / "kept", to="parquet", samples_per_shard=100, num_workers=0)
+    kept = [repr(plain(sample)) for sample in samples_of(f"{tmp_path}/kept/")]
+    number_of = {sample: number for number, sample in enumerate(kept)}
+    found = [number_of[repr(plain(sample))] for sample in samples_of(f"{tmp_path}/0/")]
+    assert sorted(found) == [*range(600)]
+    for first in range(0, 600, 100):  # each shard has some of each sixth of the sources
+        assert {number // 100 for number in found[first : first + 100]} == {*range(6)}
+
+
+def test_a_shuffled_run_that_was_ended_goes_on_to_the_same_shards(tmp_path: Path) -> None:
+    urls = write_corpus("jsonl.zst", tmp_path / "in", samples=600)
+    options: dict[str, Any] = {"to": "jsonl", "samples_per_shard": 100, "shuffle": 1, "num_workers": 0}
+    al.convert(urls, tmp_path / "out", **options)
+    expected = files_of(tmp_path / "out")
+    for number in (0, 4):
+        (tmp_path / f"out/shard-{number:05d}.jsonl").unlink()
+    assert al.convert(urls, tmp_path / "out", **options).made == 2
+    assert files_of(tmp_path / "out") == expected
+    assert al.convert(urls, tmp_path / "out", **options).made == 0
+    with pytest.raises(ValueError, match="was made with shuffle=1, and is now to be made with 2"):
+        al.convert(urls, tmp_path / "out", **{**options, "shuffle": 2})
+
+
+def test_a_value_of_a_shuffled_source_that_cannot_be_kept_is_found(tmp_path: Path) -> None:
+    lines = ['{"n": "1"}\n'] * 1000
+    lines[900] = '{"n": "late"}\n'
+    (tmp_path / "a.jsonl").write_text("".join(lines))
+    with pytest.raises(ValueError) as caught:
+        al.convert(
+            tmp_path / "a.jsonl", tmp_path / "out", to="jsonl", types={"n": "int"}, shuffle=0, num_workers=0
+        )
+    assert any("a.jsonl" in note and "900" in note for note in caught.value.__notes__), caught.value.__notes__

@@ -88,7 +88,12 @@ def test_a_folder_is_packed_into_a_bucket(moto: S3Server, tmp_path: Path) -> Non
     for number in range(5):
         (tmp_path / f"in/{number}.bin").write_bytes(bytes([number]) * (9 << 20))  # an upload in parts
     done = al.pack(
-        tmp_path / "in", "s3://corpus/packed", shard_size="30MB", storage_options=moto.options, num_workers=1
+        tmp_path / "in",
+        "s3://corpus/packed",
+        shard_size="30MB",
+        shuffle=None,
+        storage_options=moto.options,
+        num_workers=1,
     )
     assert (done.samples, done.shards) == (5, 2)
     found = samples_of("s3://corpus/packed/", storage_options=moto.options)
