@@ -37,7 +37,7 @@ def drop_frames(error: BaseException) -> bool:
     bare = True
     for one in _origins(error):
         if all(_is_internal(frame.f_globals) for frame, _ in traceback.walk_tb(one.__traceback__)):
-            one.__traceback__ = None
+            one.with_traceback(None)
         else:
             bare = False
     return bare
