@@ -41,6 +41,7 @@ from .stopwatch import BATCHING, COLLATE, Spent, Stopwatch
 from .stores.urls import redact
 from .trace.stopwatch import TracingStopwatch
 from .trace.traffic import TracedTraffic, Traffic
+from .tracebacks import add_note
 from .types import Position
 
 __all__ = ["Collated", "Job", "Note", "Turns", "read_lanes"]
@@ -255,7 +256,7 @@ def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
             # No name for a batch here: its samples go while what was made of them is handed on.
             yield from map(partial(_collate, job, lane, tables), batches)
     except Exception as error:
-        error.add_note(f"in lane {number} of {job.lane_count}, rank {job.world.rank}, epoch {job.epoch}")
+        add_note(error, f"in lane {number} of {job.lane_count}, rank {job.world.rank}, epoch {job.epoch}")
         raise
 
 

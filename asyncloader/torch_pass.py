@@ -43,6 +43,10 @@ class Pass(Protocol):
 
     def end(self) -> None: ...
 
+    def cut(self) -> None:
+        """A ``StopIteration`` of the dataset's ends the loop before there are no more."""
+        ...
+
     def wait(self) -> None:
         """The consumer waits for a batch."""
         ...
@@ -99,6 +103,9 @@ class Told:
 
     _told: Pass
     _seed = 0
+    #: Whether the latest ``StopIteration`` is the dataset's own, and not the end of the indices.
+    is_cut = False
+    _has_index = False
 
     @property
     def _base_seed(self) -> int:
@@ -118,6 +125,7 @@ class Told:
 
     def __next__(self) -> Any:
         self._told.wait()
+        self.is_cut = self._has_index = False
         try:
             return super().__next__()  # type: ignore[misc]  # of torch's classes, which stand behind this
         finally:
@@ -126,9 +134,15 @@ class Told:
     def _next_index(self) -> Any:
         self._told.draw()
         try:
-            return super()._next_index()  # type: ignore[misc]  # likewise
+            index = super()._next_index()  # type: ignore[misc]  # likewise
+            self._has_index = True
+            return index
         finally:
             self._told.drew()
+
+    def _stop(self, is_cut: bool) -> None:
+        self.is_cut = is_cut
+        (self._told.cut if is_cut else self._told.end)()
 
 
 def wait_ended(processes: Iterable[BaseProcess], deadline: float) -> None:

@@ -17,6 +17,7 @@ name                                                 what for
 ``utils.data.dataloader._*DataLoaderIter``           torch's own loops, and their attributes below
 ``utils.data.DataLoader._get_iterator``              the hook that makes them, for ``loader``
 ``utils.data.DataLoader._iterator``                  the one that persistent workers belong to
+``utils.data.dataloader._DatasetKind``               whose StopIteration ends a loop without workers
 ``_utils.ExceptionWrapper``                          a worker's error on its way to the consumer
 ``distributed.distributed_c10d._get_default_store``  what ranks tell each other in step
 ``distributed.DeviceMesh._get_root_mesh``            which mesh a part was cut out of
@@ -46,7 +47,11 @@ from torch.utils.data._utils.collate import (
     collate_tensor_fn,
     default_collate_fn_map,
 )
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter, _SingleProcessDataLoaderIter
+from torch.utils.data.dataloader import (
+    _DatasetKind,
+    _MultiProcessingDataLoaderIter,
+    _SingleProcessDataLoaderIter,
+)
 
 from .torch_pass import Pass, Told, Transport, wait_ended
 
@@ -160,7 +165,7 @@ class HereIterator(Told, _SingleProcessDataLoaderIter):  # type: ignore[misc]  #
             with self._reading():
                 batch = super()._next_data()  # type: ignore[no-untyped-call]
         except StopIteration:
-            self._told.end()
+            self._stop(self._has_index and self._dataset_kind == _DatasetKind.Map)
             raise
         return self._told.deliver(batch, None, None)
 
@@ -184,6 +189,8 @@ class WorkersIterator(Told, _MultiProcessingDataLoaderIter):  # type: ignore[mis
     # Until torch has something to shut down; else its __del__ fails on an iterator that it refused to make.
     _shutdown = True
     _left = False
+    #: Whether the latest result is an error, which a StopIteration out of a map-style dataset is too.
+    _has_failed = False
     #: Whether a worker has ended that was not told to, and torch is still to find out which.
     _has_ended = False
 
@@ -219,6 +226,7 @@ class WorkersIterator(Told, _MultiProcessingDataLoaderIter):  # type: ignore[mis
         self._num_yielded = self._told.batches
 
     def _next_data(self) -> Any:
+        self._has_failed = False
         try:
             batch = super()._next_data()  # type: ignore[no-untyped-call]
         except Exception as error:
@@ -226,10 +234,14 @@ class WorkersIterator(Told, _MultiProcessingDataLoaderIter):  # type: ignore[mis
             # cycle its workers would live until a garbage collection.
             clear_frames(error.__traceback__)
             if isinstance(error, StopIteration):
-                self._told.end()
+                self._stop(self._has_failed)
             raise
         pending = None if self._in_order else self._task_info.keys()
         return self._told.deliver(batch, self._rcvd_idx, pending)
+
+    def _process_data(self, data: Any, *of_worker: Any) -> Any:
+        self._has_failed = isinstance(data, ExceptionWrapper)
+        return super()._process_data(data, *of_worker)  # type: ignore[no-untyped-call]
 
     def _try_put_index(self) -> None:
         for _ in range(self._told.take_turn()):

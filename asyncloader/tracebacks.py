@@ -49,7 +49,7 @@ def drop_frames(error: BaseException) -> bool:
         if leads_through_users_code(one):
             bare = False
         else:
-            one.__traceback__ = None
+            one.with_traceback(None)
     return bare
 
 

@@ -65,7 +65,8 @@ class Scope:
                 raise alone
             finally:
                 # ``raise`` has put the group there, in place of what the error itself came from.
-                alone.__context__ = context
+                # Past a __setattr__ of the user's: an error may be a frozen dataclass.
+                vars(BaseException)["__context__"].__set__(alone, context)
                 del alone, context
 
     def start(self, work: Work, outlet: Channel[Any] | None = None) -> Callable[[], object]:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-__all__ = ["Heard", "call_heard"]
+__all__ = ["Heard", "as_error", "call_heard"]
 
 _ENDINGS = (StopIteration, StopAsyncIteration, SystemExit)
 
@@ -26,7 +26,7 @@ class Heard:
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, _ENDINGS):
-            raise _as_error(error) from error
+            raise as_error(error) from error
 
 
 async def call_heard(fn: Callable[..., Awaitable[Any]], *given: Any) -> Any:
@@ -45,10 +45,11 @@ async def call_heard(fn: Callable[..., Awaitable[Any]], *given: Any) -> Any:
         task = asyncio.current_task()
         if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
             raise  # nobody wants the result any more
-        raise _as_error(error) from error
+        raise as_error(error) from error
 
 
-def _as_error(ending: BaseException) -> RuntimeError:
+def as_error(ending: BaseException) -> RuntimeError:
+    """What stands for an ending that the user's code raised."""
     text = f"{type(ending).__name__}: {ending}" if str(ending) else type(ending).__name__
     # With the frames of the function: they are what messages tell, from a worker too.
     return RuntimeError(f"the function raised {text}").with_traceback(ending.__traceback__)

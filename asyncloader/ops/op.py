@@ -16,6 +16,7 @@ from ..plan.counts import Counter, Deal
 from ..plan.topology import Topology
 from ..stopwatch import Stopwatch
 from ..trace.traffic import Traffic
+from ..tracebacks import add_note
 from ..types import Position
 from .left_out import LeavesOut
 from .shortfalls import Shortfall
@@ -262,16 +263,16 @@ def note_sample(error: BaseException, what: str, block: Block, index: int) -> No
     if isinstance(sample, Mapping):
         key = f", __key__ {sample['__key__']!r}" if "__key__" in sample else ""
         fields = ", ".join(sorted(str(name) for name in sample if not str(name).startswith("__")))
-        error.add_note(f"in {what} of {place}{key} (fields: {fields})")
+        add_note(error, f"in {what} of {place}{key} (fields: {fields})")
     else:
-        error.add_note(f"in {what} of {place}, of type {type(sample).__name__}")
+        add_note(error, f"in {what} of {place}, of type {type(sample).__name__}")
 
 
 def note_batch(error: BaseException, what: str, trail: Trail, count: int) -> None:
     """Say at ``error`` which samples a batch is of, the first ones if they are many."""
     places = [trail.place(index) for index in range(min(count, _MOST_PLACES))]
     if count == 1:
-        error.add_note(f"in {what} of {places[0]}")
+        add_note(error, f"in {what} of {places[0]}")
         return
     told = []
     for shard, group in groupby(places, lambda place: place.shard):
@@ -279,4 +280,4 @@ def note_batch(error: BaseException, what: str, trail: Trail, count: int) -> Non
         told.append(f"samples {numbers}" + ("" if shard is None else f" of {shard}"))
     if count > len(places):
         told.append(f"and {count - len(places)} more")
-    error.add_note(f"in {what} of {count} samples: {'; '.join(told)}")
+    add_note(error, f"in {what} of {count} samples: {'; '.join(told)}")

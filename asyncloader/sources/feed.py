@@ -8,6 +8,7 @@ from contextlib import closing
 
 from ..blocks import Block, NestedTrail, Trail
 from ..ops.op import START, Blocks, Lane
+from ..tracebacks import add_note
 from ..types import Position
 from .components import Composed, repeated
 
@@ -95,7 +96,7 @@ class Feed:
                 self._blocks = self._open(START if self.mark is None else self.mark.position())
             self._held = next(self._blocks, None)
         except Exception as error:
-            error.add_note(f"in component {self._name!r} of {self._kind}")
+            add_note(error, f"in component {self._name!r} of {self._kind}")
             raise
         self.held = 0 if self._held is None else len(self._held)
         return self._held is not None

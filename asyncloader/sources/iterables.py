@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine, Scope
 from ..blocks import Block, OffsetTrail, Place, Rows, SourceTrail
-from ..ops.heard import Heard
+from ..ops.heard import Heard, call_heard
 from ..ops.op import Blocks, Lane, name_of
 from ..plan.counts import Deal, UnknownCount
 from ..plan.topology import AskedTopology, Topology, enter_topology
@@ -306,7 +306,7 @@ class _Pump:
         async with Scope() as scope:
             scope.start(self._send)
             try:
-                await self._gather()
+                await call_heard(self._gather)
             except Exception as error:
                 self._failure = error  # raised once what came before it was sent
             self._ended = True

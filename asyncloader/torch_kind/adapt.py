@@ -19,6 +19,7 @@ from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine, Scope
 from ..ops.heard import call_heard
 from ..sources.iterables import iterate_async
+from ..tracebacks import add_note
 
 __all__ = [
     "Adapter",
@@ -167,7 +168,7 @@ class AsyncFetched(Adapter):
         try:
             items[:] = await call_heard(_awaited, self.dataset.__getitems__, indices)
         except Exception as error:
-            error.add_note(f"while fetching indices {_shown(indices)}")
+            add_note(error, f"while fetching indices {_shown(indices)}")
             raise
 
     async def _fetch_each(self, indices: Sequence[Any], items: list[Any]) -> None:
@@ -182,7 +183,7 @@ class AsyncFetched(Adapter):
             try:
                 items[place] = await call_heard(_awaited, get, index)
             except Exception as error:
-                error.add_note(f"while fetching index {index!r}")
+                add_note(error, f"while fetching index {index!r}")
                 raise
 
 
@@ -193,7 +194,7 @@ class Fetched(Adapter):
         try:
             return self.dataset[index]
         except Exception as error:
-            error.add_note(f"while fetching index {index!r}")
+            add_note(error, f"while fetching index {index!r}")
             raise
 
     def __getitems__(self, indices: Any) -> Any:
@@ -202,7 +203,7 @@ class Fetched(Adapter):
             try:
                 return together(indices)
             except Exception as error:
-                error.add_note(f"while fetching indices {_shown(indices)}")
+                add_note(error, f"while fetching indices {_shown(indices)}")
                 raise
         dataset = self.dataset
         items: list[Any] = []
@@ -211,7 +212,7 @@ class Fetched(Adapter):
             for index in indices:
                 items.append(dataset[index])  # the index must be known when it fails
         except Exception as error:
-            error.add_note(f"while fetching index {index!r}")
+            add_note(error, f"while fetching index {index!r}")
             raise
         return items
 

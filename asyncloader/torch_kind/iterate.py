@@ -17,6 +17,7 @@ from torch.utils.data import get_worker_info as torch_worker_info
 
 from .._flow.channel import Channel, EndOfChannel
 from ..descriptors import occupy_standard_descriptors
+from ..ops.heard import as_error
 from ..plan.topology import World
 from ..torch_private import HereIterator, WorkersIterator
 from .adapt import Adapter, AsyncFetched, AsyncIterated, for_loop
@@ -88,7 +89,7 @@ def open_torch_iterator(
     _set(view, "worker_init_fn", _Enter(loader.worker_init_fn, world, map_parts))
     if travels_by_pickle(loader.multiprocessing_context):
         for name in ("dataset", "collate_fn", "worker_init_fn"):
-            if name != "dataset" or not pipe:  # torch must see that it is one, and pickles it itself
+            if name != "dataset" or not pipe:  # torch must see that it is one; the transport wraps it
                 _set(view, name, ByValue(getattr(view, name), name, getattr(loader, name)))
     roads = Roads(loader.multiprocessing_context, loader.prefetch_factor or 0, tally)
     _set(view, "multiprocessing_context", roads)
@@ -246,7 +247,15 @@ def _serve(asked: Channel[Future[Any]], held: list[Any], ended: Future[None]) ->
 
 def _answer(call: Future[Any], iterator: Any) -> None:
     try:
-        batch = next(iterator, _END)
+        try:
+            batch = next(iterator)
+        except StopIteration as error:
+            if getattr(iterator, "is_cut", False):
+                raise as_error(error) from error
+            batch = _END
+        except (StopAsyncIteration, asyncio.CancelledError, GeneratorExit) as error:
+            # The dataset's: in a coroutine they would end the loop, or the task, without a word.
+            raise as_error(error) from error
     except BaseException as error:
         call.set_exception(error)
         del call, iterator  # the error's traceback holds this frame

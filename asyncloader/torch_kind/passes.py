@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
@@ -163,6 +164,18 @@ class Pass:
             self._is_over = True
 
         self._count_or_hold(count)
+        self.tally.end()
+
+    def cut(self) -> None:
+        """A StopIteration of the dataset's ends the loop, with batches still to come."""
+        if not self._by_hand or self._holds is not None:  # else it is raised as an error
+            warnings.warn_explicit(
+                f"{type(self._dataset).__name__}, or collate_fn, raised StopIteration, which ends this loop "
+                f"after {self._batches} batches, as in torch's DataLoader; those that remain do not come. "
+                "Raise another error for an item that cannot be had",
+                UserWarning,
+                *self._line,
+            )
         self.tally.end()
 
     def wait(self) -> None:

@@ -17,11 +17,13 @@ from multiprocessing.process import BaseProcess
 from time import perf_counter
 from typing import Any
 
+from torch.utils.data import IterDataPipe, MapDataPipe
+
 from ..workers.link import Link, socketpair
 from .at_worker import AtWorker, run_worker
 from .queues import Results, Tasks
 from .tally import Tally
-from .travel import actual_context
+from .travel import ByValue, actual_context
 
 __all__ = ["Roads"]
 
@@ -71,7 +73,11 @@ class Roads(BaseContext):
         """A worker, in which its end of the road stands for the queues and the event."""
         (tasks,) = (each for each in args if isinstance(each, Tasks))
         stand_ins = (Results, Tasks, NotOver)
-        there = [tasks.far if isinstance(each, stand_ins) else each for each in args]
+        there: list[Any] = [tasks.far if isinstance(each, stand_ins) else each for each in args]
+        if self.get_start_method() != "fork":
+            # Only now: torch's loop must see in this process that the dataset is a pipe.
+            pipes = (IterDataPipe, MapDataPipe)
+            there = [ByValue(each, "dataset", each) if isinstance(each, pipes) else each for each in there]
         process: Any = self._context
         return process.Process(target=run_worker, args=(tasks.far, target, *there))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, cast
@@ -76,14 +74,20 @@ def enter_worker(worker: int, num_workers: int, seed: int, dataset: Any, rank: i
     _asked = False
 
 
-@contextmanager
-def read_for(world: World) -> Iterator[None]:
-    """Have what runs in this context, in a process that is no worker, know for whom it reads."""
-    token = _reading.set(world)
-    try:
-        yield
-    finally:
-        _reading.reset(token)
+class read_for:
+    """Have what runs in this context, in a process that is no worker, know for whom it reads.
+
+    A class: ``contextmanager`` sets the traceback of an error, which one that is a frozen dataclass refuses.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __enter__(self) -> None:
+        self._token = _reading.set(self._world)
+
+    def __exit__(self, *_: object) -> None:
+        _reading.reset(self._token)
 
 
 def reading_world() -> World | None:

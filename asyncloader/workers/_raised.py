@@ -200,12 +200,19 @@ def _make(kind: type[BaseException], *arguments: Any) -> BaseException:
 
 def _complete(error: BaseException, state: tuple[Any, ...]) -> None:
     attributes, notes, cause, context, suppresses_context = state
-    if attributes is not None:
+    # Past a __setattr__ of the user's: a frozen dataclass refuses all of it.
+    if isinstance(attributes, dict) and type(error).__setstate__ is BaseException.__setstate__:
+        vars(error).update(attributes)
+    elif attributes is not None:
         error.__setstate__(attributes)
     if notes:
-        error.__notes__ = notes
-    error.__context__, error.__cause__ = context, cause
-    error.__suppress_context__ = suppresses_context
+        vars(error)["__notes__"] = notes
+    for name, value in (
+        ("__context__", context),
+        ("__cause__", cause),
+        ("__suppress_context__", suppresses_context),
+    ):
+        vars(BaseException)[name].__set__(error, value)
 
 
 class _Gone:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +204,168 @@ def test_an_item_that_awaits_something_cancelled_is_an_error_and_no_none(
     assert f"while fetching {where}" in str(error.value) + "".join(getattr(error.value, "__notes__", []))
     good += batches
     assert good == ([0, 1, 2, 4, 5] if batch_size is None else [[0, 1], [4, 5]])
+
+
+class Ends:
+    """Ends in the way of ``kind`` at its item 3: a map-style dataset of coroutines."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        self.kind = kind
+
+    def __len__(self) -> int:
+        return 6
+
+    async def __getitem__(self, index: int) -> int:
+        if index == 3:
+            raise self.kind("own")
+        return index
+
+
+class EndsTogether(Ends):
+    async def __getitems__(self, indices: list[int]) -> list[int]:
+        return [await self[index] for index in indices]
+
+
+class SourceEnds(Ends):
+    __getitem__ = None  # type: ignore[assignment]
+
+    async def __aiter__(self) -> AsyncIterator[int]:
+        al.get_worker_info()
+        for number in range(6):
+            if number == 3:
+                raise self.kind("own")
+            yield number
+
+
+def source_ends(kind: type[BaseException]) -> Any:
+    return al.from_iterable(lambda topology: SourceEnds(kind))
+
+
+ENDINGS = [asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit]
+
+
+@pytest.mark.filterwarnings("ignore:SourceEnds is read by several workers:UserWarning")
+@pytest.mark.parametrize("ending", ENDINGS)
+@pytest.mark.parametrize(
+    ("make", "workers"),
+    [
+        (Ends, 0),
+        (Ends, 1),
+        (EndsTogether, 0),
+        (SourceEnds, 0),
+        (SourceEnds, 1),
+        (source_ends, 0),
+        (source_ends, 1),
+    ],
+)
+def test_a_coroutine_that_ends_in_no_ordinary_way_is_an_error_that_says_which(
+    make: Any, workers: int, ending: type[BaseException]
+) -> None:
+    batches = iter(al.DataLoader(make(ending), 1, num_workers=workers, collate_fn=whole))
+    assert [next(batches), next(batches), next(batches)] == [[0], [1], [2]]
+    with pytest.raises(RuntimeError, match=f"the function raised {ending.__name__}: own"):
+        next(batches)
+    if make in (Ends, EndsTogether):
+        assert list(batches) == [[4], [5]], "the event loop lives on"
+
+
+@dataclass(frozen=True)
+class FrozenError(Exception):
+    """Takes no attribute, and so no note."""
+
+    text: str
+
+
+def fail(number: int) -> int:
+    if number == 3:
+        raise FrozenError("own")
+    return number
+
+
+async def fail_async(number: int) -> int:
+    return fail(number)
+
+
+class Frozen(Ends):
+    async def __getitem__(self, index: int) -> int:
+        return fail(index)
+
+
+class FrozenTogether(Frozen):
+    async def __getitems__(self, indices: list[int]) -> list[int]:
+        return [fail(index) for index in indices]
+
+
+class FrozenPlain(Frozen):
+    def __getitem__(self, index: int) -> int:  # type: ignore[override]
+        return fail(index)
+
+
+class FrozenIterable(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        al.get_worker_info()
+        return map(fail, range(6))
+
+
+def numbers() -> Any:
+    return al.from_iterable(lambda topology: topology.split(range(6)))
+
+
+@WORKERS
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Frozen(FrozenError),
+        lambda: FrozenTogether(FrozenError),
+        lambda: FrozenPlain(FrozenError),
+        FrozenIterable,
+        lambda: numbers().map(fail),
+        lambda: numbers().map(fail_async, concurrency=2),
+        lambda: numbers().map(fail, concurrency=2),
+    ],
+    ids=["async", "together", "plain", "iterable", "map", "map async", "map on threads"],
+)
+@pytest.mark.filterwarnings("ignore:FrozenIterable is read by several workers:UserWarning")
+def test_an_error_that_refuses_a_note_stays_itself(make: Any, workers: int) -> None:
+    with pytest.raises(FrozenError) as error:
+        list(al.DataLoader(make(), 2, num_workers=workers, collate_fn=whole))
+    assert "own" in error.value.text
+
+
+class Stops(Ends):
+    def __getitem__(self, index: int) -> int:  # type: ignore[override]
+        if index == 3:
+            raise self.kind("own")
+        return index
+
+
+@WORKERS
+@pytest.mark.parametrize("ending", [StopIteration, StopAsyncIteration])
+async def test_a_map_style_dataset_does_not_end_an_async_for_quietly(ending: Any, workers: int) -> None:
+    batches = aiter(al.DataLoader(Stops(ending), 1, num_workers=workers, collate_fn=whole))
+    assert [await anext(batches) for _ in range(3)] == [[0], [1], [2]]
+    with pytest.raises(RuntimeError, match=f"the function raised {ending.__name__}"):
+        await anext(batches)
+    assert [batch async for batch in batches] == [[4], [5]]
+
+
+async def test_a_cancellation_out_of_a_map_style_dataset_does_not_cancel_an_async_for() -> None:
+    batches = aiter(al.DataLoader(Stops(asyncio.CancelledError), 1, sampler=[3, 4], collate_fn=whole))
+    with pytest.raises(RuntimeError, match="the function raised CancelledError: own"):
+        await anext(batches)
+    assert [batch async for batch in batches] == [[4]]
+
+
+@WORKERS
+def test_a_stop_iteration_out_of_a_map_style_dataset_ends_for_as_in_torch_and_warns(workers: int) -> None:
+    loader = al.DataLoader(Stops(StopIteration), 1, num_workers=workers, collate_fn=whole)
+    with pytest.warns(
+        UserWarning, match="raised StopIteration, which ends this loop after 3 batches"
+    ) as warned:
+        assert list(loader) == [[0], [1], [2]]
+    assert [warning.filename for warning in warned] == [__file__]
+    state = loader.state_dict()
+    assert (state["batches"], state["finished"]) == (3, False), "no batch that did not come is passed over"
 
 
 def test_parts_and_sums_of_async_datasets_are_async() -> None:

@@ -264,6 +264,17 @@ def test_a_stream_leaves_the_classes_of_its_batches_as_they_are(tmp_path: Path) 
     assert found == [[True, number] for number in range(1, 5)]
 
 
+@pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:.*pipe:UserWarning")
+@pytest.mark.filterwarnings("ignore:Lambda function is not supported by pickle:UserWarning")
+def test_a_data_pipe_with_a_lambda_travels_by_value(method: str) -> None:
+    from torch.utils.data.datapipes.iter import IterableWrapper
+
+    pipe = IterableWrapper(range(8)).map(lambda number: 10 * number).sharding_filter()
+    loader = al.DataLoader(pipe, 2, num_workers=2, multiprocessing_context=method)
+    assert sorted(number for batch in loader for number in batch.tolist()) == list(range(0, 80, 10))
+
+
 # --- what cannot travel ---
 
 
