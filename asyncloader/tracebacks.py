@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -16,11 +19,16 @@ __all__ = [
     "drop_frames",
     "format_frames",
     "format_stack",
+    "is_in_users_code",
     "leads_through_users_code",
     "raise_told",
     "users_level",
     "users_line",
+    "users_stacks_first",
 ]
+
+_OWN = os.path.dirname(__file__) + os.sep
+_STDLIB = sysconfig.get_path("stdlib") + os.sep
 
 # Whose frames tell a user nothing: ours, and those of the clients and the event loop in between.
 _INTERNAL = sys.stdlib_module_names | {"aiohttp", "aiohappyeyeballs", "asyncloader", "obstore", "ray", "yarl"}
@@ -77,6 +85,27 @@ def format_stack(frame: FrameType) -> str:
     return "".join(traceback.StackSummary.extract(iter(shown)).format()).rstrip()
 
 
+def is_in_users_code(frame: FrameType) -> bool:
+    """Whether a thread that is at ``frame`` runs the user's code, or what that has called."""
+    return any(not _is_internal(each.f_globals) for each, _ in traceback.walk_stack(frame))
+
+
+def users_stacks_first(shown: str) -> str:
+    """The stacks of a process's threads as faulthandler writes them, where the user's code is first.
+
+    Such a stack is shown from the user's first frame on, its latest call last; the others stay as they are.
+    """
+    users, others = [], []
+    for stack in shown.rstrip().split("\n\n"):
+        frames = [line for line in stack.splitlines() if line.startswith("  File ")]
+        own = [index for index, line in enumerate(frames) if not _is_internal_file(line)]
+        if own:
+            users.append("\n".join(reversed(frames[: own[-1] + 1])))
+        else:
+            others.append(stack)
+    return "\n\n".join([*users, *others])
+
+
 def leads_through_users_code(error: BaseException) -> bool:
     """Whether any frame of an error's traceback is the user's."""
     return any(not _is_internal(frame.f_globals) for frame, _ in traceback.walk_tb(error.__traceback__))
@@ -131,6 +160,17 @@ def _origins(error: BaseException) -> Iterator[BaseException]:
         ahead += [one.__cause__, one.__context__]
         if isinstance(one, BaseExceptionGroup):
             ahead += one.exceptions
+
+
+def _is_internal_file(line: str) -> bool:
+    """The same of a frame that faulthandler has written: by its file."""
+    path = line.partition('"')[2].partition('"')[0]
+    if path.startswith(("<", _OWN)):
+        return True
+    packages = re.split(r"[/\\\\](?:site|dist)-packages[/\\\\]", path)
+    if len(packages) > 1:
+        return re.split(r"[/\\\\.]", packages[-1])[0] in _INTERNAL
+    return path.startswith(_STDLIB)
 
 
 def _is_internal(module: dict[str, object]) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import threading
-import traceback
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import closing
 from typing import Generic, TypeVar
 
+from ..tracebacks import format_stack, is_in_users_code
 from .channel import Channel, ChannelClosed
 
 __all__ = ["OWN_THREADS", "Producer"]
@@ -82,9 +82,15 @@ class Producer(Generic[T]):
             self._join()
 
     def describe_stack(self) -> str:
-        """Where the thread is now, as in a traceback: the latest call last."""
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        return "its end" if frame is None else "".join(traceback.format_stack(frame)).rstrip()
+        """Where the thread is now, or one that calls the user's functions for it; the latest call last."""
+        frames = sys._current_frames()
+        callers = [each for each in threading.enumerate() if getattr(each, "serves", None) is self._thread]
+        for thread in (*callers, self._thread):
+            frame = frames.get(thread.ident or 0)
+            if frame is not None and is_in_users_code(frame):
+                return format_stack(frame)
+        frame = frames.get(self._thread.ident or 0)
+        return "its end" if frame is None else format_stack(frame)
 
     def _join(self) -> None:
         if self._thread.ident is None:

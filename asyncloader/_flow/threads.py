@@ -60,11 +60,14 @@ class Threads(Generic[R]):
         self._calls.append(asked := _Call(call))
         self._asked.put(asked)
         if len(self._threads) < self._count and not self._idle.acquire(blocking=False):
-            name = f"{self._name}_{len(self._threads)}"
             # They hold nothing of this object, which may go before them.
             arguments = (self._asked, self._idle, self._changed)
-            self._threads.append(threading.Thread(target=_work, args=arguments, name=name, daemon=True))
-            self._threads[-1].start()
+            thread = _Thread(
+                target=_work, args=arguments, name=f"{self._name}_{len(self._threads)}", daemon=True
+            )
+            thread.serves = threading.current_thread()
+            self._threads.append(thread)
+            thread.start()
 
     @property
     def is_first_done(self) -> bool:
@@ -117,6 +120,11 @@ class Threads(Generic[R]):
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
+
+
+class _Thread(threading.Thread):
+    #: The one that takes the results, for who describes what it waits for.
+    serves: threading.Thread
 
 
 class _Call(Generic[R]):

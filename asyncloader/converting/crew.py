@@ -100,10 +100,12 @@ def _working(number: int, inherited: Collection[int]) -> Iterator[_Worker]:
     """A process, which is killed if it is still at work in the end."""
     lifeline, held = os.pipe()
     try:
+        command, environment = clean_python(_PROGRAM, str(lifeline))
         process = subprocess.Popen(
-            clean_python(_PROGRAM, str(lifeline)),
+            command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env=environment,
             pass_fds=(lifeline, *inherited),
         )
     except BaseException:

@@ -48,7 +48,7 @@ except BaseException:
     import os, traceback
     os.write(int(sys.argv[1]), traceback.format_exc().encode(errors="replace")[-16384:])
     os._exit(1)
-main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split())
+main(int(sys.argv[1]), int(sys.argv[2]), MODULES)
 """
 
 
@@ -217,11 +217,10 @@ class ForkServer:
 
 def _start_process(control: int) -> subprocess.Popen[bytes]:
     # One thread each, so that numpy's and torch's pools are never started and forking is safe.
-    environment = os.environ | {
-        name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-    }
-    arguments = [str(control), str(os.getpid()), " ".join(_loaded_modules())]
-    command = clean_python(_PROGRAM, *arguments)
+    threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+    program = _PROGRAM.replace("MODULES", repr(_loaded_modules()))
+    command, environment = clean_python(program, str(control), str(os.getpid()))
+    environment |= threads
     # The mask is inherited: a Ctrl-C finds the server deaf from its first instruction.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

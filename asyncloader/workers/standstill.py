@@ -16,6 +16,7 @@ from pathlib import Path
 from time import monotonic
 from typing import BinaryIO
 
+from ..tracebacks import users_stacks_first
 from ._readable import wait_readable, wait_readable_async
 from .lifeline import Lifeline
 
@@ -161,7 +162,7 @@ class _Answer:
         """All of it, as half a sentence and the stack's lines."""
         doing = _STATES.get(self._state, "has ended")
         if self._stack:
-            return f"{doing}; its Python stack:\n{self._stack.decode(errors='replace').rstrip()}"
+            return f"{doing}; its Python stack:\n{users_stacks_first(self._stack.decode(errors='replace'))}"
         if self._pipe is not None:
             return f"{doing}; it showed no Python stack within {_FIRST_PATIENCE_S:g} s"
         return f"{doing}; no Python stack can be had of it" if self._state in _STATES else doing

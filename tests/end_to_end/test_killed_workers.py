@@ -438,6 +438,9 @@ def test_a_timeout_says_where_a_worker_is_stuck(tmp_path: Path) -> None:
         assert "no batch came within timeout=0.5 seconds: worker 1 (pid " in told
         assert "whose next batch, of 4 samples, is of lane 1 and goes on at sample" in told
         assert "is sleeping" in told and "in _wait_for_nothing" in told
+        first, second = told.partition("its Python stack:\n")[2].splitlines()[:2]
+        assert "dying.py" in first and "in __call__" in first, "the function's frame, and then what it calls"
+        assert "in _wait_for_nothing" in second
         assert "in _wait_for_nothing" in _told_of(mark, batches), "and again: the worker lives on"
         loader.close()
         del batches, loader
@@ -514,7 +517,21 @@ def test_a_timeout_without_workers_says_where_the_thread_is(tmp_path: Path) -> N
     go = tmp_path / "go"
     loader = al.DataLoader(numbers(60).map(Waiting(go)), 4, timeout=0.3)
     batches = iter(loader)
-    with pytest.raises(TimeoutError, match=r"(?s)the thread that makes them is at.*in __call__"):
+    with pytest.raises(
+        TimeoutError, match=r'the thread that makes them is at\n  File ".*dying.py".*in __call__'
+    ):
+        next(batches)
+    go.touch()
+    loader.close()
+
+
+def test_a_timeout_says_where_a_thread_of_map_is(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    loader = al.DataLoader(numbers(60).map(Waiting(go), concurrency=2), 4, timeout=0.3)
+    batches = iter(loader)
+    with pytest.raises(
+        TimeoutError, match=r'the thread that makes them is at\n  File ".*dying.py".*in __call__'
+    ):
         next(batches)
     go.touch()
     loader.close()

@@ -22,9 +22,10 @@ def test_a_child_has_this_processs_path_and_its_own_arguments(
     monkeypatch.setattr(sys, "path", [*sys.path, Path("/ignored")])
     path = import_path()
     assert path[0] == "/with \udcff and space" and path[1] == str(Path.cwd())
-    command = clean_python("import json; print(json.dumps([sys.path, sys.argv[1:]]))", "3", "two words")
-    output = subprocess.run(command, capture_output=True, check=True, cwd=tmp_path).stdout
-    assert json.loads(output) == [path, ["3", "two words"]]
+    program = "import json; print(json.dumps([sys.path, sys.argv[1:], 'ASYNCLOADER_PROGRAM' in os.environ]))"
+    command, environment = clean_python(program, "3", "two words")
+    run = subprocess.run(command, capture_output=True, check=True, cwd=tmp_path, env=environment)
+    assert json.loads(run.stdout) == [path, ["3", "two words"], False]
 
 
 def test_an_embedded_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,11 +170,11 @@ def test_no_secret_is_on_the_command_line_or_in_the_environment_of_the_child(s3:
 
     look(["s3://shelf/d/"], s3.options, spy)
     command = (tmp_path / "cmdline").read_bytes()
-    assert b"listing._main" in command
+    assert b"ASYNCLOADER_PROGRAM" in command
     assert all(value.encode() not in command for value in KEYS.values())
     found = {item.partition(b"=")[0].decode() for item in (tmp_path / "environ").read_bytes().split(b"\0")}
-    # readline sets these two behind Python's back.
-    assert found - {"", "LINES", "COLUMNS"} <= set(mine)
+    # readline sets these two behind Python's back; the third is the child's program.
+    assert found - {"", "LINES", "COLUMNS", "ASYNCLOADER_PROGRAM"} <= set(mine)
     assert b"SENTINEL" not in (tmp_path / "environ").read_bytes()
 
 

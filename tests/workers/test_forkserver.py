@@ -159,6 +159,16 @@ def test_the_server_is_shared_while_somebody_holds_it(server: ForkServer) -> Non
     assert all(other is server for other in found)
 
 
+def test_the_command_that_is_shown_of_the_server_and_its_workers_is_short(server: ForkServer) -> None:
+    def job() -> Iterator[tuple[str, None]]:
+        yield Path("/proc/self/cmdline").read_text(), None
+
+    with WorkerPool([job], prefetch=1, server=server) as pool:
+        shown, _ = receive(pool.workers[0])
+    assert shown == Path(f"/proc/{server.pid}/cmdline").read_text()
+    assert len(shown) < len(sys.executable) + 80 and "\n" not in shown
+
+
 def test_a_server_ends_with_its_last_holder() -> None:
     with check_leaks():
         server = ForkServer()

@@ -135,7 +135,8 @@ def look(
 def _ask_child(order: Order) -> object:
     occupy_standard_descriptors()  # also for the child, which prints to what it inherits
     order_bytes = _pickled(order)
-    with subprocess.Popen(clean_python(_PROGRAM), stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    command, environment = clean_python(_PROGRAM)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as child:
         assert child.stdin is not None and child.stdout is not None
         timer = threading.Timer(order.deadline_s + _GRACE_S, child.kill)
         timer.daemon = True
