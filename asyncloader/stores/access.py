@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from .policy import NetworkPolicy
 
-__all__ = ["Access", "CacheSetting", "Renew"]
+__all__ = ["Access", "CacheSetting", "Renew", "pem_of"]
 
 Renew: TypeAlias = Callable[[str], str | Awaitable[str]]
 """Gives a URL that is signed anew for one that the server has refused."""
@@ -44,3 +45,28 @@ class Access:
     network: NetworkPolicy = field(default_factory=NetworkPolicy)
     renew: Renew | None = field(default=None, repr=False)
     cache: CacheSetting | None = None
+
+
+def pem_of(certificate: str) -> str:
+    """The certificates of an option that is a path or the PEM itself.
+
+    Raises:
+        ValueError: Neither. It is not shown: it may be anything.
+    """
+    import ssl  # late: most recipes need none
+
+    pem: str | None = certificate
+    if "-----BEGIN" not in certificate:
+        # Raised below, outside of the ``except``: its error has the option in it.
+        pem = None
+        with suppress(OSError, ValueError), open(certificate, encoding="ascii") as file:
+            pem = file.read()
+    if pem is None:
+        raise ValueError("root_certificate should be the path of a PEM file, or its text, and is neither")
+    is_sound = False
+    with suppress(ssl.SSLError, ValueError):
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem)
+        is_sound = True
+    if not is_sound:
+        raise ValueError("root_certificate should hold a certificate in PEM, and holds none")
+    return pem

@@ -17,6 +17,7 @@ import pytest
 
 from asyncloader.errors import StoreError
 from asyncloader.stores.failures import TransientError
+from asyncloader.stores.http.backend import open_store
 from asyncloader.stores.listing.asking import look
 from asyncloader.stores.objects.options import check_options
 from asyncloader.stores.objects.store import ObjectStore
@@ -397,8 +398,15 @@ async def test_a_certificate_of_a_stranger_is_final(cloud: Cloud, fetch: Fetch, 
     with pytest.raises(StoreError, match="certificate cannot be trusted") as caught:
         await read(fetch, ObjectStore("s3", "corpus", {"endpoint": endpoint, "anonymous": True}))
     assert not isinstance(caught.value, TransientError)
-    options = {"endpoint": endpoint, "anonymous": True, "root_certificate": certificate.read_text()}
-    await read(fetch, ObjectStore("s3", "corpus", options))
+    for trusted in (certificate.read_text(), str(certificate)):
+        options = {"endpoint": endpoint, "anonymous": True, "root_certificate": trusted}
+        await read(fetch, ObjectStore("s3", "corpus", options))
+        only = {"root_certificate": trusted}
+        async with open_store("https", "", only, NetworkPolicy()) as store:
+            await fetch(store, f"{endpoint}/corpus/x", 0, 10)
+    async with open_store("https", "", {}, NetworkPolicy()) as store:
+        with pytest.raises(StoreError, match=r"certificate cannot be trusted.*root_certificate"):
+            await fetch(store, f"{endpoint}/corpus/x", 0, 10)
 
 
 def _self_signed(folder: Path) -> tuple[Path, Path]:

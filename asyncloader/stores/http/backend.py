@@ -8,13 +8,20 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..access import pem_of
 from ..policy import NetworkPolicy
 from ..store import Store
+from ..urls import is_server_url
 
-__all__ = ["ONE_CLIENT", "OPTIONS_APART", "check_options", "locate", "open_store"]
+__all__ = ["ENVIRONMENT", "ONE_CLIENT", "OPTIONS_APART", "check_options", "locate", "open_store"]
 
 # So that a recipe may mix web servers with a bucket.
 OPTIONS_APART = frozenset({"headers"})
+_PROXY = ("proxy", "proxy_url")
+#: What asks for the proxies of the environment, which count for nothing else: a job that inherits a proxy
+#: by chance would move all its bytes through it.
+ENVIRONMENT = "environment"
+_OPTIONS = OPTIONS_APART | {*_PROXY, "root_certificate"}
 ONE_CLIENT = True
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -69,14 +76,25 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
     """Refuse options that these stores do not have; no message shows a value.
 
     Raises:
-        ValueError: An unknown name, or a header that cannot be sent or is the library's own.
-        TypeError: Headers that are no mapping of strings to strings.
+        ValueError: An unknown name, a header that cannot be sent or is the library's own, a proxy that is no
+            URL of a server, or no certificate.
+        TypeError: Headers that are no mapping of strings to strings, or another value of a wrong type.
     """
     for name in options:
-        if name not in OPTIONS_APART:
+        if name not in _OPTIONS:
             raise ValueError(
-                f"unknown option {name!r} for http(s)://; known are {', '.join(sorted(OPTIONS_APART))}"
+                f"unknown option {name!r} for http(s)://; known are {', '.join(sorted(_OPTIONS))}"
             )
+    for name in _OPTIONS - OPTIONS_APART & options.keys():
+        if not isinstance(options[name], str):
+            raise TypeError(f"option {name!r} should be a string, not {type(options[name]).__name__}")
+    proxies = [options[name] for name in _PROXY if name in options]
+    if len(proxies) > 1:
+        raise ValueError("proxy and proxy_url are one option, but both were given")
+    if proxies and proxies[0] != ENVIRONMENT and not is_server_url(proxies[0]):
+        raise ValueError("proxy should be http(s)://host[:port] or 'environment', and is neither")
+    if "root_certificate" in options:
+        pem_of(options["root_certificate"])
     headers = options.get("headers", {})
     if not isinstance(headers, Mapping):
         raise TypeError(f"option 'headers' should be a mapping, not {type(headers).__name__}")
@@ -116,9 +134,15 @@ def open_store(
 ) -> AbstractAsyncContextManager[Store]:
     """A store of all web servers."""
     from .client import HttpStore
+    from .proxies import proxies_of
 
-    headers = options.get("headers", {})
-    return HttpStore.open(connect_s=network.connect_s, headers=headers)
+    proxy, certificate = options.get("proxy", options.get("proxy_url")), options.get("root_certificate")
+    return HttpStore.open(
+        connect_s=network.connect_s,
+        headers=options.get("headers", {}),
+        proxies=proxies_of(proxy),
+        root_pem=None if certificate is None else pem_of(certificate),
+    )
 
 
 def _without_signature(query: str) -> str:

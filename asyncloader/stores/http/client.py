@@ -31,8 +31,17 @@ from ..policy import NetworkPolicy
 from ..store import Body
 from ..urls import redact
 from .answers import Asked, body_of, request_headers
+from .proxies import NO_PROXY, Proxies
 from .receiving import HEAD_BYTES, received
-from .redirects import NotPublicError, PublicResolver, WatchingResolver, fault_of, next_url, origin_of
+from .redirects import (
+    NotPublicError,
+    PublicResolver,
+    WatchingResolver,
+    fault_of,
+    is_address,
+    next_url,
+    origin_of,
+)
 
 __all__ = ["HttpStore"]
 
@@ -61,7 +70,9 @@ class HttpStore:
         sessions: tuple[aiohttp.ClientSession, aiohttp.ClientSession],
         watching: WatchingResolver,
         headers: Mapping[str, str],
+        proxies: Proxies,
     ) -> None:
+        self._proxies = proxies
         self._anywhere, self._public_only = sessions
         self._watching = watching
         self._headers = dict(headers)
@@ -74,20 +85,28 @@ class HttpStore:
         *,
         connect_s: float = NetworkPolicy().connect_s,
         headers: Mapping[str, str] = _NO_HEADERS,
+        proxies: Proxies = NO_PROXY,
+        root_pem: str | None = None,
     ) -> AsyncIterator[HttpStore]:
         """A store with clients of its own, to be used in this process and loop only.
 
         Args:
             connect_s: Seconds to connect: to find the address, and shake hands with it.
             headers: Sent with each request to a shard's own origin; checked by ``options``.
+            proxies: Which proxy a request goes through.
+            root_pem: Certificates that are trusted beside those of the system.
         """
         async with AsyncExitStack() as stack:
             watching = WatchingResolver(aiohttp.DefaultResolver())
             stack.push_async_callback(watching.close)
             # Two pools, so that a connection made without the rule of redirects is never used under it.
-            anywhere = await stack.enter_async_context(_session(watching, connect_s))
-            public_only = await stack.enter_async_context(_session(PublicResolver(watching), connect_s))
-            yield cls((anywhere, public_only), watching, headers)
+            tls: ssl.SSLContext | bool = True
+            if root_pem is not None:
+                tls = ssl.create_default_context()
+                tls.load_verify_locations(cadata=root_pem)
+            anywhere = await stack.enter_async_context(_session(watching, connect_s, tls))
+            public_only = await stack.enter_async_context(_session(PublicResolver(watching), connect_s, tls))
+            yield cls((anywhere, public_only), watching, headers, proxies)
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
@@ -136,13 +155,15 @@ class HttpStore:
         credentials = self._credentials(here)
         from_public = False
         for _ in range(_MOST_REDIRECTS + 1):
-            session = self._public_only if from_public else self._anywhere
-            response = await _get(session, here, {**headers, **credentials}, url, offset)
+            proxy = self._proxies(here)
+            # Behind a proxy it is the proxy that looks names up: what is private to it cannot be known here.
+            session = self._public_only if from_public and proxy is None else self._anywhere
+            response = await _get(session, here, {**headers, **credentials}, url, offset, proxy)
             if response.status not in _REDIRECTS:
                 return response
             location = response.headers.get("Location", "")
             response.release()
-            from_public = from_public or self._watching.is_public(here.raw_host or "")
+            from_public = from_public or self._is_public(here.raw_host or "", proxy)
             there = _joined(here, location)
             fault = fault_of(here, there, from_public)
             if there is None or fault is not None:
@@ -152,6 +173,12 @@ class HttpStore:
             here = there
         what = f"the server redirects more than {_MOST_REDIRECTS} times"
         raise StoreError(what, shard=redact(url), offset=offset)
+
+    def _is_public(self, host: str, proxy: URL | None) -> bool:
+        """Whether a host that has answered is a public one; of names behind a proxy the worse is assumed."""
+        if proxy is not None and not is_address(host):
+            return True
+        return self._watching.is_public(host)
 
     def _credentials(self, target: URL) -> dict[str, str]:
         """The headers for the shard's own origin. Its URL's user info wins over what is for all shards."""
@@ -172,10 +199,12 @@ def _hides_length(response: aiohttp.ClientResponse, start: int) -> bool:
     return response.status == 206 and content_range is not None and content_range.endswith("/*")
 
 
-def _session(resolver: AbstractResolver, connect_s: float) -> aiohttp.ClientSession:
+def _session(
+    resolver: AbstractResolver, connect_s: float, tls: ssl.SSLContext | bool
+) -> aiohttp.ClientSession:
     return aiohttp.ClientSession(
         # The byte budget of the readers bounds the requests, hence no limit on connections here.
-        connector=aiohttp.TCPConnector(limit=0, resolver=resolver),
+        connector=aiohttp.TCPConnector(limit=0, resolver=resolver, ssl=tls),
         timeout=aiohttp.ClientTimeout(total=None, connect=connect_s),
         read_bufsize=HEAD_BYTES,
         auto_decompress=False,
@@ -187,7 +216,12 @@ def _session(resolver: AbstractResolver, connect_s: float) -> aiohttp.ClientSess
 
 
 async def _get(
-    session: aiohttp.ClientSession, target: URL, headers: dict[str, str], url: str, offset: int
+    session: aiohttp.ClientSession,
+    target: URL,
+    headers: dict[str, str],
+    url: str,
+    offset: int,
+    proxy: URL | None,
 ) -> aiohttp.ClientResponse:
     # S3 states its checksums to those who ask. A signature may not allow for another header, neither one
     # in the query nor one among the headers.
@@ -197,9 +231,9 @@ async def _get(
         # Less any user info, of which aiohttp would make a header of its own.
         if target.raw_user is not None or target.raw_password is not None:
             target = target.with_user(None)
-        return await session.get(target, headers=headers, allow_redirects=False)
+        return await session.get(target, headers=headers, allow_redirects=False, proxy=proxy)
     except _CLIENT_ERRORS as error:
-        failure = _store_error(error, url, offset)
+        failure = _store_error(error, url, offset, proxy)
     raise failure
 
 
@@ -239,6 +273,14 @@ def _joined(here: URL, location: str) -> URL | None:
         return None
 
 
+def _shown(proxy: URL | None) -> str:
+    return redact(str(proxy))
+
+
+def _through(proxy: URL | None) -> str:
+    return "" if proxy is None else f" through the proxy {_shown(proxy)}"
+
+
 def _is_unknown_name(error: OSError) -> bool:
     return isinstance(error, socket.gaierror) and error.errno == socket.EAI_NONAME
 
@@ -248,15 +290,25 @@ def _is_no_tls(error: OSError) -> bool:
     return isinstance(error, ssl.SSLError) and error.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST")
 
 
-def _store_error(error: Exception, url: str, offset: int) -> StoreError:
+def _store_error(error: Exception, url: str, offset: int, proxy: URL | None = None) -> StoreError:
     """What the client's error means, in words that quote nothing."""
     kind: type[StoreError] = TransientError
     if isinstance(error, TimeoutError):
-        what = "the connection failed: no answer to it in time"
+        what = f"the connection{_through(proxy)} failed: no answer to it in time"
+    elif isinstance(error, aiohttp.ClientProxyConnectionError):
+        reason = error.os_error.strerror or type(error.os_error).__name__
+        what = f"the proxy {_shown(proxy)} cannot be reached: {reason}; check the option proxy"
+    elif isinstance(error, aiohttp.ClientHttpProxyError):
+        kind = TransientError if error.status >= 500 else StoreError
+        what = f"the proxy {_shown(proxy)} answered {error.status}, and leads to no server"
     elif isinstance(error, aiohttp.ClientPayloadError):
         what = "the connection was cut before the promised length"
     elif isinstance(error, aiohttp.ClientConnectorCertificateError):
-        kind, what = StoreError, f"the server's certificate cannot be trusted: {error.certificate_error}"
+        kind = StoreError
+        what = (
+            f"the server's certificate cannot be trusted: {error.certificate_error}; an authority of your "
+            "own is the option root_certificate"
+        )
     elif isinstance(error, aiohttp.ClientConnectorSSLError) and _is_no_tls(error.os_error):
         kind, what = StoreError, "the server speaks no TLS at this port; check the URL: is it http://?"
     elif isinstance(error, aiohttp.ClientConnectorError) and isinstance(error.os_error, NotPublicError):

@@ -81,6 +81,7 @@ def store_error(
     *,
     was_answered: bool = False,
     endpoint: str = "",
+    proxy: str = "",
 ) -> StoreError:
     """The error to raise for a client's.
 
@@ -91,6 +92,7 @@ def store_error(
         etag: The version asked for.
         was_answered: Whether this client has had an answer before, and so found credentials.
         endpoint: As given, for where the client does not say whom it asked.
+        proxy: As given, since the client does not say which of the two could not be reached.
     """
     text = str(error)
     found = _STATUS.search(text)
@@ -112,10 +114,12 @@ def store_error(
     if status is not None:
         code = _CODE.search(text)
         return refused(url, offset, status, code[1] if code else None)
-    return _unanswered(error, text, url, offset, endpoint)
+    return _unanswered(error, text, url, offset, endpoint, proxy)
 
 
-def _unanswered(error: Exception, text: str, url: str, offset: int | None, endpoint: str) -> StoreError:
+def _unanswered(
+    error: Exception, text: str, url: str, offset: int | None, endpoint: str, proxy: str
+) -> StoreError:
     """The error where the server gave no status other than success."""
     what = next((say for sign, say in _FINAL if sign in text), None)
     if what is None and "Received non-partial response" in text and "Generic GCS" in text:
@@ -123,7 +127,7 @@ def _unanswered(error: Exception, text: str, url: str, offset: int | None, endpo
     if what is not None:
         return StoreError(what, shard=redact(url), offset=offset)
     if "kind: Connect," in text:
-        return _unreached(text, url, offset, endpoint)
+        return _unreached(text, url, offset, endpoint, proxy)
     what = next((say for sign, say in _TRANSIENT if sign in text), None)
     if isinstance(error, TimeoutError):
         what = "no answer came in time"
@@ -134,7 +138,7 @@ def _unanswered(error: Exception, text: str, url: str, offset: int | None, endpo
     return StoreError(what, shard=redact(url), offset=offset)
 
 
-def _unreached(text: str, url: str, offset: int | None, endpoint: str) -> StoreError:
+def _unreached(text: str, url: str, offset: int | None, endpoint: str, proxy: str) -> StoreError:
     """No connection came about. Which server was asked for is no secret, unlike what else its URL holds."""
     asked = _SERVER.search(text) or _SERVER.search(f"Error performing GET {endpoint}")
     server = "" if asked is None else redact(asked[1])
@@ -145,6 +149,8 @@ def _unreached(text: str, url: str, offset: int | None, endpoint: str) -> StoreE
         )
         return StoreError(what, shard=redact(url), offset=offset)
     what = f"the connection failed: no server could be reached{server and f' at {server}'}"
+    if proxy:
+        what += f" through the proxy {redact(proxy)}; check the option proxy"
     return TransientError(what, shard=redact(url), offset=offset)
 
 

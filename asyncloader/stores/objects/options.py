@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
+from ..access import pem_of
 from ..urls import is_server_url, scheme_of, split_key
 from .clouds import CLOUDS
 from .profiles import Chosen
@@ -69,6 +70,9 @@ _FLAGS = frozenset(
         "virtual_hosted_style_request",
     }
 )
+
+# Of AWS's, and of the options of web servers.
+_OTHER_NAMES = {"endpoint_url": "endpoint", "endpoint_url_s3": "endpoint", "proxy": "proxy_url"}
 
 # obstore has no word for never.
 _CLIENT_DEFAULTS = {name: "365 days" for name in ("connect_timeout", "read_timeout", "timeout")}
@@ -192,8 +196,12 @@ def client_arguments(
     for name, value in (plain_options(scheme, options) | added).items():
         if name in ("credential_provider", "profile") or (chosen.provider and name in _KEYS):
             continue
-        if name in _CLIENT_NAMES:
-            client[name] = value
+        if name == "root_certificate":
+            client[name] = pem_of(value)
+        elif name in _CLIENT_NAMES:
+            # It goes by the environment where no proxy is named.
+            if (name, value) != ("proxy_url", "environment"):
+                client[name] = value
         elif name == "anonymous":
             config["skip_signature"] = value
         elif name in ("endpoint", "base_url"):
@@ -221,4 +229,4 @@ def _plain_name(scheme: str, name: str) -> str:
     plain = name.lower()
     for prefix in CLOUDS[scheme].prefixes:
         plain = plain.removeprefix(prefix)
-    return {"endpoint_url": "endpoint", "endpoint_url_s3": "endpoint"}.get(plain, plain)
+    return _OTHER_NAMES.get(plain, plain)

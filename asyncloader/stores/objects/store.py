@@ -136,8 +136,16 @@ class ObjectStore:
         """What to raise for the client's error, outside its ``except``; the user's own keeps its type."""
         if self._provider is not None and self._provider.failure is not None and is_of_provider(error):
             return self._provider.failure
-        endpoint = plain_options(self._scheme, self._options).get("endpoint", "")
-        return store_error(error, url, offset, etag, was_answered=self._answered, endpoint=endpoint)
+        options = plain_options(self._scheme, self._options)
+        return store_error(
+            error,
+            url,
+            offset,
+            etag,
+            was_answered=self._answered,
+            endpoint=options.get("endpoint", ""),
+            proxy=options.get("proxy_url", ""),
+        )
 
     def _open_client(self) -> Client:
         refuse_after_fork()
