@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from ..blocks import Block, Column, Columns, Ragged, array_of, column_of, columns_of
@@ -65,10 +66,13 @@ class MapBatches(Op):
                 or (len(running) > self.concurrency and len(running) * chunk_bytes > lane.made_bytes)
             )
 
+        during = shown(self)
         pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="asyncloader-map-batches")
         try:
             for chunk in chunks:
-                running.append((chunk, pool.submit(self._apply, chunk.samples, lane)))
+                apply = partial(self._apply, chunk.samples, lane)
+                running.append((chunk, pool.submit(lane.stopwatch.call, during, apply)))
+                del apply
                 while running and (running[0][1].done() or is_full()):
                     lane.engine.check()
                     chunk, future = running.popleft()
