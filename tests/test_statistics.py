@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,26 @@ FULL = Statistics(
         Maker(1, {"map(f)": 2.0}, {"map(f)": Calls(4.0, 1.0)}),
     ),
 )
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("operator", ["map", "map_batches"])
+def test_what_functions_on_threads_take_is_counted(operator: str, workers: int) -> None:
+    def spin(value: Any) -> Any:
+        until = time.thread_time() + 0.01
+        while time.thread_time() < until:
+            pass
+        return value
+
+    numbers = al.from_iterable([{"number": number} for number in range(32)])
+    recipe = numbers.map(spin, concurrency=2)
+    if operator == "map_batches":
+        recipe = numbers.map_batches(spin, batch_size=1, concurrency=2)
+    loader = al.DataLoader(recipe, 4, num_workers=workers)
+    list(loader)
+    (maker,) = loader.statistics.makers
+    (calls,) = (calls for stage, calls in maker.calls.items() if stage.startswith(f"{operator}("))
+    assert calls.cpu_s >= 32 * 0.01
 
 
 def test_they_are_json_and_come_back_from_it() -> None:

@@ -178,8 +178,11 @@ def _lock(fd: int, folder: str) -> None:
         raise ValueError(
             f"another run is writing to {folder!r}: wait for its end, or write to another folder"
         ) from None
-    except OSError:
-        pass  # a network file system that locks no folders
+    except OSError as error:  # a network file system that locks no folders
+        raise ValueError(
+            f"{folder!r} cannot be locked ({error.strerror}), so that a second run would not be kept out: "
+            "write to a local folder, and copy that, or to an object store"
+        ) from None
 
 
 @dataclass(frozen=True)

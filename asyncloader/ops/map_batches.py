@@ -66,10 +66,11 @@ class MapBatches(Op):
                 or (len(running) > self.concurrency and len(running) * chunk_bytes > lane.made_bytes)
             )
 
-        threads = Threads[Columns](self.concurrency, "asyncloader-map-batches", shown(self), lane.engine)
+        during = shown(self)
+        threads = Threads[Columns](self.concurrency, "asyncloader-map-batches", during, lane.engine)
         try:
             for chunk in chunks:
-                threads.submit(partial(self._apply, chunk.samples, lane))
+                threads.submit(partial(lane.stopwatch.call, during, partial(self._apply, chunk.samples, lane)))
                 running.append(chunk)
                 while running and (threads.is_first_done or is_full()):
                     made = threads.take()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import random
@@ -170,6 +171,19 @@ def test_a_second_run_into_one_folder_is_refused(source: str, tmp_path: Path) ->
     finally:
         os.close(number)
     al.convert(source, tmp_path / "out", num_workers=0)
+
+
+def test_a_folder_that_cannot_be_locked_is_refused(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(fd: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))  # as some network file systems do
+
+    with monkeypatch.context() as patched:
+        patched.setattr(fcntl, "flock", flock)
+        with pytest.raises(ValueError, match=r"cannot be locked .*write to a local folder"):
+            al.convert(source, tmp_path / "out", num_workers=0)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_full_disk_is_an_error_and_the_next_call_goes_on(source: str, tmp_path: Path) -> None:
