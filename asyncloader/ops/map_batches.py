@@ -70,7 +70,9 @@ class MapBatches(Op):
         threads = Threads[Columns](self.concurrency, "asyncloader-map-batches", during, lane.engine)
         try:
             for chunk in chunks:
-                threads.submit(partial(lane.stopwatch.call, during, partial(self._apply, chunk.samples, lane)))
+                threads.submit(
+                    partial(lane.stopwatch.call, during, partial(self._apply, chunk.samples, lane))
+                )
                 running.append(chunk)
                 while running and (threads.is_first_done or is_full()):
                     made = threads.take()
