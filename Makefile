@@ -12,8 +12,9 @@ WITH_TESTS := $(VENV)/.test-installed
 WITH_INTEROP := $(VENV)/.interop-installed
 WITH_DOCS := $(VENV)/.docs-installed
 WITH_LINT := $(VENV)/.lint-installed
-# On all processors; `make test PYTEST_ARGS='-p no:xdist'` takes one.
-ON_ALL_PROCESSORS := -n auto --dist loadfile
+# On all processors; `make test PYTEST_ARGS='-p no:xdist'` takes one. A test that hangs ends its process, and
+# the run with it.
+ON_ALL_PROCESSORS := -n auto --dist loadfile --max-worker-restart 0
 PYTEST = $(BIN)/python -m pytest $(if $(findstring no:xdist,$(PYTEST_ARGS)),,$(ON_ALL_PROCESSORS))
 
 # The last Azurite for the Node.js of Debian 12; later ones want 21.

@@ -68,6 +68,7 @@ class DeviceStage:
             self._outlet if self._asks is None else Asking(self._outlet, self._asks)
         )
         self._thread: threading.Thread | None = None
+        self._failure: Exception | None = None  # what the source raised last
 
     def start(self) -> None:
         """Start the thread, which begins to read the source."""
@@ -133,6 +134,7 @@ class DeviceStage:
             error.add_note(_WHERE)
             self._outlet.finish(error)
         finally:
+            self._failure = None  # its traceback leads here
             self._drain()
 
     def _pass_one_on(self) -> bool:
@@ -145,6 +147,11 @@ class DeviceStage:
         except EndOfChannel:
             return False
         except Exception as error:
+            if error is self._failure:
+                # The source has ended with it, and raises it whenever it is asked: so does this stage.
+                self._outlet.finish(error)
+                return False
+            self._failure = error
             prepared = _failed(error)
         else:
             prepared = self._prepare(batch)

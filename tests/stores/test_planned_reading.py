@@ -142,10 +142,9 @@ def test_what_a_plan_raises_comes_in_its_turn(serve: Serve, reading: Any) -> Non
         assert run.next_shard() == b"abc"
         with pytest.raises(FormatError, match="the table is longer"):
             run.next_shard()
-        with pytest.raises(FormatError, match="the table is longer"):
-            run.out.receive()
-        with pytest.raises(EndOfChannel):
-            run.out.receive()
+        for _ in range(2):  # an error stays one, and is never followed by a quiet end
+            with pytest.raises(FormatError, match="the table is longer"):
+                run.out.receive()
 
 
 @pytest.mark.parametrize("after", [1, 2, 3])
