@@ -16,6 +16,7 @@ from typing import Any
 
 from .._flow.asking import Asking, Asks
 from .._flow.channel import Channel, ChannelClosed, EndOfChannel, Receiver
+from ..tracebacks import add_note
 from .backend import Backend
 from .carriers import Carrier, Pinner, Prepared, Uploader
 
@@ -131,7 +132,7 @@ class DeviceStage:
         except ChannelClosed:
             pass
         except BaseException as error:
-            error.add_note(_WHERE)
+            add_note(error, _WHERE)
             self._outlet.finish(error)
         finally:
             self._failure = None  # its traceback leads here
@@ -165,7 +166,7 @@ class DeviceStage:
         try:
             return self._carrier.prepare(batch)
         except Exception as error:
-            error.add_note(_WHERE)
+            add_note(error, _WHERE)
             return _failed(error)
 
     def _drain(self) -> None:

@@ -18,7 +18,7 @@ from ..audit.recording import Recording
 from ..counting import Counters
 from ..plan.cursor import Cursor, Row
 from ..stream import Note
-from ..tracebacks import drop_frames, users_level
+from ..tracebacks import add_note, drop_frames, users_level
 from .intake import Makers
 
 __all__ = ["BatchIterator", "Run"]
@@ -290,7 +290,7 @@ class Run:
             if self.exhausted:
                 raise at_close from None
             # The first one is what the user has to know.
-            error.add_note(f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
+            add_note(error, f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
 
     def _warn_if_empty(self) -> None:
         if self.exhausted and self._if_empty is not None and not self.cursor.batches:

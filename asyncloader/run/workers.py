@@ -24,7 +24,7 @@ from ..sources.shards import Shards
 from ..stopwatch import Stopwatch
 from ..stream import Collated, Job, Note, Turns, read_lanes
 from ..tensors import when_torch_is_here
-from ..tracebacks import leads_through_users_code
+from ..tracebacks import add_note, leads_through_users_code
 from ..workers import AnyPool, ForkServer, WorkerPool
 from .fleet import AsDone, Fleet, InTurn
 from .intake import Intake
@@ -267,7 +267,7 @@ def _worker_batches(
             yield from items
         except Exception as error:
             if leads_through_users_code(error):
-                error.add_note(_NOTE)
+                add_note(error, _NOTE)
             raise
 
 
