@@ -88,7 +88,7 @@ class FileLeaks:
         for descriptor in (tracker._fd, server._forkserver_alive_fd):
             if descriptor is not None:
                 yield rf"descriptor {descriptor} of pipe:"
-        if not self._of_obstore and "tokio-rt-worker" in _threads():
+        if not self._of_obstore and "tokio-rt-worker" in _of_tasks("comm"):
             # Its runtime, made once: a poll and its copy, and an event to wake it with.
             polls = [name for name in new if name.endswith("[eventpoll]")][:2]
             events = [name for name in new if name.endswith("[eventfd]")][:1]
@@ -129,8 +129,7 @@ def held() -> Iterator[Held]:
     """What this process holds."""
     for thread in threading.enumerate():
         yield Held("thread", f"thread {thread.name} {thread.ident}")
-    pids = [task.read_text().split() for task in Path("/proc/self/task").glob("*/children")]
-    for pid in (pid for children in pids for pid in children):
+    for pid in " ".join(_of_tasks("children")).split():
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except FileNotFoundError:
@@ -148,13 +147,11 @@ def held() -> Iterator[Held]:
             yield Held("mapping", f"{match[2]} {match[1]}")
 
 
-def _threads() -> set[str]:
-    """The names of all threads, also of those that Python does not know."""
-    found = set()
+def _of_tasks(name: str) -> Iterator[str]:
+    """What /proc tells of each thread of this process, also of those that Python does not know."""
     for task in Path("/proc/self/task").iterdir():
         with suppress(OSError):  # ended since it was listed
-            found.add((task / "comm").read_text().strip())
-    return found
+            yield (task / name).read_text().strip()
 
 
 def _described(held: Held) -> str:

@@ -283,3 +283,14 @@ def test_threads_that_keep_several_processors_busy_take_no_turns() -> None:
         .startswith("its 8 threads keep processors busy")
     )
     assert "take turns" in judged("map(f)", setup, calls=locked, cpu_s=0.1).lines[2]
+
+
+def test_of_lanes_that_are_cut_equally_the_slow_samples_should_be_spread() -> None:
+    makers = (Maker(0, {"map(f)": 9.0, RESTING: 1.0}), Maker(1, {"map(f)": 1.0, RESTING: 9.0}))
+    statistics = Statistics(
+        batches=100, samples=100, elapsed_s=10.0, wait_s=9.9, first_batch_s=0.1, makers=makers
+    )
+    for is_indexed, advice in ((True, "shuffle, so that every lane has its part"), (False, "")):
+        report = judge(statistics, replace(ALONE, num_workers=2, is_indexed=is_indexed))
+        assert report.limit == "lanes"
+        assert report.lines[2].startswith(advice) and "in_order=False" in report.lines[2]

@@ -135,6 +135,12 @@ def test_padded_columns_are_the_padded_rows(drawn: tuple[al.Pad, Columns]) -> No
     assert_same(*drawn)
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_long_sequences_are_cut_as_those_of_rows(side: Any) -> None:
+    pad = al.Pad({"x": 0}, max_length=2, side=side, overflow="truncate")
+    assert_same(pad, block_of(x=Ragged(np.arange(6), [0, 1, 1, 4, 6])))
+
+
 @pytest.mark.parametrize(
     ("pad", "fields"),
     [

@@ -16,7 +16,7 @@ from columnar_files import plain, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.blocks import Columns, OffsetTrail, Ragged, columns_of, join
+from asyncloader.blocks import Columns, OffsetTrail, Ragged, WithNulls, columns_of, join
 from asyncloader.formats.columnar.convert import column_of, field_of
 
 NUMBERS = [
@@ -204,3 +204,21 @@ def told(value: Any) -> Any:
     if isinstance(value, list | Ragged):
         return (type(value).__name__, [told(each) for each in value])
     return (type(value).__name__, value)
+
+
+@pytest.mark.parametrize(
+    ("lists", "is_typed"),
+    [
+        ([[1], None, [2, 3]], True),
+        ([["a"], None, ["b", "c"]], True),
+        ([[["a"]], None, [["b"], []]], True),
+        ([[1], [None, 2], [3]], False),  # a null within an entry is in no array
+    ],
+)
+def test_entries_that_are_not_null_become_a_typed_column_again(lists: list[Any], is_typed: bool) -> None:
+    field = field_of(pa.array(lists))
+    assert isinstance(field, WithNulls) and field.settle() is field
+    entries = WithNulls([entry for entry in field if entry is not None], field.like)
+    settled = entries.settle()
+    assert isinstance(settled, Ragged) is is_typed
+    assert [plain(entry) for entry in settled] == [entry for entry in lists if entry is not None]

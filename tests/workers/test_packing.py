@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from examples_drawn import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import asyncloader as al
@@ -100,6 +100,7 @@ batches = st.recursive(
 
 @examples(150)
 @given(batches)
+@example({"empty": torch.empty((0, 3), dtype=torch.bfloat16)})
 def test_any_nesting_comes_back_as_it_went(batch: Any) -> None:
     assert same(roundtrip(batch), batch)
 
