@@ -202,7 +202,8 @@ def _complete(error: BaseException, state: tuple[Any, ...]) -> None:
     attributes, notes, cause, context, suppresses_context = state
     # Past a __setattr__ of the user's: a frozen dataclass refuses all of it.
     if isinstance(attributes, dict) and type(error).__setstate__ is BaseException.__setstate__:
-        vars(error).update(attributes)
+        for name, value in attributes.items():
+            BaseException.__setattr__(error, name, value)
     elif attributes is not None:
         error.__setstate__(attributes)
     if notes:

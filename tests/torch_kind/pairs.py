@@ -12,7 +12,16 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["attributes", "failure", "plain", "random_states", "run_epochs", "seed_all", "tell_apart"]
+__all__ = [
+    "STOPPED",
+    "attributes",
+    "failure",
+    "plain",
+    "random_states",
+    "run_epochs",
+    "seed_all",
+    "tell_apart",
+]
 
 #: What other libraries read of a loader; samplers by their type.
 _VALUES = (
@@ -72,6 +81,10 @@ def random_states() -> tuple[Any, ...]:
     return torch.get_rng_state().tolist(), random.getstate(), plain(np.random.get_state())
 
 
+#: In the warning of a map-style dataset that ended a loop by a ``StopIteration`` of its own.
+STOPPED = "raised StopIteration, which ends this loop"
+
+
 def run_epochs(
     make: Callable[[], Any],
     epochs: int = 2,
@@ -110,8 +123,8 @@ def run_epochs(
 
 
 def tell_apart(did: dict[str, Any]) -> list[str]:
-    """Take out of ``did`` the one warning that is ours alone, and give its texts."""
-    ours = [text for _, text in did["warnings"] if "asyncloader.split(" in text]
+    """Take out of ``did`` the warnings that are ours alone, and give their texts."""
+    ours = [text for _, text in did["warnings"] if "asyncloader.split(" in text or STOPPED in text]
     did["warnings"] = [(kind, text) for kind, text in did["warnings"] if text not in ours]
     return ours
 

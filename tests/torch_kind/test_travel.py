@@ -266,7 +266,7 @@ def test_a_stream_leaves_the_classes_of_its_batches_as_they_are(tmp_path: Path) 
 
 @pytest.mark.parametrize("method", ["spawn", pytest.param("forkserver", marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:.*pipe:UserWarning")
-@pytest.mark.filterwarnings("ignore:Lambda function is not supported by pickle:UserWarning")
+@pytest.mark.filterwarnings("ignore:(Lambda|Local) function is not supported by pickle:UserWarning")
 def test_a_data_pipe_with_a_lambda_travels_by_value(method: str) -> None:
     from torch.utils.data.datapipes.iter import IterableWrapper
 
