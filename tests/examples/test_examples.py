@@ -37,7 +37,7 @@ SAYS = {
         r"a row: \[ 97 108 108  32\], number np.int64\(\d+\), [1-9]\d* spaces"
     ),
     "convert.py": (
-        r"40 samples in 5 shards\ncat/001 2000 picture 1 of a cat 0 cat\n"
+        r"40 samples in 5 shards\ncat/029 2000 picture 29 of a cat 0 cat\n"
         r"3 300 \[\{'id': 0, 'height': 1.5\}, \{'id': 1, 'height': 1.501\}\]\nmade again: 2 of 3"
     ),
     "credentials.py": r"100 samples with \{'Bearer secret'\}\n100 samples from URLs that had expired",
