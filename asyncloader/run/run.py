@@ -7,7 +7,6 @@ import os
 import threading
 import warnings
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Generic, TypeVar
@@ -16,35 +15,15 @@ from .._flow.aside import run_aside
 from .._flow.channel import EndOfChannel, Receiver, ReceiveTimeout
 from ..audit.recording import Recording
 from ..counting import Counters
-from ..plan.cursor import Cursor, Row
+from ..plan.cursor import Cursor
 from ..stream import Note
 from ..tracebacks import add_note, drop_frames, users_level
+from ..types import Position
 from .intake import Makers
 
 __all__ = ["BatchIterator", "Run"]
 
 T = TypeVar("T", covariant=True)
-
-
-class Delivery:
-    """One batch on its way to the consumer.
-
-    Attributes:
-        batch: Kept until it is given.
-        note: What came with it; None until it has come.
-        is_given: Set as the last thing before the consumer has it, with no call behind: a handler of a signal
-            runs at calls alone, and what it raises before leaves the batch undelivered.
-        row: Where its lane stands behind it, once that is known.
-        is_recorded: In the audit.
-    """
-
-    __slots__ = ("batch", "is_given", "is_recorded", "note", "row")
-
-    def __init__(self) -> None:
-        self.batch: Any = None
-        self.note: Note | None = None
-        self.is_given = self.is_recorded = False
-        self.row: Row | None = None
 
 
 class Run:
@@ -84,19 +63,15 @@ class Run:
         self.counters = counters
         self.exhausted = False
         self._holds: Callable[[], bool] | None = None
-        # What the cursor has not passed, in the order of the batches: one, unless several threads ask.
-        self._deliveries: deque[Delivery] = deque()
-        # For whoever moves the cursor, which a state that is saved does too. Re-entrant: a garbage collection
-        # meanwhile may run the finalizer that ends this pass.
-        self._moving = threading.RLock()
+        self._held: tuple[int, Position] | None = None
         self._closed = False
         self._owner = os.getpid()
         # One batch after the other, though several threads or tasks may ask: each gets one of its own.
         self._thread_turn = threading.Lock()
         self._task_turn = asyncio.Lock()
 
-    def next_batch(self) -> Delivery:
-        """The next batch, blocking this thread; it counts as delivered once it is marked as given.
+    def next_batch(self) -> Any:
+        """The next batch, blocking this thread.
 
         Raises:
             EndOfChannel: The pass is over, and everything it held is freed.
@@ -104,59 +79,45 @@ class Run:
             RuntimeError: The pass was closed before its end.
         """
         self._check_owner()  # in a forked process others may have held the lock, for ever
-        delivery = Delivery()
-        try:
-            with self._thread_turn:
+        with self._thread_turn:
+            self._check_open()
+            self._begin_wait()
+            try:
+                batch, note = self._source.receive(self._timeout_s)
+            except BaseException as error:
+                self.counters.waited()
                 self._check_open()
-                self._begin_wait()
-                try:
-                    delivery.batch, delivery.note = self._source.receive(self._timeout_s)
-                except BaseException as error:
-                    self.counters.waited()
-                    self._check_open()
-                    if isinstance(error, ReceiveTimeout):
-                        raise self._timed_out(self._makers.describe_wait()) from None
-                    self._end(error)
-                    drop_frames(error)
-                    raise
-                self._count(delivery)
-        except BaseException as error:
-            if delivery.note is not None:  # it has left the source, and comes with the state alone
+                if isinstance(error, ReceiveTimeout):
+                    raise self._timed_out(self._makers.describe_wait()) from None
                 self._end(error)
-            raise
-        return delivery
+                drop_frames(error)
+                raise
+            return self._deliver(batch, note)
 
-    async def next_batch_async(self) -> Delivery:
+    async def next_batch_async(self) -> Any:
         """Like ``next_batch``, from a coroutine. If cancelled while it waits for one, the pass is closed."""
         self._check_owner()
-        delivery = Delivery()
-        try:
-            async with self._task_turn:
+        async with self._task_turn:
+            self._check_open()
+            self._begin_wait()
+            deadline = asyncio.timeout(self._timeout_s)
+            try:
+                async with deadline:
+                    batch, note = await self._source.receive_async()
+            except BaseException as error:
+                self.counters.waited()
                 self._check_open()
-                self._begin_wait()
-                deadline = asyncio.timeout(self._timeout_s)
-                try:
-                    async with deadline:
-                        delivery.batch, delivery.note = await self._source.receive_async()
-                except BaseException as error:
-                    self.counters.waited()
-                    self._check_open()
-                    if isinstance(error, TimeoutError) and deadline.expired():
-                        raise self._timed_out(await self._makers.describe_wait_async()) from None
-                    await self._end_async(error)
-                    drop_frames(error)
-                    raise
-                self._count(delivery)
-        except BaseException as error:
-            if delivery.note is not None:
+                if isinstance(error, TimeoutError) and deadline.expired():
+                    raise self._timed_out(await self._makers.describe_wait_async()) from None
                 await self._end_async(error)
-            raise
-        return delivery
+                drop_frames(error)
+                raise
+            return self._deliver(batch, note)
 
     @property
     def cursor(self) -> Cursor:
         """Where the consumer stands."""
-        if self._holds is None or not self._holds():
+        if self._held is not None and self._holds is not None and not self._holds():
             self._hand_over()
         return self._cursor
 
@@ -194,7 +155,6 @@ class Run:
             self._stack.close()
         finally:
             if self._recording is not None:
-                self.cursor  # noqa: B018  # moves over what was given
                 # What is left behind a batch that was not delivered comes again.
                 for lane, left_out in self._makers.left_at_ends.items() if self.exhausted else ():
                     self._recording.left_at_end(lane, left_out)
@@ -209,19 +169,10 @@ class Run:
         self._holds = holds
 
     def _hand_over(self) -> None:
-        """Move the cursor over what the consumer was given; interrupted anywhere, it can be done again."""
-        with self._moving:
-            while self._deliveries and self._deliveries[0].is_given:
-                first = self._deliveries[0]
-                assert first.note is not None and first.note.position is not None
-                if first.row is None:
-                    first.row = self._cursor.row_behind(first.note.lane, first.note.position)
-                self._cursor.rows[first.note.lane] = first.row
-                if self._recording is not None and first.note.references is not None:
-                    is_recorded, first.is_recorded = first.is_recorded, True
-                    if not is_recorded:
-                        self._recording.delivered(first.note.lane, first.note.references, first.note.left_out)
-                self._deliveries.popleft()
+        """The consumer is through with the batch that it got last."""
+        held, self._held = self._held, None
+        if held is not None:
+            self._cursor.delivered(*held)
 
     def save(self) -> None:
         """See to it that what was delivered so far is on disk, if that is audited: it is about to be saved.
@@ -230,7 +181,6 @@ class Run:
             OSError: The audit cannot be written.
         """
         if self._recording is not None:
-            self.cursor  # noqa: B018  # moves over what was given
             self._recording.flush()
 
     def _begin_wait(self) -> None:
@@ -260,12 +210,16 @@ class Run:
                 "from its state_dict() if no batch may be missed"
             )
 
-    def _count(self, delivery: Delivery) -> None:
-        note = delivery.note
-        assert note is not None
+    def _deliver(self, batch: Any, note: Note) -> Any:
         self.counters.count(note.samples, note.tokens, note.size_bytes, note.components)
+        # Behind all that may fail: a batch that the cursor has passed comes no more.
         if note.position is not None:  # one of no samples stands for no lane's
-            self._deliveries.append(delivery)
+            self._held = note.lane, note.position
+            if self._holds is None:
+                self._hand_over()
+            if self._recording is not None and note.references is not None:
+                self._recording.delivered(note.lane, note.references, note.left_out)
+        return batch
 
     def _timed_out(self, doing: str) -> TimeoutError:
         return TimeoutError(f"no batch came within timeout={self._timeout_s:g} seconds: {doing}")
@@ -309,11 +263,9 @@ class BatchIterator(Generic[T]):
 
     def __next__(self) -> T:
         try:
-            delivery = self._run.next_batch()
+            batch: T = self._run.next_batch()
         except EndOfChannel:
             raise StopIteration from None
-        batch: T = delivery.batch
-        delivery.batch, delivery.is_given = None, True
         return batch
 
     def __aiter__(self) -> BatchIterator[T]:
@@ -321,11 +273,9 @@ class BatchIterator(Generic[T]):
 
     async def __anext__(self) -> T:
         try:
-            delivery = await self._run.next_batch_async()
+            batch: T = await self._run.next_batch_async()
         except EndOfChannel:
             raise StopAsyncIteration from None
-        batch: T = delivery.batch
-        delivery.batch, delivery.is_given = None, True
         return batch
 
     def defer(self, holds: Callable[[], bool]) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -68,57 +67,6 @@ def test_a_time_out_of_the_users_own_is_never_taken_for_the_loaders(monkeypatch:
     with pytest.raises(RuntimeError, match="closed before the end of its epoch"):
         next(iterator)
     assert loader.state_dict() == state
-
-
-class Interrupt(BaseException):
-    """What a handler of a signal raises."""
-
-
-def interrupted_at(nth: int, call: Callable[[], Any]) -> tuple[Any, int]:
-    """What ``call`` gives, interrupted at the nth moment at which a handler of a signal may run: where a
-    function begins, and behind a call of one in C. Also how many such moments there were."""
-    seen = 0
-
-    def profile(_frame: object, event: str, _argument: object) -> None:
-        nonlocal seen
-        seen += event in ("call", "c_return")
-        if seen == nth and event in ("call", "c_return"):
-            raise Interrupt
-
-    sys.setprofile(profile)
-    try:
-        return call(), seen
-    finally:
-        sys.setprofile(None)
-
-
-def test_an_exception_of_a_signals_handler_within_next_loses_no_batch() -> None:
-    def make() -> al.DataLoader[Any]:
-        return al.DataLoader(numbers(12), 2)
-
-    everything = [[n, n + 1] for n in range(0, 12, 2)]
-    outcomes = set()
-    for nth in range(1, 2000):
-        with make() as loader:
-            iterator = iter(loader)
-            got = [next(iterator)["n"].tolist() for _ in range(2)]
-            try:
-                batch, _ = interrupted_at(nth, lambda: iterator.__next__())  # noqa: B023
-            except Interrupt:
-                with make() as other:
-                    other.load_state_dict(loader.state_dict())
-                    assert got + batches(other) == everything, nth
-                try:
-                    assert got + batches(iterator) == everything, nth
-                    outcomes.add("goes on")
-                except RuntimeError as error:
-                    assert "closed before the end of its epoch" in str(error)
-                    outcomes.add("is closed")
-            else:
-                assert [*got, batch["n"].tolist(), *batches(iterator)] == everything
-                break
-    assert nth > 5
-    assert outcomes == {"goes on", "is closed"}
 
 
 @pytest.mark.parametrize("workers", [0, 1])
