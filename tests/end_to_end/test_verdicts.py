@@ -282,12 +282,24 @@ def _passes() -> Iterator[Any]:
             yield pytest.param(name, workers, marks=pytest.mark.slow if others else [])
 
 
+def lacks_processors() -> bool:
+    """Whether work takes longer than what it takes of a processor: then it looks like waiting to a report."""
+    began_s = time.perf_counter()
+    busy(0.05)
+    return time.perf_counter() - began_s > 0.05 * 1.3
+
+
 @pytest.mark.parametrize(("name", "workers"), [*_passes()])
 def test_the_bottleneck_is_named(name: str, workers: int, folder: Path, tmp_path: Path) -> None:
     CACHE[:] = [tmp_path]
     case = {**CASES, **TORCHS}[name]
+    is_starved = lacks_processors()
     report = report_of(case, workers, folder)
+    is_starved |= lacks_processors()
     print(report)
     assert report.limit == case.limit, str(report)
-    assert any(part in report.lines[2] for part in case.advice.split("|")), str(report)
+    advice = case.advice.split("|")
+    if is_starved and "process" in advice:
+        advice.append("mostly waits")
+    assert any(part in report.lines[2] for part in advice), str(report)
     assert sum(report.shares.values()) == pytest.approx(1.0)
