@@ -7,14 +7,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import pytest
 
+from asyncloader._flow.channel import ChannelClosed
 from asyncloader.errors import StoreError
 from asyncloader.stores import file_span
 from asyncloader.stores.buffers import Buffers
-from asyncloader.stores.file_span import PIECE_BYTES, FileSpan, is_cached, piece_bytes_of
+from asyncloader.stores.file_span import PIECE_BYTES, FileSpan, closed_on_error, is_cached, piece_bytes_of
 
 MiB = 1 << 20
 
@@ -131,6 +133,15 @@ def test_what_is_not_in_memory_is_seen(shard: Path, monkeypatch: pytest.MonkeyPa
 # --- as shards are read ---
 
 
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """What is freed is freed by its last reference, not by a collection that happens to come in time."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
 def held_below(folder: Path) -> list[str]:
     """The files there that this process has open."""
     found = []
@@ -155,12 +166,24 @@ def test_files_are_read_to_their_end_wherever_their_bytes_lie(
     assert not held_below(tmp_path)
 
 
-def test_a_shard_that_is_left_early_lets_go_of_its_file(reading: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pause_s", [0.0, 0.0005, 0.001, 0.002, 0.004])
+def test_a_shard_that_is_left_early_lets_go_of_its_file(
+    reading: Any, tmp_path: Path, uncollected: None, pause_s: float
+) -> None:
     for name in "xy":
         (tmp_path / name).write_bytes(bytes(8 * MiB))
     with reading([str(tmp_path / "x"), str(tmp_path / "y")]) as run:
         chunks = run.out.receive()
         chunks.receive()
         chunks.close()
+        sleep(pause_s)  # while the next file is opened, looked at, and handed on
         run.out.close()
     assert not held_below(tmp_path)
+
+
+def test_a_span_that_cannot_be_handed_on_lets_go_of_its_file(shard: Path, uncollected: None) -> None:
+    span = span_of(shard, 0, 8)
+    with pytest.raises(ChannelClosed) as kept, closed_on_error(span):
+        raise ChannelClosed
+    assert not held_below(shard)
+    del kept, span

@@ -11,7 +11,7 @@ from ..._flow.engine import Scope
 from ...errors import StoreError
 from ...types import Buffer
 from ..failures import check_same
-from ..file_span import FileSpan
+from ..file_span import FileSpan, closed_on_error
 from ..network.hedging import Hedges
 from ..store import NO_END, Body, Store, clip
 from ..urls import redact
@@ -111,8 +111,9 @@ class Fetch:
         ask_from = max(begin - 1, 0) if begin == shard.start else begin
         async with self._store.read(shard.url, ask_from, part.stop, etag=shard.etag) as body:
             if (span := _span_of_file(shard, begin, body)) is not None:
-                self._opened(body, True)
-                await self._hand_on(span)
+                with closed_on_error(span):
+                    self._opened(body, True)
+                    await self._hand_on(span)
                 return
             self._opened(body, False)
             _check_promise(shard, part, body)

@@ -22,7 +22,7 @@ from ...errors import StoreError
 from ...trace.traffic import Flying, Traffic
 from ...types import Answer, Buffer, Layout, Planning, Span
 from ..buffers import Buffers
-from ..file_span import FileSpan, piece_bytes_of
+from ..file_span import FileSpan, closed_on_error, piece_bytes_of
 from ..network.hedging import Hedges
 from ..store import Body, Store
 from ..urls import origin_of, redact
@@ -155,7 +155,8 @@ class _Reader:
                 try:
                     while True:
                         chunk = await self._next_chunk(part, late)
-                        await chunks.send_async(chunk, len(chunk))
+                        with closed_on_error(chunk):
+                            await chunks.send_async(chunk, len(chunk))
                         sent.append((part, len(chunk)))
                         del chunk
                         # What still waits to be taken counts, lest lanes whose turn is far hold that as well.
