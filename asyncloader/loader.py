@@ -310,6 +310,8 @@ class DataLoader(Loader[T]):
         another iterable one is read again from the beginning of the epoch, and a warning says so. Both need
         the same number of workers.
 
+        ``{}`` makes the loader begin anew: a stream with epoch 0, the others with the next epoch.
+
         Raises:
             ValueError: The state is of another recipe, shard list, batch size or sampler, or of one rank of
                 another world; the message names each difference. Nothing is changed then.

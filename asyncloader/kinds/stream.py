@@ -216,6 +216,8 @@ class StreamKind:
         return save_state(self._passes.reached(), self._recipe_of(loader, self._lane_count), self._world)
 
     def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:
+        if state == {}:
+            return self._passes.go_to(Cursor(0, rank_lanes(self._lane_count, self._world)))
         lanes = self._lane_count
         if loader.lanes is None and (saved := saved_lanes(state)) is not None:
             lanes = choose_lanes(saved, self._world, loader.num_workers)

@@ -179,6 +179,10 @@ class Standing:
         Raises:
             ValueError: See ``load_saved``.
         """
+        if state == {}:
+            forget_iterator(loader)
+            self._latest = self._loaded = self._loaded_state = self._told_epoch = None
+            return
         saved = load_saved(state, loader, world)
         if saved.in_the_middle and isinstance(loader.dataset, IterDataPipe):
             warnings.warn(
