@@ -131,6 +131,11 @@ class Run:
         """Whether there is no batch to be had any more."""
         return self._closed
 
+    @property
+    def is_deferred(self) -> bool:
+        """Whether a batch counts as delivered when its consumer has used it."""
+        return self._holds is not None
+
     def close(self) -> None:
         """Free everything. Idempotent, from any thread."""
         try:
