@@ -26,7 +26,7 @@ from .lifeline import Lifeline
 from .packing import unpack
 from .slots import InboundSlots
 from .standstill import observe, observe_async
-from .tenure import Tenure
+from .tenure import Reception, Tenure
 
 __all__ = ["GRACE_S", "Worker"]
 
@@ -83,12 +83,14 @@ class Worker:
             ``(batch, note)`` as the job yielded them. Tensors and arrays of 16 KiB and more lie in
             shared memory, which is reused once all of this batch's are gone.
         """
-        self.begin_receiving()
+        reception = Reception()
         try:
+            self.begin_receiving(reception)
             self._demand()
             batch = self._next_batch(ready)
             return None if batch is None else self._take(*batch)
         finally:
+            reception.is_on = False
             self.end_receiving()
 
     @property
@@ -108,8 +110,8 @@ class Worker:
 
     # --- waiting ---
 
-    def begin_receiving(self) -> None:
-        self._tenure.begin_receiving()
+    def begin_receiving(self, reception: Reception) -> None:
+        self._tenure.begin_receiving(reception)
 
     def end_receiving(self) -> None:
         self._tenure.end_receiving()
