@@ -24,7 +24,7 @@ from ..options import check_ahead, check_audit, check_rest, check_restarts, chec
 from ..plan.cursor import Cursor
 from ..plan.lanes import check_ranks, choose_lanes, name_world_sizes, rank_lanes
 from ..plan.memory import share_memory
-from ..plan.states import load_state, save_state, saved_lanes
+from ..plan.states import load_state, save_state, saved_lanes, without_places
 from ..progress import ProgressBar
 from ..quantity import as_whole
 from ..ray_workers.bench import Bench
@@ -356,12 +356,12 @@ class StreamKind:
 
     def _plan_of(self, loader: Loader[Any]) -> str:
         """What ranks must agree on to deal shards alike: what is known of them, wherever they lie."""
-        recipe = self._recipe_of(loader, self._lane_count)
+        recipe = without_places(self._recipe_of(loader, self._lane_count))
         return _short_digest({name: value for name, value in recipe.items() if name != "urls_sha256"})
 
     def _pass_name(self, loader: Loader[Any], epoch: int) -> str:
         """What tells a pass from those of other loaders, on all ranks alike: shards may lie elsewhere."""
-        recipe = self._recipe_of(loader, self._lane_count)
+        recipe = without_places(self._recipe_of(loader, self._lane_count))
         shape = {name: value for name, value in recipe.items() if not name.endswith("_sha256")}
         return f"{_short_digest(shape)}/{epoch}"
 

@@ -114,9 +114,9 @@ class Want:
             start = stop
 
 
-# What a filter behind an endless repetition gives up after: so many rounds in a row, since one that draws may
-# keep none of few samples a few times; or so many samples, in more rounds than there are lanes, as shuffled
-# shards come to each lane in turn. A million take seconds, and hardly anybody looks for one among more.
+# What a filter behind an endless repetition gives up after: so many rounds in a row, since one that draws
+# may keep none of few samples a few times; or so many samples in more rounds than there are lanes, since each
+# may be dealt all shards in turn. A million take seconds, and hardly anybody seeks one sample among more.
 _MOST_ROUNDS = 100
 _ENOUGH_SAMPLES = 1_000_000
 

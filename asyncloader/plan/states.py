@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .cursor import Cursor
 from .state_form import Part, State, name_ranks, read_state, write_state
 from .topology import World
 
-__all__ = ["load_state", "merge_states", "save_state", "saved_lanes"]
+__all__ = ["load_state", "merge_states", "save_state", "saved_lanes", "without_places"]
 
 # What a state need not have: saved before there was a manifest, it goes on with one, and is not held
 # against it. Saved with one, it wants it again.
@@ -59,6 +60,8 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     read = [read_state(state) for state in states]
     if not read:
         raise ValueError("expected the state of each rank, but got none")
+    if any(state.recipe != read[0].recipe for state in read):  # ranks may run in folders of their own
+        read = [replace(state, recipe=without_places(state.recipe)) for state in read]
     first = read[0]
     parts: dict[int, Part] = {}
     told: Counter[int] = Counter()
@@ -122,7 +125,7 @@ def load_state(
     """
     saved = read_state(state)
     has_begun = any(part.rows for part in saved.parts.values())
-    differences = _differences(saved.recipe, recipe, has_begun)
+    differences = _differences(_named_alike(saved.recipe, recipe), without_places(recipe), has_begun)
     if not saved.is_whole:
         whose = f"the state of {name_ranks(sorted(saved.parts))} of {saved.world_size} alone"
         if world.size != saved.world_size:
@@ -153,6 +156,38 @@ def saved_lanes(state: Any) -> int | None:
     except (LookupError, TypeError, ValueError):
         return None
     return lanes if isinstance(lanes, int) else None
+
+
+# --- where shards lie ---
+
+
+def without_places(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe without where its local shards lie, which is another place on other machines."""
+    plain: dict[str, Any] = _without_places(recipe)
+    return plain
+
+
+def _without_places(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_places(inner) for name, inner in value.items() if name != "places_sha256"}
+    return [*map(_without_places, value)] if isinstance(value, list | tuple) else value
+
+
+def _named_alike(saved: Any, mine: Any) -> Any:
+    """What was saved, without places, and with the present names of shards that lie where they lay then."""
+    if isinstance(saved, Mapping) and isinstance(mine, Mapping):
+        alike = {name: _named_alike(value, mine.get(name)) for name, value in saved.items()}
+        if "urls_sha256" in mine and _place(saved) == _place(mine):
+            alike["urls_sha256"] = mine["urls_sha256"]
+        return _without_places(alike)
+    both = isinstance(saved, list | tuple) and isinstance(mine, list | tuple)
+    if both and len(saved) == len(mine):
+        return [*map(_named_alike, saved, mine)]
+    return _without_places(saved)
+
+
+def _place(recipe: Mapping[str, Any]) -> Any:
+    return recipe.get("places_sha256", recipe.get("urls_sha256"))
 
 
 # --- what differs ---

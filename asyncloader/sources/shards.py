@@ -25,7 +25,7 @@ from ..plan.counts import Deal, UnknownCount
 from ..plan.pieces import Cut, Dealing, Piece, Pieces, cut_piece
 from ..stopwatch import DECODE, STORE
 from ..stores.access import Access
-from ..stores.names import names_digest
+from ..stores.names import names_digest, places_digest
 from ..stores.reading.chunks import ShardChunks
 from ..stores.reading.lookahead import Wanted
 from ..stores.reading.reader import read_shards
@@ -227,6 +227,8 @@ class Shards:
     def _described(self) -> Mapping[str, Any]:
         """Made once, for the first state: a million names take a second."""
         described = {"source": "shards", "shards": len(self.urls), "urls_sha256": names_digest(self.urls)}
+        if (places := places_digest(self.urls)) is not None:
+            described["places_sha256"] = places
         if self.checks:
             described["contents_sha256"] = self.checks.digest()
         if self.is_indexed:

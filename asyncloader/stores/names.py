@@ -8,19 +8,21 @@ text alone is expanded.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain
+from operator import eq
 from typing import TypeAlias
 
 from ..texts import Texts
 from .braces import Braces
 from .runs import runs_of
 from .schemes import SCHEMES
-from .urls import LOCAL, PLAIN, WEB, redact
+from .urls import LOCAL, PLAIN, WEB, local_path, redact, scheme_of
 
-__all__ = ["Part", "ShardNames", "is_even", "names_digest"]
+__all__ = ["Part", "ShardNames", "is_even", "names_digest", "places_digest"]
 
 Part: TypeAlias = Braces | tuple[str, ...]
 
@@ -102,6 +104,47 @@ def names_digest(names: Sequence[str]) -> str:
             shown = run.lines if is_shown or _PLAIN_LINES.fullmatch(run.lines) else _shown(run.names)
             digest.update(shown.encode(errors="surrogatepass"))
     return digest.hexdigest()
+
+
+def places_digest(names: Sequence[str]) -> str | None:
+    """The digest that the names would have with local paths written in full; None if they are so already."""
+    parts = names.parts if isinstance(names, ShardNames) else (tuple(names),)
+    in_full = [*map(_in_full, parts)]
+    if all(map(eq, map(_text_of, parts), map(_text_of, in_full))):
+        return None
+    return names_digest(ShardNames(filter(len, in_full)))
+
+
+def _text_of(part: Part) -> str | tuple[str, ...]:
+    return part.pattern if isinstance(part, Braces) else part
+
+
+def _in_full(part: Part) -> Part:
+    if isinstance(part, Braces):
+        end = part.pattern.rfind("/", 0, part.pattern.find("{")) + 1
+        folder, rest = part.pattern[:end], part.pattern[end:]
+        if not any(odd in f"/{rest}" for odd in ("//", "/./", "/../")):
+            return Braces(_folder_in_full(folder) + rest)
+    folders: dict[str, str] = {}
+    found: list[str] = []
+    for run in runs_of(part):
+        if run.is_flat:
+            full, cut = _folder_in_full(run.folder), len(run.folder)
+            found += run.names if full == run.folder else [full + name[cut:] for name in run.names]
+            continue
+        for name in run.names:
+            cut = name.rfind("/") + 1
+            if (full := folders.get(name[:cut], "")) == "":
+                full = folders[name[:cut]] = _folder_in_full(name[:cut])
+            found.append(full + name[cut:])
+    return tuple(found)
+
+
+def _folder_in_full(folder: str) -> str:
+    """A folder with its slash; empty is the working directory."""
+    if not scheme_of(folder).is_local:
+        return folder
+    return os.path.join(os.path.abspath(local_path(folder)), "")
 
 
 def _shown(names: Iterable[str]) -> str:

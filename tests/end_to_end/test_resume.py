@@ -364,7 +364,7 @@ def test_other_shards_of_the_same_number_are_refused(
         loader_of(make_corpus, recipe=recipe).load_state_dict(saved())
 
 
-def test_a_state_of_relative_paths_moves_with_its_folder_and_is_not_one_of_absolute_paths(
+def test_a_state_of_relative_paths_moves_with_its_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def loader(urls: str) -> al.DataLoader[Any]:
@@ -380,11 +380,62 @@ def test_a_state_of_relative_paths_moves_with_its_folder_and_is_not_one_of_absol
     state = saved.state_dict()
     saved.close()
     with pytest.raises(ValueError, match=r"another order; paths and URLs count as they are written"):
-        loader(f"{tmp_path}/before/data/{{0..1}}.txt").load_state_dict(state)
+        loader(f"{tmp_path}/after/data/{{0..1}}.txt").load_state_dict(state)
     monkeypatch.chdir(tmp_path / "after")
     moved = loader("data/{0..1}.txt")
     moved.load_state_dict(state)
     assert sum(map(len, moved)) == 4
+
+
+SPELLINGS = ["data/{0..3}.jsonl", "{here}/data/{0..3}.jsonl", "./data/*.jsonl", "file://{here}/data/", "list"]
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("now", SPELLINGS)
+@pytest.mark.parametrize("then", SPELLINGS)
+def test_a_state_goes_on_with_the_same_files_however_their_paths_are_written(
+    then: str, now: str, mixed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "data").mkdir()
+    for shard in range(4):
+        lines = "".join(f'{{"n": {10 * shard + index}}}\n' for index in range(5))
+        (tmp_path / "data" / f"{shard}.jsonl").write_text(lines)
+    monkeypatch.chdir(tmp_path)
+
+    def loader(spelling: str) -> al.DataLoader[Any]:
+        urls: Any = spelling.replace("{here}", str(tmp_path))
+        if spelling == "list":
+            urls = [f"data/../data/{shard}.jsonl" for shard in range(4)]
+        recipe = al.from_urls(urls).shuffle(4).map(lambda sample: (sample["n"], al.sample_seed()))
+        if mixed:
+            recipe = al.mix([recipe, al.from_urls(urls).map(lambda sample: (sample["n"], 0))], seed=1)
+        return al.DataLoader(recipe, 2, lanes=2, collate_fn=list)
+
+    saving = loader(then)
+    batches = iter(saving)
+    next(batches)
+    state = json.loads(json.dumps(saving.state_dict()))
+    rest = list(batches)
+    merged = al.merge_states([state])
+    for each in (state, merged):
+        going_on = loader(now)
+        going_on.load_state_dict(each)
+        assert list(going_on) == rest
+
+
+def test_ranks_that_run_in_folders_of_their_own_merge_their_states(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = []
+    for rank in range(2):
+        (tmp_path / str(rank) / "data").mkdir(parents=True)
+        for shard in range(2):
+            (tmp_path / str(rank) / "data" / f"{shard}.txt").write_text("a\nb\n")
+        monkeypatch.chdir(tmp_path / str(rank))
+        loader = al.DataLoader(al.from_urls("data/{0..1}.txt"), 1, rank=rank, world_size=2, uneven="ignore")
+        states.append(loader.state_dict())
+    merged = al.merge_states(states)
+    al.DataLoader(al.from_urls("data/{0..1}.txt"), 1, lanes=2).load_state_dict(merged)
 
 
 def test_every_difference_is_named_at_once(
@@ -413,7 +464,7 @@ def _in_order(corpus: Corpus) -> list[str]:
     ("change", "named"),
     [
         (lambda state: state | {"version": 99}, "expected a state of version 2, but got version 99"),
-        (lambda state: {}, "no 'version'"),
+        (lambda state: {"loader": 1}, "no 'version'"),
         (lambda state: "state", "but got str"),
         (lambda state: {k: v for k, v in state.items() if k != "ranks"}, r"lacks \['ranks'\]"),
         (lambda state: state | {"ranks": {"0": [0, [], [[7, 1, 0]]]}}, "do not fit"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import tempfile
 from collections.abc import Iterator
@@ -63,6 +64,17 @@ def test_a_folder_that_cannot_be_looked_into_is_an_error(half_hidden: Path, patt
     ):
         find_matches(f"{half_hidden}/{pattern}") if pattern else files_below(f"{half_hidden}/")
     assert str(failure.value.shard).startswith(f"{half_hidden}/hidden")
+    assert f"cannot look into the folder '{half_hidden}/hidden" in str(failure.value)
+
+
+def test_what_the_error_of_such_a_folder_says_leaves_it_out(half_hidden: Path) -> None:
+    pattern = f"{half_hidden}/**/*.tar"
+    with as_somebody_else():
+        with pytest.raises(
+            StoreError, match=r"sorted\(glob\.glob\(pattern, recursive=True\)\) .* passes over"
+        ):
+            find_matches(pattern)
+        assert sorted(glob.glob(pattern, recursive=True)) == [f"{half_hidden}/open/deep/a.tar"]
 
 
 def test_a_folder_beside_those_that_are_meant_need_not_be_readable(half_hidden: Path) -> None:
