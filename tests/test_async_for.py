@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -70,6 +71,7 @@ KINDS: dict[str, Callable[..., al.DataLoader[Any]]] = {
     "iterable": lambda *given: _torchs(Iterated, *given),
     "async iterable": lambda *given: _torchs(AsyncIterated, *given),
 }
+STREAMS = [KINDS[name] for name in KINDS if name.startswith("stream")]
 EVERY_KIND = pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
 
 
@@ -109,6 +111,18 @@ async def test_a_timeout_around_a_loop_fires_while_batches_are_ready(workers: in
     assert delivered < 10_000
 
 
+async def test_whoever_asks_with_no_time_at_all_gets_what_is_ready() -> None:
+    batches, got = aiter(_stream(20, 0)), []
+    async with asyncio.timeout(60):
+        while len(got) < 20:
+            try:
+                async with asyncio.timeout(0):
+                    got.append(await anext(batches))
+            except TimeoutError:
+                await asyncio.sleep(0.01)
+    assert got == list(range(20))
+
+
 def _interrupt(task: asyncio.Task[Any]) -> None:
     signal.raise_signal(signal.SIGINT)
 
@@ -141,3 +155,91 @@ def test_a_loop_whose_batches_are_ready_can_be_interrupted(stop: Any, error: Any
     rest = _stream(2_000, 0)
     rest.load_state_dict(loader.state_dict())
     assert list(rest) == list(range(10, 2_000))
+
+
+# --- callers that are cancelled ---
+
+
+@EVERY_KIND
+@WORKERS
+async def test_a_cancelled_caller_leaves_its_batch_to_the_next(make: Any, workers: int) -> None:
+    loader = make(40, workers)
+    batches, got, cancelled = aiter(loader), [], 0
+    state = None
+    while True:
+        asking = asyncio.ensure_future(anext(batches))
+        for _ in range(cancelled % 9):  # wherever it is by then
+            await asyncio.sleep(0)
+        asking.cancel()
+        try:
+            got.append(await asking)
+        except StopAsyncIteration:
+            break
+        except asyncio.CancelledError:
+            cancelled += 1
+            if len(got) == 20 and make in STREAMS:
+                state = loader.state_dict()
+    assert got == list(range(40)) and cancelled > 9
+    if state is not None:
+        rest = make(40, workers)
+        rest.load_state_dict(state)
+        assert list(rest) == list(range(20, 40))
+
+
+@EVERY_KIND
+@WORKERS
+async def test_tasks_that_share_an_iterator_and_give_up_get_each_batch_once(make: Any, workers: int) -> None:
+    batches, got, draw = aiter(make(60, workers)), [], random.Random(workers)
+
+    async def consume() -> None:
+        while True:
+            try:
+                async with asyncio.timeout(draw.choice([0, 0.001, 0.01, 60])):
+                    got.append(await anext(batches))
+            except TimeoutError:
+                await asyncio.sleep(0)
+            except StopAsyncIteration:
+                return
+
+    await asyncio.gather(*(consume() for _ in range(3)))
+    assert got == list(range(60))
+
+
+@EVERY_KIND
+async def test_a_caller_that_is_dropped_leaves_its_batch_to_the_next(make: Any) -> None:
+    batches, got = aiter(make(4, 0)), []
+    for _ in range(3):
+        asking: Any = anext(batches)
+        try:
+            asking.send(None)
+        except StopIteration as ended:
+            got.append(ended.value)
+        else:
+            asking.close()  # as a coroutine is that a closed event loop has left
+    got += [number async for number in batches]
+    assert got == list(range(4))
+
+
+@EVERY_KIND
+async def test_tasks_that_ask_at_once_get_a_batch_each(make: Any) -> None:
+    batches = aiter(make(4, 0))
+    assert await asyncio.gather(*(anext(batches) for _ in range(4))) == [0, 1, 2, 3]
+    await batches.aclose()
+
+
+async def _never(number: int) -> int:
+    await asyncio.sleep(3600)
+    return number
+
+
+async def test_a_caller_that_is_cancelled_as_the_pass_is_closed_is_cancelled() -> None:
+    batches: Any = aiter(al.DataLoader(al.from_iterable([1]).map(_never), None))
+    asking = asyncio.ensure_future(anext(batches))
+    for _ in range(5):
+        await asyncio.sleep(0)
+    batches.close()
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    with pytest.raises(RuntimeError, match="closed before the end"):
+        await anext(batches)

@@ -134,7 +134,7 @@ class Run:
         return came[0], delivery
 
     async def next_batch_async(self) -> Any:
-        """Like ``next_batch``, from a coroutine. If cancelled while it waits for one, the pass is closed."""
+        """Like ``next_batch``, from a coroutine. If cancelled, the next caller gets the batch."""
         self._check_owner()
         async with self._task_turn:
             delivered = self.counters.batches
@@ -149,6 +149,9 @@ class Run:
             try:
                 async with deadline:
                     batch, note = await self._source.receive_async()
+            except (asyncio.CancelledError, GeneratorExit):
+                self.counters.waited()
+                raise  # one caller gives up; whose iterator this is may go on
             except BaseException as error:
                 self.counters.waited()
                 self._check_open()
@@ -273,9 +276,9 @@ class Run:
         if self._closed:
             # Not a quiet end: a loop that goes on after an error must not take this for the epoch's end.
             raise RuntimeError(
-                "this iterator was closed before the end of its epoch, by an error, a cancellation, "
-                "close(), or an iterator made later that began at the same place; iterate the loader anew, "
-                "from its state_dict() if no batch may be missed"
+                "this iterator was closed before the end of its epoch, by an error, close(), or an "
+                "iterator made later that began at the same place; iterate the loader anew, from its "
+                "state_dict() if no batch may be missed"
             )
 
     def _count(self, note: Note) -> Delivery:
@@ -348,6 +351,9 @@ class BatchIterator(Generic[T]):
             batch: T = await self._run.next_batch_async()
         except EndOfChannel:
             raise StopAsyncIteration from None
+        except BaseException:
+            del self  # an error's traceback holds this frame: not also the iterator, and so the pass
+            raise
         return batch
 
     def defer(self, holds: Callable[[], bool]) -> None:

@@ -135,9 +135,10 @@ class _Enter:
 class AsyncDoor:
     """``async for`` over a plain iterator: its ``next`` runs on a thread of its own.
 
-    The batches are those of ``for``, in the same order. If cancelled while waiting, the batch that was
-    being made is handed on by the next ``__anext__``. Let go of, or closed, it stops the ``next`` that is
-    under way and ends the worker processes, in its thread: no event loop waits for that.
+    The batches are those of ``for``, in the same order; tasks that ask at once get one each, in turn. If
+    cancelled while waiting, the batch that was being made is handed on by the next ``__anext__``. Let go of,
+    or closed, it stops the ``next`` that is under way and ends the worker processes, in its thread: no event
+    loop waits for that.
     """
 
     def __init__(self, iterator: Any) -> None:
@@ -156,7 +157,6 @@ class AsyncDoor:
         except BaseException:
             del self  # the error's traceback holds this frame: not also the door, and so the workers
             raise
-        self._calls.hand_over()
         if batch is _END:
             await self.aclose()
             raise StopAsyncIteration
@@ -179,9 +179,18 @@ class _Calls:
         self._ended = Future[None]()
         self._thread: threading.Thread | None = None
         self._left = False
+        # Held from the asking to the handing over.
+        self._turn = asyncio.Lock()
 
     async def take(self) -> Any:
-        """The next batch, or ``_END``."""
+        """The next batch, which is the caller's then, or ``_END``."""
+        async with self._turn:
+            batch = await self._receive()
+            # Only now does it count as delivered.
+            getattr(self._iterator, "hand_over", bool)()
+            return batch
+
+    async def _receive(self) -> Any:
         if self._left:
             return _END
         if self._waiting is None:
@@ -191,17 +200,13 @@ class _Calls:
         try:
             # Cancelling what waits here leaves the call alone, since that is running.
             batch = await asyncio.wrap_future(waiting)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException:
             self._waiting = None  # as in torch, the batches after a failed one can still be had
             raise
         self._waiting = None
         return batch
-
-    def hand_over(self) -> None:
-        """The batch is the consumer's now: only then does it count as delivered."""
-        getattr(self._iterator, "hand_over", bool)()
 
     def _ask(self) -> None:
         if self._thread is None:

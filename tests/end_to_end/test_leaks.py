@@ -326,6 +326,29 @@ async def cancel_within_a_second(loader: al.DataLoader[Any]) -> None:
 
 
 @WORKERS
+async def test_a_cancelled_async_for_frees_everything_though_its_error_is_kept(
+    workers: int, stalled: testing.Server
+) -> None:
+    kept: list[BaseException] = []
+
+    async def consume() -> None:
+        try:
+            async for _ in stalled_loader(stalled, workers):
+                pass
+        except asyncio.CancelledError as error:
+            kept.append(error)
+            raise
+
+    async with testing.check_leaks():
+        task = asyncio.create_task(consume())
+        await asyncio.sleep(0.3)  # the loop turns while the loader comes to wait
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    assert len(kept) == 1
+
+
+@WORKERS
 async def test_asyncio_timeout_around_a_stalled_server_frees_everything(
     workers: int, stalled: testing.Server
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import math
 import os
@@ -69,6 +70,20 @@ def test_batches_are_those_of_local_workers(
 @pytest.mark.slow
 async def test_asynchronous_loops_get_them_too(nodes: Nodes, folder: Path, local: list[Any]) -> None:
     assert same([batch async for batch in loader(stream(folder), **on_ray())], local)
+
+
+@pytest.mark.slow
+async def test_waits_that_are_cancelled_lose_none(nodes: Nodes, folder: Path, local: list[Any]) -> None:
+    batches, got, gave_up = aiter(loader(stream(folder), **on_ray())), [], 0
+    while True:
+        try:
+            async with asyncio.timeout(0.01):
+                got.append(await anext(batches))
+        except TimeoutError:
+            gave_up += 1
+        except StopAsyncIteration:
+            break
+    assert same(got, local) and gave_up
 
 
 @pytest.mark.slow
