@@ -24,7 +24,7 @@ AZURITE := .servers/azurite-$(AZURITE_VERSION)
 # The tests start hundreds of processes, and each would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-integration test-slow lint docs dist bench servers peers clean
+.PHONY: demo test test-integration test-slow lint docs dist bench bench-against servers peers clean
 .DELETE_ON_ERROR:
 
 demo: $(LIBRARY)
@@ -59,6 +59,10 @@ dist: $(LIBRARY)
 # Needs nginx, and takes half an hour on a machine with nothing else to do; writes what docs/benchmarks.md keeps.
 bench: $(WITH_TESTS)
 	$(BIN)/python tests/benchmarks/against_peers.py --write docs
+
+# In pairs with an older revision: `make bench-against REV=v0.1`; nothing else may be running.
+bench-against: $(WITH_TESTS)
+	$(BIN)/python tests/benchmarks/against_revision.py $(REV) $(BENCH_ARGS)
 
 # The one server of the tests that is no package of Debian or of Python.
 servers: $(AZURITE)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-import weakref
-from collections.abc import Callable
 
 import torch.utils.data
 
@@ -14,7 +12,7 @@ from .plan.topology import process_group, resolve_world
 from .recipes import AsyncIterableDataset
 from .torch_kind.adapt import torch_reads
 
-__all__ = ["accelerate_keeps", "find_reader_ahead"]
+__all__ = ["accelerate_keeps"]
 
 # Libraries ask this before they give a loader another sampler (Lightning), or deal it to ranks themselves.
 # Registered, since the recipe itself must not need torch.
@@ -45,35 +43,3 @@ def accelerate_keeps(loader: Loader[object], torchs_loop: bool) -> bool:
             "DataLoader a DistributedSampler, or load a stream (from_urls, from_iterable)"
         )
     return True
-
-
-#: Where Lightning has what reads one batch ahead of the training step, by the name that it was installed by.
-_FETCHERS = ("lightning.pytorch.loops.fetchers", "pytorch_lightning.loops.fetchers")
-
-#: How far up from ``iter(loader)`` it is: its own loop over several loaders lies in between.
-_FRAMES = 10
-
-
-def find_reader_ahead() -> Callable[[], bool] | None:
-    """Whether Lightning's ``Trainer``, if that iterates the loader here, has a batch in hand and not used it.
-
-    Of a loader without a length it reads one batch ahead, to know which is the last, and saves the loader's
-    state with that batch in hand: a resumed run would miss it. Nothing that is public tells a loader so.
-
-    Returns:
-        To be asked when a state is saved; None if nobody reads ahead.
-    """
-    modules = {name for name in _FETCHERS if name in sys.modules}
-    frame = sys._getframe(1) if modules else None
-    for _ in range(_FRAMES):
-        if frame is None:
-            return None
-        # Only of a frame of theirs: one that was asked for its variables keeps what they hold until it ends,
-        # also what the program has deleted meanwhile.
-        if (module := frame.f_globals.get("__name__")) in modules:
-            reader = frame.f_locals.get("self")
-            if isinstance(reader, getattr(sys.modules[module], "_PrefetchDataFetcher", ())):
-                held = weakref.ref(reader)
-                return lambda: bool(getattr(held(), "batches", ()))
-        frame = frame.f_back
-    return None

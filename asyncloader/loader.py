@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch.utils.data
 from typing_extensions import TypeVar
 
-from .interop import accelerate_keeps, find_reader_ahead
+from .interop import accelerate_keeps
 from .kinds.datasets import AnyDataset, shown_dataset
 from .kinds.kind import Kind, Loader
 from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
 from .kinds.worlds import alike_in_replicas
+from .lightning_private import find_reader
 from .ops.batching import Batching
 from .ops.skips import Skip
 from .options import check_batching, check_trace
@@ -229,13 +230,16 @@ class DataLoader(Loader[T]):
     # --- iterating ---
 
     def __iter__(self) -> Iterator[T]:  # type: ignore[override]  # torch names its private class
-        batches: Any = super().__iter__() if self._kind.torchs_loop else self._kind.open(self)
-        if (reader := find_reader_ahead()) is not None:
-            batches.defer(reader)
+        reader = find_reader()
+        if reader is not None and reader.epoch is not None:
+            self._kind.follow_epoch(self, reader.epoch)
+        batches: Any = super().__iter__() if self._kind.torchs_loop else self._get_iterator()
+        if reader is not None and reader.holds is not None:
+            self._kind.defer(reader.holds)  # not the iterator, which may be a subclass's own
         return batches  # type: ignore[no-any-return]
 
     def _get_iterator(self) -> Any:
-        """torch's hook: called by its ``__iter__``, once for the loader's life with persistent workers."""
+        """torch's hook: called by ``__iter__``; of torch's kinds once in all with persistent workers."""
         return self._kind.open(self)
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -305,6 +309,8 @@ class DataLoader(Loader[T]):
         ``state`` was made. A dataset with methods of these names is told its own state, in each worker;
         another iterable one is read again from the beginning of the epoch, and a warning says so. Both need
         the same number of workers.
+
+        ``{}`` makes the loader begin anew: a stream with epoch 0, the others with the next epoch.
 
         Raises:
             ValueError: The state is of another recipe, shard list, batch size or sampler, or of one rank of

@@ -53,6 +53,7 @@ from torch.utils.data.dataloader import (
     _SingleProcessDataLoaderIter,
 )
 
+from .errors import describe_exit
 from .torch_pass import Pass, Told, Transport, wait_ended
 
 __all__ = [
@@ -263,11 +264,24 @@ class WorkersIterator(Told, _MultiProcessingDataLoaderIter):  # type: ignore[mis
         while True:
             # What there is comes first. Then torch looks which worker has ended, as every five seconds.
             is_hasty, self._has_ended = self._has_ended, False
-            got: tuple[bool, Any] = super()._try_get_data(*((0,) if is_hasty else patience))  # type: ignore[no-untyped-call]
+            try:
+                got: tuple[bool, Any] = super()._try_get_data(*((0,) if is_hasty else patience))  # type: ignore[no-untyped-call]
+            except RuntimeError as error:
+                if ended := self._who_has_ended():
+                    error.args = (f"{error}: {ended}",)
+                raise
             is_told = got[0] and got[1][0] is None and not self._left
             self._has_ended = is_told or (is_hasty and got[0])
             if not is_told:
                 return got
+
+    def _who_has_ended(self) -> str:
+        """How, of the workers that have ended; torch's own handler of SIGCHLD tells it at times only."""
+        return "; ".join(
+            f"worker {number} {describe_exit(process.exitcode)}"
+            for number, process in enumerate(self._workers)
+            if process is not None and process.exitcode is not None
+        )
 
     def _who_is_late(self) -> str:
         worker = self._task_info.get(self._rcvd_idx, (None,))[0]

@@ -9,6 +9,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
+from dis import opmap
 from types import FrameType
 from typing import Any, NamedTuple, NoReturn
 
@@ -20,6 +21,7 @@ __all__ = [
     "format_frames",
     "format_stack",
     "is_in_users_code",
+    "is_on_purpose",
     "leads_through_users_code",
     "raise_told",
     "users_level",
@@ -109,6 +111,23 @@ def users_stacks_first(shown: str) -> str:
 def leads_through_users_code(error: BaseException) -> bool:
     """Whether any frame of an error's traceback is the user's."""
     return any(not _is_internal(frame.f_globals) for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def is_on_purpose(error: BaseException) -> bool:
+    """Whether a ``raise`` of ours, or of torch's loader, made the error: its message is for users.
+
+    What Python or another library raises inside of ours is a fault of ours. An error without frames is one
+    that has lost them on purpose (``drop_frames``).
+    """
+    innermost = error.__traceback__
+    if innermost is None:
+        return True
+    while innermost.tb_next is not None:
+        innermost = innermost.tb_next
+    code = innermost.tb_frame.f_code.co_code
+    module = str(innermost.tb_frame.f_globals.get("__name__"))
+    is_raise = code[innermost.tb_lasti] == opmap["RAISE_VARARGS"]
+    return is_raise and module.startswith(("asyncloader.", "torch.utils.data."))
 
 
 def _is_told(error: BaseException) -> bool:

@@ -89,7 +89,7 @@ def test_pass_tells_what_was_lost_repeated_or_damaged(batches: list[list[int]], 
     from peers.one_pass import Clock, run_loader
 
     source = Source("", "", (), samples=4, workers=0, threads=0, scratch="")
-    options = argparse.Namespace(half_to=None, rest_from=None, times=1)
+    options = argparse.Namespace(first=False, half_to=None, rest_from=None, times=1)
     found = run_loader(map(bodies, batches), "bodies", source, Clock(), options)
     assert found["wrong"] == wrong
 

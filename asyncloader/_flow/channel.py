@@ -9,7 +9,11 @@ Laws:
 * The end and errors travel on the channel itself, after the items sent before them; no item value is
   special. Both stay: each receiver that asks again gets the same again, until the channel is closed.
 * An item wakes one receiver, and freed room the senders that fit into it, in line. Whoever is woken looks
-  for itself; whoever gives up (timed out, cancelled) leaves the line, and passes on what it was woken for.
+  for itself, and stays in line until it has what it waits for or gives up (timed out, cancelled): who is to
+  be awake follows from the lines alone, so that no wake can be lost.
+* An exception of a signal's handler may come at any call in here, and behind one. It loses no item and no
+  wake: wakes come before the change that they are for, and that consists of assignments. A receiver that
+  was interrupted with an item puts it back. ``finish`` and ``close`` that were interrupted can be repeated.
 * ``close`` (the receiver has gone) wakes every sender with ``ChannelClosed``, drops what is held, and
   tells whoever asked with ``on_close``. No wait is unbounded: whoever owns a channel closes it.
 """
@@ -18,7 +22,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from time import monotonic
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
@@ -81,6 +85,7 @@ class Channel(Generic[T]):
         self._error: BaseException | None = None
         self._error_frames: TracebackType | None = None
         self._closed = False
+        #: In line for an item, and for room; those that were woken and have not looked yet among them.
         self._receivers: deque[Waiter] = deque()
         self._senders: deque[Waiter] = deque()
         self._on_close: list[Callable[[], None]] = []
@@ -98,14 +103,15 @@ class Channel(Generic[T]):
         Raises:
             ChannelClosed: The receiver has gone.
         """
-        while (ready := self._try_send(item, cost, ThreadWaiter)) is not None:
-            try:
+        waiting: list[ThreadWaiter] = []
+        try:
+            while not self._try_send(item, cost, waiting, ThreadWaiter):
                 if on_wait is not None:
                     on_wait()
-                ready.wait()
-            except BaseException:  # such as a KeyboardInterrupt
-                self._give_up(ready)
-                raise
+                waiting[0].wait()
+        except BaseException:  # such as a KeyboardInterrupt
+            self._give_up(waiting)
+            raise
 
     def wait_room(self, cost: int, on_wait: Callable[[], object] | None = None) -> None:
         """Block this thread until an item of that cost could be sent, for whoever makes it only then.
@@ -117,36 +123,36 @@ class Channel(Generic[T]):
         Raises:
             ChannelClosed: The receiver has gone.
         """
-        while (ready := self._look_for_room(cost)) is not None:
-            try:
+        waiting: list[ThreadWaiter] = []
+        try:
+            while not self._has_room(cost, waiting):
                 if on_wait is not None:
                     on_wait()
-                ready.wait()
-            finally:
-                self._give_up(ready)  # others in line need not wait until the item is made
+                waiting[0].wait()
+        finally:
+            if waiting:
+                self._give_up(waiting)  # others in line need not wait until the item is made
 
     async def send_async(self, item: T, cost: int = 1) -> None:
         """Like ``send``, from a coroutine. If cancelled while waiting, the item was not sent."""
-        while (ready := self._try_send(item, cost, LoopWaiter)) is not None:
-            try:
-                await ready.wait()
-            except BaseException:
-                self._give_up(ready)
-                raise
+        waiting: list[LoopWaiter] = []
+        try:
+            while not self._try_send(item, cost, waiting, LoopWaiter):
+                await waiting[0].wait()
+        except BaseException:
+            self._give_up(waiting)
+            raise
 
     def finish(self, error: BaseException | None = None) -> None:
         """Say that nothing more will be sent, and why. Only the first call counts."""
         with self._lock:
-            if self._finished:
-                return
-            self._finished = True
-            self._error = error
-            if error is not None:
-                self._error_frames = error.__traceback__
-            self._on_close.clear()
-            waiters = [*self._receivers]
-            self._receivers.clear()
-        self._wake(waiters)
+            if not self._finished:
+                self._error = error
+                if error is not None:
+                    self._error_frames = error.__traceback__
+                self._on_close = []
+                self._finished = True
+            self._wake(self._receivers)
 
     def on_close(self, call: Callable[[], None]) -> None:
         """Call ``call`` once, in the closing thread, if the receiver goes before the sender finishes.
@@ -175,45 +181,51 @@ class Channel(Generic[T]):
             BaseException: What the sender passed to ``finish``; each time anew that one asks.
         """
         deadline = None if timeout_s is None else monotonic() + timeout_s
-        while True:
-            outcome = self._try_receive(ThreadWaiter)
-            if not isinstance(outcome, ThreadWaiter):
-                return outcome[0]
-            try:
-                if not outcome.wait(deadline):
+        waiting: list[ThreadWaiter] = []
+        taken: list[tuple[T, int] | None] = [None]
+        try:
+            while not self._try_receive(taken, waiting, ThreadWaiter):
+                if not waiting[0].wait(deadline):
                     raise ReceiveTimeout(f"nothing came for {timeout_s} s")
-            except BaseException:
-                self._give_up(outcome)
-                raise
+        except BaseException:
+            self._give_up(waiting, taken)
+            raise
+        assert taken[0] is not None
+        return taken[0][0]
 
     async def receive_async(self) -> T:
         """Like ``receive``, from a coroutine. If cancelled while waiting, no item is lost."""
-        while True:
-            outcome = self._try_receive(LoopWaiter)
-            if not isinstance(outcome, LoopWaiter):
-                return outcome[0]
-            try:
-                await outcome.wait()
-            except BaseException:
-                self._give_up(outcome)
-                raise
+        waiting: list[LoopWaiter] = []
+        taken: list[tuple[T, int] | None] = [None]
+        try:
+            while not self._try_receive(taken, waiting, LoopWaiter):
+                await waiting[0].wait()
+        except BaseException:
+            self._give_up(waiting, taken)
+            raise
+        assert taken[0] is not None
+        return taken[0][0]
 
     def close(self) -> None:
         """Tell the senders that nobody reads any more, and drop what is held. Idempotent."""
-        with self._lock:
-            self._closed = True
-            self._finished = True
-            # Its traceback leads through frames that refer to this channel: nothing would be freed at once.
-            self._error = self._error_frames = None
-            self._items.clear()
-            self._held = 0
-            waiters, calls = [*self._senders, *self._receivers], [*self._on_close]
-            self._senders.clear()
-            self._receivers.clear()
-            self._on_close.clear()
-        self._wake(waiters)
-        for call in calls:
-            call()
+        calls: list[Callable[[], None]] = []
+        try:
+            with self._lock:
+                self._closed = True
+                self._finished = True
+                # Its traceback leads to frames that refer to this channel: nothing would be freed at once.
+                self._error = self._error_frames = None
+                self._held = 0
+                self._items.clear()
+                self._wake(self._senders)
+                self._wake(self._receivers)
+                calls, self._on_close = self._on_close, calls
+            while calls:
+                calls[-1]()
+                del calls[-1]
+        except BaseException:
+            self._on_close += calls
+            raise
 
     def __len__(self) -> int:
         """How many items are held now."""
@@ -221,71 +233,114 @@ class Channel(Generic[T]):
 
     # --- the rules ---
 
-    def _try_send(self, item: T, cost: int, waiter: Callable[[int], W]) -> W | None:
+    # ``waiting`` holds the waiter of a call, once it has one: whoever is interrupted leaves the line by it.
+
+    def _try_send(self, item: T, cost: int, waiting: list[W], kind: Callable[[int], W]) -> bool:
         with self._lock:
             if self._closed:
                 raise ChannelClosed
             assert not self._finished, "sent after finish"
             if self._items and self._held + cost > self._capacity:
-                return self._wait_in(self._senders, waiter(cost))
-            self._items.append((item, cost))
+                self._stand(self._senders, waiting, kind, cost)
+                return False
+            if waiting:
+                self._leave(self._senders, waiting[0])
+            if self._receivers and not _is_one_awake(self._receivers):
+                self._wake_receivers(len(self._items) + 1)
             self._held += cost
-            woken = (self._receivers.popleft(),) if self._receivers else ()
-        self._wake(woken)
-        return None
+            self._items.append((item, cost))
+        return True
 
-    def _look_for_room(self, cost: int) -> ThreadWaiter | None:
+    def _has_room(self, cost: int, waiting: list[ThreadWaiter]) -> bool:
         with self._lock:
             if self._closed:
                 raise ChannelClosed
             if self._items and self._held + cost > self._capacity:
-                return self._wait_in(self._senders, ThreadWaiter(cost))
-        return None
+                self._stand(self._senders, waiting, ThreadWaiter, cost)
+                return False
+        return True
 
-    def _try_receive(self, waiter: Callable[[int], W]) -> tuple[T] | W:
+    def _try_receive(
+        self, taken: list[tuple[T, int] | None], waiting: list[W], kind: Callable[[int], W]
+    ) -> bool:
+        """Put the next item into ``taken``; False if one has to wait for it, and stands in line."""
         with self._lock:
             if self._items:
-                item, cost = self._items.popleft()
-                self._held -= cost
-                woken = self._senders_that_fit() if self._senders else ()
-            elif self._finished:
+                if waiting:
+                    self._leave(self._receivers, waiting[0])
+                if self._senders and not _is_one_awake(self._senders):
+                    self._wake_senders(self._held - self._items[0][1], len(self._items) - 1)
+            if self._items:  # a garbage collection meanwhile may have closed this channel
+                # Nothing is called from here on, and so nothing comes in between.
+                taken[0] = first = self._items[0]
+                self._held -= first[1]
+                del self._items[0]
+                return True
+            if self._finished:
                 if self._error is not None:
                     # Without the frames of those who asked before.
                     raise self._error.with_traceback(self._error_frames)
                 raise EndOfChannel
-            else:
-                return self._wait_in(self._receivers, waiter(0))
-        self._wake(woken)
-        return (item,)
+            self._stand(self._receivers, waiting, kind, 0)
+        return False
 
-    def _wait_in(self, line: deque[Waiter], waiter: W) -> W:
-        line.append(waiter)
+    def _stand(self, line: deque[Waiter], waiting: list[W], kind: Callable[[int], W], cost: int) -> None:
+        """Stand in line, where one has stood if one has."""
+        if not waiting:
+            waiting.append(kind(cost))
+        waiter = waiting[0]
+        if waiter in line:
+            waiter.wait_anew()
+        else:
+            line.append(waiter)
         if self._closed:  # by a garbage collection, since we looked: it has not seen this waiter
             waiter.wake()
-        return waiter
 
-    def _senders_that_fit(self) -> list[Waiter]:
-        """Take those from the line that can go on now. A large one in front is not passed by."""
-        fit: list[Waiter] = []
-        room = self._capacity - self._held
-        while self._senders and (self._senders[0].cost <= room or not (self._items or fit)):
-            fit.append(self._senders.popleft())
-            room -= fit[-1].cost
-        return fit
+    def _leave(self, line: deque[Waiter], waiter: Waiter) -> None:
+        if waiter in line:
+            line.remove(waiter)
 
-    def _give_up(self, waiter: Waiter) -> None:
-        """Let nobody wait for a wake that ``waiter`` has had, or for room that it stood in front of."""
+    def _wake_senders(self, held: int, items: int) -> None:
+        """Wake those that can go on if so much is held. A large one in front is not passed by."""
+        room = self._capacity - held
+        for waiter in [*self._senders]:
+            if waiter.cost > room and items:
+                break
+            if waiter.wake():
+                room -= waiter.cost
+                items += 1
+            else:
+                self._leave(self._senders, waiter)
+
+    def _wake_receivers(self, items: int) -> None:
+        """Wake as many as there are items, those in front."""
+        for waiter in [*self._receivers]:
+            if not items:
+                break
+            if waiter.wake():
+                items -= 1
+            else:
+                self._leave(self._receivers, waiter)
+
+    def _wake(self, line: deque[Waiter]) -> None:
+        for waiter in [*line]:
+            waiter.wake()
+
+    def _give_up(self, waiting: list[W], taken: list[tuple[T, int] | None] | None = None) -> None:
+        """Put back an item that was ``taken``, and let nobody wait for what a waiter has stood for."""
         with self._lock:
-            for line in (self._senders, self._receivers):
-                if waiter in line:
-                    line.remove(waiter)
-            woken = self._senders_that_fit()
-            if self._items and self._receivers:
-                woken.append(self._receivers.popleft())
-        self._wake(woken)
+            if taken is not None and taken[0] is not None and not self._closed:
+                self._held += taken[0][1]
+                self._items.appendleft(taken[0])
+            for waiter in waiting:
+                self._leave(self._senders, waiter)
+                self._leave(self._receivers, waiter)
+            if self._senders:
+                self._wake_senders(self._held, len(self._items))
+            if self._receivers:
+                self._wake_receivers(len(self._items))
 
-    def _wake(self, waiters: Iterable[Waiter]) -> None:
-        """Outside the lock: the woken thread would only run into it."""
-        for waiter in waiters:
-            if not waiter.wake():
-                self._give_up(waiter)
+
+def _is_one_awake(line: deque[Waiter]) -> bool:
+    """Whether nobody is to be woken, as for all items but the first before a thread gets going."""
+    return len(line) == 1 and line[0].is_awake

@@ -74,12 +74,16 @@ class Producer(Generic[T]):
         """
         if self._closed:
             return
-        self._closed = True
         self._channel.close()
         try:
             self._on_close()
-        finally:
+        except Exception:
             self._join()
+            self._closed = True
+            raise
+        # Only now: closing that was interrupted, as by Ctrl-C, can be repeated.
+        self._join()
+        self._closed = True
 
     def describe_stack(self) -> str:
         """Where the thread is now, or one that calls the user's functions for it; the latest call last."""

@@ -20,6 +20,7 @@ from importlib import import_module
 from .. import __version__
 from ..errors import RanksError, SkipBudgetError, StoreError, WorkerDiedError
 from ..printable import printable
+from ..tracebacks import is_on_purpose
 
 __all__ = ["COMMANDS", "main", "make_parser"]
 
@@ -42,7 +43,8 @@ _WRONG_CALL = 2
 # As a shell reports a program that these signals ended.
 _INTERRUPTED, _PIPE_CLOSED = 130, 141
 
-# What calls and the world are to blame for. Whatever else is raised is ours, and shown with its traceback.
+# What calls and the world are to blame for. Whatever else is raised is ours, and shown with its traceback; so
+# is a ValueError that no code of ours has raised on purpose.
 _TOLD = (OSError, ValueError, ImportError, RanksError, SkipBudgetError, WorkerDiedError)
 
 
@@ -78,6 +80,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             os.dup2(nobody.fileno(), sys.stdout.fileno())
         return _PIPE_CLOSED
     except _TOLD as error:
+        if isinstance(error, ValueError) and not is_on_purpose(error):
+            raise
         print(f"asyncloader {name}: {_in_a_line(error)}", file=sys.stderr)
         return _WRONG_CALL
 

@@ -1,14 +1,18 @@
-"""Batches without rows, for ranks that have none left while others go on."""
+"""Batches without rows, for ranks that have none left while others go on; also as a text, sent to them."""
 
 from __future__ import annotations
 
+import base64
+import io
+import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["empty_like", "is_empty"]
+__all__ = ["empty_from_text", "empty_like", "empty_to_text", "is_empty"]
 
 
 def empty_like(batch: Any, collate_fn: Callable[[Any], Any] | None = None) -> Any:
@@ -79,3 +83,110 @@ def _without_rows(value: Any) -> Any:
         f"expected a batch of tensors, arrays, lists and numbers, but found a {type(value).__name__}, of "
         'which uneven="pad" cannot know what it is without samples: give collate_fn a method empty(batch)'
     )
+
+
+# --- as a text ---
+
+
+def empty_to_text(batch: Any) -> str:
+    """What ``empty_from_text`` makes the batch of again. No pickle: nobody has to trust who wrote it.
+
+    Raises:
+        TypeError: It holds something else than what ``empty_like`` makes, strings and bytes.
+    """
+    return json.dumps(_to_plain(batch))
+
+
+def empty_from_text(text: str) -> Any:
+    """The batch that a text stands for; tensors on the device of their kind.
+
+    Raises:
+        ValueError: It is no such text, or names a class that this process has not imported.
+    """
+    try:
+        return _from_plain(json.loads(text))
+    except (AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"expected an empty batch of another rank, but could not read it: {error}"
+        ) from error
+
+
+def _to_plain(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, torch.Tensor) and value.layout is torch.strided and not value.is_nested:
+        values = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+        name = str(value.dtype).removeprefix("torch.")
+        return {"tensor": [name, list(value.shape), value.device.type, _as_base64(values.tobytes())]}
+    if isinstance(value, np.ndarray) and value.dtype.hasobject and not value.size:
+        return {"objects": list(value.shape)}
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        file = io.BytesIO()
+        np.save(file, value, allow_pickle=False)
+        return {"array": _as_base64(file.getvalue())}
+    if isinstance(value, bytes):
+        return {"bytes": _as_base64(value)}
+    if isinstance(value, Mapping):
+        kind = None if type(value) is dict else _name_of(type(value))
+        return {"fields": [kind, [[_to_plain(name), _to_plain(inner)] for name, inner in value.items()]]}
+    if isinstance(value, tuple):
+        kind = _name_of(type(value)) if hasattr(value, "_fields") else None
+        return {"tuple": [kind, list(map(_to_plain, value))]}
+    if isinstance(value, list):
+        return list(map(_to_plain, value))
+    raise TypeError(
+        f"expected an empty batch of tensors, arrays, mappings, lists, tuples, numbers and strings, "
+        f'but found a {type(value).__name__}, which uneven="pad" cannot send to a rank that never had a '
+        "batch: let collate_fn's method empty(batch) return none"
+    )
+
+
+def _from_plain(plain: Any) -> Any:
+    if isinstance(plain, list):
+        return list(map(_from_plain, plain))
+    if not isinstance(plain, dict):
+        return plain
+    ((kind, value),) = plain.items()
+    if kind == "tensor":
+        name, shape, device, raw = value
+        dtype = getattr(torch, name)
+        if not isinstance(dtype, torch.dtype):
+            raise ValueError(f"{name!r} is no dtype of torch")
+        if not raw:
+            return torch.empty(shape, dtype=dtype, device=device)
+        return torch.frombuffer(bytearray(base64.b64decode(raw)), dtype=dtype).reshape(shape).to(device)
+    if kind == "objects":
+        return np.empty(value, object)
+    if kind == "array":
+        return np.load(io.BytesIO(base64.b64decode(value)), allow_pickle=False)
+    if kind == "bytes":
+        return base64.b64decode(value)
+    if kind == "fields":
+        name, inner = value
+        fields = {_from_plain(each): _from_plain(field) for each, field in inner}
+        return fields if name is None else _class_of(name, Mapping)(fields)
+    if kind == "tuple":
+        name, inner = value
+        parts = map(_from_plain, inner)
+        return tuple(parts) if name is None else _class_of(name, tuple)(*parts)
+    raise ValueError(f"{kind!r} is no kind of value")
+
+
+def _as_base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+def _name_of(kind: type) -> list[str]:
+    return [kind.__module__, kind.__qualname__]
+
+
+def _class_of(name: list[str], base: type) -> Any:
+    """The class of this name, if this process has it already, and it is one of values."""
+    module, qualname = name
+    found: Any = sys.modules[module]
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    is_named = base is Mapping or hasattr(found, "_fields")
+    if not (isinstance(found, type) and issubclass(found, base) and is_named):
+        raise ValueError(f"{module}.{qualname} is no class of batches")
+    return found

@@ -161,13 +161,11 @@ class Job:
         if MANIFEST_NAME in sizes:
             with suppress(FormatError):
                 noted.update(parse_manifest(self._outlet.read(MANIFEST_NAME) or b"").shards)
-        for shard in shards:
-            if _note_of(shard.name) in sizes and shard.name not in noted:
-                with suppress(FormatError, ValueError):
-                    name, expected = parse_entry(
-                        "", json.loads(self._outlet.read(_note_of(shard.name)) or b"")
-                    )
-                    noted[name] = expected
+        notes = [_note_of(shard.name) for shard in shards if shard.name not in noted]
+        for content in self._outlet.read_each([note for note in notes if note in sizes]):
+            with suppress(FormatError, ValueError):
+                name, expected = parse_entry("", json.loads(content or b""))
+                noted[name] = expected
         return {
             shard.name: found
             for shard in shards

@@ -124,6 +124,18 @@ class Kind(Protocol):
         """Make the next pass that of ``epoch``."""
         ...
 
+    def follow_epoch(self, loader: Loader[Any], epoch: int) -> None:
+        """Make the next pass no earlier one than that of ``epoch``, which a trainer has come to."""
+        ...
+
+    def defer(self, holds: Callable[[], bool]) -> None:
+        """Count a batch of the latest pass as delivered when the next one is asked for.
+
+        Args:
+            holds: Asked when a state is saved: whether the consumer has that batch in hand and not used it.
+        """
+        ...
+
     def statistics(self) -> Statistics:
         """Counts of the latest pass; AttributeError if the kind counts nothing."""
         ...

@@ -135,11 +135,16 @@ class Passes:
         return self._next if unread is None else unread.cursor.copy()
 
     def _unread(self) -> Run | None:
-        """The latest pass, if its length was asked for and then none of the batches that it has."""
+        """The latest pass, if none of the batches that it has was used.
+
+        Its length was asked for and then no batch; or all that was asked for is still held by its consumer.
+        """
         run = self.latest
-        if run is None or self._promised is None or self._next_counts or self._is_read_out(run):
+        if run is None or self._next_counts or self._is_read_out(run):
             return None
-        return None if run.counters.batches else run
+        if run.is_deferred:
+            return run if run.cursor.batches == run.batches_before else None
+        return None if self._promised is None or run.counters.batches else run
 
     def _is_read_out(self, run: Run) -> bool:
         """Whether a pass is at its end, or at what its consumer takes for it."""

@@ -189,6 +189,14 @@ class StreamKind:
             raise ValueError(f"epoch should be a non-negative integer, but got epoch={epoch!r}")
         self._passes.go_to_epoch(number, self._lengths(loader).known_batches)
 
+    def follow_epoch(self, loader: Loader[Any], epoch: int) -> None:
+        if self._passes.next_epoch < epoch:
+            self.set_epoch(loader, epoch)
+
+    def defer(self, holds: Callable[[], bool]) -> None:
+        if self._passes.latest is not None:
+            self._passes.latest.defer(holds)
+
     def statistics(self) -> Statistics:
         run = self._passes.latest
         return run.counters.snapshot() if run is not None else Statistics()
@@ -210,6 +218,9 @@ class StreamKind:
         return save_state(self._passes.reached(), self._recipe_of(loader, self._lane_count), self._world)
 
     def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:
+        if state == {}:
+            self._recipe = self._made
+            return self._passes.go_to(Cursor(0, rank_lanes(self._lane_count, self._world)))
         lanes, saved = self._lane_count, saved_recipe(state)
         if loader.lanes is None and isinstance(saved.get("lanes"), int):
             lanes = choose_lanes(saved["lanes"], self._world, loader.num_workers)

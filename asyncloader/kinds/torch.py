@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import PurePath
 from typing import Any
@@ -98,6 +98,13 @@ class TorchKind:
             if callable(told):
                 told(epoch)
 
+    def follow_epoch(self, loader: Loader[Any], epoch: int) -> None:
+        self._standing.follow_epoch(epoch, loader)
+
+    def defer(self, holds: Callable[[], bool]) -> None:
+        if (latest := self._latest_iterator()) is not None:
+            latest.defer(holds)
+
     def statistics(self) -> Statistics:
         return self._standing.statistics()
 
@@ -120,11 +127,13 @@ class TorchKind:
         return [str(self._world)] if is_told_who_reads(loader) else []
 
     def close(self, loader: Loader[Any]) -> None:
-        latest = self._latest() if self._latest is not None else None
-        self._latest = None
+        latest, self._latest = self._latest_iterator(), None
         if latest is not None:
             close_torch_iterator(latest)
         forget_iterator(loader)
+
+    def _latest_iterator(self) -> Any:
+        return self._latest() if self._latest is not None else None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_latest": None, "_standing": copy.copy(self._standing), "_traces": Traces()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import compress
 from time import perf_counter
@@ -17,7 +17,7 @@ from ..plan.counts import Counter, Deal, UnknownCount
 from ..types import Position
 from .checks import check_plain
 from .draws import Calls
-from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, shown
+from .op import PIECE_SAMPLES, Blocks, Lane, Opener, Rounds, name_of, note_sample, shown
 from .pieces import next_size
 from .skips import Applied, apply
 
@@ -42,11 +42,12 @@ class Filter:
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         attempts, during = lane.attempts(start), shown(self)
         size = 1  # of the next piece
+        rounds = Rounds(lane.rounds)
 
         def most() -> int:
             return size
 
-        with closing(upstream(start, lane.for_columns(False))) as blocks:
+        with closing(upstream(start, replace(lane, columns=False, rounds=rounds))) as blocks:
             for block in blocks:
                 for piece in lane.want.pieces(block, most):
                     lane.engine.check()
@@ -54,6 +55,8 @@ class Filter:
                     applied = self._apply(piece, lane)
                     in_a_second = len(piece) / max(perf_counter() - began_s, 1e-9)
                     size = next_size(size, PIECE_SAMPLES, in_a_second)
+                    if applied.failure is None:
+                        rounds.kept(len(applied.made), len(piece), during, lane.topology.lanes)
                     yield from applied.hand_on(attempts, during)
                     del applied
 

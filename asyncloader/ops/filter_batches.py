@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from ..types import Position
 from .checks import check_plain
 from .chunks import hand_on, open_chunks
 from .draws import Calls
-from .op import Blocks, Lane, Opener, name_of, note_batch, shown
+from .op import Blocks, Lane, Opener, Rounds, name_of, note_batch, shown
 
 __all__ = ["FilterBatches"]
 
@@ -40,12 +40,15 @@ class FilterBatches:
         as_counts(self, "batch_size")
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-        with closing(open_chunks(upstream, start, self.batch_size, lane)) as chunks:
+        rounds = Rounds(lane.rounds)
+        source = replace(lane, rounds=rounds)
+        with closing(open_chunks(upstream, start, self.batch_size, source)) as chunks:
             for chunk in chunks:
                 mask = self._ask(chunk.samples, lane)
                 if lane.leaves_out is not None:
                     lane.leave_out(shown(self), chunk.samples, np.flatnonzero(~mask))
                 block = chunk.samples if mask.all() else chunk.samples.take(np.flatnonzero(mask).tolist())
+                rounds.kept(len(block), len(chunk.samples), shown(self), lane.topology.lanes)
                 yield from hand_on(chunk, block)
                 del chunk, block
 

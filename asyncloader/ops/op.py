@@ -29,6 +29,7 @@ __all__ = [
     "Lane",
     "Op",
     "Opener",
+    "Rounds",
     "Source",
     "Want",
     "call_of",
@@ -113,6 +114,56 @@ class Want:
             start = stop
 
 
+# What a filter behind an endless repetition gives up after: so many rounds in a row, since one that draws may
+# keep none of few samples a few times; or so many samples, in more rounds than there are lanes, as shuffled
+# shards come to each lane in turn. A million take seconds, and hardly anybody looks for one among more.
+_MOST_ROUNDS = 100
+_ENOUGH_SAMPLES = 1_000_000
+
+
+class Rounds:
+    """What a filter has dropped since it last kept a sample, and how often the data has begun anew since.
+
+    Args:
+        behind: That of a filter further down, which the same rounds count for.
+    """
+
+    def __init__(self, behind: Rounds | None = None) -> None:
+        self._behind = behind
+        self._ended = 0
+        self._dropped = 0
+
+    def end(self) -> None:
+        """An endless ``.repeat`` begins anew."""
+        self._ended += 1
+        if self._behind is not None:
+            self._behind.end()
+
+    def kept(self, kept: int, samples: int, by: str, lanes: int) -> None:
+        """A filter has kept so many of the next samples.
+
+        Args:
+            kept: How many.
+            samples: Of how many.
+            by: The filter, for messages.
+            lanes: How many there are.
+
+        Raises:
+            RuntimeError: It keeps nothing, and would run for ever.
+        """
+        if kept:
+            self._ended = self._dropped = 0
+            return
+        self._dropped += samples
+        is_enough = self._ended > lanes and self._dropped >= _ENOUGH_SAMPLES
+        if self._ended > _MOST_ROUNDS or is_enough:
+            raise RuntimeError(
+                f"{by} has kept none of {self._dropped} samples, in {self._ended} repetitions of the data: "
+                "behind .repeat() it would go on for ever. See what its function is given and returns, with "
+                "asyncloader head or a loop over a few samples; behind the filter, .repeat() ends by itself"
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class Lane:
     """One lane of one pass, as sources and operators see it.
@@ -139,6 +190,7 @@ class Lane:
         stopwatch: Divides the time of the thread that pulls the stream.
         leaves_out: Told of what operators leave out; None where nobody audits it.
         traffic: Told of what is asked of stores.
+        rounds: Told when an endless repetition begins anew; None where no filter is behind it.
     """
 
     topology: Topology
@@ -159,6 +211,7 @@ class Lane:
     stopwatch: Stopwatch = field(default_factory=Stopwatch, compare=False)
     leaves_out: LeavesOut | None = field(default=None, compare=False)
     traffic: Traffic = field(default_factory=Traffic, compare=False)
+    rounds: Rounds | None = field(default=None, compare=False)
 
     def leave_out(self, by: str, block: Block, indices: Indices) -> None:
         """These samples of a block go no further: to be said where ``leaves_out`` is there."""

@@ -53,6 +53,8 @@ class Repeat:
             # Where shards are dealt anew, or a filter draws, a lane may be empty in one repetition and not in
             # the next.
             empty += 1
+            if self.times is None and lane.rounds is not None:
+                lane.rounds.end()
             if self.times is None and empty > _MOST_EMPTY:
                 return
             begins = START

@@ -58,8 +58,12 @@ class Cursor:
 
     def delivered(self, lane: int, position: Position) -> None:
         """The consumer has been given a batch of ``lane`` which ends at ``position``."""
+        self.rows[lane] = self.row_behind(lane, position)
+
+    def row_behind(self, lane: int, position: Position) -> Row:
+        """The row of ``lane`` once one more batch of it, which ends at ``position``, is delivered."""
         row = self.rows.get(lane)
-        self.rows[lane] = Row(position, 1 if row is None else row.batches + 1)
+        return Row(position, 1 if row is None else row.batches + 1)
 
     def turns(self) -> list[tuple[int, Row]]:
         """The lanes that are not done, in the order of their next turns; see ``Rotation``."""

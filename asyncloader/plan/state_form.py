@@ -22,7 +22,7 @@ from .cursor import Row
 from .lanes import rank_lanes
 from .topology import World
 
-__all__ = ["Part", "State", "name_ranks", "read_state", "write_state"]
+__all__ = ["Part", "State", "name_ranks", "read_state", "refuse_torchdatas", "write_state"]
 
 _VERSION = 2
 
@@ -138,6 +138,20 @@ def _leaves(position: Position, path: tuple[str, ...]) -> Iterator[tuple[tuple[s
             yield (*path, name), value
 
 
+def refuse_torchdatas(state: object) -> None:
+    """Refuse a state that torchdata's loader has saved.
+
+    Raises:
+        ValueError: It is one.
+    """
+    if isinstance(state, Mapping) and "_iterator_finished" in state:
+        raise ValueError(
+            "expected a state of asyncloader.DataLoader, but got one of torchdata's StatefulDataLoader, "
+            "which has another form: finish the epoch with that loader, and begin the next one with this, or "
+            "load nothing and begin the epoch anew"
+        )
+
+
 def read_state(state: Any) -> State:
     """What ``write_state`` wrote, now or in the first release.
 
@@ -146,6 +160,7 @@ def read_state(state: Any) -> State:
     """
     if not isinstance(state, Mapping):
         raise ValueError(f"expected a dict made by state_dict(), but got {type(state).__name__}")
+    refuse_torchdatas(state)
     if "version" not in state:
         inner = [name for name, value in state.items() if isinstance(value, Mapping) and "version" in value]
         hint = f"; did you mean the one under {inner[0]!r}?" if inner else ""

@@ -24,7 +24,7 @@ from .._flow.aside import run_aside
 from .._flow.channel import ChannelClosed, EndOfChannel
 from ..tracebacks import raise_told
 from ..workers._raised import load_error
-from ..workers.tenure import Tenure
+from ..workers.tenure import Reception, Tenure
 from .actor import Answer, Is, Place
 from .bell import Bell
 from .bench import Bench
@@ -117,19 +117,21 @@ class RayWorker:
 
     def receive_nowait(self, ready: Collection[int]) -> tuple[Any, Any] | None:
         """See ``AnyWorker``."""
-        self.begin_receiving()
+        reception = Reception()
         try:
+            self.begin_receiving(reception)
             self._bell.silence()
             self._demand()
             answer = self._next_batch()
             return None if answer is None else self._take(answer)
         finally:
+            reception.is_on = False
             self.end_receiving()
 
     # --- waiting ---
 
-    def begin_receiving(self) -> None:
-        self._tenure.begin_receiving()
+    def begin_receiving(self, reception: Reception) -> None:
+        self._tenure.begin_receiving(reception)
 
     def end_receiving(self) -> None:
         self._tenure.end_receiving()

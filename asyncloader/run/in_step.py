@@ -6,11 +6,9 @@ consumer, so that a training step never waits for what ranks have to tell each o
 
 from __future__ import annotations
 
-import base64
 import copy
 import hashlib
 import json
-import pickle
 import sys
 import warnings
 from collections.abc import Callable, Generator, Sequence
@@ -20,7 +18,7 @@ from typing import Any, NamedTuple, cast
 from .._flow.asking import Asking, Asks
 from .._flow.channel import ChannelClosed, EndOfChannel, Receiver
 from .._flow.producer import Producer
-from ..collate.empty import empty_like
+from ..collate.empty import empty_from_text, empty_like, empty_to_text
 from ..counting import Counters
 from ..errors import RanksError
 from ..plan.cursor import Cursor
@@ -280,7 +278,6 @@ class _Settled:
     def _share_empty(self) -> None:
         """Let ranks that never had a batch know what one looks like."""
         if self._empty is not None:
-            self.agreement.give("empty", base64.b64encode(pickle.dumps(self._empty)).decode())
+            self.agreement.give("empty", empty_to_text(self._empty))
         else:
-            # Nobody else writes there than the ranks of this job, who also run each other's collectives.
-            self._empty = pickle.loads(base64.b64decode(self.agreement.take("empty")))
+            self._empty = empty_from_text(self.agreement.take("empty"))

@@ -7,8 +7,10 @@ import os
 import threading
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from time import perf_counter
 from typing import Any, Generic, TypeVar
 
 from .._flow.aside import run_aside
@@ -18,12 +20,35 @@ from ..counting import Counters
 from ..plan.cursor import Cursor
 from ..stream import Note
 from ..tracebacks import add_note, drop_frames, users_level
-from ..types import Position
 from .intake import Makers
 
 __all__ = ["BatchIterator", "Run"]
 
 T = TypeVar("T", covariant=True)
+
+# How long ``async for`` goes on with batches that are ready before other tasks of the loop get a turn. A turn
+# takes some ten microseconds: one per cent of this, and as much as the cheapest sample.
+_TURN_S = 0.001
+
+
+class Delivery:
+    """One batch on its way to the consumer, without the batch.
+
+    Args:
+        note: What came with it.
+
+    Attributes:
+        is_given: Set as the last thing before the consumer has it, with no call behind: a handler of a signal
+            runs at calls alone, and what it raises before leaves the batch undelivered.
+        is_recorded: In the audit.
+    """
+
+    # Here, and not with each: there is one for each sample where these are not batched.
+    is_given = False
+    is_recorded = False
+
+    def __init__(self, note: Note) -> None:
+        self.note = note
 
 
 class Run:
@@ -63,15 +88,21 @@ class Run:
         self.counters = counters
         self.exhausted = False
         self._holds: Callable[[], bool] | None = None
-        self._held: tuple[int, Position] | None = None
-        self._closed = False
+        # What the cursor has not passed, in the order of the batches: one, unless several threads ask.
+        self._deliveries: deque[Delivery] = deque()
+        # For whoever moves the cursor, which a state that is saved does too. Re-entrant: a garbage collection
+        # meanwhile may run the finalizer that ends this pass.
+        self._moving = threading.RLock()
+        self._closed = self._is_half_freed = False
         self._owner = os.getpid()
         # One batch after the other, though several threads or tasks may ask: each gets one of its own.
         self._thread_turn = threading.Lock()
         self._task_turn = asyncio.Lock()
+        # When the consumer last let the event loop turn, and after how many batches.
+        self._yielded_s, self._yielded_after = 0.0, -1
 
-    def next_batch(self) -> Any:
-        """The next batch, blocking this thread.
+    def next_batch(self) -> tuple[Any, Delivery]:
+        """The next batch, blocking this thread; it counts as delivered once it is marked as given.
 
         Raises:
             EndOfChannel: The pass is over, and everything it held is freed.
@@ -79,25 +110,39 @@ class Run:
             RuntimeError: The pass was closed before its end.
         """
         self._check_owner()  # in a forked process others may have held the lock, for ever
-        with self._thread_turn:
-            self._check_open()
-            self._begin_wait()
-            try:
-                batch, note = self._source.receive(self._timeout_s)
-            except BaseException as error:
-                self.counters.waited()
+        came: tuple[Any, Note] | None = None
+        try:
+            with self._thread_turn:
                 self._check_open()
-                if isinstance(error, ReceiveTimeout):
-                    raise self._timed_out(self._makers.describe_wait()) from None
+                self._begin_wait()
+                try:
+                    came = self._source.receive(self._timeout_s)
+                except BaseException as error:
+                    self.counters.waited()
+                    self._check_open()
+                    if isinstance(error, ReceiveTimeout):
+                        raise self._timed_out(self._makers.describe_wait()) from None
+                    self._end(error)
+                    drop_frames(error)
+                    raise
+                delivery = self._count(came[1])
+        except BaseException as error:
+            if came is not None:  # it has left the source, and comes again with the state alone
+                del came
                 self._end(error)
-                drop_frames(error)
-                raise
-            return self._deliver(batch, note)
+            raise
+        return came[0], delivery
 
     async def next_batch_async(self) -> Any:
         """Like ``next_batch``, from a coroutine. If cancelled while it waits for one, the pass is closed."""
         self._check_owner()
         async with self._task_turn:
+            delivered = self.counters.batches
+            # Once after each batch: who gives up at once, as by asyncio.timeout(0), would else never get any.
+            if delivered != self._yielded_after and perf_counter() - self._yielded_s >= _TURN_S:
+                self._yielded_after = delivered
+                await asyncio.sleep(0)
+                self._yielded_s = perf_counter()
             self._check_open()
             self._begin_wait()
             deadline = asyncio.timeout(self._timeout_s)
@@ -117,7 +162,7 @@ class Run:
     @property
     def cursor(self) -> Cursor:
         """Where the consumer stands."""
-        if self._held is not None and self._holds is not None and not self._holds():
+        if self._deliveries and (self._holds is None or not self._holds()):
             self._hand_over()
         return self._cursor
 
@@ -130,6 +175,11 @@ class Run:
     def is_over(self) -> bool:
         """Whether there is no batch to be had any more."""
         return self._closed
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether a batch counts as delivered when its consumer has used it."""
+        return self._holds is not None
 
     def close(self) -> None:
         """Free everything. Idempotent, from any thread."""
@@ -152,9 +202,17 @@ class Run:
         self._closed = True
         self.counters.end()
         try:
+            if self._is_half_freed:  # the stack has dropped what it was at when that was interrupted
+                self._source.close()
+            self._is_half_freed = True
             self._stack.close()
+            self._is_half_freed = False
+        except Exception:
+            self._is_half_freed = False
+            raise
         finally:
             if self._recording is not None:
+                self.cursor  # noqa: B018  # moves over what was given
                 # What is left behind a batch that was not delivered comes again.
                 for lane, left_out in self._makers.left_at_ends.items() if self.exhausted else ():
                     self._recording.left_at_end(lane, left_out)
@@ -169,10 +227,18 @@ class Run:
         self._holds = holds
 
     def _hand_over(self) -> None:
-        """The consumer is through with the batch that it got last."""
-        held, self._held = self._held, None
-        if held is not None:
-            self._cursor.delivered(*held)
+        """Move the cursor over what the consumer was given; interrupted anywhere, it can be done again."""
+        with self._moving:
+            while self._deliveries and (first := self._deliveries[0]).is_given:
+                note = first.note
+                assert note.position is not None
+                if self._recording is not None and note.references is not None and not first.is_recorded:
+                    first.is_recorded = True
+                    self._recording.delivered(note.lane, note.references, note.left_out)
+                row = self._cursor.row_behind(note.lane, note.position)
+                # No call from here on, so that these go together.
+                self._cursor.rows[note.lane] = row
+                del self._deliveries[0]
 
     def save(self) -> None:
         """See to it that what was delivered so far is on disk, if that is audited: it is about to be saved.
@@ -181,11 +247,13 @@ class Run:
             OSError: The audit cannot be written.
         """
         if self._recording is not None:
+            self.cursor  # noqa: B018  # moves over what was given
             self._recording.flush()
 
     def _begin_wait(self) -> None:
         """What is due before a batch is taken: an error then loses none."""
-        self._hand_over()
+        if self._deliveries:
+            self._hand_over()
         now_s = self.counters.wait()
         if self._recording is not None:
             self._recording.flush_if_due(now_s)
@@ -210,15 +278,18 @@ class Run:
                 "from its state_dict() if no batch may be missed"
             )
 
-    def _deliver(self, batch: Any, note: Note) -> Any:
+    def _count(self, note: Note) -> Delivery:
         self.counters.count(note.samples, note.tokens, note.size_bytes, note.components)
-        # Behind all that may fail: a batch that the cursor has passed comes no more.
+        delivery = Delivery(note)
         if note.position is not None:  # one of no samples stands for no lane's
-            self._held = note.lane, note.position
-            if self._holds is None:
-                self._hand_over()
-            if self._recording is not None and note.references is not None:
-                self._recording.delivered(note.lane, note.references, note.left_out)
+            self._deliveries.append(delivery)
+        return delivery
+
+    def _deliver(self, batch: Any, note: Note) -> Any:
+        """Count a batch that a coroutine gives, and mark it as given."""
+        self._count(note).is_given = True
+        if self._holds is None:
+            self._hand_over()
         return batch
 
     def _timed_out(self, doing: str) -> TimeoutError:
@@ -263,10 +334,11 @@ class BatchIterator(Generic[T]):
 
     def __next__(self) -> T:
         try:
-            batch: T = self._run.next_batch()
+            given: tuple[T, Delivery] = self._run.next_batch()
         except EndOfChannel:
             raise StopIteration from None
-        return batch
+        given[1].is_given = True
+        return given[0]
 
     def __aiter__(self) -> BatchIterator[T]:
         return self
@@ -284,7 +356,9 @@ class BatchIterator(Generic[T]):
 
     def close(self) -> None:
         """End the pass now and free what it holds."""
-        self._closer()
+        if self._closer.alive:
+            self._run.close()
+            self._closer.detach()
 
     async def aclose(self) -> None:
         """End the pass now and free what it holds."""

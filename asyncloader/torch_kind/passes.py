@@ -269,9 +269,14 @@ class Pass:
             self._promised = length
 
     def is_unread(self) -> bool:
-        """Whether its length was asked for, and then none of the batches that it has."""
+        """Whether none of the batches that it has was used.
+
+        Its length was asked for and then no batch; or all that was asked for is still held by its consumer.
+        """
         self._settle()
-        return self._promised is not None and not self._given and not self._is_over
+        if self._given or self._is_over:
+            return False
+        return self._promised is not None or self._holds is not None
 
     def saved(self) -> Saved:
         """Where the loader stands."""

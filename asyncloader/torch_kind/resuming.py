@@ -118,9 +118,7 @@ class Standing:
         """Where the next pass goes on, if it does not simply begin."""
         saved, latest = self._loaded, self._latest
         if saved is None and latest is not None and latest.is_unread():
-            saved = (
-                latest.resumed
-            )  # whoever asked for its length, as Lightning, opens it once more to read it
+            saved = latest.resumed  # Lightning opens a pass, and once more to read it
         if saved is None or not saved.in_the_middle or saved.epoch is None:
             return saved
         epoch = self._epoch_of(loader)
@@ -140,6 +138,19 @@ class Standing:
         if saved is not None and saved.in_the_middle and saved.epoch not in (None, epoch):
             check_epoch(epoch, saved.epoch, saved.batches, _length_of(loader))
         self._told_epoch = epoch
+
+    def follow_epoch(self, epoch: int, loader: Any) -> None:
+        """Tell a sampler that counts epochs in time that a trainer has come to ``epoch``.
+
+        Lightning's tells it after a resume, when workers may have drawn the order already.
+        """
+        sampler, saved = _with_epoch(loader), self._loaded
+        if sampler is None:
+            return
+        if saved is not None and saved.finished and saved.epoch is not None:
+            epoch = max(epoch, saved.epoch + 1)
+        if sampler.epoch < epoch:
+            sampler.set_epoch(epoch)
 
     def _epoch_of(self, loader: Any) -> int | None:
         sampler = _with_epoch(loader)
@@ -168,6 +179,10 @@ class Standing:
         Raises:
             ValueError: See ``load_saved``.
         """
+        if state == {}:
+            forget_iterator(loader)
+            self._latest = self._loaded = self._loaded_state = self._told_epoch = None
+            return
         saved = load_saved(state, loader, world)
         if saved.in_the_middle and isinstance(loader.dataset, IterDataPipe):
             warnings.warn(

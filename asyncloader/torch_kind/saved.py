@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ..plan.state_form import refuse_torchdatas
 from ..plan.topology import World
 from ..quantity import as_whole
 from .adapt import is_iterable
@@ -122,6 +123,7 @@ def load_saved(state: Mapping[str, Any], loader: Any, world: World) -> Saved:
         ValueError: It is no state of a loader of this kind, or another loader saved it in the middle of a
             pass; the message names each difference.
     """
+    refuse_torchdatas(state)
     if not isinstance(state, Mapping) or state.get("kind") != "torch":
         raise ValueError(
             f"expected the state of a loader over a {type(loader.dataset).__name__} or another dataset "

@@ -158,7 +158,9 @@ class WorkerPool:
 
     def close(self) -> None:
         """End all workers, and return once they have ended. Idempotent, from any thread."""
-        self._finalizer()
+        if self._finalizer.alive:
+            self._crew.close()
+            self._finalizer.detach()
         self._server = None
 
     def __enter__(self) -> WorkerPool:

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from .tenure import Reception
+
 __all__ = ["AnyPool", "AnyWorker", "Job", "Source"]
 
 Job: TypeAlias = Callable[..., Iterator[tuple[Any, Any]]]
@@ -57,12 +59,12 @@ class AnyWorker(Protocol):
         """
         ...
 
-    def begin_receiving(self) -> None:
-        """Keep the sources from being closed under somebody who waits on them; ChannelClosed if they are."""
+    def begin_receiving(self, reception: Reception) -> None:
+        """Keep the sources open while that is on: somebody waits on them. ChannelClosed if they are not."""
         ...
 
     def end_receiving(self) -> None:
-        """They may be closed from now on."""
+        """It is not on any more: they may be closed."""
         ...
 
     def sources(self) -> Sequence[Source]:

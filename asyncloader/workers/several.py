@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 
 from ._readable import wait_readable, wait_readable_async
 from .lifeline import wait_ended
 from .protocol import AnyWorker, Source
+from .tenure import Reception
 from .worker import Worker
 
 __all__ = ["close_workers", "wait_any", "wait_any_async"]
@@ -22,23 +22,33 @@ def wait_any(workers: Sequence[AnyWorker], deadline: float | None) -> list[int]:
     Raises:
         ChannelClosed: One of them was closed.
     """
-    with _as_receiver_of(workers) as sources:
-        return wait_readable(sources, deadline)
+    reception = Reception()
+    try:
+        return wait_readable(_received(workers, reception), deadline)
+    finally:
+        reception.is_on = False
+        _let_go(workers)
 
 
 async def wait_any_async(workers: Sequence[AnyWorker]) -> list[int]:
     """Like ``wait_any``, from a coroutine and without a deadline."""
-    with _as_receiver_of(workers) as sources:
-        return await wait_readable_async(sources)
+    reception = Reception()
+    try:
+        return await wait_readable_async(_received(workers, reception))
+    finally:
+        reception.is_on = False
+        _let_go(workers)
 
 
-@contextmanager
-def _as_receiver_of(workers: Sequence[AnyWorker]) -> Iterator[list[Source]]:
-    with ExitStack() as stack:
-        for worker in workers:
-            worker.begin_receiving()
-            stack.callback(worker.end_receiving)
-        yield [source for worker in workers for source in worker.sources()]
+def _received(workers: Sequence[AnyWorker], reception: Reception) -> list[Source]:
+    for worker in workers:
+        worker.begin_receiving(reception)
+    return [source for worker in workers for source in worker.sources()]
+
+
+def _let_go(workers: Sequence[AnyWorker]) -> None:
+    for worker in workers:
+        worker.end_receiving()
 
 
 def close_workers(workers: Sequence[Worker]) -> None:

@@ -7,7 +7,21 @@ from collections.abc import Callable
 
 from .._flow.channel import ChannelClosed
 
-__all__ = ["Tenure"]
+__all__ = ["Reception", "Tenure"]
+
+
+class Reception:
+    """One wait, for one worker or several.
+
+    Attributes:
+        is_on: Unset before ``Tenure.end_receiving``, by an assignment: a signal's handler can interrupt any
+            call, but not that.
+    """
+
+    __slots__ = ("is_on",)
+
+    def __init__(self) -> None:
+        self.is_on = True
 
 
 class Tenure:
@@ -20,15 +34,15 @@ class Tenure:
 
     def __init__(self, number: int, give_back: Callable[[], None]) -> None:
         self._number = number
-        self._give_back = give_back
+        self._give_back: Callable[[], None] | None = give_back
         self._lock = threading.Lock()
-        self._receiving = False
+        self._reception: Reception | None = None
         self._buried = False
         #: Whether nothing more is wanted of the worker.
         self.is_over = False
 
-    def begin_receiving(self) -> None:
-        """Keep what is waited on open.
+    def begin_receiving(self, reception: Reception) -> None:
+        """Keep what is waited on open while that is on.
 
         Raises:
             ChannelClosed: The worker was closed.
@@ -37,15 +51,15 @@ class Tenure:
         with self._lock:
             if self.is_over:
                 raise ChannelClosed
-            if self._receiving:
+            if self._is_received:
                 raise RuntimeError(f"worker {self._number} has a receiver already; it serves one at a time")
-            self._receiving = True
+            self._reception = reception
 
     def end_receiving(self) -> None:
-        with self._lock:
-            self._receiving = False
-            if self._buried:  # before, whoever closes it waits on them
-                self._give_back()
+        """Its reception is not on any more."""
+        if self._buried:  # before, whoever closes it waits on them
+            with self._lock:
+                self._settle()
 
     def end(self, tell: Callable[[], None]) -> None:
         """Nothing more is wanted: ``tell`` the worker, and whoever receives, unless that was done."""
@@ -59,5 +73,13 @@ class Tenure:
         with self._lock:
             clear()
             self._buried = True
-            if not self._receiving:
-                self._give_back()
+            self._settle()
+
+    @property
+    def _is_received(self) -> bool:
+        return self._reception is not None and self._reception.is_on
+
+    def _settle(self) -> None:
+        if self._give_back is not None and not self._is_received:
+            self._give_back()
+            self._give_back = None

@@ -12,14 +12,13 @@ Laws:
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
 from .._flow.channel import ChannelClosed, EndOfChannel
-from ..errors import WorkerDiedError
+from ..errors import WorkerDiedError, describe_exit
 from ..tracebacks import raise_told
 from ._raised import load_error
 from ._wire import DONT_WAIT, FROM_WORKER, MOST_FREED, FromWorker, Grant, receive_message, send_grant
@@ -27,7 +26,7 @@ from .lifeline import Lifeline
 from .packing import unpack
 from .slots import InboundSlots
 from .standstill import observe, observe_async
-from .tenure import Tenure
+from .tenure import Reception, Tenure
 
 __all__ = ["GRACE_S", "Worker"]
 
@@ -84,12 +83,14 @@ class Worker:
             ``(batch, note)`` as the job yielded them. Tensors and arrays of 16 KiB and more lie in
             shared memory, which is reused once all of this batch's are gone.
         """
-        self.begin_receiving()
+        reception = Reception()
         try:
+            self.begin_receiving(reception)
             self._demand()
             batch = self._next_batch(ready)
             return None if batch is None else self._take(*batch)
         finally:
+            reception.is_on = False
             self.end_receiving()
 
     @property
@@ -109,8 +110,8 @@ class Worker:
 
     # --- waiting ---
 
-    def begin_receiving(self) -> None:
-        self._tenure.begin_receiving()
+    def begin_receiving(self, reception: Reception) -> None:
+        self._tenure.begin_receiving(reception)
 
     def end_receiving(self) -> None:
         self._tenure.end_receiving()
@@ -203,7 +204,7 @@ class Worker:
 
     def _death(self) -> WorkerDiedError:
         exitcode, failure = self._lifeline.exitcode, self._lifeline.failure
-        how = _describe_exit(exitcode) if failure is None else f"could not be started: {failure}"
+        how = describe_exit(exitcode) if failure is None else f"could not be started: {failure}"
         return WorkerDiedError(
             f"a worker process {how}, before its job had ended",
             worker=self.number,
@@ -245,18 +246,3 @@ class Worker:
         self._lifeline.kill()
         self._connection.close()
         self._lifeline.close()
-
-
-def _describe_exit(exitcode: int | None) -> str:
-    """A half sentence on how a process ended, and what that may mean."""
-    if exitcode is None:
-        return "was lost together with its fork server"
-    if exitcode >= 0:
-        return f"ended with exit status {exitcode}"
-    name = signal.Signals(-exitcode).name
-    hints = {
-        "SIGKILL": " (the kernel's out-of-memory killer sends it; fewer workers or smaller batches help)",
-        "SIGSEGV": " (a crash in native code; PYTHONFAULTHANDLER=1 shows where)",
-        "SIGBUS": " (shared memory could not be had; fewer workers or smaller batches help)",
-    }
-    return f"was killed by signal {name}{hints.get(name, '')}"

@@ -222,3 +222,13 @@ def test_a_command_imports_what_it_needs_when_it_runs() -> None:
         for node in ast.parse(path.read_text()).body:
             if isinstance(node, ast.Import | ast.ImportFrom):
                 assert "torch" not in ast.unparse(node).split(), path
+
+
+def test_a_value_error_of_the_library_s_own_making_keeps_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    monkeypatch.setattr("asyncloader.cli.ls.run", lambda asked: int("a fault of ours"))
+    with pytest.raises(ValueError, match="a fault of ours"):
+        main(["ls", str(tmp_path / "a.jsonl")])
+    assert capsys.readouterr().err == ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import pickle
 from collections import namedtuple
 from typing import Any
 
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 import asyncloader as al
-from asyncloader.collate.empty import empty_like
+from asyncloader.collate.empty import empty_from_text, empty_like, empty_to_text
 from asyncloader.collate.packed import PackedCollate
 
 Pair = namedtuple("Pair", "x y")
@@ -85,3 +87,57 @@ def test_packed_blocks_have_no_segment() -> None:
 def test_what_has_no_rows_at_all_is_not_empty() -> None:
     assert not al.is_empty(3)
     assert not al.is_empty({"n": 3})
+
+
+# --- sent to a rank that never had a batch ---
+
+
+class Fields(dict[str, Any]):
+    """A mapping of the user's own."""
+
+
+def test_it_comes_back_as_it_was_from_a_text() -> None:
+    batch = {
+        "x": torch.empty(0, 3, dtype=torch.bfloat16),
+        "rows": torch.tensor([[0, 7]], dtype=torch.int32),
+        "one": torch.tensor(True),
+        "y": np.empty((0, 2), "<u2"),
+        "records": np.zeros(0, [("a", "<i4"), ("b", "<f8", (2,))]),
+        "objects": np.empty((0, 1), object),
+        "pair": Pair(torch.empty(0), []),
+        "own": Fields(text="", raw=b"\x00", none=None),
+        3: (0, 0.0, [True, []]),
+    }
+    back = empty_from_text(empty_to_text(batch))
+    assert list(back) == list(batch)
+    for name in ("x", "rows", "one"):
+        assert back[name].dtype == batch[name].dtype and torch.equal(back[name], batch[name])
+    for name in ("y", "records", "objects"):
+        assert back[name].dtype == batch[name].dtype and back[name].shape == batch[name].shape
+    assert isinstance(back["pair"], Pair) and back["pair"].y == [] and len(back["pair"].x) == 0
+    assert type(back["own"]) is Fields and back["own"] == batch["own"]
+    assert back[3] == batch[3] and type(back[3]) is tuple
+    back["rows"] += 1  # it is memory of its own
+
+
+def test_what_cannot_be_sent_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(TypeError, match=r"found a set, which uneven=\"pad\" cannot send .* method empty"):
+        empty_to_text({"x": {1}})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no JSON",
+        base64.b64encode(pickle.dumps([])).decode(),
+        '{"tuple": [["subprocess", "Popen"], ["ls"]]}',
+        '{"fields": [["os", "system"], []]}',
+        '{"tuple": [["nowhere", "Known"], []]}',
+        '{"tensor": ["nn", [0], "cpu", ""]}',
+        '{"tensor": ["int64", [3], "cpu", "AAAA"]}',
+        '{"a": 1, "b": 2}',
+    ],
+)
+def test_a_text_of_somebody_else_s_runs_nothing_and_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected an empty batch of another rank"):
+        empty_from_text(text)

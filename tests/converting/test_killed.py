@@ -18,6 +18,7 @@ from foreign_folders import write_mds
 from waiting import until
 
 import asyncloader as al
+from asyncloader import testing
 from asyncloader.converting.counting import count_noted
 from asyncloader.converting.outlets import make_outlet
 from asyncloader.errors import WorkerDiedError
@@ -217,3 +218,14 @@ def test_what_a_killed_run_has_counted_is_not_counted_again(tmp_path: Path) -> N
         for url in urls:
             Path(url).unlink()
         assert [*count_noted(shards, outlet)] == counted
+
+
+def test_the_notes_in_an_object_store_are_read_some_at_a_time_and_in_their_order() -> None:
+    names = [f".convert/shard-{number:05d}.jsonl.json" for number in range(100)]
+    objects = {f"corpus/out/{name}": name.encode() for name in names if name != names[7]}
+    with testing.serve(objects, latency_s=0.2) as server:
+        outlet = make_outlet("s3://corpus/out/", {"endpoint": server.url, "anonymous": True})
+        found = list(outlet.read_each(names))
+        at_a_time = server.counters.max_concurrent
+    assert found == [None if name == names[7] else name.encode() for name in names]
+    assert 1 < at_a_time <= 32

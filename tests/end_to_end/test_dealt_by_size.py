@@ -130,6 +130,9 @@ def test_a_state_that_tells_no_sizes_goes_on_with_shards_dealt_in_turn(shards: s
     before, state = state_after(loader_of(sized), 5)
     again.load_state_dict(state)
     assert before + numbers_of(again) == numbers_of(loader_of(sized))
+    # And one that begins anew deals as if it had loaded nothing.
+    loader.load_state_dict({})
+    assert numbers_of(loader) == numbers_of(loader_of(sized))
 
 
 def test_a_manifest_without_an_index_changes_no_order(shards: str, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from interrupting import Interrupt, interrupted_at
 
 import asyncloader as al
 from asyncloader import testing
@@ -67,6 +68,40 @@ def test_a_time_out_of_the_users_own_is_never_taken_for_the_loaders(monkeypatch:
     with pytest.raises(RuntimeError, match="closed before the end of its epoch"):
         next(iterator)
     assert loader.state_dict() == state
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_exception_of_a_signals_handler_within_next_loses_no_batch(
+    workers: int, fork_server: ForkServer
+) -> None:
+    def make(num_workers: int) -> al.DataLoader[Any]:
+        return al.DataLoader(numbers(12), 2, num_workers=num_workers, lanes=2)
+
+    everything = batches(make(0))
+    outcomes = set()
+    # With workers, which take longer to start, only some places.
+    for nth in range(1, 2000, 1 + 4 * (workers > 0)):
+        with make(workers) as loader:
+            iterator = iter(loader)
+            got = [next(iterator)["n"].tolist() for _ in range(2)]
+            try:
+                # Not next(): what is raised behind its return is too late.
+                batch = interrupted_at(nth, lambda: iterator.__next__())  # noqa: B023
+            except Interrupt:
+                with make(0) as other:
+                    other.load_state_dict(loader.state_dict())
+                    assert got + batches(other) == everything, nth
+                try:
+                    assert got + batches(iterator) == everything, nth
+                    outcomes.add("goes on")
+                except RuntimeError as error:
+                    assert "closed before the end of its epoch" in str(error)
+                    outcomes.add("is closed")
+            else:
+                assert [*got, batch["n"].tolist(), *batches(iterator)] == everything
+                break
+    assert nth > 5
+    assert outcomes == {"goes on", "is closed"}
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from waiting import AT_ONCE_S
+from interrupting import Interrupt, interrupted_at
+from waiting import AT_ONCE_S, until
 
 from asyncloader._flow.channel import Channel, ChannelClosed, EndOfChannel
 
@@ -541,3 +542,124 @@ def test_with_one_receiver_each_senders_items_come_in_its_order() -> None:
         thread.join()
     for number in range(3):
         assert [item for sender, item in received if sender == number] == list(range(100))
+
+
+# --- exceptions of signals' handlers ---
+
+
+def test_a_receiver_that_is_interrupted_anywhere_loses_no_item_and_no_wake_of_a_sender() -> None:
+    for nth in range(1, 1000):
+        channel = Channel[int](2)
+        received: list[int] = []
+        with in_thread(lambda: [channel.send(number) for number in range(6)]):  # noqa: B023
+            until(lambda: len(channel) == 2)  # noqa: B023
+            try:
+                received.append(interrupted_at(nth, channel.receive))
+                is_through = True
+            except Interrupt:
+                is_through = False
+            while len(received) < 6:
+                received.append(channel.receive(AT_ONCE_S))
+        assert received == list(range(6)), nth
+        if is_through:
+            break
+    assert nth > 5
+
+
+def test_a_receiver_that_is_interrupted_while_it_waits_leaves_the_item_to_the_next() -> None:
+    for nth in range(1, 1000):
+        channel = Channel[int](2)
+        received: list[int] = []
+        with in_thread(lambda: (time.sleep(0.005), channel.send(0), channel.send(1))):  # noqa: B023
+            try:
+                received.append(interrupted_at(nth, channel.receive))
+                is_through = True
+            except Interrupt:
+                is_through = False
+            with in_thread(lambda: channel.receive(AT_ONCE_S)) as outcome:  # noqa: B023
+                received += [channel.receive(AT_ONCE_S) for _ in range(1 - len(received))]
+                received.append(outcome.result(AT_ONCE_S))
+        assert sorted(received) == [0, 1], nth
+        if is_through:
+            break
+    assert nth > 5
+
+
+def test_a_sender_that_is_interrupted_anywhere_leaves_no_receiver_beside_an_item() -> None:
+    for nth in range(1, 1000):
+        channel = Channel[int](2)
+        with in_thread(channel.receive) as outcome:
+            time.sleep(0.002)
+            try:
+                interrupted_at(nth, lambda: channel.send(1))  # noqa: B023
+                is_through = True
+            except Interrupt:
+                is_through = False
+            until(lambda: outcome.done() or not len(channel))  # noqa: B023
+            channel.send(2)
+            got = [outcome.result(AT_ONCE_S), *(channel.receive() for _ in range(len(channel)))]
+        assert got in ([[1, 2]] if is_through else [[1, 2], [2]]), nth
+        if is_through:
+            break
+    assert nth > 5
+
+
+def test_a_sender_that_is_interrupted_while_it_waits_makes_way_for_those_behind_it() -> None:
+    for nth in range(1, 1000):
+        channel = Channel[str](10)
+        channel.send("a", 10)
+        with in_thread(lambda: (time.sleep(0.005), channel.receive())) as first:  # noqa: B023
+            try:
+                interrupted_at(nth, lambda: channel.send("large", 10))  # noqa: B023
+                is_through = True
+            except Interrupt:
+                is_through = False
+            with in_thread(lambda: channel.send("small", 1)):  # noqa: B023
+                first.result(AT_ONCE_S)
+                got = [""]
+                while got[-1] != "small":
+                    got.append(channel.receive(AT_ONCE_S))
+        assert is_through <= (got == ["", "large", "small"]), nth
+        if is_through:
+            break
+    assert nth > 5
+
+
+def test_closing_that_is_interrupted_anywhere_can_be_repeated() -> None:
+    for nth in range(1, 1000):
+        channel = Channel[int](1)
+        channel.send(0)
+        calls: list[str] = []
+        channel.on_close(lambda: calls.append("closed"))  # noqa: B023
+        with in_thread(lambda: channel.send(1)) as outcome:  # noqa: B023
+            time.sleep(0.002)
+            try:
+                interrupted_at(nth, channel.close)
+                is_through = True
+            except Interrupt:
+                is_through = False
+                channel.close()
+            with pytest.raises(ChannelClosed):
+                outcome.result(AT_ONCE_S)
+        assert calls, nth
+        if is_through:
+            break
+    assert nth > 5
+
+
+def test_finishing_that_is_interrupted_anywhere_can_be_repeated() -> None:
+    for nth in range(1, 1000):
+        channel = Channel[int](1)
+        with in_thread(channel.receive) as outcome:
+            time.sleep(0.002)
+            try:
+                interrupted_at(nth, channel.finish)
+                is_through = True
+            except Interrupt:
+                is_through = False
+                channel.finish()
+            with pytest.raises(EndOfChannel):
+                outcome.result(AT_ONCE_S)
+        if is_through:
+            break
+    assert nth > 3

@@ -11,7 +11,17 @@ import torch
 
 import asyncloader as al
 
-__all__ = ["COUNT", "KINDS", "AsyncPoints", "Points", "assert_trained", "inputs", "loss_of", "point"]
+__all__ = [
+    "COUNT",
+    "KINDS",
+    "AsyncPoints",
+    "Points",
+    "assert_trained",
+    "inputs",
+    "loss_of",
+    "point",
+    "write_shards",
+]
 
 COUNT, SHARDS = 32, 4
 

@@ -106,3 +106,37 @@ def test_a_dataset_is_told_its_own_state_of_any_moment(kind: str, workers: int, 
         return found
 
     assert passes(al.DataLoader) == passes(stateful.StatefulDataLoader)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", ["in order", "iterable", "stream"])
+def test_a_state_of_its_own_is_refused_by_name(kind: str, workers: int) -> None:
+    source = KINDS["in order" if kind == "stream" else kind]
+    theirs = stateful.StatefulDataLoader(**source(), num_workers=workers)
+    batches = iter(theirs)
+    next(batches)
+    ours = al.DataLoader(al.from_iterable(range(COUNT)), 4) if kind == "stream" else al.DataLoader(**source())
+    with pytest.raises(ValueError, match=r"one of torchdata's StatefulDataLoader.* begin the epoch anew"):
+        ours.load_state_dict(theirs.state_dict())
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", ["in order", "iterable", "stream"])
+def test_an_empty_state_has_the_loader_begin_anew(kind: str, workers: int) -> None:
+    def make() -> al.DataLoader[Any]:
+        if kind == "stream":
+            return al.DataLoader(al.from_iterable(range(COUNT)).shuffle(8), 4, num_workers=workers)
+        return al.DataLoader(**KINDS[kind](), num_workers=workers)
+
+    whole = [batch.tolist() for batch in make()]
+    loader = make()
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    loader.load_state_dict({})  # while a pass is open
+    if kind != "iterable" or workers:  # that is its own iterator, and in this process stays where it is
+        assert [batch.tolist() for batch in loader] == whole
+    loader = make()
+    loader.load_state_dict(state)
+    loader.load_state_dict({})
+    assert [batch.tolist() for batch in loader] == whole

@@ -4,7 +4,9 @@ from collections import Counter
 from contextlib import closing
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -105,3 +107,46 @@ def test_shuffled_and_repeated_shards_lose_nothing_though_some_are_empty(lanes: 
 
 def test_take_ends_a_repeat_without_a_number(engine: Engine) -> None:
     assert run(Listed(range(3)), [Repeat(None), Take(7)], lane_of(engine)) == [0, 1, 2, 0, 1, 2, 0]
+
+
+def refused(columns: dict[str, Any]) -> Any:
+    return np.zeros(len(columns["n"]), np.bool_)
+
+
+def numbers(count: int) -> list[dict[str, int]]:
+    return [{"n": number} for number in range(count)]
+
+
+ENDLESS = al.from_iterable(numbers(7)).repeat()
+MANY = al.from_iterable(numbers(300_000)).repeat()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        (ENDLESS.filter(lambda sample: False), r"^filter\(<lambda>\) has kept none of 7\d\d samples, in 101"),
+        (ENDLESS.filter(lambda sample: True).filter(lambda sample: None), r"^filter.*in 101 repetitions"),
+        (ENDLESS.filter_batches(refused, batch_size=3), r"^filter_batches\(refused\) has kept none"),
+        (
+            MANY.filter_batches(refused, batch_size=50_000),
+            r"kept none of 1\d{6} samples, in [34] repetitions",
+        ),
+    ],
+    ids=["filter", "second", "batches", "many samples"],
+)
+def test_a_filter_that_keeps_nothing_of_an_endless_repetition_is_an_error_that_names_it(
+    recipe: Dataset, told: str, workers: int
+) -> None:
+    loader = al.DataLoader(recipe, 2, num_workers=workers)
+    with loader, pytest.raises(RuntimeError, match=told):
+        next(iter(loader))
+
+
+def test_a_filter_that_keeps_little_of_an_endless_repetition_goes_on() -> None:
+    kept = al.from_iterable(numbers(3)).repeat().filter(lambda sample: al.sample_rng().random() < 0.02)
+    with al.DataLoader(kept.filter(lambda sample: sample["n"] < 2).take(20), 2) as loader:
+        assert sum(len(batch["n"]) for batch in loader) == 20
+    few = al.from_iterable(numbers(2)).repeat().filter(lambda sample: sample["n"] == 1).shuffle(500).take(600)
+    with al.DataLoader(few, 100) as loader:
+        assert [len(batch["n"]) for batch in loader] == 6 * [100]

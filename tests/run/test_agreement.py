@@ -23,7 +23,8 @@ RANKS = 3
 _names = count()
 
 
-@pytest.fixture
+# One for all: where host names resolve badly, a client that connects may take 5 s.
+@pytest.fixture(scope="module")
 def store() -> Iterator[TCPStore]:
     yield TCPStore("127.0.0.1", 0, is_master=True, timeout=timedelta(seconds=20))
 
@@ -118,9 +119,12 @@ def test_one_that_never_comes_is_an_error_after_the_time_out(
     join: Any, store: TCPStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(agreement, "_QUIET_S", 0.1)
+    usual = store.timeout
     store.set_timeout(timedelta(seconds=0.5))
+    ranks = join()
+    store.set_timeout(usual)
     with caplog.at_level(logging.WARNING, "asyncloader.ranks"):
-        told = settle(join()[:2], True, True)
+        told = settle(ranks[:2], True, True)
     assert all("did not answer within" in str(error) for error in told)
     assert "does every rank iterate this loader" in caplog.text
 

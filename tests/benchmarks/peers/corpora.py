@@ -146,6 +146,15 @@ def tiny_lines(path: Path, numbers: range) -> None:
     path.write_text("".join(f'{{"num": {number}, "cls": {number % 10}}}\n' for number in numbers))
 
 
+def many_shards(path: Path, numbers: range) -> None:
+    """A folder ``many`` with an index of as many shards, of which the first ones are there."""
+    from many_shards import write_index
+
+    path.touch()
+    (path.parent / "many").mkdir()
+    write_index(str(path.parent / "many"), len(numbers))
+
+
 #: Suffix, shards, samples at scale 1, and what writes a shard.
 KINDS: dict[str, tuple[str, int, int, Callable[[Path, range], None]]] = {
     "bodies": ("tar", 32, 10_000, bodies),
@@ -153,4 +162,5 @@ KINDS: dict[str, tuple[str, int, int, Callable[[Path, range], None]]] = {
     "tokens": ("parquet", 6, 120_000, tokens),
     "tiny tar": ("tar", 8, 100_000, tiny_tar),
     "tiny lines": ("jsonl", 8, 800_000, tiny_lines),
+    "many shards": ("none", 1, 1_000_000, many_shards),
 }

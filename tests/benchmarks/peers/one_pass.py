@@ -1,6 +1,6 @@
 """One pass of one loader, in this process, which prints what it measured as a line of JSON.
 
-    python -m peers.one_pass MODULE FUNCTION COUNTED SOURCE [--half STATE | --from STATE]
+    python -m peers.one_pass MODULE FUNCTION COUNTED SOURCE [--first | --half STATE | --from STATE]
 
 The clock starts before the loader is made, and after its module is imported, and torch, as every training has
 it. The processor's time is that of this process and all below it from there on. Each sample is looked at, so
@@ -59,6 +59,9 @@ COUNTED: dict[str, Callable[[Any], list[int]]] = {
     "tiny tar": lambda batch: [int(number) for number, _ in batch],
     "tiny lines": lambda batch: [sample["num"] for sample in batch],
     "items": lambda batch: batch[0].tolist(),
+    "single bodies": lambda sample: numbers_of_bodies([sample["bin"]]),
+    "made": lambda batch: batch["number"].tolist(),
+    "many shards": lambda batch: [0] * len(batch["txt"]),
 }
 
 
@@ -133,6 +136,8 @@ def run_loader(
         came = COUNTED[counted](batch)
         numbers.extend(came)
         clock.count(len(came))
+        if options.first:
+            return {**clock.figures(len(came)), "wrong": "" if came else "no samples"}
         if half is not None and len(numbers) >= half:
             Path(options.half_to).write_bytes(pickle.dumps((loader.state_dict(), numbers)))
             return {**clock.figures(len(numbers)), "wrong": ""}
@@ -147,6 +152,7 @@ def main() -> None:
     parser.add_argument("counted")
     parser.add_argument("source", help="as JSON")
     parser.add_argument("--times", type=int, default=1, help="how often each sample is to come")
+    parser.add_argument("--first", action="store_true", help="stop after the first batch")
     parser.add_argument("--half", dest="half_to", help="stop there, and write the state to this file")
     parser.add_argument("--from", dest="rest_from", help="go on from the state in this file")
     options = parser.parse_args()

@@ -14,12 +14,31 @@ from asyncloader import DataLoader
 from .given import BATCH, TINY_BATCH, Source, decode
 from .items import items_of
 
-__all__ = ["images", "lines", "map_style", "parquet", "tar", "tiny_lines", "tiny_tar"]
+__all__ = [
+    *("images", "lines", "made", "many_shards", "map_style", "parquet", "singly", "tar", "tiny_lines"),
+    "tiny_tar",
+]
 
 
 def tar(source: Source) -> Any:
     bodies = lambda samples: [sample["bin"] for sample in samples]  # noqa: E731
     return DataLoader(al.from_urls(source.urls), BATCH, num_workers=source.workers, collate_fn=bodies)
+
+
+def singly(source: Source) -> Any:
+    return DataLoader(al.from_urls(source.urls), None, num_workers=source.workers)
+
+
+def made(source: Source) -> Any:
+    """Tiny samples that a program makes."""
+    samples = source.samples
+    numbers = al.from_iterable(lambda turn: turn.split({"number": number} for number in range(samples)))
+    return DataLoader(numbers, TINY_BATCH, num_workers=source.workers)
+
+
+def many_shards(source: Source) -> Any:
+    shards = f"{source.base}/many/train-{{{0:07}..{source.samples - 1:07}}}.tar"
+    return DataLoader(al.from_urls(shards), 8, num_workers=source.workers)
 
 
 def images(source: Source) -> Any:

@@ -8,7 +8,7 @@ import signal
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,7 +64,7 @@ class Runner:
         ]
         with ExitStack() as stack:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="peers-")))
-            corpus = self._write(workload, folder, rows)
+            corpus = self.write(workload, folder, rows)
             bases = {
                 place: stack.enter_context(open_place(place, folder))
                 for place in sorted({row.place for row in rows})
@@ -78,7 +78,8 @@ class Runner:
                     said(f"{row.label}: {figures['wrong'] or _line(figures)}")
         return found
 
-    def _write(self, workload: Workload, folder: Path, rows: list[Row]) -> Corpus:
+    def write(self, workload: Workload, folder: Path, rows: list[Row]) -> Corpus:
+        """What the rows read, in an empty folder."""
         if isinstance(workload.corpus, int):
             return Corpus("", "", 0, round(workload.corpus * self.scale))
         corpus = write_corpus(workload.corpus, folder, self.scale)
@@ -88,12 +89,21 @@ class Runner:
             subprocess.run(command, cwd=_HERE, check=True, stdout=subprocess.DEVNULL, timeout=_LONGEST_S)
         return corpus
 
-    def measure(self, workload: Workload, row: Row, corpus: Corpus, folder: Path, base: str) -> Figures:
+    def measure(
+        self,
+        workload: Workload,
+        row: Row,
+        corpus: Corpus,
+        folder: Path,
+        base: str,
+        library: Path | None = None,
+    ) -> Figures:
         """One pass of a row, or two where it is resumed.
 
         Args:
             corpus: What is read, in ``folder``.
             base: The same place as the loader is told it.
+            library: The folder that asyncloader is imported from; None is the one that is installed.
 
         Returns:
             ``FIGURES``, and ``wrong``: what was, or empty. A pass that failed has that alone.
@@ -106,20 +116,22 @@ class Runner:
             )
             command = [
                 *(python, "-m", "peers.one_pass", f"peers.{row.module}", row.function, counted),
-                *(json.dumps(asdict(source)), "--times", str(row.times)),
+                *(json.dumps(asdict(source)), "--times", str(row.times), *["--first"] * workload.first),
             ]
+            environment = {**os.environ, **({} if library is None else {"PYTHONPATH": str(library)})}
             try:
                 if not workload.resumes:
-                    return _rounded(_run(command))
+                    return _rounded(_run(command, environment))
                 state = f"{scratch}/state.pickle"
-                before = _run([*command, "--half", state])
-                return _rounded({**_run([*command, "--from", state]), "fresh_first_s": before["first_s"]})
+                before = _run([*command, "--half", state], environment)
+                rest = _run([*command, "--from", state], environment)
+                return _rounded({**rest, "fresh_first_s": before["first_s"]})
             except (subprocess.SubprocessError, ValueError) as error:
                 said = (getattr(error, "stderr", None) or "").strip() or str(error)
                 return {"wrong": f"failed: {said.splitlines()[-1]}"}
 
 
-def _run(command: list[str]) -> Figures:
+def _run(command: list[str], environment: Mapping[str, str]) -> Figures:
     """Run a pass and measure the memory of all its processes from outside.
 
     Raises:
@@ -129,6 +141,7 @@ def _run(command: list[str]) -> Figures:
     with subprocess.Popen(
         command,
         cwd=_HERE,
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

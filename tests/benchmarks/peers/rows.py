@@ -89,6 +89,8 @@ class Workload:
         goals: What is wanted.
         figure: Of ``rounds.FIGURES``: what the plot shows, and by what rows are compared.
         resumes: Whether a pass is stopped after half of the samples, and the rest read in another process.
+        first: Whether a pass is stopped after its first batch.
+        counts: How its samples are counted: a key of ``one_pass.COUNTED``; None is the corpus.
     """
 
     title: str
@@ -98,10 +100,14 @@ class Workload:
     goals: tuple[Goal, ...] = ()
     figure: str = "samples_s"
     resumes: bool = False
+    first: bool = False
+    counts: str | None = None
 
     @property
     def counted(self) -> str:
         """How its samples are counted: a key of ``one_pass.COUNTED``."""
+        if self.counts is not None:
+            return self.counts
         return self.corpus if isinstance(self.corpus, str) else "items"
 
 
