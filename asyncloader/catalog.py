@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ._flow.engine import Engine
 from .counting import NetworkCounts
@@ -35,6 +36,7 @@ from .stores.access import Access
 from .stores.braces import Braces
 from .stores.expanding import Match, expand_home
 from .stores.globs import folder_before
+from .stores.local import length_of
 from .stores.names import ShardNames
 from .stores.policy import NetworkPolicy
 from .stores.router import Stores
@@ -60,6 +62,9 @@ ManifestPlace: TypeAlias = str | os.PathLike[str] | Beside | None
 # Answers that may pass, or that ask for patience; any other 4xx says that nobody gets a manifest there.
 _NO_ANSWER = frozenset({408, 425, 429})
 
+# Local files whose lengths are looked up: some 20 ms of disk, and up to 5 s of a slow network file system.
+_MOST_LOOKED_UP = 10_000
+
 
 @dataclass(frozen=True)
 class Catalog:
@@ -70,6 +75,7 @@ class Catalog:
         formats: The format of each.
         checks: What a manifest expects of each; empty if none was found.
         schemes: Of all URLs.
+        sizes: Length of each in bytes, ``(shards,) int64``; None where that is not known of all.
         lacking: Where no manifest says how many samples are in each: why, and what to do.
     """
 
@@ -77,6 +83,7 @@ class Catalog:
     formats: Sequence[str]
     checks: Expectations
     schemes: frozenset[Scheme]
+    sizes: npt.NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
     lacking: str = field(default="", repr=False)
 
 
@@ -132,7 +139,37 @@ def make_catalog(
         checks = expectations(found.names, entries)
         for match in found.matches:
             check_complete(entries, match, is_shard)
-    return Catalog(found.names, formats, checks, found.schemes, _lacking(found, checks, where, web))
+    sizes, lacking = _sizes(found, checks), _lacking(found, checks, where, web)
+    return Catalog(found.names, formats, checks, found.schemes, sizes, lacking)
+
+
+def _sizes(found: Found, checks: Expectations) -> npt.NDArray[np.int64] | None:
+    """How long shards are by manifests, listings and the local disk, in this order; None if one is not known.
+
+    Whether it is known depends on the names and on what has told of them; no server is asked.
+    """
+    sizes = np.full(len(found.names), -1, np.int64)
+    first = 0
+    for part, lengths in zip(found.names.parts, found.lengths, strict=True):
+        if lengths is not None:
+            sizes[first : first + len(part)] = lengths
+        first += len(part)
+    if checks:
+        told = checks.known & (Known.ENTRY | Known.NO_SIZE) == Known.ENTRY
+        sizes[told] = checks.size_bytes[told]
+    unknown = np.flatnonzero(sizes < 0)
+    if len(unknown) > _MOST_LOOKED_UP:
+        return None
+    if len(unknown) and not any(scheme.is_local for scheme in found.schemes):
+        return None
+    names = [found.names[number] for number in unknown.tolist()]
+    if not all(scheme_of(name).is_local for name in names):
+        return None
+    for number, name in zip(unknown.tolist(), names, strict=True):
+        if (length := length_of(name)) is None:
+            return None
+        sizes[number] = length
+    return sizes
 
 
 def _found_beside(found: Found, is_shard: IsShard, web: Entries | None) -> Expectations:

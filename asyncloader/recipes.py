@@ -55,7 +55,8 @@ def from_urls(
             ``hf://datasets/``, ``file://`` and plain paths, also with ``~``; with brace ranges
             (``train-{000..127}.tar``), which are the way to name many, and lists (``{a,b}``). Globs and
             prefixes (``s3://bucket/train/``) of all but web servers are looked up now, once, and their
-            matches sorted; for object stores in a process of its own.
+            matches sorted; for object stores in a process of its own. So are the lengths of up to 10,000
+            local files, by which lanes are dealt whole shards where there is no index.
         format: ``"tar"``, ``"jsonl"``, ``"text"``, ``"csv"``, ``"tsv"``, ``"parquet"``, ``"arrow"``,
             ``"mds"``, ``"npy"`` or ``"npz"``, for shards whose suffix does not tell. A compression is found
             by content.
@@ -107,6 +108,7 @@ def from_urls(
             access,
             catalog.checks,
             selection,
+            sizes=catalog.sizes,
             delimiter=delimiter,
             lacking=catalog.lacking,
         )

@@ -30,6 +30,7 @@ class Found:
         listings: The same of servers, with their manifests.
         schemes: Of all names.
         fetched: The contents of what was to be fetched with them.
+        lengths: Length in bytes of each shard of each part of ``names``, as far as a listing has told it.
     """
 
     names: ShardNames = field(repr=False)
@@ -37,6 +38,7 @@ class Found:
     listings: tuple[Listing, ...]
     schemes: frozenset[Scheme]
     fetched: tuple[bytes, ...] = field(repr=False)
+    lengths: tuple[Sequence[int] | None, ...] = field(repr=False)
 
 
 def find_shards(
@@ -74,10 +76,22 @@ def find_shards(
         if listing.pattern.endswith("/"):
             check_folder(listing.pattern, listing.urls)
     listings = iter(seen.listings)
-    parts: list[Part] = [
-        tuple(next(listings).urls) if isinstance(part, RemotePattern) else part for part in expanded.parts
-    ]
+    parts: list[Part] = []
+    lengths: list[Sequence[int] | None] = []
+    for part in expanded.parts:
+        if isinstance(part, RemotePattern):
+            listing = next(listings)
+            parts.append(tuple(listing.urls))
+            lengths.append([shard.size for shard in listing.shards])
+        else:
+            parts.append(part)
+            lengths.append(None)
     matches = [Match(listing.pattern, listing.urls) for listing in seen.listings]
     return Found(
-        ShardNames(parts), (*expanded.matches, *matches), seen.listings, expanded.schemes, seen.fetched
+        ShardNames(parts),
+        (*expanded.matches, *matches),
+        seen.listings,
+        expanded.schemes,
+        seen.fetched,
+        tuple(lengths),
     )

@@ -10,7 +10,7 @@ import lzma
 import sys
 import tarfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ import torch
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.sources.shards import Shards
 
-__all__ = ["Corpus", "deal_whole", "fingerprint", "keys_of", "write_corpus"]
+__all__ = ["Corpus", "deal_whole", "fingerprint", "in_turn", "keys_of", "write_corpus"]
 
 
 def _zstd(content: bytes) -> bytes:
@@ -91,6 +92,12 @@ def deal_whole(folder: Path) -> None:
     for entry in document["shards"]:
         entry.pop("offsets", None)
     path.write_text(json.dumps(document))
+
+
+def in_turn(recipe: al.Dataset) -> al.Dataset:
+    """Whole shards dealt to lanes in turn, as those of which nobody knows how large they are."""
+    assert isinstance(recipe.source, Shards)
+    return replace(recipe, source=recipe.source.whole())
 
 
 def tar_of(samples: int, sample_bytes: int) -> bytes:

@@ -268,6 +268,50 @@ def test_the_shards_of_a_hub_folder_are_listed_and_read(tmp_path: Path) -> None:
     ]
 
 
+class TestSizes:
+    """They are known of all shards, by whoever has told them already and by the disk, or of none."""
+
+    def test_those_of_local_files_are_looked_up(self, tmp_path: Path) -> None:
+        paths = write(tmp_path)
+        lengths = [Path(path).stat().st_size for path in paths]
+        for urls in (paths, f"{tmp_path}/", f"{tmp_path}/s-{{0..2}}.tar", f"file://{tmp_path}/*.tar"):
+            for manifest in (BESIDE, None):
+                assert sizes_of(catalog(urls, manifest=manifest)) == lengths
+        assert sizes_of(catalog([*paths, str(tmp_path / "none.tar")], manifest=None)) is None
+        (tmp_path / "pipe.tar").mkdir()
+        assert sizes_of(catalog([*paths, str(tmp_path / "pipe.tar")], manifest=None)) is None
+
+    def test_those_of_very_many_local_files_are_not(self, tmp_path: Path) -> None:
+        for number in range(10_001):
+            (tmp_path / f"{number}.txt").touch()
+        assert sizes_of(catalog(f"{tmp_path}/{{0..9999}}.txt")) == [0] * 10_000
+        assert sizes_of(catalog(f"{tmp_path}/{{0..10000}}.txt")) is None
+
+    def test_a_manifest_tells_those_of_a_web_server(self, tmp_path: Path) -> None:
+        paths = write(tmp_path)
+        lengths = [Path(path).stat().st_size for path in paths]
+        with testing.serve(tmp_path) as server:
+            assert sizes_of(catalog(f"{server.url}/s-{{0..2}}.tar")) == lengths
+            assert sizes_of(catalog([f"{server.url}/s-1.tar", *paths])) == [lengths[1], *lengths]
+            assert sizes_of(catalog(f"{server.url}/s-{{0..2}}.tar", manifest=None)) is None
+            assert {request.path for request in server.requests} == {"/manifest.json"}
+
+    def test_a_listing_tells_those_of_its_shards(self, tmp_path: Path) -> None:
+        (local,) = write(tmp_path, 1)
+        tree = [{"type": "file", "path": f"data/{name}.tar", "size": 7 + name} for name in range(3)]
+        with testing.serve({"api/datasets/me/set/tree/main/data": json.dumps(tree).encode()}) as server:
+            options = {"endpoint": server.url}
+            folder = "hf://datasets/me/set/data/"
+            assert sizes_of(catalog(folder, options=options)) == [7, 8, 9]
+            told = sizes_of(catalog([local, folder], options=options))
+            assert told == [Path(local).stat().st_size, 7, 8, 9]
+            assert sizes_of(catalog([folder, f"{folder}1.tar"], options=options)) is None
+
+
+def sizes_of(found: Catalog) -> list[int] | None:
+    return None if found.sizes is None else found.sizes.tolist()
+
+
 class TestBesideShardsOfAWebServer:
     """A manifest is looked for with one request, in the folder that all shards have in common."""
 

@@ -8,6 +8,8 @@ from dataclasses import replace
 from http import HTTPStatus
 from typing import Any
 
+import numpy as np
+
 from ..dataset import Dataset
 from ..errors import StoreError
 from ..formats import check_selection
@@ -88,9 +90,10 @@ def from_hub(
     check_selection(selection, [_FORMAT])
     access = make_access(storage_options, network, None, cache_dir, cache_limit)
     check_storage_options({scheme_of(_folder(name, revision or _MAIN))}, access.options)
-    urls = _find(name, split, config, [CONVERTED, _MAIN] if revision is None else [revision], access)
-    names, formats = ShardNames([tuple(urls)]), RunLengths([(_FORMAT, len(urls))])
-    shards = Shards(names, formats, access, selection=selection)
+    found = _find(name, split, config, [CONVERTED, _MAIN] if revision is None else [revision], access)
+    names, formats = ShardNames([tuple(found)]), RunLengths([(_FORMAT, len(found))])
+    sizes = np.array([*found.values()], np.int64)
+    shards = Shards(names, formats, access, selection=selection, sizes=sizes)
     if counts:
         checks = count_shards(shards, {}, lambda number, found: None, at_once=_COUNTED_AT_ONCE)
         shards = replace(shards, checks=checks)
@@ -117,8 +120,10 @@ def _folder(name: str, revision: str) -> str:
     return url
 
 
-def _find(name: str, split: str, config: str | None, revisions: Sequence[str], access: Access) -> list[str]:
-    """The URLs of the split's files, in the first revision that has it.
+def _find(
+    name: str, split: str, config: str | None, revisions: Sequence[str], access: Access
+) -> dict[str, int]:
+    """The URLs of the split's files and their lengths, in the first revision that has it.
 
     Raises:
         ValueError: None has; says what they have.
@@ -127,24 +132,28 @@ def _find(name: str, split: str, config: str | None, revisions: Sequence[str], a
     for revision in revisions:
         folder = _folder(name, revision)
         try:
-            sets = _look(folder, revision, access)
+            sets, lengths = _look(folder, revision, access)
         except StoreError as error:
             # There may be no conversion, or nothing but that; one of the two there has to be.
             if error.status != HTTPStatus.NOT_FOUND or (revision == revisions[-1] and not there):
                 raise
             continue
         if paths := sets.find(config, split):
-            return [folder + path for path in paths]
+            return {url: lengths[url] for url in (folder + path for path in paths)}
         there.append((revision, sets))
         if config is None and sets.files and sets.meant(None) is None:
             break  # another revision may have one of them alone, and nobody has said that it is this one
     raise ValueError(_nothing(name, split, config, there))
 
 
-def _look(folder: str, revision: str, access: Access) -> Sets:
-    """What there is in a revision: all files, since to have none of data is no error of a listing."""
+def _look(folder: str, revision: str, access: Access) -> tuple[Sets, dict[str, int]]:
+    """What there is in a revision, and the length of each file.
+
+    All files are listed, since to have none of data is no error of a listing.
+    """
     (listing,) = look([folder], access.options, network=access.network).listings
-    return arrange((url.removeprefix(folder) for url in listing.urls), revision)
+    sets = arrange((url.removeprefix(folder) for url in listing.urls), revision)
+    return sets, {shard.url: shard.size for shard in listing.shards}
 
 
 def _nothing(name: str, split: str, config: str | None, there: Sequence[tuple[str, Sets]]) -> str:

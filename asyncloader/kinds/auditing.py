@@ -20,7 +20,7 @@ from ..ops.op import Op, shown
 from ..ops.repeat import Repeat
 from ..ops.take import Take
 from ..plan.cursor import Cursor
-from ..plan.states import without_places
+from ..plan.states import without
 from ..plan.topology import World
 from ..sources.components import Composed
 from ..sources.mixture import Mixture
@@ -86,8 +86,8 @@ def open_recording(
 
 
 def _digest_of(described: Mapping[str, Any]) -> str:
-    # Without what a manifest adds, which may be made between two runs, and where the folder lies now.
-    lasting = {name: value for name, value in without_places(described).items() if name != "contents_sha256"}
+    # Without what may change between two runs: what a manifest adds, sizes of shards, where they lie.
+    lasting = without(described, {"contents_sha256", "sizes_sha256", "places_sha256"}.__contains__)
     return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 from ..dataset import Dataset
 from ..errors import RanksError
@@ -21,7 +23,7 @@ from ..stores.globs import has_special
 from ..stores.names import ShardNames
 from ..stores.urls import redact, scheme_of
 
-__all__ = ["check_shares"]
+__all__ = ["check_shares", "dealt_as"]
 
 # By how much ranks may differ: the default policy leaves out less than that.
 _MOST_APART = 0.02
@@ -75,6 +77,24 @@ def check_shares(recipe: Dataset, world: World, lane_count: int, epoch: int) -> 
         "under which the rest is left out",
         rank=world.rank,
     )
+
+
+def dealt_as(recipe: Dataset, described: Mapping[str, Any]) -> Dataset:
+    """The recipe, with whole shards dealt as a state says that they were: by their sizes, or in turn.
+
+    Args:
+        recipe: As it was made.
+        described: What the state says of the recipe, if it is of this one.
+    """
+    source = recipe.source
+    if isinstance(source, Shards):
+        return replace(recipe, source=source.dealt_as(described))
+    told = described.get("components")
+    if isinstance(source, Composed) and isinstance(told, list) and len(told) == len(source.recipes):
+        pairs: Any = zip(source.recipes, told, strict=True)
+        recipes = tuple(dealt_as(part, of if isinstance(of, Mapping) else {}) for part, of in pairs)
+        return replace(recipe, source=replace(source, recipes=recipes))
+    return recipe
 
 
 def _weigh(recipe: Dataset, deal: Deal) -> tuple[Sequence[float], Unit] | None:

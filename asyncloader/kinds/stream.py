@@ -24,7 +24,7 @@ from ..options import check_ahead, check_audit, check_rest, check_restarts, chec
 from ..plan.cursor import Cursor
 from ..plan.lanes import check_ranks, choose_lanes, name_world_sizes, rank_lanes
 from ..plan.memory import share_memory
-from ..plan.states import load_state, save_state, saved_lanes, without_places
+from ..plan.states import load_state, save_state, saved_recipe, without
 from ..progress import ProgressBar
 from ..quantity import as_whole
 from ..ray_workers.bench import Bench
@@ -49,7 +49,7 @@ from .auditing import open_recording
 from .kind import Loader
 from .lengths import Lengths, if_empty_of, receipt_of
 from .passes import Passes
-from .shares import check_shares
+from .shares import check_shares, dealt_as
 from .tracing import Traces, close_unbegun
 from .worlds import check_replicas, world_of
 
@@ -79,7 +79,9 @@ class StreamKind:
 
     def __init__(self, dataset: Streamed) -> None:
         self.seen = _Stream()
-        self._recipe = dataset if isinstance(dataset, Dataset) else from_iterable(dataset)
+        self._made = dataset if isinstance(dataset, Dataset) else from_iterable(dataset)
+        #: The same, with shards dealt as in the epoch that a loaded state was saved in.
+        self._recipe = self._made
         #: Both held here, so that they serve all epochs.
         self._forkserver: ForkServer | None = None
         self._bench: Bench | None = None
@@ -217,14 +219,16 @@ class StreamKind:
 
     def load_state_dict(self, loader: Loader[Any], state: Mapping[str, Any]) -> None:
         if state == {}:
+            self._recipe = self._made
             return self._passes.go_to(Cursor(0, rank_lanes(self._lane_count, self._world)))
-        lanes = self._lane_count
-        if loader.lanes is None and (saved := saved_lanes(state)) is not None:
-            lanes = choose_lanes(saved, self._world, loader.num_workers)
-        mine = self._recipe_of(loader, lanes)
+        lanes, saved = self._lane_count, saved_recipe(state)
+        if loader.lanes is None and isinstance(saved.get("lanes"), int):
+            lanes = choose_lanes(saved["lanes"], self._world, loader.num_workers)
+        recipe = dealt_as(self._made, saved)
+        mine = self._describe(recipe, loader, lanes)
         # Nothing is taken over before the whole state was found good: a refused one changes nothing.
         cursor = load_state(state, mine, self._world, rank_lanes(lanes, self._world))
-        self._lane_count = lanes
+        self._lane_count, self._recipe = lanes, recipe
         if cursor.is_stopped and policy_of(loader.uneven, self._world) in ("stop", "raise"):
             # These ranks do without what was left then.
             cursor = Cursor(cursor.epoch + 1, cursor.lanes)
@@ -348,21 +352,21 @@ class StreamKind:
 
     def _recipe_of(self, loader: Loader[Any], lanes: int) -> dict[str, Any]:
         """What a saved state and a loader must agree on."""
-        return {
-            **self._recipe.describe(),
-            **batching_of(loader).describe(),
-            "lanes": lanes,
-        }
+        return self._describe(self._recipe, loader, lanes)
+
+    @staticmethod
+    def _describe(recipe: Dataset, loader: Loader[Any], lanes: int) -> dict[str, Any]:
+        return {**recipe.describe(), **batching_of(loader).describe(), "lanes": lanes}
 
     def _plan_of(self, loader: Loader[Any]) -> str:
         """What ranks must agree on to deal shards alike: what is known of them, wherever they lie."""
-        recipe = without_places(self._recipe_of(loader, self._lane_count))
-        return _short_digest({name: value for name, value in recipe.items() if name != "urls_sha256"})
+        recipe = self._recipe_of(loader, self._lane_count)
+        return _short_digest(without(recipe, {"urls_sha256", "places_sha256"}.__contains__))
 
     def _pass_name(self, loader: Loader[Any], epoch: int) -> str:
         """What tells a pass from those of other loaders, on all ranks alike: shards may lie elsewhere."""
-        recipe = without_places(self._recipe_of(loader, self._lane_count))
-        shape = {name: value for name, value in recipe.items() if not name.endswith("_sha256")}
+        recipe = self._recipe_of(loader, self._lane_count)
+        shape = without(recipe, lambda name: name == "dealt" or name.endswith("_sha256"))
         return f"{_short_digest(shape)}/{epoch}"
 
 

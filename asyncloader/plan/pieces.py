@@ -1,14 +1,17 @@
 """Pieces: what lanes are dealt. Whole shards, or equal runs of samples where these are counted.
 
-The shards stand in the epoch's order. Without counts lane ``l`` of ``L`` gets the shards ``l``, ``l + L``,
-and so on. With counts the samples of all shards, one shard after another, are cut into ``L`` runs, of which
-the first ones have one sample more if they cannot all be equal: so every lane has as many batches as every
-other, or the first ones one more, and the global order of batches is the same for any number of ranks to the
-epoch's end. A ``Cut`` says which bytes of a shard hold the samples of a piece, as far as an index tells.
+The shards stand in the epoch's order. Without counts or sizes lane ``l`` of ``L`` gets the shards ``l``,
+``l + L``, and so on. With sizes whole shards go to lanes so that these come out about equal, and each lane
+reads its own in the epoch's order. With counts the samples of all shards, one shard after another, are cut
+into ``L`` runs, of which the first ones have one sample more if they cannot all be equal: so every lane has
+as many batches as every other, or the first ones one more, and the global order of batches is the same for
+any number of ranks to the epoch's end. A ``Cut`` says which bytes of a shard hold the samples of a piece, as
+far as an index tells.
 """
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,8 +27,13 @@ from .order import draw_order
 __all__ = ["Cut", "Dealing", "Piece", "Pieces", "cut_piece"]
 
 # Orders that are kept: those of the repetitions that lanes are in at a time. Each takes 8 bytes a shard, and
-# with counts 8 more.
+# with counts or sizes 8 more.
 _MOST_KEPT = 2
+
+# Shards whose sizes differ by less than a thousandth of a lane go for equal, and stand in the epoch's order.
+# By their very sizes a lane would have the same shards in every epoch, and samples of different lanes are
+# never in one batch.
+_PARTS_OF_LANE = 1000
 
 
 class Piece(NamedTuple):
@@ -95,16 +103,25 @@ class Dealing:
     Args:
         shards: How many there are.
         counts: Samples of each, ``(shards,) int64``, to cut lanes by; None deals whole shards.
+        sizes: How large each is, ``(shards,) int64``, in any unit, to deal whole shards by; None deals them
+            in turn.
     """
 
-    def __init__(self, shards: int, counts: npt.NDArray[np.int64] | None = None) -> None:
+    def __init__(
+        self,
+        shards: int,
+        counts: npt.NDArray[np.int64] | None = None,
+        sizes: npt.NDArray[np.int64] | None = None,
+    ) -> None:
         self._shards = shards
         self._counts = counts
+        self._sizes = sizes
         #: How many all shards have together, as far as they are counted.
         self.samples = 0 if counts is None else int(counts.sum())
         # By what draws them: a lane that is opened finds what another one has worked out.
         self._orders: dict[Sequence[int] | None, npt.NDArray[np.int64]] = {}
         self._begins: dict[Sequence[int] | None, npt.NDArray[np.int64]] = {}
+        self._lanes: dict[Sequence[int] | None, npt.NDArray[np.int64]] = {}
 
     def of_lane(self, lane: int, lanes: int, order_key: tuple[int, ...] | None) -> Pieces:
         """The pieces of one lane.
@@ -117,7 +134,9 @@ class Dealing:
         """
         order = self._order(order_key)
         if self._counts is None:
-            return Pieces(order[lane::lanes])
+            if self._sizes is None or lanes == 1:
+                return Pieces(order[lane::lanes])
+            return Pieces(order[self._lane_of_each(lanes, order_key, order) == lane])
         begins = self._samples_before(order_key, order)
         begin = lane * (self.samples // lanes) + min(lane, self.samples % lanes)
         end = begin + take_share(self.samples, lane, lanes)
@@ -143,11 +162,13 @@ class Dealing:
         if self._counts is not None:
             return [take_share(self.samples, lane, deal.lane_count) for lane in deal.lanes]
         assert counts is not None, "nobody has counted the samples"
-        in_order = counts[self._order(deal.order_key)]
-        return [int(in_order[lane :: deal.lane_count].sum()) for lane in deal.lanes]
+        order = self._order(deal.order_key)
+        sums = np.zeros(deal.lane_count, np.int64)
+        np.add.at(sums, self._lane_of_each(deal.lane_count, deal.order_key, order), counts[order])
+        return [int(sums[lane]) for lane in deal.lanes]
 
     def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_orders": {}, "_begins": {}}
+        return {**self.__dict__, "_orders": {}, "_begins": {}, "_lanes": {}}
 
     def _order(self, key: tuple[int, ...] | None) -> npt.NDArray[np.int64]:
         """All shards in the epoch's order, ``(shards,) int64``."""
@@ -155,6 +176,19 @@ class Dealing:
             order = np.arange(self._shards) if key is None else draw_order(self._shards, *key)
             _keep(self._orders, key, order)
         return order
+
+    def _lane_of_each(
+        self, lanes: int, key: tuple[int, ...] | None, order: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.int64]:
+        """The lane of each whole shard, in the epoch's order: ``(shards,) int64``."""
+        kept_as = (lanes, *(key or ()))
+        if (found := self._lanes.get(kept_as)) is None:
+            if self._sizes is None or lanes == 1:
+                found = np.arange(self._shards) % lanes
+            else:
+                found = _deal_by_size(self._sizes[order], lanes)
+            _keep(self._lanes, kept_as, found)
+        return found
 
     def _samples_before(
         self, key: tuple[int, ...] | None, order: npt.NDArray[np.int64]
@@ -166,6 +200,25 @@ class Dealing:
             np.cumsum(self._counts[order[:-1]], out=begins[1:])
             _keep(self._begins, key, begins)
         return begins
+
+
+def _deal_by_size(sizes: npt.NDArray[np.int64], lanes: int) -> npt.NDArray[np.int64]:
+    """The lane of each of the shards, ``(shards,) int64``: the largest first, each to the one with the least.
+
+    Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969). Of lanes that have as
+    much the one with fewer shards is next, so that the first ``lanes`` shards go to as many lanes.
+    """
+    alike = max(int(sizes.sum()) // (lanes * _PARTS_OF_LANE), 1)
+    largest_first = np.argsort(-(sizes // alike), kind="stable")
+    least = [(0, 0, lane) for lane in range(lanes)]
+    dealt = []
+    for size in sizes[largest_first].tolist():
+        has, shards, lane = least[0]
+        dealt.append(lane)
+        heapq.heapreplace(least, (has + size, shards + 1, lane))
+    found = np.empty(len(sizes), np.int64)
+    found[largest_first] = dealt
+    return found
 
 
 def _keep(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,11 +12,17 @@ from .cursor import Cursor
 from .state_form import Part, State, name_ranks, read_state, write_state
 from .topology import World
 
-__all__ = ["load_state", "merge_states", "save_state", "saved_lanes", "without_places"]
+__all__ = ["load_state", "merge_states", "save_state", "saved_recipe", "without", "without_places"]
 
 # What a state need not have: saved before there was a manifest, it goes on with one, and is not held
 # against it. Saved with one, it wants it again.
 _OPTIONAL = frozenset(("contents_sha256",))
+
+# By what shards were dealt to lanes: runs of samples, or whole ones by their sizes.
+_DEALT = frozenset(("dealt", "sizes_sha256"))
+
+# What is not told of other shards.
+_OF_SHARDS = _DEALT | {"shards", "contents_sha256"}
 
 
 def save_state(cursor: Cursor, recipe: Mapping[str, Any], world: World) -> dict[str, Any]:
@@ -148,14 +154,24 @@ def load_state(
     return Cursor(part.epoch, lanes, rows, part.is_stopped)
 
 
-def saved_lanes(state: Any) -> int | None:
-    """The number of lanes that a state is of; None where it does not say, which loading it will refuse."""
+def saved_recipe(state: Any) -> Mapping[str, Any]:
+    """What a state says of its recipe; nothing where it is no state, which loading it will refuse."""
     try:
         recipe = state["recipe"]
-        lanes = (json.loads(recipe) if isinstance(recipe, str) else recipe)["lanes"]
+        recipe = json.loads(recipe) if isinstance(recipe, str) else recipe
     except (LookupError, TypeError, ValueError):
-        return None
-    return lanes if isinstance(lanes, int) else None
+        return {}
+    return recipe if isinstance(recipe, Mapping) else {}
+
+
+def without(recipe: Mapping[str, Any], is_left_out: Callable[[str], bool]) -> dict[str, Any]:
+    """What is said of a recipe and of its components, but for what has these names."""
+    told = {name: value for name, value in recipe.items() if not is_left_out(name)}
+    if isinstance(parts := told.get("components"), list):
+        told["components"] = [
+            without(part, is_left_out) if isinstance(part, Mapping) else part for part in parts
+        ]
+    return told
 
 
 # --- where shards lie ---
@@ -163,27 +179,23 @@ def saved_lanes(state: Any) -> int | None:
 
 def without_places(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe without where its local shards lie, which is another place on other machines."""
-    plain: dict[str, Any] = _without_places(recipe)
-    return plain
+    return without(recipe, "places_sha256".__eq__)
 
 
-def _without_places(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _without_places(inner) for name, inner in value.items() if name != "places_sha256"}
-    return [*map(_without_places, value)] if isinstance(value, list | tuple) else value
-
-
-def _named_alike(saved: Any, mine: Any) -> Any:
+def _named_alike(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> dict[str, Any]:
     """What was saved, without places, and with the present names of shards that lie where they lay then."""
-    if isinstance(saved, Mapping) and isinstance(mine, Mapping):
-        alike = {name: _named_alike(value, mine.get(name)) for name, value in saved.items()}
-        if "urls_sha256" in mine and _place(saved) == _place(mine):
-            alike["urls_sha256"] = mine["urls_sha256"]
-        return _without_places(alike)
-    both = isinstance(saved, list | tuple) and isinstance(mine, list | tuple)
-    if both and len(saved) == len(mine):
-        return [*map(_named_alike, saved, mine)]
-    return _without_places(saved)
+    alike = without_places(saved)
+    if "urls_sha256" in mine and _place(saved) == _place(mine):
+        alike["urls_sha256"] = mine["urls_sha256"]
+    parts, mine_parts = saved.get("components"), mine.get("components")
+    if isinstance(parts, list) and isinstance(mine_parts, list) and len(parts) == len(mine_parts):
+        pairs = zip(parts, mine_parts, strict=True)
+        alike["components"] = [_named_alike(*pair) if _are_mappings(pair) else pair[0] for pair in pairs]
+    return alike
+
+
+def _are_mappings(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, Mapping) for value in values)
 
 
 def _place(recipe: Mapping[str, Any]) -> Any:
@@ -194,15 +206,19 @@ def _place(recipe: Mapping[str, Any]) -> Any:
 
 
 def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any], has_begun: bool) -> list[str]:
+    if not has_begun:  # nothing is dealt yet
+        saved, mine = (without(recipe, _DEALT.__contains__) for recipe in (saved, mine))
+    elif saved.get("lanes") == 1:  # which reads all shards, whatever their sizes
+        saved, mine = (without(recipe, "sizes_sha256".__eq__) for recipe in (saved, mine))
+    are_cut_otherwise = saved.get("dealt") != mine.get("dealt")
     return [
         _difference(name, saved, mine)
         for name in {**saved, **mine}
         if saved.get(name) != mine.get(name)
         and not (name in _OPTIONAL and name not in saved)
-        # Between two epochs nothing is dealt yet.
-        and (name != "dealt" or has_begun)
+        and not (name == "sizes_sha256" and are_cut_otherwise)
         # Other shards differ in number and contents too: that is said once.
-        and not (name in ("shards", "contents_sha256") and name in mine and _are_other_shards(saved, mine))
+        and not (name in _OF_SHARDS and name in mine and _are_other_shards(saved, mine))
     ]
 
 
@@ -219,11 +235,22 @@ def _difference(name: str, saved: Mapping[str, Any], mine: Mapping[str, Any]) ->
                 "has become an index; finish this epoch without it, or as it was, and go on with it then"
             )
         return "dealt: the lanes were cut by an index, which is not known now; name it with manifest="
+    if name == "sizes_sha256" or (name == "components" and _differ_in_sizes(saved, mine)):
+        return (
+            "sizes: the lanes were dealt shards by their sizes, which are others now, or not known; put the "
+            "shards back as they were, and name them as then, or begin the next epoch without this state"
+        )
     if name == "urls_sha256" and _are_other_shards(saved, mine):
         then, now = saved["shards"], mine["shards"]
         how = ", of other names or in another order; paths and URLs count as they are written" * (then == now)
         return f"other shards: {then} then, {now} now{how}"
     return f"{name}: saved {saved.get(name)!r}, now {mine.get(name)!r}"
+
+
+def _differ_in_sizes(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:
+    """Whether components of both are the same, but for the sizes of their shards."""
+    before, now = (without(recipe, "sizes_sha256".__eq__).get("components") for recipe in (saved, mine))
+    return bool(before == now)
 
 
 def _are_other_shards(saved: Mapping[str, Any], mine: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from ..plan.counts import Deal
 from ..plan.pieces import Dealing
@@ -46,8 +47,7 @@ class LaneStart(NamedTuple):
 
 def deal_shares(setting: Setting, starts: Mapping[int, LaneStart]) -> dict[int, list[Share]]:
     """The shares of each lane, from where it begins on; within a window from the window's first sample on."""
-    counts = np.array([shard.samples for shard in setting.shards], np.int64)
-    dealing = Dealing(len(setting.shards), counts if setting.is_indexed else None)
+    dealing, _ = _dealing(setting, is_indexed=setting.is_indexed)
     key = _deal(setting).order_key
     shares: dict[int, list[Share]] = {}
     for lane in range(setting.lane_count):
@@ -67,9 +67,14 @@ def deal_shares(setting: Setting, starts: Mapping[int, LaneStart]) -> dict[int, 
 
 def count_lanes(setting: Setting, *, is_indexed: bool) -> list[int]:
     """The samples of each lane, with an index or without one."""
-    counts = np.array([shard.samples for shard in setting.shards], np.int64)
-    dealing = Dealing(len(counts), counts if is_indexed else None)
+    dealing, counts = _dealing(setting, is_indexed=is_indexed)
     return [int(count) for count in dealing.count_lanes(_deal(setting), counts)]
+
+
+def _dealing(setting: Setting, *, is_indexed: bool) -> tuple[Dealing, npt.NDArray[np.int64]]:
+    """What deals the shards, by an index or by their sizes, and the samples of each."""
+    sizes, counts = np.array(setting.shards, np.int64).T
+    return Dealing(len(counts), counts if is_indexed else None, sizes), counts
 
 
 def _deal(setting: Setting) -> Deal:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from .._flow.channel import Channel
 from ..blocks import NestedTrail, Place, SourceTrail
@@ -53,7 +57,10 @@ class Shards:
         checks: What a manifest expects of each; empty without one.
         selection: Which columns and rows are wanted, where the formats have columns.
         footers: Of shards that were read in an epoch before.
+        sizes: Length of each in bytes, ``(shards,) int64``; None where that is not known of all. Those of a
+            manifest are in ``checks``.
         cuts: Whether lanes may be cut inside of them, where an index is known.
+        weighs: Whether whole ones are dealt by how large they are, where that is known.
         index: That of their folder, where another library has written it; what it expects is in ``checks``.
         delimiter: What separates the fields of CSV; None for what is usual.
         lacking: Why no manifest says how many samples are in each, and what to do, where that is known.
@@ -65,7 +72,9 @@ class Shards:
     checks: Expectations = field(default_factory=Expectations.of)
     selection: Selection = EVERYTHING
     footers: FooterCache = field(default_factory=FooterCache, compare=False)
+    sizes: npt.NDArray[np.int64] | None = field(default=None, compare=False)
     cuts: bool = True
+    weighs: bool = True
     index: FolderIndex | None = None
     delimiter: str | None = None
     lacking: str = field(default="", compare=False)
@@ -87,8 +96,12 @@ class Shards:
         return None if self.index is None else self.index.schema
 
     def whole(self) -> Shards:
-        """The same, of which each shard goes to one lane as a whole."""
-        return replace(self, cuts=False)
+        """The same, of which each shard goes to one lane as a whole, in turn, whatever is known of it."""
+        return replace(self, cuts=False, weighs=False)
+
+    def dealt_as(self, described: Mapping[str, Any]) -> Shards:
+        """The same, dealt as a state says that they were: in turn, if it says nothing of it."""
+        return self if {"dealt", "sizes_sha256"} & described.keys() else replace(self, weighs=False)
 
     def open(self, start: Position, lane: Lane) -> Blocks:
         """The samples of the lane's pieces; a position is ``{"shard", "from": position in it}``.
@@ -193,12 +206,26 @@ class Shards:
 
         Filters and operators are left aside. None where that is not known of every shard.
         """
+        if unit == "samples":
+            known = self.checks.count_of(Known.SAMPLES) == len(self.urls)
+            return self._dealing.count_lanes(deal, self.checks.samples) if known else None
+        return None if self._lengths is None else self._dealing.count_lanes(deal, self._lengths)
+
+    @property
+    def _lengths(self) -> npt.NDArray[np.int64] | None:
+        """The length of each shard in bytes, the same whoever tells it; None where one is not known."""
         checks = self.checks
-        if checks.count_of(Known.ENTRY if unit == "bytes" else Known.SAMPLES) < len(self.urls):
-            return None
-        if unit == "bytes" and checks.count_of(Known.NO_SIZE):
-            return None
-        return self._dealing.count_lanes(deal, checks.size_bytes if unit == "bytes" else checks.samples)
+        if checks.count_of() < len(self.urls) or checks.count_of(Known.NO_SIZE):
+            return self.sizes
+        return checks.size_bytes
+
+    @property
+    def _dealt_by(self) -> npt.NDArray[np.int64] | None:
+        """By what whole shards are dealt; None where they are dealt in turn, or cut.
+
+        Not by samples, even where these are known: what a manifest adds later is to change no order.
+        """
+        return None if self.is_indexed or not self.weighs else self._lengths
 
     @cached_property
     def is_indexed(self) -> bool:
@@ -233,6 +260,8 @@ class Shards:
             described["contents_sha256"] = self.checks.digest()
         if self.is_indexed:
             described["dealt"] = "samples"
+        elif self._dealt_by is not None:
+            described["sizes_sha256"] = hashlib.sha256(self._dealt_by.astype("<i8").tobytes()).hexdigest()
         if self.schema is not None:
             described.update(self.schema.describe())
         return {**described, **self._described_how()}
@@ -249,7 +278,7 @@ class Shards:
 
     @cached_property
     def _dealing(self) -> Dealing:
-        return Dealing(len(self.urls), self.checks.samples if self.is_indexed else None)
+        return Dealing(len(self.urls), self.checks.samples if self.is_indexed else None, self._dealt_by)
 
     def _check(self, shard: int) -> Expected | None:
         return self.checks[shard] if self.checks else None

@@ -20,7 +20,7 @@ from .file_span import FileSpan, is_cached
 from .store import Body, clip
 from .urls import local_path, scheme_of
 
-__all__ = ["LocalStore", "check_there"]
+__all__ = ["LocalStore", "check_there", "length_of"]
 
 # Names that are looked at before anything is read: a few ms of disk, and half a second of a slow network
 # file system.
@@ -93,6 +93,15 @@ def check_there(urls: Sequence[str]) -> None:
                 os.stat(local_path(url))
             except OSError as error:
                 raise _store_error(error, url, 0) from error
+
+
+def length_of(url: str) -> int | None:
+    """The length of a local shard in bytes; None if no regular file is there."""
+    try:
+        found = os.stat(local_path(url))
+    except OSError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
 
 
 def _span_of(fd: int, url: str, start: int, stop: int) -> FileSpan | None:

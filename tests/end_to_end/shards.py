@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from corpus import in_turn
 
 import asyncloader as al
 from asyncloader.manifest.entries import Expected
@@ -47,8 +48,8 @@ class Shards:
         return [str(self.folder / name) for name in self.contents]
 
     def in_order(self, **arguments: Any) -> list[Sample]:
-        """The samples as a healthy pass of such a loader delivers them."""
-        found = samples_of(loader_of(al.from_urls(self.paths), **arguments))
+        """The samples as a healthy pass of such a loader delivers them, if it deals shards in turn."""
+        found = samples_of(loader_of(in_turn(al.from_urls(self.paths)), **arguments))
         assert Counter(found) == Counter(self.samples), "the data set itself is read wrongly"
         return found
 

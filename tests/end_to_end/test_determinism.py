@@ -11,7 +11,7 @@ from itertools import chain, pairwise
 from typing import Any
 
 import pytest
-from corpus import Corpus, deal_whole
+from corpus import Corpus, in_turn
 
 import asyncloader as al
 from asyncloader import testing
@@ -43,8 +43,8 @@ def test_tar_over_http_with_answers_out_of_order_comes_in_the_order_of_the_disk(
     workers: int, make_corpus: Callable[..., Corpus]
 ) -> None:
     corpus = make_corpus("tar", WIDE)
-    deal_whole(corpus.folder)  # as on the server, of whose manifest nobody is told
-    expected = keys_only(al.DataLoader(recipe_of(corpus).shuffle(4), 3, lanes=LANES))
+    on_disk = in_turn(recipe_of(corpus))  # as on the server, of whose manifest nobody is told
+    expected = keys_only(al.DataLoader(on_disk.shuffle(4), 3, lanes=LANES))
     with testing.serve(corpus.folder.parent, latency_s=lambda rng: rng.uniform(0, 0.05)) as server:
         recipe = recipe_of(corpus, server).shuffle(4)
         assert keys_only(al.DataLoader(recipe, 3, num_workers=workers, lanes=LANES)) == expected

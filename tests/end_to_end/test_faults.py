@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from corpus import in_turn
 
 import asyncloader as al
 from asyncloader import testing
@@ -85,7 +86,7 @@ def recipe_under(row: Row, shards: Shards, folder: Path, **more: Any) -> Iterato
         if row.cache == "damaged":
             samples_of(loader_of(al.from_urls(urls, **options)))
             damage(folder / "cache", shards)
-        yield al.from_urls(urls, **options)
+        yield in_turn(al.from_urls(urls, **options))  # with a manifest as without
 
 
 def unleaking() -> AbstractContextManager[Any]:

@@ -71,6 +71,8 @@ def test_a_split_is_read_from_the_conversion(server: testing.Server) -> None:
     assert repr(recipe).startswith(
         "Dataset(Shards(2 parquet, first='hf://datasets/me/texts@refs/convert/parquet/en/train/0000.parquet'"
     )
+    files = (TEXTS[CONVERTED][f"en/train/000{number}.parquet"] for number in range(2))
+    assert recipe.source.sizes.tolist() == [*map(len, files)], "as listed"  # type: ignore[attr-defined]
     assert [*recipe.head(1)[0]] == ["id"]
     assert ids_of(recipe) == [*range(100, 133)]
     assert ids_of(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus import deal_whole
+from corpus import deal_whole, in_turn
 
 import asyncloader as al
 
@@ -25,7 +25,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def whole_shards(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """The same, dealt whole: lanes differ in length, and in each epoch otherwise."""
+    """The same, dealt whole: lanes differ in length, and in turn in each epoch otherwise."""
     folder = tmp_path_factory.mktemp("whole_shards")
     paths = _written(folder)
     deal_whole(folder)
@@ -112,7 +112,7 @@ def test_workers_make_no_difference_to_the_length_of_the_same_lanes(shards: list
 
 
 def test_epochs_of_unequal_shards_may_differ_in_length_and_each_is_told(whole_shards: list[str]) -> None:
-    loader = al.DataLoader(al.from_urls(whole_shards).shuffle(4), 4, lanes=3)
+    loader = al.DataLoader(in_turn(al.from_urls(whole_shards)).shuffle(4), 4, lanes=3)
     lengths = []
     for epoch in range(10):
         loader.set_epoch(epoch)
@@ -146,14 +146,14 @@ def test_a_resumed_loader_has_the_length_of_the_whole_epoch(shards: list[str]) -
 
 
 def test_a_loop_that_was_left_is_followed_by_the_next_epoch(whole_shards: list[str]) -> None:
-    loader = al.DataLoader(al.from_urls(whole_shards).shuffle(4), 4, lanes=3, collate_fn=list)
+    loader = al.DataLoader(in_turn(al.from_urls(whole_shards)).shuffle(4), 4, lanes=3, collate_fn=list)
     loader.set_epoch(4)
     lengths = []
     for _ in range(4):
         for _ in loader:
             lengths.append(len(loader))
             break
-        twin = al.DataLoader(al.from_urls(whole_shards).shuffle(4), 4, lanes=3)
+        twin = al.DataLoader(in_turn(al.from_urls(whole_shards)).shuffle(4), 4, lanes=3)
         twin.set_epoch(4 + len(lengths))
         assert len(loader) == len(twin)
     assert len(set(lengths)) > 1
@@ -213,7 +213,7 @@ def test_a_progress_bar_has_a_total_and_starts_where_the_run_goes_on(
 
 def of_several_lengths(shards: list[str]) -> tuple[Any, list[int]]:
     """A loader whose epochs differ in length, and how long the first ten are."""
-    loader = al.DataLoader(al.from_urls(shards).shuffle(4), 4, lanes=3, collate_fn=list)
+    loader = al.DataLoader(in_turn(al.from_urls(shards)).shuffle(4), 4, lanes=3, collate_fn=list)
     lengths = []
     for epoch in range(10):
         loader.set_epoch(epoch)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from corpus import deal_whole
+from corpus import in_turn
 
 import asyncloader as al
 from asyncloader import testing
@@ -65,8 +65,6 @@ def test_a_thousand_runs_lose_and_repeat_nothing(seed: int, tally: Tally, tmp_pa
 
 def run(scenario: Scenario, tally: Tally, folder: Path) -> None:
     shards = make_shards(scenario.kind, scenario.sizes, folder / "shards", scenario.seed)
-    if not scenario.manifest:
-        deal_whole(shards.folder)  # as the server's are, of which nothing is known
     others = cache(lambda: make_shards(scenario.kind, scenario.sizes, folder / "others", scenario.seed + 1))
     faults = draw_faults(scenario, shards, others)
     expected = in_order(scenario, shards)
@@ -98,7 +96,10 @@ def run(scenario: Scenario, tally: Tally, folder: Path) -> None:
 
 def in_order(scenario: Scenario, shards: Shards) -> list[Sample]:
     """What the epochs are to deliver."""
-    loader = loader_of(shuffled(scenario, al.from_urls(shards.paths)), **scenario.loader)
+    recipe = al.from_urls(shards.paths)
+    if not scenario.manifest:
+        recipe = in_turn(recipe)  # as the server's are, of which nothing is known
+    loader = loader_of(shuffled(scenario, recipe), **scenario.loader)
     found = [sample for _ in range(scenario.epochs) for sample in samples_of(loader)]
     assert Counter(found) == Counter(shards.samples * scenario.epochs), "the data set itself is read wrongly"
     return found

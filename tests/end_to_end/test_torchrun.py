@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from corpus import Corpus
 from programs import Programs
 
+import asyncloader as al
 from asyncloader import testing
+from asyncloader.cli import main
 
 from .harness import python
 
@@ -98,11 +101,15 @@ os._exit(0)
 
 
 def torchrun(script: Path, *arguments: object) -> None:
+    run = launched(2, script, *arguments)
+    assert run.returncode == 0, run.stderr
+
+
+def launched(ranks: int, script: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     meeting = ("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1")
     # torchrun itself warns; the ranks are other processes, which take every warning for an error.
-    launcher = ("-W", "default", "-m", "torch.distributed.run", "--nproc-per-node", "2", *meeting)
-    run = python(*launcher, script, *map(str, arguments))
-    assert run.returncode == 0, run.stderr
+    launcher = ("-W", "default", "-m", "torch.distributed.run", "--nproc-per-node", str(ranks), *meeting)
+    return python(*launcher, script, *map(str, arguments))
 
 
 @pytest.fixture
@@ -159,3 +166,56 @@ def test_a_model_trains_under_ddp_over_four_epochs(
     corpus = make_corpus("jsonl", (5, 5, 5, 5))
     parts = keys_by_rank(ranks, _TRAIN, tmp_path, 0, *corpus.urls(served))
     assert sorted(parts[0] + parts[1]) == corpus.keys
+
+
+_DEFAULTS = """
+import json, sys, time
+from pathlib import Path
+
+import torch.distributed as dist
+import asyncloader as al
+
+folder = Path(sys.argv[1])
+dist.init_process_group("gloo")
+loader = al.DataLoader(al.from_urls(str(folder / "shards" / "*.jsonl")), 8, audit=folder / "audit")
+numbers, raised = [], None
+try:
+    for batch in loader:
+        numbers += batch["n"].tolist()
+except al.RanksError as error:
+    raised = error
+(folder / f"{dist.get_rank()}.json").write_text(json.dumps({"numbers": numbers, "error": str(raised or "")}))
+# torchrun ends the others as soon as it sees that one has failed.
+until = time.monotonic() + 60
+while len(list(folder.glob("*.json"))) < 4 and time.monotonic() < until:
+    time.sleep(0.05)
+if raised is not None:
+    raise raised
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("lines", "is_read"),
+    [((13, 250, 7, 99, 180, 42, 311, 64), False), ((350, 300, 250, 200, 200, 150, 100, 50), True)],
+    ids=["unequal", "equal by size"],
+)
+def test_with_all_defaults_four_ranks_deliver_every_sample_or_all_fail(
+    lines: tuple[int, ...], is_read: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shards").mkdir()
+    for shard, count in enumerate(lines):
+        rows = "".join(f'{{"n": {1000 * (shard + 1) + at}}}\n' for at in range(count))
+        (tmp_path / "shards" / f"part-{shard}.jsonl").write_text(rows)
+    (tmp_path / "train.py").write_text(_DEFAULTS)
+    run = launched(4, tmp_path / "train.py", tmp_path)
+    ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(4)]
+    assert [bool(rank["error"]) for rank in ranks] == [not is_read] * 4, run.stderr
+    assert (run.returncode == 0) == is_read, run.stderr
+    delivered = [number for rank in ranks for number in rank["numbers"]]
+    assert len(delivered) == len(set(delivered)) == (sum(lines) if is_read else 0)
+    assert (main(["audit", str(tmp_path / "audit")]) == 0) == is_read
+    if is_read:
+        (verdict,) = al.verify_audit(tmp_path / "audit")
+        assert (verdict.verdict, verdict.samples) == ("exact", sum(lines))

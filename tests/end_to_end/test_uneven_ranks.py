@@ -147,6 +147,9 @@ def test_ranks_stay_in_step_in_hundreds_of_runs(tmp_path: Path, first: int, prog
 #: Lines of shards of which whole ones cannot be dealt equally to four ranks.
 LINES = (13, 250, 7, 99, 180, 42, 311, 64)
 
+#: And of others that can be, by their sizes; in turn ranks would have from 200 to 650 of them.
+EQUAL_BY_SIZE = (350, 300, 250, 200, 200, 150, 100, 50)
+
 _SHARDS = """
 import json, sys, time, warnings
 from datetime import timedelta
@@ -167,6 +170,7 @@ shuffled = al.from_urls(lines).shuffle(100)
 #: Recipes, how many batches are taken of each, and the policy.
 CASES = {
     "defaults": (shuffled, None, None),
+    "equal by size": (al.from_urls(str(folder / "sized" / "*.jsonl")).shuffle(100), None, None),
     "web": (al.from_urls(web), None, None),
     "filtered": (shuffled.filter(lambda sample: True), None, None),
     "mixed": (al.mix([shuffled, al.from_urls(web)], stop="all"), None, None),
@@ -231,9 +235,8 @@ dist.destroy_process_group()
 """
 
 
-def write_lines(folder: Path, lines: Sequence[int]) -> None:
+def write_lines(folder: Path, lines: Sequence[int], first: int = 0) -> None:
     folder.mkdir(parents=True)
-    first = 0
     for number, count in enumerate(lines):
         text = "".join(json.dumps({"n": first + at}) + "\n" for at in range(count))
         (folder / f"part-{number}.jsonl").write_text(text)
@@ -245,6 +248,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory, programs: Programs) -> tuple
     """What four ranks tell of each case of ``_SHARDS``, and their folder."""
     tmp_path = tmp_path_factory.mktemp("shards")
     write_lines(tmp_path / "lines", LINES)
+    write_lines(tmp_path / "sized", EQUAL_BY_SIZE, first=10_000)  # lines of one length
     write_lines(tmp_path / "even", LINES)
     write_lines(tmp_path / "few", (7, 3))
     al.build_index(str(tmp_path / "even" / "*.jsonl"))
@@ -272,6 +276,8 @@ def test_what_the_default_would_leave_out_of_shards_is_an_error_on_every_rank(
         assert len({rank["error"].partition(" [rank")[0] for rank in told[name]}) == 1
         assert not (tmp_path / "audit" / name).exists()
     assert command in told["defaults"][0]["error"].replace("'", "")
+    for name in ("defaults", "filtered"):
+        assert "of 8 shards: rank" in told[name][0]["error"] and "by the sizes of" in told[name][0]["error"]
     assert "whose sizes are not known" in told["web"][0]["error"]
     assert "part-{0..7}.jsonl' -o manifest.json makes it and is given as manifest=" in told["web"][0]["error"]
     whole = list(range(sum(LINES)))
@@ -281,6 +287,17 @@ def test_what_the_default_would_leave_out_of_shards_is_an_error_on_every_rank(
     assert [len(rank["numbers"]) for rank in told["taken"]] == [20] * RANKS
     (verdict,) = al.verify_audit(tmp_path / "audit" / "indexed")
     assert (verdict.verdict, verdict.samples) == ("exact", sum(LINES))
+
+
+def test_shards_that_sizes_make_about_equal_ranks_of_are_read_by_default(
+    cases: tuple[dict[str, list[Any]], Path],
+) -> None:
+    told, tmp_path = cases
+    numbers = [rank["numbers"] for rank in told["equal by size"]]
+    assert [*map(len, numbers)] == [400] * RANKS
+    assert sorted(number for mine in numbers for number in mine) == [*range(10_000, 11_600)]
+    (verdict,) = al.verify_audit(tmp_path / "audit" / "equal by size")
+    assert (verdict.verdict, verdict.samples) == ("exact", 1600)
 
 
 def test_what_a_stop_leaves_out_is_told_once_and_can_be_gone_on_with(
@@ -354,7 +371,18 @@ def test_ranks_whose_copies_of_the_shards_differ_are_refused(tmp_path: Path, pro
     ended = programs.run_ranks(2, script, tmp_path, strict=False)
     assert [done.returncode for done in ended] == [1, 1]
     assert all("RanksError" in done.stderr for done in ended)
-    assert any("manifests or indexes that they know differ" in done.stderr for done in ended)
+    assert any("sizes of shards that they know differ" in done.stderr for done in ended)
+
+
+def test_ranks_that_see_other_sizes_of_the_shards_are_refused(tmp_path: Path, programs: Programs) -> None:
+    for rank, lines in enumerate([(20, 30, 40, 50), (30, 20, 50, 40)]):  # equal ranks, of other shards
+        write_lines(tmp_path / str(rank), lines, first=100)
+    script = tmp_path / "train.py"
+    script.write_text(_COPIES)
+    ended = programs.run_ranks(2, script, tmp_path, strict=False)
+    assert [done.returncode for done in ended] == [1, 1]
+    assert all("RanksError" in done.stderr for done in ended)
+    assert any("sizes of shards that they know differ" in done.stderr for done in ended)
 
 
 _SURVIVE = """

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from corpus import deal_whole
+from corpus import in_turn
 
 import asyncloader as al
 
@@ -444,8 +444,9 @@ def test_an_epoch_that_the_trainer_cuts_to_the_length_of_the_first_is_warned_of(
         with al.ShardWriter(paths[-1]) as writer:
             for number in range(count):
                 writer.write(point(number))
-    deal_whole(tmp_path)  # by an index all epochs are of one length
-    loader = al.DataLoader(al.from_urls(paths).select("number", "x", "y").shuffle(8), 4, lanes=3)
+    # By an index all epochs are of one length.
+    recipe = in_turn(al.from_urls(paths)).select("number", "x", "y").shuffle(8)
+    loader = al.DataLoader(recipe, 4, lanes=3)
     lengths = []
     for epoch in range(6):
         loader.set_epoch(epoch)

@@ -50,6 +50,69 @@ def test_lanes_of_whole_shards_have_the_samples_of_these(
     assert sum(found) == sum(samples)
 
 
+# --- whole shards, by their sizes ---
+
+shard_sizes = st.lists(st.integers(0, 1 << 40), max_size=60)
+
+
+def dealt_by_size(sizes: list[int], lanes: int, order_key: tuple[int, ...] | None = None) -> list[list[int]]:
+    """The shards of each lane."""
+    dealing = Dealing(len(sizes), sizes=np.array(sizes, np.int64))
+    return [[piece.shard for piece in dealing.of_lane(lane, lanes, order_key)] for lane in range(lanes)]
+
+
+@given(shard_sizes, lane_counts, order_keys)
+def test_by_sizes_every_shard_is_in_one_lane_and_stands_there_in_the_order_of_the_epoch(
+    sizes: list[int], lanes: int, order_key: tuple[int, ...] | None
+) -> None:
+    (order,) = dealt_by_size([0] * len(sizes), 1, order_key)
+    dealt = dealt_by_size(sizes, lanes, order_key)
+    assert sorted(shard for mine in dealt for shard in mine) == list(range(len(sizes)))
+    assert all(mine == [shard for shard in order if shard in mine] for mine in dealt)
+    assert sum(map(bool, dealt)) == min(lanes, len(sizes)), "no lane is idle that could have a shard"
+
+
+@given(shard_sizes, lane_counts, st.none() | st.integers(0, 1000))
+def test_by_sizes_lanes_differ_by_no_more_than_the_largest_shard(
+    sizes: list[int], lanes: int, seed: int | None
+) -> None:
+    deal = Deal(tuple(range(lanes)), lanes, 3, seed)
+    dealt = dealt_by_size(sizes, lanes, deal.order_key)
+    loads = [sum(sizes[shard] for shard in mine) for mine in dealt]
+    assert max(loads) - min(loads) <= max(sizes, default=0)
+    columns = np.array(sizes, np.int64)
+    assert Dealing(len(sizes), sizes=columns).count_lanes(deal, columns) == loads
+
+
+def test_unequal_shards_of_many_sizes_make_lanes_that_are_about_equal() -> None:
+    sizes = [1000 // shard for shard in range(1, 101)]
+    for lanes in (2, 3, 4, 5):
+        loads = [sum(sizes[shard] for shard in mine) for mine in dealt_by_size(sizes, lanes, (7, 0, 0))]
+        assert max(loads) - min(loads) <= 0.01 * max(loads)
+
+
+@given(st.integers(0, 60), lane_counts, st.integers(0, 1 << 40))
+def test_shards_of_one_size_are_dealt_as_without_sizes(shards: int, lanes: int, size: int) -> None:
+    in_turn = [[piece.shard for piece in Dealing(shards).of_lane(lane, lanes, None)] for lane in range(lanes)]
+    assert dealt_by_size([size] * shards, lanes) == in_turn
+
+
+def test_shards_of_nearly_one_size_are_dealt_anew_in_each_epoch() -> None:
+    sizes = [(1 << 30) + 1000 * shard for shard in range(64)]
+    dealt = [dealt_by_size(sizes, 8, (0, epoch, 0)) for epoch in range(4)]
+    assert len({frozenset(map(frozenset, of_epoch)) for of_epoch in dealt}) == 4
+    for of_epoch in dealt:
+        loads = [sum(sizes[shard] for shard in mine) for mine in of_epoch]
+        assert max(loads) - min(loads) <= 0.001 * max(loads)
+
+
+def test_a_copy_in_another_process_deals_by_the_same_sizes() -> None:
+    dealing = Dealing(9, sizes=np.arange(9))
+    before = [dealing.of_lane(lane, 4, (1, 2, 0))[:] for lane in range(4)]
+    copy = pickle.loads(pickle.dumps(dealing))
+    assert [copy.of_lane(lane, 4, (1, 2, 0))[:] for lane in range(4)] == before
+
+
 # --- runs of samples ---
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from asyncloader.plan.cursor import Cursor, Row
 from asyncloader.plan.lanes import rank_lanes
-from asyncloader.plan.states import load_state, merge_states, save_state, saved_lanes
+from asyncloader.plan.states import load_state, merge_states, save_state, saved_recipe
 from asyncloader.plan.topology import World
 
 RECIPE = {"source": "shards", "urls_sha256": "ab", "ops": [{"op": "take", "count": 3}], "lanes": 8}
@@ -274,12 +274,50 @@ def test_a_recipe_that_is_none_is_refused(recipe: Any) -> None:
         load(state)
 
 
-def test_the_number_of_lanes_is_told_of_whatever_is_a_state() -> None:
-    assert saved_lanes(four[0]) == 8
-    assert saved_lanes({"recipe": RECIPE}) == 8
-    assert [saved_lanes(other) for other in ({}, "state", None, {"recipe": "{"}, {"recipe": {}})] == [
-        None
-    ] * 5
+def test_the_recipe_is_told_of_whatever_is_a_state() -> None:
+    assert saved_recipe(four[0]) == saved_recipe({"recipe": RECIPE}) == RECIPE
+    others: list[Any] = [{}, "state", None, {"recipe": "{"}, {"recipe": "[]"}, {"recipe": {}}]
+    assert [saved_recipe(other) for other in others] == [{}] * 6
+
+
+# --- how shards were dealt ---
+
+
+def load_dealt(saved: dict[str, Any], mine: dict[str, Any], rows: dict[int, Row], lanes: int = 8) -> str:
+    """What is said of a state whose shards were dealt otherwise; nothing if it loads."""
+    both = [{**RECIPE, **told, "lanes": lanes} for told in (saved, mine)]
+    state = through_json(save_state(Cursor(3, range(lanes), rows), both[0], World()))
+    try:
+        load_state(state, both[1], World(), range(lanes))
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+ROWS = {0: Row({"shard": 1}, 2)}
+
+
+def mixed(**told: Any) -> dict[str, Any]:
+    return {"components": [{"source": "shards", **told}, {"source": "shards", "sizes_sha256": "same"}]}
+
+
+def test_a_state_of_other_sizes_is_refused_where_lanes_were_dealt_by_them() -> None:
+    for saved, mine in (
+        ({"sizes_sha256": "then"}, {"sizes_sha256": "now"}),
+        ({"sizes_sha256": "then"}, {}),
+        (mixed(sizes_sha256="then"), mixed(sizes_sha256="now")),
+    ):
+        assert "  sizes: the lanes were dealt shards by their sizes" in load_dealt(saved, mine, ROWS)
+        assert not load_dealt(saved, mine, {}), "nothing is dealt between two epochs"
+        assert not load_dealt(saved, mine, ROWS, lanes=1), "one lane has all shards"
+        assert not load_dealt(saved, saved, ROWS)
+
+
+def test_what_has_become_an_index_is_told_once() -> None:
+    sized, indexed = {"sizes_sha256": "then"}, {"dealt": "samples"}
+    assert "dealt: the lanes were dealt whole shards then" in load_dealt(sized, indexed, ROWS)
+    assert "dealt: the lanes were cut by an index, which" in load_dealt(indexed, sized, ROWS)
+    assert "sizes" not in load_dealt(sized, indexed, ROWS) + load_dealt(indexed, sized, ROWS)
 
 
 # --- states of the first release, with a turn instead of rows ---
