@@ -14,6 +14,10 @@ __all__ = ["Pass", "Told", "Transport", "wait_ended"]
 class Pass(Protocol):
     """Told of how a pass goes, and asked where it begins."""
 
+    #: Set as the last thing before the consumer has a batch, with no call behind: a handler of a signal runs
+    #: at calls alone, and what it raises before leaves the batch undelivered.
+    is_given: bool
+
     @property
     def batches(self) -> int:
         """How many were delivered before it went on."""
@@ -32,7 +36,7 @@ class Pass(Protocol):
         ...
 
     def deliver(self, batch: Any, following: int | None, pending: Collection[int] | None) -> Any:
-        """The batch as the consumer gets it.
+        """The batch as the consumer gets it, if it does; else it is told of the same batch again.
 
         Args:
             batch: As it was made.
@@ -78,6 +82,11 @@ class Pass(Protocol):
 class Transport(Protocol):
     """The multiprocessing context of one iterator, whose queues, events and ends are its own."""
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing was taken in since the consumer has begun to wait."""
+        ...
+
     def began(self, processes: Sequence[BaseProcess]) -> None:
         """All workers were started."""
         ...
@@ -106,6 +115,10 @@ class Told:
     #: Whether the latest ``StopIteration`` is the dataset's own, and not the end of the indices.
     is_cut = False
     _has_index = False
+    #: What torch has made and the consumer does not have yet, as after an exception of a signal's handler.
+    _made: tuple[Any] | None = None
+    #: What has ended a fetch in which torch may have lost a batch.
+    _broken_by: str | None = None
 
     @property
     def _base_seed(self) -> int:
@@ -124,12 +137,19 @@ class Told:
         self._told.hand_over()
 
     def __next__(self) -> Any:
+        if self._broken_by is not None:
+            raise RuntimeError(
+                f"this iterator was closed before the end of its epoch, by a {self._broken_by} while it "
+                "fetched a batch; iterate the loader anew, from its state_dict() if no batch may be missed"
+            )
         self._told.wait()
         self.is_cut = self._has_index = False
         try:
-            return super().__next__()  # type: ignore[misc]  # of torch's classes, which stand behind this
+            batch = super().__next__()  # type: ignore[misc]  # of torch's classes, which stand behind this
         finally:
             self._told.waited()
+        self._made, self._told.is_given = None, True
+        return batch
 
     def _next_index(self) -> Any:
         self._told.draw()

@@ -28,6 +28,7 @@ All but the last are in torch 2.13.0, with which the tests run.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
 from collections.abc import Callable
@@ -162,13 +163,21 @@ class HereIterator(Told, _SingleProcessDataLoaderIter):  # type: ignore[misc]  #
         self._num_yielded = told.batches
 
     def _next_data(self) -> Any:
-        try:
-            with self._reading():
-                batch = super()._next_data()  # type: ignore[no-untyped-call]
-        except StopIteration:
-            self._stop(self._has_index and self._dataset_kind == _DatasetKind.Map)
-            raise
-        return self._told.deliver(batch, None, None)
+        if self._made is None:
+            try:
+                with self._reading():
+                    self._made = (super()._next_data(),)  # type: ignore[no-untyped-call]
+            except StopIteration:
+                self._stop(self._has_index and self._dataset_kind == _DatasetKind.Map)
+                raise
+            except (Exception, asyncio.CancelledError, GeneratorExit):
+                # Of the dataset, and not of a handler: as in torch, the batches after it can still be had.
+                raise
+            except BaseException as error:
+                if self._made is None:  # what was drawn, and maybe read, is lost
+                    self._broken_by = type(error).__name__
+                raise
+        return self._told.deliver(self._made[0], None, None)
 
     def leave(self) -> None:
         """Have a ``next`` in another thread stop waiting."""
@@ -218,6 +227,7 @@ class WorkersIterator(Told, _MultiProcessingDataLoaderIter):  # type: ignore[mis
             # persistent workers and hands on what it then has, gets new ones.
             loader._iterator = loader._get_iterator()
             return
+        self._made = None
         if first_iter:
             self._transport.began(self._workers)
         else:
@@ -227,9 +237,16 @@ class WorkersIterator(Told, _MultiProcessingDataLoaderIter):  # type: ignore[mis
         self._num_yielded = self._told.batches
 
     def _next_data(self) -> Any:
+        if self._made is None:
+            self._fetch()
+        assert self._made is not None
+        pending = None if self._in_order else self._task_info.keys()
+        return self._told.deliver(self._made[0], self._rcvd_idx, pending)
+
+    def _fetch(self) -> None:
         self._has_failed = False
         try:
-            batch = super()._next_data()  # type: ignore[no-untyped-call]
+            self._made = (super()._next_data(),)  # type: ignore[no-untyped-call]
         except Exception as error:
             # One of torch's frames holds the error that it raises, and through it this iterator: in that
             # cycle its workers would live until a garbage collection.
@@ -237,8 +254,11 @@ class WorkersIterator(Told, _MultiProcessingDataLoaderIter):  # type: ignore[mis
             if isinstance(error, StopIteration):
                 self._stop(self._has_failed)
             raise
-        pending = None if self._in_order else self._task_info.keys()
-        return self._told.deliver(batch, self._rcvd_idx, pending)
+        except BaseException as error:
+            if not self._transport.is_waiting and self._made is None:
+                # torch may have taken a result and not kept it. Persistent workers end with this iterator.
+                self._broken_by, self._left = type(error).__name__, True
+            raise
 
     def _process_data(self, data: Any, *of_worker: Any) -> Any:
         self._has_failed = isinstance(data, ExceptionWrapper)

@@ -61,6 +61,9 @@ def interrupted_at(nth: int, call: Callable[[], T], interrupt: type[BaseExceptio
     finally:
         sys.setprofile(None)
         sys.settrace(None)
+        for frame in at:  # which else would hold what they have
+            frame.f_trace = None
+        at.clear()
         if collects:
             gc.enable()
 

@@ -245,7 +245,7 @@ class Channel(Generic[T]):
                 return False
             if waiting:
                 self._leave(self._senders, waiting[0])
-            if self._receivers and not _is_one_awake(self._receivers):
+            if (line := self._receivers) and (len(line) > 1 or not line[0].is_awake):
                 self._wake_receivers(len(self._items) + 1)
             self._held += cost
             self._items.append((item, cost))
@@ -268,7 +268,8 @@ class Channel(Generic[T]):
             if self._items:
                 if waiting:
                     self._leave(self._receivers, waiting[0])
-                if self._senders and not _is_one_awake(self._senders):
+                # One that is awake is the usual case, until its thread gets going.
+                if (line := self._senders) and (len(line) > 1 or not line[0].is_awake):
                     self._wake_senders(self._held - self._items[0][1], len(self._items) - 1)
             if self._items:  # a garbage collection meanwhile may have closed this channel
                 # Nothing is called from here on, and so nothing comes in between.
@@ -339,8 +340,3 @@ class Channel(Generic[T]):
                 self._wake_senders(self._held, len(self._items))
             if self._receivers:
                 self._wake_receivers(len(self._items))
-
-
-def _is_one_awake(line: deque[Waiter]) -> bool:
-    """Whether nobody is to be woken, as for all items but the first before a thread gets going."""
-    return len(line) == 1 and line[0].is_awake

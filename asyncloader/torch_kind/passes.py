@@ -72,6 +72,7 @@ class Pass:
         #: Whether a dataset that is read here, and can say where it is, is where the consumer is.
         self._can_ask = False
         self._given = 0
+        self.is_given = False
         self._batches = at.batches if middle else 0
         self._early = at.early if middle else ()
         self._next_worker = at.turn if middle else 0
@@ -112,7 +113,7 @@ class Pass:
         self._start(before, Saved())
 
     def deliver(self, batch: Any, following: int | None, pending: Collection[int] | None) -> Any:
-        """The batch as the consumer gets it.
+        """The batch as the consumer gets it, if it does; else this is told of the same batch again.
 
         Args:
             batch: As it came.
@@ -120,40 +121,48 @@ class Pass:
             pending: All of its tasks that are not done, if they may come in any order.
         """
         carried = batch if isinstance(batch, Carried) else None
-        order = self._indices.order
-        drawn = order.drawn
-        if pending is not None:
-            pending = {order.number_of(task) for task in pending}
-
-        here = self._here
-        said = carried.said if carried is not None else None
+        here, said = self._here, carried.said if carried is not None else None
         if self._by_hand and here is not None and here.can_say:
             said = self._ask_in_time()  # the next batch may be made before the consumer has this one
+        batches, early = self._behind(following, pending)
+        task = None if following is None or pending is not None else following - 1
+        # Without the batch: this may live longer than its consumer keeps that.
+        end = None if carried is None else (carried.worker, said, carried.since, carried.ended)
+        says = here is not None and here.can_say and end is not None
 
         def count() -> None:
+            if self._by_hand:
+                self.tally.deliver(task)
+            parts, turn = (self._parts, self._next_worker) if end is None else self._ended(*end)
+            can_ask = says and not self._by_hand
+            # No call from here on, so that these go together.
             self._given += 1
-            self.tally.deliver(None if following is None or pending is not None else following - 1)
-            if carried is not None:
-                self._count_part(carried, said)
-            if self._is_iterable:
-                self._batches += 1
-            elif following is None:
-                self._batches, self._early = drawn, order.early_after(drawn)
-            elif pending is None:
-                self._batches = order.number_of(following - 1) + 1
-                self._early = order.early_after(self._batches)
-            else:
-                self._batches = min(pending, default=drawn)
-                ahead = range(self._batches, drawn)
-                self._early = tuple(number for number in ahead if number not in pending)
+            self._batches = self._batches + 1 if self._is_iterable else batches
+            self._early = self._early if self._is_iterable else early
+            self._parts, self._next_worker = parts, turn
+            self._can_ask = can_ask
+            self._held = None
 
-        self._count_or_hold(count)
-        if carried is None:
-            return batch
-        self._can_ask = here is not None and here.can_say and not self._by_hand
-        if carried.unsplit:
+        self.is_given = False
+        if not self._by_hand:
+            self.tally.deliver(task)
+        if carried is not None and carried.unsplit:
             self._tell_unsplit(self._line)
-        return carried.batch
+        self._held = count
+        return batch if carried is None else carried.batch
+
+    def _behind(self, following: int | None, pending: Collection[int] | None) -> tuple[int, tuple[int, ...]]:
+        """How many batches of indices are delivered with the one that came, and which of those behind it."""
+        order = self._indices.order
+        drawn = order.drawn
+        if following is None:
+            return drawn, order.early_after(drawn)
+        if pending is None:
+            batches = order.number_of(following - 1) + 1
+            return batches, order.early_after(batches)
+        numbers = {order.number_of(task) for task in pending}
+        batches = min(numbers, default=drawn)
+        return batches, tuple(number for number in range(batches, drawn) if number not in numbers)
 
     def end(self) -> None:
         """There are no more."""
@@ -162,8 +171,12 @@ class Pass:
 
         def count() -> None:
             self._is_over = True
+            self._held = None
 
-        self._count_or_hold(count)
+        if self._by_hand:
+            self._held, self.is_given = count, True
+        else:
+            count()
         self.tally.end()
 
     def cut(self) -> None:
@@ -180,7 +193,7 @@ class Pass:
 
     def wait(self) -> None:
         """The consumer waits for a batch."""
-        if self._holds is not None:
+        if self.is_given and (self._holds is not None or not self._by_hand):
             self.hand_over()
         if self._can_ask:
             # From now on the dataset is not where the consumer is, until the next batch is delivered; and
@@ -205,6 +218,7 @@ class Pass:
 
     def defer(self, holds: Callable[[], bool] | None = None) -> None:
         """From now on a batch counts as delivered with ``hand_over`` only, or as ``holds`` says."""
+        self._settle()
         self._by_hand, self._holds = True, holds
         if self._can_ask:  # whatever asks for a state may do so in another thread than the one that reads
             self._can_ask = False
@@ -212,31 +226,24 @@ class Pass:
 
     def hand_over(self) -> None:
         """The consumer has what the loop gave last."""
-        held, self._held = self._held, None
-        if held is not None:
-            held()
+        if (held := self._held) is not None:
+            held()  # which forgets itself at its end: interrupted before, it is done again
 
     def _settle(self) -> None:
-        """Count the batch that is held, unless the consumer has it in hand."""
-        if self._holds is not None and not self._holds():
+        """Count the batch that is held, unless the consumer does not have it yet, or has it in hand."""
+        if self.is_given and (not self._by_hand if self._holds is None else not self._holds()):
             self.hand_over()
 
-    def _count_or_hold(self, count: Callable[[], None]) -> None:
-        if self._by_hand:
-            self._held = count
-        else:
-            count()
-
-    def _count_part(self, carried: Carried, said: Said | None) -> None:
-        if not self._parts:
-            self._parts = [Part(self._first_said)] * max(self._workers, 1)
-        part = self._parts[carried.worker]
-        since = carried.since if said is None else 0
+    def _ended(self, worker: int, said: Said | None, since: int, ended: bool) -> tuple[list[Part], int]:
+        """The parts with what was told beside a batch, and the worker that comes next."""
+        parts = [*self._parts] or [Part(self._first_said)] * max(self._workers, 1)
+        part = parts[worker]
         if said is None:
             said = self._first_said if part.finished else part.state
-        self._parts[carried.worker] = Part(said, since, carried.ended)
-        if self._workers:
-            self._next_worker = (carried.worker + 1) % self._workers
+        else:
+            since = 0
+        parts[worker] = Part(said, since, ended)
+        return parts, (worker + 1) % self._workers if self._workers else self._next_worker
 
     # --- asked of the dataset, where that is read in this process ---
 
@@ -265,6 +272,7 @@ class Pass:
 
     def promise(self, length: int) -> None:
         """``len(loader)`` was asked for: who does so before the first batch asks for no more than that."""
+        self._settle()
         if not self._given and not self._is_over:
             self._promised = length
 

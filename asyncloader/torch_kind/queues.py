@@ -86,6 +86,8 @@ class Results:
         #: Those that may have something to be read, and the workers that may end.
         self._open: dict[int, Link] = {}
         self._processes: dict[int, tuple[Tasks, BaseProcess]] = {}
+        #: Whether somebody waits, or was interrupted while it did.
+        self.is_waiting = False
         #: Descriptors that were found ready and not yet looked at.
         self._ready = deque[int]()
         #: Those of links that want to send, too.
@@ -131,6 +133,7 @@ class Results:
             if self._is_closed:
                 return _WOKEN
             self._is_receiving = True
+        self.is_waiting = False
         try:
             deadline = None if timeout is None else monotonic() + timeout
             while True:
@@ -154,7 +157,9 @@ class Results:
         for descriptor in behind ^ self._behind:
             self._poll.modify(descriptor, select.POLLIN | (select.POLLOUT if descriptor in behind else 0))
         self._behind = behind
+        self.is_waiting = True
         found = self._poll.poll(None if deadline is None else max(0.0, deadline - monotonic()) * 1000)
+        self.is_waiting = False
         self._ready.extend(descriptor for descriptor, _ in found)
         return bool(found)
 

@@ -90,6 +90,11 @@ class Roads(BaseContext):
             tasks.let_far_go()
             self._results.watch(tasks, process)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether nothing was taken in since the consumer has begun to wait."""
+        return self._results is not None and self._results.is_waiting
+
     def wake(self) -> None:
         """Have whoever waits for a result get ``(None, None)``; from any thread."""
         if self._results is not None:
