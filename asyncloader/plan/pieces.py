@@ -206,7 +206,9 @@ def _deal_by_size(sizes: npt.NDArray[np.int64], lanes: int) -> npt.NDArray[np.in
     """The lane of each of the shards, ``(shards,) int64``: the largest first, each to the one with the least.
 
     Graham, "Bounds on multiprocessing timing anomalies", SIAM J. Appl. Math. 17 (1969). Of lanes that have as
-    much the one with fewer shards is next, so that the first ``lanes`` shards go to as many lanes.
+    much the one with fewer shards is next, so that the first ``lanes`` shards go to as many lanes. In the end
+    lanes are numbered by what they have, the most first: ranks, of which each has every ``n``-th lane, then
+    differ by no more than lanes do.
     """
     alike = max(int(sizes.sum()) // (lanes * _PARTS_OF_LANE), 1)
     largest_first = np.argsort(-(sizes // alike), kind="stable")
@@ -216,8 +218,10 @@ def _deal_by_size(sizes: npt.NDArray[np.int64], lanes: int) -> npt.NDArray[np.in
         has, shards, lane = least[0]
         dealt.append(lane)
         heapq.heapreplace(least, (has + size, shards + 1, lane))
+    numbers = np.empty(lanes, np.int64)
+    numbers[[lane for *_, lane in sorted(least, key=lambda one: (-one[0], -one[1], one[2]))]] = range(lanes)
     found = np.empty(len(sizes), np.int64)
-    found[largest_first] = dealt
+    found[largest_first] = numbers[dealt]
     return found
 
 

@@ -211,8 +211,7 @@ def test_a_sample_that_always_kills_its_worker_is_an_error_that_names_it(
         restarts = loader.statistics.worker_restarts
         del loader
     death = caught.value
-    # Of the shards the second largest.
-    assert (death.worker, death.lane, death.exitcode) == (1, 1, -number)
+    assert (death.worker, death.lane, death.exitcode) == (1, 3, -number)
     # What a map takes at a time goes with the sample.
     assert death.shard == corpus.paths[2] and death.sample in range(15)
     assert f"shard {corpus.paths[2]}, sample {death.sample}" in str(death)

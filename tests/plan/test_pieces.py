@@ -84,6 +84,21 @@ def test_by_sizes_lanes_differ_by_no_more_than_the_largest_shard(
     assert Dealing(len(sizes), sizes=columns).count_lanes(deal, columns) == loads
 
 
+@given(shard_sizes, st.integers(1, 6), st.integers(1, 6))
+def test_by_sizes_ranks_differ_by_no_more_than_lanes(sizes: list[int], ranks: int, times: int) -> None:
+    loads = [sum(sizes[shard] for shard in mine) for mine in dealt_by_size(sizes, ranks * times, (7, 0, 0))]
+    of_ranks = [sum(loads[rank::ranks]) for rank in range(ranks)]
+    assert max(of_ranks) - min(of_ranks) <= max(loads) - min(loads)
+
+
+def test_shards_of_nearly_one_size_make_equal_ranks_also_where_lanes_have_one_more_or_less() -> None:
+    sizes = [(1 << 30) + (7919 * shard) % 9_000_000 for shard in range(100)]
+    for epoch in range(4):
+        dealt = dealt_by_size(sizes, 16, (0, epoch, 0))
+        of_ranks = [sum(len(mine) for mine in dealt[rank::4]) for rank in range(4)]
+        assert of_ranks == [25] * 4
+
+
 def test_unequal_shards_of_many_sizes_make_lanes_that_are_about_equal() -> None:
     sizes = [1000 // shard for shard in range(1, 101)]
     for lanes in (2, 3, 4, 5):

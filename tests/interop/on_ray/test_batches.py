@@ -119,8 +119,8 @@ def test_what_user_code_raises_is_raised_with_its_type_and_place(
         list(loader(failing, **on_ray()))
     notes = "\n".join(caught.value.__notes__)
     assert "in map(fail_at_100) of sample 20" in notes
-    assert "in lane 2 of 4, rank 0, epoch 0" in notes
-    assert "in worker 0 (pid " in notes and " on node " in notes
+    assert "in lane 1 of 4, rank 0, epoch 0" in notes
+    assert "in worker 1 (pid " in notes and " on node " in notes
     assert notes.count("File ") == 1, "frames begin with the user's own"
     del caught
 
