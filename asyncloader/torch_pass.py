@@ -8,6 +8,8 @@ from multiprocessing.process import BaseProcess
 from time import monotonic
 from typing import Any, Protocol
 
+from .tracebacks import end_daemon_at_exit
+
 __all__ = ["Pass", "Told", "Transport", "wait_ended"]
 
 
@@ -128,6 +130,9 @@ class Told:
         self.is_cut = self._has_index = False
         try:
             return super().__next__()  # type: ignore[misc]  # of torch's classes, which stand behind this
+        except Exception:
+            end_daemon_at_exit()
+            raise
         finally:
             self._told.waited()
 

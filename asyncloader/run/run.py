@@ -17,7 +17,7 @@ from ..audit.recording import Recording
 from ..counting import Counters
 from ..plan.cursor import Cursor
 from ..stream import Note
-from ..tracebacks import add_note, drop_frames, users_level
+from ..tracebacks import add_note, drop_frames, end_daemon_at_exit, users_level
 from ..types import Position
 from .intake import Makers
 
@@ -208,6 +208,7 @@ class Run:
         if self.exhausted:
             raise EndOfChannel
         if self._closed:
+            end_daemon_at_exit()
             # Not a quiet end: a loop that goes on after an error must not take this for the epoch's end.
             raise RuntimeError(
                 "this iterator was closed before the end of its epoch, by an error, a cancellation, "
