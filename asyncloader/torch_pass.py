@@ -8,6 +8,8 @@ from multiprocessing.process import BaseProcess
 from time import monotonic
 from typing import Any, Protocol
 
+from .tracebacks import end_daemon_at_exit
+
 __all__ = ["Pass", "Told", "Transport", "wait_ended"]
 
 
@@ -146,6 +148,9 @@ class Told:
         self.is_cut = self._has_index = False
         try:
             batch = super().__next__()  # type: ignore[misc]  # of torch's classes, which stand behind this
+        except Exception:
+            end_daemon_at_exit()
+            raise
         finally:
             self._told.waited()
         self._made, self._told.is_given = None, True

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import suppress
@@ -18,6 +19,7 @@ from .errors import FormatError, StoreError, WorkerDiedError
 __all__ = [
     "add_note",
     "drop_frames",
+    "end_daemon_at_exit",
     "format_frames",
     "format_stack",
     "is_in_users_code",
@@ -128,6 +130,19 @@ def is_on_purpose(error: BaseException) -> bool:
     module = str(innermost.tb_frame.f_globals.get("__name__"))
     is_raise = code[innermost.tb_lasti] == opmap["RAISE_VARARGS"]
     return is_raise and module.startswith(("asyncloader.", "torch.utils.data."))
+
+
+def end_daemon_at_exit() -> None:
+    """Keep a daemon thread of the user's from the error that the end of the interpreter makes of its pass.
+
+    Python stops such a thread a moment later, wherever it is; until then it would print a traceback, since
+    the passes that it reads are closed before. Other threads have ended by then.
+
+    Raises:
+        SystemExit: It is such a thread, which this ends without a word.
+    """
+    if not threading.main_thread().is_alive() and threading.current_thread().daemon:
+        raise SystemExit
 
 
 def _is_told(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from ..audit.recording import Recording
 from ..counting import Counters
 from ..plan.cursor import Cursor
 from ..stream import Note
-from ..tracebacks import add_note, drop_frames, users_level
+from ..tracebacks import add_note, drop_frames, end_daemon_at_exit, users_level
 from .intake import Makers
 
 __all__ = ["BatchIterator", "Run"]
@@ -274,6 +274,7 @@ class Run:
         if self.exhausted:
             raise EndOfChannel
         if self._closed:
+            end_daemon_at_exit()
             # Not a quiet end: a loop that goes on after an error must not take this for the epoch's end.
             raise RuntimeError(
                 "this iterator was closed before the end of its epoch, by an error, close(), or an "

@@ -226,3 +226,51 @@ def test_an_error_while_a_job_is_closed_is_printed_as_nobody_else_hears_of_it(
     )
     run = programs.run(script)
     assert run.returncode == 0 and run.stderr.count("ValueError: not closed") == 1, run.stderr
+
+
+_DAEMON = """
+import asyncio, sys, threading, time
+import torch
+import asyncloader as al
+
+kind, workers = sys.argv[1], int(sys.argv[2])
+runs = threading.Event()
+
+
+class Numbers(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        while True:
+            time.sleep(0.001)
+            yield 1
+
+
+def read():
+    data = Numbers() if kind == "iterable" else al.from_iterable(lambda topology: iter(Numbers()))
+    loader = al.DataLoader(data, 4, num_workers=workers)
+    if kind == "async":
+        asyncio.run(read_async(loader))
+    for _ in loader:
+        runs.set()
+
+
+async def read_async(loader):
+    async for _ in loader:
+        runs.set()
+
+
+if __name__ == "__main__":
+    threading.Thread(target=read, daemon=True).start()
+    runs.wait()
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", ["stream", "async", "iterable"])
+def test_a_daemon_thread_that_reads_at_the_program_s_end_prints_nothing(
+    kind: str, workers: int, tmp_path: Path, programs: Programs
+) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(_DAEMON)
+    run = programs.run(script, kind, workers)
+    assert (run.returncode, run.stdout, run.stderr) == (0, "", "")
