@@ -157,16 +157,13 @@ def _sizes(found: Found, checks: Expectations) -> npt.NDArray[np.int64] | None:
     if checks:
         told = checks.known & (Known.ENTRY | Known.NO_SIZE) == Known.ENTRY
         sizes[told] = checks.size_bytes[told]
-    unknown = np.flatnonzero(sizes < 0)
-    if len(unknown) > _MOST_LOOKED_UP:
+    unknown = np.flatnonzero(sizes < 0).tolist()
+    if len(unknown) > _MOST_LOOKED_UP or (unknown and not any(scheme.is_local for scheme in found.schemes)):
         return None
-    if len(unknown) and not any(scheme.is_local for scheme in found.schemes):
-        return None
-    names = [found.names[number] for number in unknown.tolist()]
-    if not all(scheme_of(name).is_local for name in names):
-        return None
-    for number, name in zip(unknown.tolist(), names, strict=True):
-        if (length := length_of(name)) is None:
+    for number in unknown:  # up to the first one that nobody knows the length of
+        name = found.names[number]
+        length = length_of(name) if scheme_of(name).is_local else None
+        if length is None:
             return None
         sizes[number] = length
     return sizes

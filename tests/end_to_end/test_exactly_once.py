@@ -129,8 +129,8 @@ def test_drop_last_leaves_out_less_than_a_batch_of_each_lane(
 ) -> None:
     corpus = make_corpus("jsonl")
     keys = read_by_all(recipe_of(corpus), 1, workers, lanes=3, drop_last=True)
-    # Lanes of 3+1+2, 0+7 and 13+5 samples, in batches of 4.
-    assert len(keys) == len(set(keys)) == 4 + 4 + 16
+    # Lanes of 13, 7+2+0 and 5+3+1 samples, by the sizes of their shards, in batches of 4.
+    assert len(keys) == len(set(keys)) == 12 + 8 + 8
     assert set(keys) <= set(corpus.keys)
 
 
