@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -120,6 +121,8 @@ class _Enter:
     parts: tuple[Part, ...] | None
 
     def __call__(self, worker: int) -> None:
+        # A collection would write to each object that was there before the fork, and so copy their pages.
+        gc.freeze()
         info = torch_worker_info()
         assert info is not None, "called outside a worker"
         dataset = info.dataset

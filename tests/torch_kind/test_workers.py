@@ -575,3 +575,16 @@ class FirstSlow:
     def __getitem__(self, index: int) -> int:
         time.sleep(0.3 if index == 0 else 0)
         return index
+
+
+class Frozen:
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> int:
+        return gc.get_freeze_count()
+
+
+def test_a_collection_in_a_forked_worker_leaves_what_was_there_before_alone() -> None:
+    loader = al.DataLoader(Frozen(), None, num_workers=1, multiprocessing_context="fork")
+    assert min(loader) > 10_000
