@@ -125,7 +125,10 @@ def describe_exit(exitcode: int | None) -> str:
         return "was lost together with its fork server"
     if exitcode >= 0:
         return f"ended with exit status {exitcode}"
-    name = signal.Signals(-exitcode).name
+    try:
+        name = signal.Signals(-exitcode).name
+    except ValueError:  # a real-time signal that has no name
+        name = str(-exitcode)
     hints = {
         "SIGKILL": " (the kernel's out-of-memory killer sends it; fewer workers or smaller batches help)",
         "SIGSEGV": " (a crash in native code; PYTHONFAULTHANDLER=1 shows where)",

@@ -141,7 +141,7 @@ class Told:
     def __next__(self) -> Any:
         if self._broken_by is not None:
             raise RuntimeError(
-                f"this iterator was closed before the end of its epoch, by a {self._broken_by} while it "
+                f"this iterator was closed before the end of its epoch, by {self._broken_by} while it "
                 "fetched a batch; iterate the loader anew, from its state_dict() if no batch may be missed"
             )
         self._told.wait()

@@ -587,3 +587,16 @@ def test_out_of_order_every_state_is_exact(asynchronous: bool) -> None:
 def test_without_workers_order_is_kept_whatever_was_said() -> None:
     batches = [batch.tolist() for batch in al.DataLoader(numbers(20), 4, lanes=2, in_order=False)]
     assert batches == [batch.tolist() for batch in al.DataLoader(numbers(20), 4, lanes=2)]
+
+
+def test_a_signal_without_a_name_is_told_by_its_number() -> None:
+    number = signal.SIGRTMIN + 5
+
+    def dies(sample: Any) -> Any:
+        os.kill(os.getpid(), number)
+        return sample
+
+    recipe = al.from_iterable(lambda turn: turn.split({"n": n} for n in range(4))).map(dies)
+    with pytest.raises(al.WorkerDiedError, match=f"was killed by signal {number:d}") as caught:
+        list(al.DataLoader(recipe, 1, num_workers=1, worker_restarts=0))
+    assert caught.value.exitcode == -number

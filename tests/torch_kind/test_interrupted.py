@@ -55,7 +55,7 @@ def test_an_exception_of_a_signals_handler_within_next_loses_no_batch(kind: str,
                     assert got + batches(iterator) == everything, nth
                     outcomes.add("goes on")
                 except RuntimeError as error:
-                    assert "closed before the end of its epoch, by a Interrupt" in str(error)
+                    assert "closed before the end of its epoch, by Interrupt" in str(error)
                     outcomes.add("is closed")
             else:
                 assert [*got, batch.tolist(), *batches(iterator)] == everything
