@@ -362,27 +362,27 @@ numbers = [number for batch in loader for number in batch["n"].tolist()]
 """
 
 
-def test_ranks_whose_copies_of_the_shards_differ_are_refused(tmp_path: Path, programs: Programs) -> None:
-    for rank, lines in enumerate([(40, 20), (20, 40)]):  # as many shards and samples, dealt otherwise
-        write_lines(tmp_path / str(rank), lines)
-        al.build_index(str(tmp_path / str(rank) / "*.jsonl"))
+def assert_copies_are_refused(tmp_path: Path, programs: Programs) -> None:
+    """Each of two ranks, with the copy of the shards that is named after it."""
     script = tmp_path / "train.py"
     script.write_text(_COPIES)
     ended = programs.run_ranks(2, script, tmp_path, strict=False)
     assert [done.returncode for done in ended] == [1, 1]
     assert all("RanksError" in done.stderr for done in ended)
     assert any("sizes of shards that they know differ" in done.stderr for done in ended)
+
+
+def test_ranks_whose_copies_of_the_shards_differ_are_refused(tmp_path: Path, programs: Programs) -> None:
+    for rank, lines in enumerate([(40, 20), (20, 40)]):  # as many shards and samples, dealt otherwise
+        write_lines(tmp_path / str(rank), lines)
+        al.build_index(str(tmp_path / str(rank) / "*.jsonl"))
+    assert_copies_are_refused(tmp_path, programs)
 
 
 def test_ranks_that_see_other_sizes_of_the_shards_are_refused(tmp_path: Path, programs: Programs) -> None:
     for rank, lines in enumerate([(20, 30, 40, 50), (30, 20, 50, 40)]):  # equal ranks, of other shards
         write_lines(tmp_path / str(rank), lines, first=100)
-    script = tmp_path / "train.py"
-    script.write_text(_COPIES)
-    ended = programs.run_ranks(2, script, tmp_path, strict=False)
-    assert [done.returncode for done in ended] == [1, 1]
-    assert all("RanksError" in done.stderr for done in ended)
-    assert any("sizes of shards that they know differ" in done.stderr for done in ended)
+    assert_copies_are_refused(tmp_path, programs)
 
 
 _SURVIVE = """

@@ -20,27 +20,7 @@ import pyarrow.parquet as pq
 from corpus import fingerprint
 from foreign_folders import write_litdata, write_mds
 
-from .calls import (
-    Buckets,
-    DataLoader,
-    Dataset,
-    Pack,
-    Pad,
-    PadField,
-    ShardWriter,
-    Skip,
-    TokenBatches,
-    build_index,
-    concat,
-    from_iterable,
-    from_litdata,
-    from_mds,
-    from_urls,
-    merge_states,
-    mix,
-    verdict_of,
-    zip_datasets,
-)
+from . import calls as al
 
 __all__ = ["CASES", "write_shards"]
 
@@ -49,7 +29,7 @@ SIZES = (13, 0, 41, 7, 22, 1, 30, 6)
 LANES = 4
 STATES_EVERY = 10
 
-Make = Callable[[Path], Dataset]
+Make = Callable[[Path], al.Dataset]
 
 
 def documents() -> list[list[dict[str, Any]]]:
@@ -82,7 +62,7 @@ def write_shards(folder: Path) -> None:
                 write(below / f"{number}.{suffix}", rows)
             (below / "manifest.json").unlink(missing_ok=True)
             if kind == "known":
-                build_index(str(below / f"*.{suffix}"))
+                al.build_index(str(below / f"*.{suffix}"))
     write_mds(folder / "mds", [size for size in SIZES if size])
     write_litdata(folder / "litdata", [size for size in SIZES if size])
 
@@ -91,7 +71,7 @@ def by_writer(path: Path, rows: list[dict[str, Any]]) -> None:
     if not rows:
         path.write_bytes(b"")
         return
-    with ShardWriter(path) as writer:
+    with al.ShardWriter(path) as writer:
         for row in rows:
             writer.write(row)
 
@@ -100,7 +80,7 @@ def by_writer_as_tar(path: Path, rows: list[dict[str, Any]]) -> None:
     if not rows:
         path.write_bytes(bytes(1024))
         return
-    with ShardWriter(path) as writer:
+    with al.ShardWriter(path) as writer:
         for row in rows:
             writer.write({"__key__": f"{row['number']:04d}", "json": row, "cls": row["number"]})
 
@@ -141,8 +121,8 @@ FORMATS: dict[str, Callable[[Path, list[dict[str, Any]]], None]] = {
 }
 
 
-def read(folder: Path, suffix: str, *, known: bool, **options: Any) -> Dataset:
-    return from_urls(str(folder / ("known" if known else "unknown") / suffix / f"*.{suffix}"), **options)
+def read(folder: Path, suffix: str, *, known: bool, **options: Any) -> al.Dataset:
+    return al.from_urls(str(folder / ("known" if known else "unknown") / suffix / f"*.{suffix}"), **options)
 
 
 # --- what users do ---
@@ -168,7 +148,7 @@ def as_list(samples: list[Any]) -> list[Any]:
     return samples
 
 
-OPERATORS: dict[str, Callable[[Dataset], Dataset]] = {
+OPERATORS: dict[str, Callable[[al.Dataset], al.Dataset]] = {
     "plain": lambda recipe: recipe,
     "shuffle": lambda recipe: recipe.shuffle(16, seed=3),
     "map": lambda recipe: recipe.map(halved),
@@ -193,8 +173,8 @@ MAKES: dict[str, Make] = {
     "tar, decoded": lambda folder: read(folder, "tar", known=True).decode(),
     "parquet, some columns": lambda folder: read(folder, "parquet", known=False, columns=["score", "number"]),
     "parquet, filters": lambda folder: read(folder, "parquet", known=False, filters=[("number", ">", 30)]),
-    "mds": lambda folder: from_mds(folder / "mds", columns=["id", "text", "tokens"]),
-    "litdata": lambda folder: from_litdata(folder / "litdata", columns=["id", "text", "tokens"]),
+    "mds": lambda folder: al.from_mds(folder / "mds", columns=["id", "text", "tokens"]),
+    "litdata": lambda folder: al.from_litdata(folder / "litdata", columns=["id", "text", "tokens"]),
     **{
         f"{suffix}, {name}": lambda folder, suffix=suffix, change=change: change(
             read(folder, suffix, known=True)
@@ -202,52 +182,54 @@ MAKES: dict[str, Make] = {
         for suffix in ("jsonl", "parquet")
         for name, change in OPERATORS.items()
     },
-    "mix": lambda folder: mix(
+    "mix": lambda folder: al.mix(
         [read(folder, "jsonl", known=True).shuffle(8), read(folder, "parquet", known=True)],
         weights=[0.7, 0.3],
         seed=4,
     ),
-    "mix, all": lambda folder: mix(
+    "mix, all": lambda folder: al.mix(
         {"a": read(folder, "jsonl", known=True), "b": read(folder, "arrow", known=True)},
         weights={"a": 1, "b": 2},
         stop="all",
     ),
-    "concat": lambda folder: concat([read(folder, "jsonl", known=True), read(folder, "parquet", known=True)]),
-    "zip": lambda folder: zip_datasets(
+    "concat": lambda folder: al.concat(
+        [read(folder, "jsonl", known=True), read(folder, "parquet", known=True)]
+    ),
+    "zip": lambda folder: al.zip_datasets(
         {
             "left": read(folder, "jsonl", known=True),
             "right": read(folder, "parquet", known=True).select("number"),
         }
     ),
-    "iterable": lambda folder: from_iterable(
+    "iterable": lambda folder: al.from_iterable(
         lambda turn: turn.split({"number": number, "half": number / 2} for number in range(101))
     ),
 }
 
-PADDED = {"tokens": PadField(value=-1, dtype="int32")}
+PADDED = {"tokens": al.PadField(value=-1, dtype="int32")}
 BATCHINGS: dict[str, dict[str, Any]] = {
     "single": {"batch_size": None},
     "dropped last": {"batch_size": 8, "drop_last": True, "collate_fn": as_list},
-    "padded": {"batch_size": 8, "collate_fn": Pad(PADDED)},
+    "padded": {"batch_size": 8, "collate_fn": al.Pad(PADDED)},
     "padded, masked": {
         "batch_size": 8,
-        "collate_fn": Pad({"tokens": 0}, side="left", multiple_of=8, mask=True, sort_by="tokens"),
+        "collate_fn": al.Pad({"tokens": 0}, side="left", multiple_of=8, mask=True, sort_by="tokens"),
     },
-    "truncated": {"batch_size": 8, "collate_fn": Pad({"tokens": 0}, max_length=5, overflow="truncate")},
+    "truncated": {"batch_size": 8, "collate_fn": al.Pad({"tokens": 0}, max_length=5, overflow="truncate")},
     "buckets": {
-        "batching": Buckets(bounds=[4, 10], batch_sizes=[8, 4, 2], pool=30),
-        "collate_fn": Pad(PADDED),
+        "batching": al.Buckets(bounds=[4, 10], batch_sizes=[8, 4, 2], pool=30),
+        "collate_fn": al.Pad(PADDED),
     },
-    "tokens": {"batching": TokenBatches(max_tokens=40, pool=20), "collate_fn": Pad(PADDED)},
-    "packed": {"batching": Pack("tokens", length=32, batch_size=2)},
+    "tokens": {"batching": al.TokenBatches(max_tokens=40, pool=20), "collate_fn": al.Pad(PADDED)},
+    "packed": {"batching": al.Pack("tokens", length=32, batch_size=2)},
 }
 
 # --- what is frozen of them ---
 
 
-def loader_of(recipe: Any, **options: Any) -> DataLoader[Any]:
+def loader_of(recipe: Any, **options: Any) -> al.DataLoader[Any]:
     usual: dict[str, Any] = {} if "batching" in options else {"batch_size": 5, "collate_fn": as_list}
-    return DataLoader(recipe, **{"lanes": LANES, **usual, **options})
+    return al.DataLoader(recipe, **{"lanes": LANES, **usual, **options})
 
 
 def digest_of(batch: Any) -> str:
@@ -309,7 +291,7 @@ def merged(make: Make, folder: Path, batches: int, **options: Any) -> str:
                 pass
             states.append(loader.state_dict())
     again = loader_of(recipe, **options)
-    again.load_state_dict(json.loads(json.dumps(merge_states(states))))
+    again.load_state_dict(json.loads(json.dumps(al.merge_states(states))))
     return told(again)
 
 
@@ -318,14 +300,14 @@ def audited(make: Make, folder: Path, scratch: Path, **options: Any) -> dict[str
         loader = loader_of(make(folder), audit=scratch, rank=rank, world_size=2, uneven="ignore", **options)
         for _ in loader:
             pass
-    return verdict_of(str(scratch))
+    return al.verdict_of(str(scratch))
 
 
 def unfinished(make: Make, folder: Path, scratch: Path) -> dict[str, Any]:
     """One of two ranks has never come."""
     for _ in loader_of(make(folder), audit=scratch, rank=0, world_size=2, uneven="ignore"):
         pass
-    return verdict_of(str(scratch))
+    return al.verdict_of(str(scratch))
 
 
 def error_of(act: Callable[[], object]) -> dict[str, Any]:
@@ -356,17 +338,17 @@ def errors(folder: Path, scratch: Path) -> dict[str, Any]:
     def of_damaged(suffix: str, name: str, cut: Callable[[bytes], bytes], **options: Any) -> None:
         content = (folder / "unknown" / suffix / f"2.{suffix}").read_bytes()
         (scratch / f"{name}.{suffix}").write_bytes(cut(content))
-        drain(from_urls(str(scratch / f"{name}.{suffix}")), **options)
+        drain(al.from_urls(str(scratch / f"{name}.{suffix}")), **options)
 
     lines = read(folder, "jsonl", known=True)
     acts: dict[str, Callable[[], object]] = {
-        "missing shard": lambda: drain(from_urls(str(scratch / "none.jsonl"))),
-        "unknown format": lambda: from_urls(str(scratch / "none.xyz")),
-        "no shards": lambda: from_urls([]),
+        "missing shard": lambda: drain(al.from_urls(str(scratch / "none.jsonl"))),
+        "unknown format": lambda: al.from_urls(str(scratch / "none.xyz")),
+        "no shards": lambda: al.from_urls([]),
         "unknown column": lambda: drain(read(folder, "parquet", known=False, columns=["none"])),
         "lanes and ranks": lambda: drain(lines, lanes=3, rank=0, world_size=2, uneven="ignore"),
         "batch size of 0": lambda: loader_of(lines, batch_size=0),
-        "two batchings": lambda: loader_of(lines, batching=Pack(), batch_size=3),
+        "two batchings": lambda: loader_of(lines, batching=al.Pack(), batch_size=3),
         "the users own": lambda: drain(lines.map(fail)),
         "the users own on threads": lambda: drain(lines.map(fail, concurrency=2)),
         "no collation": lambda: drain(lines, collate_fn=None),
@@ -374,9 +356,9 @@ def errors(folder: Path, scratch: Path) -> dict[str, Any]:
             loader_of(lines).state_dict()
         ),
         "no state": lambda: loader_of(lines).load_state_dict({"version": 0}),
-        "too long": lambda: drain(lines, collate_fn=Pad({"tokens": 0}, max_length=2)),
+        "too long": lambda: drain(lines, collate_fn=al.Pad({"tokens": 0}, max_length=2)),
         "budget of skips": lambda: of_damaged(
-            "jsonl", "budget", lambda content: content.replace(b"{", b"?"), on_error=Skip(max=2)
+            "jsonl", "budget", lambda content: content.replace(b"{", b"?"), on_error=al.Skip(max=2)
         ),
         **{
             f"{suffix}, {name}": partial(of_damaged, suffix, name, cut)
@@ -401,7 +383,7 @@ def map_style(folder: Path, **options: Any) -> list[str]:
 
     torch.manual_seed(3)
     items = [{"number": number, "half": number / 2} for number in range(103)]
-    loader = DataLoader(items, **options)
+    loader = al.DataLoader(items, **options)
     return [told(loader), told(loader)]
 
 
