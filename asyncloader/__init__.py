@@ -14,7 +14,9 @@ if TYPE_CHECKING:
     from .audit.verifying import verify_audit
     from .blocks import Ragged
     from .cache.audit import verify_cache
-    from .collate import Pad, PadField, default_collate, default_convert, is_empty
+    from .collate.default import default_collate, default_convert
+    from .collate.empty import is_empty
+    from .collate.pad import Pad, PadField
     from .converting.convert import Converted, convert, pack
     from .dataset import Dataset
     from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
@@ -109,8 +111,8 @@ _HOME = {
     "Metrics": "metrics",
     "NetworkPolicy": "stores.policy",
     "Pack": "ops.pack",
-    "Pad": "collate",
-    "PadField": "collate",
+    "Pad": "collate.pad",
+    "PadField": "collate.pad",
     "Ragged": "blocks",
     "RanksError": "errors",
     "RayWorkers": "ray_workers",
@@ -129,8 +131,8 @@ _HOME = {
     "build_index": "manifest.building",
     "concat": "mixtures",
     "convert": "converting.convert",
-    "default_collate": "collate",
-    "default_convert": "collate",
+    "default_collate": "collate.default",
+    "default_convert": "collate.default",
     "from_hub": "foreign.hub",
     "from_iterable": "recipes",
     "from_litdata": "foreign.litdata",
@@ -138,7 +140,7 @@ _HOME = {
     "from_urls": "recipes",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",
-    "is_empty": "collate",
+    "is_empty": "collate.empty",
     "merge_states": "plan.states",
     "mix": "mixtures",
     "pack": "converting.convert",

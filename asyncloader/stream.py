@@ -18,7 +18,7 @@ from ._flow.engine import Engine
 from ._flow.readahead import read_ahead_of
 from .audit.rows import LeftSamples
 from .blocks import References, Tables
-from .collate.block import collate_block, takes_columns
+from .collate.default import collate_block, takes_columns
 from .counting import NetworkCounts
 from .dataset import Dataset
 from .lent_memory import borrowing

@@ -8,7 +8,7 @@ name                                                 what for
 ===================================================  ============================================
 ``utils.data._utils.collate.collate``                collation by rules of our own for tensors
 ``utils.data._utils.collate.default_collate_fn_map`` torch's rules, with what users registered
-``utils.data._utils.collate.collate_*_fn``           torch's rules as they are, to know them by
+``utils.data._utils.collate.collate_tensor_fn``      torch's rule for tensors that ours does not stack
 ``utils.data._utils.pin_memory.pin_memory``          pinning a batch inside a wrapper of ours
 ``utils.data._utils.worker._worker_info``            what ``get_worker_info()`` gives, with ranks
 ``utils.data._utils.worker.WorkerInfo``              its class; a frozen dataclass in newer ones
@@ -41,10 +41,6 @@ from torch._utils import ExceptionWrapper
 from torch.utils.data import DataLoader, _utils
 from torch.utils.data._utils.collate import (
     collate,
-    collate_float_fn,
-    collate_int_fn,
-    collate_numpy_array_fn,
-    collate_numpy_scalar_fn,
     collate_tensor_fn,
     default_collate_fn_map,
 )
@@ -64,10 +60,6 @@ __all__ = [
     "WorkersIterator",
     "attributes_at_rest",
     "collate",
-    "collate_float_fn",
-    "collate_int_fn",
-    "collate_numpy_array_fn",
-    "collate_numpy_scalar_fn",
     "collate_tensor_fn",
     "default_collate_fn_map",
     "default_store",

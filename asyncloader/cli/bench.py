@@ -97,7 +97,7 @@ def _recipe(asked: argparse.Namespace, recipe: Dataset) -> Dataset:
 
 
 def _loader_options(asked: argparse.Namespace) -> dict[str, Any]:
-    from ..collate import Pad
+    from ..collate.pad import Pad
 
     options: dict[str, Any] = {"batch_size": asked.batch_size, "memory_limit": asked.memory_limit}
     if asked.pad is not None:

@@ -1,7 +1,7 @@
 """Pads sequences of unequal length to the longest of their batch.
 
-``Pad`` is a ``collate_fn``: frozen and picklable, so it travels to the workers with the recipe.
-``PadLongest`` is that of a batching by length, where nobody has said how to collate.
+``Pad`` is a ``collate_fn``: frozen and picklable, so it travels to the workers with the recipe. ``PadField``
+says how to pad one field. ``PadLongest`` is the ``collate_fn`` of a batching by length that was given none.
 """
 
 from __future__ import annotations
@@ -9,21 +9,84 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ..blocks import Column, take_of
-from ._fault import entry
-from .advice import fill_advice
-from .block import collate_columns
-from .default import default_collate
-from .entries import standing_for
-from .pad_field import PadField, padded_entries
-from .ragged import Overflow, Piece, Side, bound, lay, to_pieces
-from .runs import Runs
+from ..blocks import Column, Ragged, take_of
+from ..quantity import as_counts
+from ..tensors import tensor_of
+from .default import collate_columns, default_collate
+from .fault import entry, fill_advice, standing_for
+from .ragged import (
+    Overflow,
+    Piece,
+    Side,
+    bound,
+    exact_cast,
+    exact_fill,
+    is_number,
+    lay,
+    lay_runs,
+    real_mask,
+    to_pieces,
+)
 
-__all__ = ["Pad", "PadLongest"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Pad", "PadField", "PadLongest"]
+
+
+@dataclass(frozen=True, slots=True)
+class PadField:
+    """How to pad one field.
+
+    Args:
+        value: What to fill with. 0, because an embedding with ``padding_idx=0`` and a masked sum both
+            want it; -100 is what ``cross_entropy`` ignores in labels.
+        side: The side on which to fill. ``"right"``: packing, losses and most encoders expect it;
+            ``"left"`` keeps the ends of prompts together for generation.
+        multiple_of: Round the width ``T`` up to a multiple of this. 1: no rounding. 8 (fp16) to 64
+            fills the tiles of tensor cores. Equal to ``max_length``, every batch gets that width.
+        max_length: The longest sequence allowed, in positions; a multiple of ``multiple_of``, so that
+            ``T`` never passes it. None: no limit.
+        overflow: What to do with a longer one. ``"raise"``, since data lost silently is worse than an
+            error; ``"truncate"`` cuts it on the padded side (``"left"`` keeps the end).
+        dtype: NumPy or torch dtype of the padded field. None: that of the data, which must be the same
+            in all entries of a batch (int64 or float64 for lists, as in ``default_collate``; int64 if
+            all the lists are empty). Floats may be rounded to a shorter float type; any other value
+            that would not survive raises.
+
+    Raises:
+        ValueError: An option out of range, or a ``value`` that does not fit ``dtype``.
+    """
+
+    value: float = 0
+    side: Side = "right"
+    multiple_of: int = 1
+    max_length: int | None = None
+    overflow: Overflow = "raise"
+    dtype: Any = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.value, Real | np.bool_):
+            raise ValueError(f"padding value should be a number, but got value={self.value!r}")
+        if self.side not in ("left", "right"):
+            raise ValueError(f"side should be 'left' or 'right', but got side={self.side!r}")
+        if self.overflow not in ("raise", "truncate"):
+            raise ValueError(f"overflow should be 'raise' or 'truncate', but got overflow={self.overflow!r}")
+        as_counts(self, "multiple_of", "max_length")
+        if self.max_length is not None and self.max_length % self.multiple_of:
+            raise ValueError(
+                f"max_length should be a multiple of multiple_of={self.multiple_of}, "
+                f"but got max_length={self.max_length}"
+            )
+        if self.dtype is not None:
+            dtype = _numpy_dtype(self.dtype)
+            exact_fill(self.value, dtype)
+            object.__setattr__(self, "dtype", dtype)
 
 
 @dataclass(frozen=True)
@@ -118,7 +181,7 @@ class Pad:
             return NotImplemented
         others = {name: column for name, column in fields.items() if name not in padding}
         try:
-            runs = {name: Runs.of(fields[name], how) for name, how in padding.items()}
+            runs = {name: _Runs.of(fields[name], how) for name, how in padding.items()}
             if self.sort_by is not None:
                 order = runs[self.sort_by].longest_first()
                 runs = {name: column.take(order) for name, column in runs.items()}
@@ -131,7 +194,7 @@ class Pad:
             return NotImplemented
         batch = dict(collated)
         for name, how in padding.items():
-            batch |= padded_entries(name, padded[name], runs[name].lengths, how.side, self.mask)
+            batch |= _padded_entries(name, padded[name], runs[name].lengths, how.side, self.mask)
         return batch
 
     @property
@@ -170,7 +233,7 @@ class Pad:
         except ValueError as error:
             advice = fill_advice(how.value, pieces[0].dtype)
             raise ValueError(f"field {name!r}: {error}; {advice}") from None
-        batch |= padded_entries(name, padded, lengths, how.side, self.mask)
+        batch |= _padded_entries(name, padded, lengths, how.side, self.mask)
 
 
 def _pieces(samples: Sequence[Mapping[str, Any]], name: str, how: PadField) -> list[Piece]:
@@ -228,8 +291,99 @@ class PadLongest:
         return collate_columns(chosen, fields)
 
     def _choose(self, is_number: bool) -> Callable[[Any], Any]:
-        if not is_number:
-            return Pad({self.field: 0}, multiple_of=self.multiple_of)
-        from .streaming import streaming_collate
+        return default_collate if is_number else Pad({self.field: 0}, multiple_of=self.multiple_of)
 
-        return streaming_collate
+
+# --- columns ---
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """``B`` sequences of one array.
+
+    Attributes:
+        values: ``(m, ...)`` in the dtype that they are to be padded in, contiguous.
+        starts: ``(B,) int64``.
+        lengths: ``(B,) int64``.
+    """
+
+    values: NDArray[Any]
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, column: Column, how: PadField) -> _Runs:
+        """A column's sequences, converted and cut as ``how`` says.
+
+        Raises:
+            ValueError: They cannot be padded so.
+        """
+        sequences = _ragged_of(column)
+        values = sequences.flat
+        if not isinstance(values, np.ndarray) or not is_number(values.dtype):
+            raise ValueError("expected sequences of numbers")
+        dtype = values.dtype.newbyteorder("=") if how.dtype is None else how.dtype
+        values = np.ascontiguousarray(exact_cast(values, dtype, lambda: "a column"))
+        starts, lengths = sequences.offsets[:-1] - sequences.offsets[0], sequences.lengths
+        if how.max_length is not None:
+            bounded = np.minimum(lengths, how.max_length)
+            if how.overflow == "raise" and (bounded < lengths).any():
+                raise ValueError("a sequence is too long")
+            if how.side == "left":
+                starts = starts + lengths - bounded
+            lengths = bounded
+        return cls(values, starts, lengths)
+
+    def longest_first(self) -> NDArray[np.int64]:
+        """``(B,) int64``: the order by length; equal ones keep theirs."""
+        return np.argsort(-self.lengths, kind="stable")
+
+    def take(self, order: NDArray[np.int64]) -> _Runs:
+        """The same sequences in another order."""
+        return _Runs(self.values, self.starts[order], self.lengths[order])
+
+    def lay(self, how: PadField) -> NDArray[Any]:
+        """``(B, T, ...)``; raises ValueError where the filling does not fit."""
+        return lay_runs(
+            self.values,
+            self.starts,
+            self.lengths,
+            value=how.value,
+            side=how.side,
+            multiple_of=how.multiple_of,
+        )
+
+
+def _ragged_of(column: Column) -> Ragged:
+    if isinstance(column, list) or (isinstance(column, Ragged) and isinstance(column.values, list)):
+        return Ragged.of(to_pieces(list(column), None, str))  # such as bytes, which are uint8
+    if isinstance(column, Ragged) or column.ndim > 1:
+        return Ragged.of(column)
+    raise ValueError("expected sequences, found numbers")
+
+
+# --- what both ways share ---
+
+
+def _padded_entries(
+    name: str, padded: NDArray[Any], lengths: NDArray[np.int64], side: Side, mask: bool
+) -> dict[str, torch.Tensor]:
+    """What a batch has of one padded field: ``name``, ``name_lengths`` and, if asked for, ``name_mask``."""
+    entries = {name: tensor_of(padded), f"{name}_lengths": tensor_of(lengths)}
+    if mask:
+        entries[f"{name}_mask"] = tensor_of(real_mask(lengths, padded.shape[1], side))
+    return entries
+
+
+def _numpy_dtype(given: Any) -> np.dtype[Any]:
+    """``np.dtype`` of whatever names one, ``torch.int64`` included."""
+    try:
+        dtype = np.dtype(str(given).removeprefix("torch.") if str(given).startswith("torch.") else given)
+    except TypeError:
+        dtype = np.dtype(object)
+    if not is_number(dtype):
+        raise ValueError(
+            f"dtype should be a number type that NumPy and torch share, but got dtype={given!r}; "
+            f"pad in one of those and convert the batch"
+        )
+    return dtype.newbyteorder("=")

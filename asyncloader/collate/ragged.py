@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ..blocks import Ragged
 from ..lent_memory import filled
-from .advice import null_advice, squeeze_advice
+from .fault import null_advice, squeeze_advice
 
 __all__ = [
     "Overflow",

@@ -112,12 +112,11 @@ class StreamKind:
         check_device(loader.device)
 
     def default_collate(self, batch_size: int | None, batching: Batching | None) -> Callable[[Any], Any]:
-        from ..collate import default_convert
-        from ..collate.streaming import streaming_collate
+        from ..collate.default import default_collate, default_convert
 
         if batching is not None:
-            return batching.collate_fn or streaming_collate
-        return default_convert if batch_size is None else streaming_collate
+            return batching.collate_fn or default_collate
+        return default_convert if batch_size is None else default_collate
 
     def attach(self, loader: Loader[Any]) -> None:
         check_rest(loader.timeout, loader.prefetch_factor, loader.generator)

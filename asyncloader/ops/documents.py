@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, Column, Ragged, offsets_of
-from ..collate.advice import fill_advice, squeeze_advice
-from ..collate.pad_field import PadField
+from ..collate.fault import fill_advice, squeeze_advice
+from ..collate.pad import PadField
 from ..collate.ragged import exact_fill, to_arrays, to_pieces
 
 __all__ = ["DocumentReader", "Documents"]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..blocks import Columns, JoinedTrail
 from ..collate.packed import PackedCollate
-from ..collate.pad_field import PadField
+from ..collate.pad import PadField
 from ..plan.counts import UnknownCount
 from ..quantity import as_counts
 from ..types import Position

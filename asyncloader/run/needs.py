@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from ..by_value import dumps_with_modules
-from ..collate.block import does_without_torch
+from ..collate.default import does_without_torch
 from ..dataset import Dataset
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
@@ -35,7 +35,7 @@ _CLIENTS = {None: "local", "http": "http.client", "hub": "hub.client", "objects"
 # Each worker seeds NumPy's generators, whose modules are imported with the first use.
 _ALWAYS = (f"{_PACKAGE}.run.workers", f"{_PACKAGE}.ops.pack", f"{_PACKAGE}.formats", "numpy.random", "uvloop")
 
-_WITH_TORCH = ("torch", f"{_PACKAGE}.torch_kind.worker_info", f"{_PACKAGE}.collate.columns")
+_WITH_TORCH = ("torch", f"{_PACKAGE}.torch_kind.worker_info", f"{_PACKAGE}.collate.default")
 
 
 def start_server(recipe: Dataset, *functions: Any) -> ForkServer:

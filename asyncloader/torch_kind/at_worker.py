@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from .._flow.channel import EndOfChannel
+from ..collate.default import use_own_rules
 from ..lent_memory import lend
 from ..torch_private import ExceptionWrapper
 from ..workers.link import Link
 from ..workers.packing import Packed
 from ..workers.pages import OpenSlot
-from .collating import use_own_rules
 from .parcels import pack_result
 from .watch import Watch
 from .worker_info import worker_number

@@ -21,7 +21,7 @@ import asyncloader as al
 from asyncloader._flow.budget import Budget
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Block, Columns, OffsetTrail, Ragged, Rows, offsets_of
-from asyncloader.collate.block import collate_block
+from asyncloader.collate.default import collate_block
 from asyncloader.ops.op import START, Lane
 from asyncloader.plan.topology import Topology
 

@@ -22,7 +22,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 import asyncloader as al
 from asyncloader.blocks import Block, Columns, OffsetTrail, Rows
-from asyncloader.collate.block import collate_block
+from asyncloader.collate.default import collate_block
 
 BATCH, COUNT, ROUNDS = 64, 10_048, 15
 

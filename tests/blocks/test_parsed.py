@@ -20,7 +20,7 @@ from asyncloader.blocks import (
     columns_of,
     join,
 )
-from asyncloader.collate.block import collate_block
+from asyncloader.collate.default import collate_block
 
 SAMPLES = [
     {"tokens": [1, 2], "number": 7},

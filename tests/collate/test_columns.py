@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 import asyncloader as al
 from asyncloader.blocks import Columns, OffsetTrail, Ragged, Rows
-from asyncloader.collate.block import collate_block, collate_columns
-from asyncloader.collate.streaming import streaming_collate
+from asyncloader.collate.default import collate_block, collate_columns
 from asyncloader.torch_private import default_collate_fn_map
 
-DEFAULTS = [al.default_collate, streaming_collate, torch.utils.data.default_collate]
+DEFAULTS = [al.default_collate, torch.utils.data.default_collate]
 
 
 def exact(batch: Any) -> Any:
@@ -197,7 +196,7 @@ def test_a_batch_shares_no_memory_with_the_block_and_can_be_written() -> None:
 def test_rows_in_memory_that_cannot_be_written_are_stacked_without_a_warning() -> None:
     array = np.zeros(3)
     array.flags.writeable = False
-    assert streaming_collate([{"x": array}] * 2)["x"].shape == (2, 3)
+    assert al.default_collate([{"x": array}] * 2)["x"].shape == (2, 3)
 
 
 @pytest.fixture

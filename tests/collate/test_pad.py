@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 
 import asyncloader as al
-from asyncloader.collate import Pad, PadField
+from asyncloader.collate.pad import Pad, PadField
 
 lengths_lists = st.lists(st.integers(0, 9), min_size=1, max_size=8)
 

@@ -1,4 +1,4 @@
-"""How streams stack tensors: in one way where they are small, in another where large, to the same batches."""
+"""How tensors are stacked: in one way where they are small, in another where large, to the same batches."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import default_collate
 
-from asyncloader.collate.streaming import streaming_collate
+from asyncloader.collate.default import default_collate
 from asyncloader.lent_memory import LEAST_BYTES
 
 
@@ -36,7 +35,7 @@ MADE = {
 @pytest.mark.parametrize("name", MADE)
 def test_few_and_many_bytes_are_stacked_alike(name: str, count: int) -> None:
     tensors = [MADE[name](count) for _ in range(4)]
-    ours, theirs = streaming_collate(tensors), default_collate(tensors)
+    ours, theirs = default_collate(tensors), torch.utils.data.default_collate(tensors)
     assert type(ours) is type(theirs)
     assert (ours.dtype, ours.shape, ours.requires_grad) == (theirs.dtype, theirs.shape, theirs.requires_grad)
     assert torch.equal(ours, theirs)
@@ -57,14 +56,14 @@ def test_few_and_many_bytes_are_stacked_alike(name: str, count: int) -> None:
 def test_what_torch_refuses_is_refused_by_its_error_however_large(others: Any, count: int) -> None:
     batch = [torch.ones(count), others(count)]
     with pytest.raises(Exception) as theirs:
-        default_collate(batch)
+        torch.utils.data.default_collate(batch)
     with pytest.raises(type(theirs.value)) as ours:
-        streaming_collate(batch)
+        default_collate(batch)
     assert str(ours.value).splitlines()[0] == str(theirs.value).splitlines()[0]
 
 
 @pytest.mark.parametrize("count", [FEW, MANY])
 def test_dtypes_that_differ_are_promoted_as_torch_does(count: int) -> None:
     batch = [torch.ones(count, dtype=torch.float32), torch.ones(count, dtype=torch.float64)]
-    ours, theirs = streaming_collate(batch), default_collate(batch)
+    ours, theirs = default_collate(batch), torch.utils.data.default_collate(batch)
     assert ours.dtype == theirs.dtype and torch.equal(ours, theirs)

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Ragged
-from asyncloader.collate import Pad
-from asyncloader.collate.block import collate_block
+from asyncloader.collate.default import collate_block
+from asyncloader.collate.pad import Pad
 from asyncloader.dataset import Dataset
 from asyncloader.ops.batching import FixedSize
 from asyncloader.ops.fields import Rename, Select

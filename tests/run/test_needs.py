@@ -10,7 +10,6 @@ import pytest
 import torch
 
 import asyncloader as al
-from asyncloader.collate.streaming import streaming_collate
 from asyncloader.run.needs import expected_modules
 
 SHARDS = al.from_urls("/nowhere/shard-{0..3}.jsonl", format="jsonl").shuffle(10, seed=0)
@@ -63,7 +62,6 @@ class Padded(al.Pad):
 @pytest.mark.parametrize(
     ("recipe", "functions", "needs_torch"),
     [
-        (SHARDS, (streaming_collate, None), False),
         (SHARDS, (al.default_collate, None), False),
         (SHARDS, (torch.utils.data.default_collate, None), True),
         (SHARDS, (al.default_convert, None), True),
@@ -71,17 +69,17 @@ class Padded(al.Pad):
         (SHARDS, (al.Pad({"x": 0}), None), False),
         (SHARDS, (al.Pad({"x": 0}, collate_fn=by_value(lambda rows: {})), None), True),
         (SHARDS, (Padded({"x": 0}), None), True),
-        (SHARDS.map(by_value(plain)), (streaming_collate, None), False),
-        (SHARDS.map(of_a_module), (streaming_collate, None), True),
-        (SHARDS.map(lambda sample: {**sample}), (streaming_collate, None), False),  # goes by value
-        (SHARDS.map(by_value(uses_torch)), (streaming_collate, None), True),
-        (SHARDS.map(by_value(imports_torch)), (streaming_collate, None), True),
-        (SHARDS.map(by_value(imports_other)), (streaming_collate, None), True),
-        (SHARDS.map(by_value(uses_ours)), (streaming_collate, None), True),
-        (SHARDS.map(functools.partial(by_value(plain))), (streaming_collate, by_value(uses_torch)), True),
-        (al.from_iterable(lambda topology: topology.split(range(9))), (streaming_collate, None), True),
-        (al.mix([SHARDS, SHARDS]), (streaming_collate, None), False),
-        (al.mix([SHARDS, SHARDS.map(by_value(uses_torch))]), (streaming_collate, None), True),
+        (SHARDS.map(by_value(plain)), (al.default_collate, None), False),
+        (SHARDS.map(of_a_module), (al.default_collate, None), True),
+        (SHARDS.map(lambda sample: {**sample}), (al.default_collate, None), False),  # goes by value
+        (SHARDS.map(by_value(uses_torch)), (al.default_collate, None), True),
+        (SHARDS.map(by_value(imports_torch)), (al.default_collate, None), True),
+        (SHARDS.map(by_value(imports_other)), (al.default_collate, None), True),
+        (SHARDS.map(by_value(uses_ours)), (al.default_collate, None), True),
+        (SHARDS.map(functools.partial(by_value(plain))), (al.default_collate, by_value(uses_torch)), True),
+        (al.from_iterable(lambda topology: topology.split(range(9))), (al.default_collate, None), True),
+        (al.mix([SHARDS, SHARDS]), (al.default_collate, None), False),
+        (al.mix([SHARDS, SHARDS.map(by_value(uses_torch))]), (al.default_collate, None), True),
     ],
 )
 def test_torch_is_left_out_where_nothing_can_want_it(recipe: Any, functions: Any, needs_torch: bool) -> None:
@@ -99,12 +97,12 @@ def test_torch_is_left_out_where_nothing_can_want_it(recipe: Any, functions: Any
 )
 def test_the_client_of_the_store_is_imported_once_for_all_workers(url: str, client: str) -> None:
     module = f"asyncloader.stores.{client}"
-    assert module in expected_modules(al.from_urls(url, manifest=None), streaming_collate)
-    assert (module in expected_modules(SHARDS, streaming_collate)) is (client == "local")
+    assert module in expected_modules(al.from_urls(url, manifest=None), al.default_collate)
+    assert (module in expected_modules(SHARDS, al.default_collate)) is (client == "local")
 
 
 def test_what_cannot_be_sent_is_not_said_before_workers_start() -> None:
     import threading
 
     recipe = SHARDS.map(functools.partial(by_value(plain), lock=threading.Lock()))
-    assert expected_modules(recipe, streaming_collate)
+    assert expected_modules(recipe, al.default_collate)
