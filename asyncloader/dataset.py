@@ -25,6 +25,7 @@ from .ops.filter_batches import FilterBatches
 from .ops.map import Map
 from .ops.map_batches import MapBatches
 from .ops.op import START, Blocks, Lane, Op, Opener, Source, call_of, shown
+from .ops.pieces import cut
 from .ops.repeat import Repeat
 from .ops.shuffle import Shuffle
 from .ops.take import Take
@@ -252,10 +253,10 @@ class Dataset:
         samples: list[Any] = []
         with Engine() as engine:
             budget = Budget(_HEAD_READ_BYTES, [0])
-            lane = Lane(Topology(), engine, budget, _HEAD_READ_BYTES, self.order_seed)
+            lane = Lane(Topology(), engine, budget, _HEAD_READ_BYTES, self.order_seed, singly=True)
             with closing(self.open(START, lane)) as blocks:
-                for block in lane.want.pull(blocks, lambda: n - len(samples)):
-                    samples.extend(block.part(0, n - len(samples)).rows())
+                for block in blocks:
+                    samples.extend(block.rows())
                     if len(samples) == n:
                         break
         return samples
@@ -346,11 +347,6 @@ class Dataset:
         return any(getattr(op, "context", None) is not None for op in self.all_ops)
 
     @property
-    def runs_ahead(self) -> bool:
-        """Whether an operator goes on by itself, on threads or on the loop, while nobody pulls."""
-        return any(isinstance(op, AsyncMap) or getattr(op, "concurrency", 1) > 1 for op in self.all_ops)
-
-    @property
     def runs_on_threads(self) -> bool:
         """Whether an operator calls the user's functions on threads of its own."""
         return any(isinstance(op, Map) and op.concurrency > 1 for op in self.all_ops)
@@ -364,8 +360,19 @@ class Dataset:
 
 
 def _open_source(source: Source, start: Position, lane: Lane) -> Blocks:
-    return lane.stopwatch.timed(source.stage, source.open(start, lane))
+    return _handed_on(lane.stopwatch.timed(source.stage, source.open(start, lane)), lane)
 
 
 def _open_op(op: Op, number: int, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-    return lane.stopwatch.timed(shown(op), op.open(upstream, start, replace(lane, operator=number)))
+    blocks = op.open(upstream, start, replace(lane, operator=number))
+    return _handed_on(lane.stopwatch.timed(shown(op), blocks), lane)
+
+
+def _handed_on(blocks: Blocks, lane: Lane) -> Blocks:
+    return _singly(blocks) if lane.singly else blocks
+
+
+def _singly(blocks: Blocks) -> Blocks:
+    with closing(blocks):
+        for block in blocks:
+            yield from cut(block, lambda: 1)

@@ -82,13 +82,14 @@ class DataLoader(Loader[T]):
             their workers always come from a clean process.
         generator: Draws the workers' base seed, and the order unless a recipe does; torch's own if None, and
             of replicas one that is seeded with their rank.
-        prefetch_factor: Batches that each worker makes ahead; 2 with workers, None without.
+        prefetch_factor: Batches that each worker makes ahead; 2 with workers. Streams take it without
+            workers too: at most so many batches are made and not yet delivered, at least 1. None there is 3.
         persistent_workers: Keep the workers from epoch to epoch. Makes no difference to a stream, whose
             workers start in milliseconds; what is expensive, a process that has imported torch, is kept.
             Ray's actors, which start in seconds, are kept with it alone.
         pin_memory_device: Deprecated by torch; warns as there.
         in_order: False hands on batches as workers are done with them, each once, in another order in each
-            run; states are as exact. A stream without workers, or with ``ahead=0``, always comes in order.
+            run; states are as exact. A stream without workers always comes in order.
         device: For streams: deliver batches on this device, copied on a side stream (implies
             page-locked memory).
         lanes: For streams: into how many an epoch is dealt; the same number gives the same batches for
@@ -106,9 +107,6 @@ class DataLoader(Loader[T]):
             or as ``"2GB"``; 1 GiB by default, which keeps one process busy over 200 ms. Where the data is
             near, less is taken. Shuffle windows and batches in your hands come on top.
         progress: For streams: show a tqdm bar.
-        ahead: For streams: how many samples may be made beyond those of the batches asked for, by all
-            processes of this rank together, dealt evenly to its lanes. For calls that cost money or quota:
-            with 0 they are made when a batch is asked for. None, the default, counts none: least waiting.
         batching: For streams: which samples make a batch, instead of a fixed number of them:
             ``TokenBatches``, ``Buckets`` or ``Pack``. Excludes ``batch_size`` and ``drop_last``.
         uneven: For streams: what ranks do when some have no batch for a step and others have: ``"stop"``
@@ -163,7 +161,6 @@ class DataLoader(Loader[T]):
         replicate: int | None = None,
         memory_limit: int | str | None = None,
         progress: bool = False,
-        ahead: int | None = None,
         batching: Batching | None = None,
         uneven: str | None = None,
         worker_restarts: int | None = None,
@@ -176,7 +173,7 @@ class DataLoader(Loader[T]):
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
         self.mesh, self.replicate = mesh, replicate
-        self.memory_limit, self.progress, self.ahead = memory_limit, progress, ahead
+        self.memory_limit, self.progress = memory_limit, progress
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
         self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps, least=0)
         self.audit, self.on_error, self.trace, self.workers = audit, on_error, trace, workers
@@ -207,13 +204,14 @@ class DataLoader(Loader[T]):
             worker_init_fn,
             multiprocessing_context,
             alike_in_replicas(self, generator),
-            prefetch_factor=prefetch_factor,
+            prefetch_factor=prefetch_factor if num_workers or self._kind.torchs_loop else None,
             persistent_workers=persistent_workers,
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
         if self.dataset is not dataset:  # the user's own object, past torch's guard against changing it
             object.__setattr__(self, "dataset", dataset)
+        self.prefetch_factor = self.prefetch_factor or prefetch_factor  # of a stream also without workers
         self._kind.attach(self)
 
     def __repr__(self) -> str:

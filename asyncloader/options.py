@@ -9,7 +9,6 @@ from typing import Any
 from .quantity import as_count, as_whole, parse_bytes
 
 __all__ = [
-    "check_ahead",
     "check_audit",
     "check_batching",
     "check_rest",
@@ -22,16 +21,6 @@ __all__ = [
 
 # A lane must be able to hold a first part and the block decoded from it, whatever the user says.
 _LEAST_MEMORY = 16 << 20
-
-
-def check_ahead(ahead: object) -> None:
-    """Check how many samples may be made ahead.
-
-    Raises:
-        ValueError: Neither None nor a number of samples.
-    """
-    if ahead is not None and ((number := as_whole(ahead)) is None or number < 0):
-        raise ValueError(f"ahead should be a number of samples, 0 or more, or None, but got ahead={ahead!r}")
 
 
 def check_restarts(worker_restarts: object) -> None:

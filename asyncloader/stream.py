@@ -28,7 +28,7 @@ from .ops.heard import Heard
 from .ops.left_out import LeavesOut
 from .ops.map import Map
 from .ops.map_batches import MapBatches
-from .ops.op import Lane, Want, note_batch
+from .ops.op import Lane, note_batch
 from .ops.shortfalls import Shortfall
 from .ops.skips import Skip, Skips
 from .plan.cursor import Row
@@ -101,8 +101,6 @@ class Job:
         collate_fn: Makes of them what the consumer gets.
         read_bytes: Bound on what all of them together have requested and not yet decoded, and what their
             operators have made and not yet handed on.
-        ahead: How many samples each lane may make beyond those of the batches asked for. None does not
-            count: batches are made ahead, and operators run ahead, as suits the speed.
         is_audited: Whether to tell of each batch where its samples came from.
         budget: How much may be skipped; None to raise every error.
         skipped_before: How much was before, by what a state says: pairs of a lane of the rank and a number.
@@ -117,35 +115,14 @@ class Job:
     batching: Batching
     collate_fn: Callable[[Any], Any]
     read_bytes: int
-    ahead: int | None = None
     is_audited: bool = False
     budget: Skip | None = None
     skipped_before: tuple[tuple[int, int], ...] = ()
     is_traced: bool = False
 
-    @property
-    def batches_ahead(self) -> int | None:
-        """How many batches these lanes together may make before they are asked for; None: not counted.
-
-        Operators that go on by themselves, on threads or on the loop, get all of ``ahead``: in pieces of
-        whole batches it would leave them no more at a time than a batch needs.
-        """
-        if self.ahead is None:
-            return None
-        if self.recipe.runs_ahead:
-            return 0
-        samples = self.batching.samples_per_batch
-        return 0 if samples is None else len(self.turns) * (self.ahead // samples)
-
     def open_stopwatch(self) -> Stopwatch:
         """Of a thread that reads some of these lanes."""
         return TracingStopwatch() if self.is_traced else Stopwatch()
-
-    def open_want(self) -> Want:
-        """What a lane's stream is pulled for, batch by batch."""
-        if self.ahead is None:
-            return Want()
-        return Want(self.ahead if self.recipe.runs_ahead else 0)
 
     def open_skips(self, number: int, start: Position) -> Skips | None:
         """What counts what lane ``number`` skips from a position on."""
@@ -235,7 +212,6 @@ def _lanes_of(job: Job, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, l
     return budget, [
         open_lane(
             job.place(lane),
-            want=job.open_want(),
             skips=job.open_skips(lane, row.position),
             leaves_out=LeavesOut() if job.is_audited else None,
         )

@@ -1,4 +1,4 @@
-"""Ask a service that costs money about each sample, and never about more than was asked for."""
+"""Ask a service that costs money about each sample, and little beyond what is used."""
 
 import asyncio
 from typing import Any
@@ -17,11 +17,6 @@ async def ask(number: int) -> dict[str, Any]:
 
 dataset = al.from_iterable(lambda topology: topology.split(range(1000))).shuffle(100, seed=0)
 
-loader = al.DataLoader(dataset.map(ask, concurrency=16), batch_size=16, ahead=0)
+loader = al.DataLoader(dataset.map(ask), batch_size=16, prefetch_factor=1)
 batch = next(iter(loader))
-print(f"{calls} calls for one batch of {len(batch['number'])}")
-
-calls = 0
-for _ in al.DataLoader(dataset.map(ask, concurrency=16), batch_size=16, ahead=16):
-    break
-print(f"{calls} calls with one batch ahead")
+print(f"{calls} calls for the first batch of {len(batch['number'])}")

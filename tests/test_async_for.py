@@ -65,7 +65,7 @@ def _torchs(kind: Callable[[int], Any], count: int, workers: int) -> al.DataLoad
 #: Loaders of the given count of numbers, which come in order, with the given number of workers.
 KINDS: dict[str, Callable[..., al.DataLoader[Any]]] = {
     "stream": _stream,
-    "stream on demand": lambda count, workers: _stream(count, workers, ahead=0),
+    "stream one batch ahead": lambda count, workers: _stream(count, workers, prefetch_factor=1),
     "stream with a timeout": lambda count, workers: _stream(count, workers, timeout=60),
     "map style": lambda *given: _torchs(Items, *given),
     "iterable": lambda *given: _torchs(Iterated, *given),

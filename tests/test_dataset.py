@@ -83,7 +83,7 @@ def test_integers_of_numpy_are_taken_everywhere_and_a_state_can_hold_them() -> N
     )
     assert json.loads(json.dumps(recipe.describe())) == recipe.describe()
     assert len(recipe.head(three)) == 3
-    loader = al.DataLoader(recipe, 2, lanes=three, ahead=np.int64(0))
+    loader = al.DataLoader(recipe, 2, lanes=three, prefetch_factor=three)
     loader.set_epoch(three)
     assert sum(len(batch["x"]) for batch in loader) == 3
     json.dumps(loader.state_dict())

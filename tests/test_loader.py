@@ -290,16 +290,17 @@ def test_without_workers_batches_are_made_while_the_consumer_computes() -> None:
     batches.close()
 
 
+@pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("prefetch", [1, 3])
-def test_workers_make_prefetch_factor_batches_ahead(
-    prefetch: int, fork_server: ForkServer, tmp_path: Any
+def test_prefetch_factor_batches_are_made_ahead_with_workers_and_without(
+    prefetch: int, workers: int, fork_server: ForkServer, tmp_path: Any
 ) -> None:
     def collate(samples: list[int]) -> list[int]:
         (tmp_path / str(samples[0])).touch()
         return samples
 
     loader = al.DataLoader(
-        numbers(1000), 1, num_workers=1, prefetch_factor=prefetch, collate_fn=collate, timeout=10
+        numbers(1000), 1, num_workers=workers, prefetch_factor=prefetch, collate_fn=collate, timeout=10
     )
     batches = iter(loader)
     next(batches)

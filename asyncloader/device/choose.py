@@ -70,7 +70,6 @@ def open_stage(
     device: str | torch.device | None = None,
     pin_memory_device: str = "",
     budget_bytes: int | None = None,
-    on_demand: bool = False,
 ) -> Receiver[tuple[Any, Any]]:
     """Put the stage that the user asked for behind ``source``, started; or none.
 
@@ -81,7 +80,6 @@ def open_stage(
             whatever ``pin_memory`` says; ``"cpu"`` asks for nothing.
         pin_memory_device: torch's deprecated option; only warned about.
         budget_bytes: See ``DeviceStage``.
-        on_demand: See ``DeviceStage``.
 
     Returns:
         What the consumer is to read, and to close: a ``DeviceStage``, or ``source`` itself.
@@ -111,7 +109,6 @@ def open_stage(
         to_device=to_device,
         depth=_DEPTH,
         budget_bytes=budget_bytes,
-        on_demand=on_demand,
     )
     stage.start()
     return stage

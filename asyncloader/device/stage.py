@@ -14,7 +14,6 @@ import threading
 from contextlib import suppress
 from typing import Any
 
-from .._flow.asking import Asking, Asks
 from .._flow.channel import Channel, ChannelClosed, EndOfChannel, Receiver
 from ..tracebacks import add_note
 from .backend import Backend
@@ -40,7 +39,6 @@ class DeviceStage:
         depth: The most batches that lie ready at a time.
         budget_bytes: The most bytes that lie ready, and the most bytes in slabs; one batch always may.
             None for no bound but ``depth``.
-        on_demand: Read a batch only when the consumer asks for it, not as far ahead as there is room.
     """
 
     def __init__(
@@ -51,7 +49,6 @@ class DeviceStage:
         to_device: bool,
         depth: int,
         budget_bytes: int | None,
-        on_demand: bool = False,
     ) -> None:
         assert depth > 0, "a stage without room for a batch would never pass one on"
         self._source = source
@@ -64,10 +61,6 @@ class DeviceStage:
         self._least_cost = 1 if budget_bytes is None else max(budget_bytes // depth, 1)
         self._in_bytes = budget_bytes is not None
         self._outlet: Channel[tuple[Prepared, Any]] = Channel(self._least_cost * depth)
-        self._asks = Asks() if on_demand else None
-        self._ready: Receiver[tuple[Prepared, Any]] = (
-            self._outlet if self._asks is None else Asking(self._outlet, self._asks)
-        )
         self._thread: threading.Thread | None = None
         self._failure: Exception | None = None  # what the source raised last
 
@@ -90,12 +83,12 @@ class DeviceStage:
             EndOfChannel: The source has ended, or the stage was closed.
             Exception: What the source, or pinning and copying this batch, raised.
         """
-        prepared, note = self._ready.receive(timeout_s)
+        prepared, note = self._outlet.receive(timeout_s)
         return prepared.hand_over(), note
 
     async def receive_async(self) -> tuple[Any, Any]:
         """Like ``receive``, from a coroutine. If cancelled while waiting, no batch is lost."""
-        prepared, note = await self._ready.receive_async()
+        prepared, note = await self._outlet.receive_async()
         return prepared.hand_over(), note
 
     def close(self) -> None:
@@ -104,7 +97,7 @@ class DeviceStage:
         Raises:
             RuntimeError: The thread did not end within five seconds: its source did not wake it.
         """
-        self._ready.close()
+        self._outlet.close()
         try:
             self._source.close()
         finally:
@@ -142,8 +135,6 @@ class DeviceStage:
         """Read, prepare and send one batch; False if there are no more. Keeps nothing of it."""
         note = None
         try:
-            if self._asks is not None:
-                self._asks.wait()
             batch, note = self._source.receive()
         except EndOfChannel:
             return False

@@ -40,7 +40,6 @@ class Loader(torch.utils.data.DataLoader[T]):
     replicate: int | None
     memory_limit: int | str | None
     progress: bool
-    ahead: int | None
     batching: Batching | None
     uneven: str | None
     worker_restarts: int | None

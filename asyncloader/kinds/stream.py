@@ -20,10 +20,10 @@ from ..device import check_device, open_stage
 from ..errors import StoreError
 from ..ops.batching import Batching
 from ..ops.skips import skipped_in
-from ..options import check_ahead, check_audit, check_rest, check_restarts, check_streaming, check_uneven
+from ..options import check_audit, check_rest, check_restarts, check_streaming, check_uneven
 from ..plan.cursor import Cursor
 from ..plan.lanes import check_ranks, choose_lanes, name_world_sizes, rank_lanes
-from ..plan.memory import share_memory
+from ..plan.memory import BATCHES_AHEAD, share_memory
 from ..plan.states import load_state, save_state, saved_recipe, without
 from ..progress import ProgressBar
 from ..quantity import as_whole
@@ -102,7 +102,6 @@ class StreamKind:
         worker_init_fn: Any,
     ) -> None:
         limit = memory_of(loader)
-        check_ahead(loader.ahead)
         check_audit(loader.audit)
         budget_of(loader)
         check_restarts(loader.worker_restarts)
@@ -161,7 +160,6 @@ class StreamKind:
                 self._lengths(loader).rest,
                 counters,
                 stack,
-                on_demand=loader.ahead is not None,
             )
             source = open_stage(
                 source,
@@ -169,7 +167,6 @@ class StreamKind:
                 device=loader.device,
                 pin_memory_device=loader.pin_memory_device,
                 budget_bytes=share_memory(limit, pins=True).pinned_bytes,
-                on_demand=loader.ahead is not None,
             )
             stack.callback(source.close)
             if_empty, timeout_s = if_empty_of(self._recipe), float(loader.timeout) or None
@@ -301,7 +298,8 @@ class StreamKind:
         """The job's batches, made in this process or in workers."""
         batch_bytes = share_memory(memory_of(loader), pins=False).batch_bytes
         if loader.num_workers == 0 or not job.turns:
-            return stream_in_thread(job, batch_bytes, counters, stack)
+            ahead = loader.prefetch_factor or BATCHES_AHEAD
+            return stream_in_thread(job, ahead, batch_bytes, counters, stack)
         if loader.workers is None:
             self._forkserver = ForkServer.shared()
         return stream_in_workers(job, worker_setting(loader, seed), batch_bytes, counters, stack, self._bench)
@@ -318,7 +316,6 @@ class StreamKind:
             batching=batching_of(loader),
             collate_fn=loader.collate_fn,
             read_bytes=share_memory(memory_bytes, pins=pins).read_bytes,
-            ahead=None if loader.ahead is None else loader.ahead // max(len(turns), 1),
             is_audited=self._is_audited(loader),
             budget=told_once(budget_of(loader), self._world),
             is_traced=loader.trace is not None,

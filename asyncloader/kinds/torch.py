@@ -26,9 +26,7 @@ from .worlds import check_replicas, check_sampler, is_told_who_reads, world_of
 
 __all__ = ["TorchKind"]
 
-_STREAM_OPTIONS = [
-    "ahead", "audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven", "workers",
-]  # fmt: skip
+_STREAM_OPTIONS = ["audit", "batching", "device", "lanes", "memory_limit", "progress", "uneven", "workers"]
 
 
 class TorchKind:

@@ -24,7 +24,7 @@ from .draws import Calls
 from .heard import call_heard
 from .map import OneByOne
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, shown
-from .pieces import Pieces
+from .pieces import Pieces, cut
 from .skips import Applied
 
 __all__ = ["AsyncMap"]
@@ -45,20 +45,17 @@ class AsyncMap(OneByOne):
         outstanding = 0
         pieces = Pieces(min(self.concurrency, PIECE_SAMPLES), lane.made_bytes)
 
-        def wanted() -> int:
-            return lane.want.samples - outstanding
-
         try:
             with closing(upstream(start, lane.for_columns(False))) as blocks:
-                for block in lane.want.pull(blocks, wanted):
-                    for piece in lane.want.pieces(block, pieces.size, wanted):
+                for block in blocks:
+                    for piece in cut(block, pieces.size):
                         inbox.send(piece)
                         outstanding += len(piece)
                         # Twice as many as run, so that none idles while this thread is elsewhere; but of
-                        # large samples no more than run, and never more than are wanted.
+                        # large samples no more than run.
                         while (
                             len(outbox)
-                            or outstanding > min(2 * self.concurrency, lane.want.samples - 1)
+                            or outstanding > (0 if lane.singly else 2 * self.concurrency)
                             or (outstanding > self.concurrency and not pieces.may_hold(outstanding))
                         ):
                             done = outbox.receive()

@@ -120,7 +120,7 @@ class FixedSize:
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
         gather = Gather(self.batch_size)
         with closing(upstream(start, lane)) as blocks:
-            for block in lane.want.pull_for_batches(blocks, lambda: gather.lacking):
+            for block in blocks:
                 yield from map(_batch, gather.feed(block))
                 del block
             rest = gather.finish()
@@ -145,7 +145,7 @@ class Single:
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Batches:
         with closing(upstream(start, lane.for_columns(False))) as blocks:
-            for block in lane.want.pull_for_batches(blocks, lambda: 1):
+            for block in blocks:
                 yield from map(_batch, _alone(block))
 
     def count_batches(self, count_samples: Callable[[], Iterable[float]]) -> int:

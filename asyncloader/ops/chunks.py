@@ -7,7 +7,7 @@ opened there has the function called for the same chunk again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator
 
 from ..blocks import Block
 from ..types import Position
@@ -19,12 +19,7 @@ __all__ = ["hand_on", "open_chunks"]
 
 def open_chunks(upstream: Opener, start: Position, size: int, lane: Lane) -> Generator[Pool, None, None]:
     """The chunks of a lane from a position on; the last one may be short. Closing it closes the upstream."""
-
-    def pull(blocks: Iterator[Block], lacking: Callable[[], int]) -> Iterator[Block]:
-        want = lane.want
-        return want.pull(blocks, lambda: lacking() if want.is_bounded else want.samples)
-
-    return cut_pools(upstream, start, lane.for_columns(True), size, "chunk", pull)
+    return cut_pools(upstream, start, lane.for_columns(True), size, "chunk")
 
 
 def hand_on(chunk: Pool, made: Block) -> Blocks:

@@ -18,7 +18,7 @@ from ..types import Position
 from .checks import check_plain
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, Rounds, name_of, note_sample, shown
-from .pieces import next_size
+from .pieces import cut, next_size
 from .skips import Applied, apply
 
 __all__ = ["Filter"]
@@ -49,7 +49,7 @@ class Filter:
 
         with closing(upstream(start, replace(lane, columns=False, rounds=rounds))) as blocks:
             for block in blocks:
-                for piece in lane.want.pieces(block, most):
+                for piece in cut(block, most):
                     lane.engine.check()
                     began_s = perf_counter()
                     applied = self._apply(piece, lane)

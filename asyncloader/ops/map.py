@@ -18,7 +18,7 @@ from .checks import check_map
 from .context import MakeContext, given
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Op, Opener, name_of, note_sample, shown
-from .pieces import Pieces
+from .pieces import Pieces, cut
 from .skips import Applied, Attempts, apply
 
 __all__ = ["Map", "OneByOne"]
@@ -60,10 +60,10 @@ class Map(OneByOne):
         fn = given(self.fn, self.context, lane)
         attempts, during = lane.attempts(start), shown(self)
         with closing(upstream(start, lane.for_columns(False))) as blocks:
-            if self.concurrency == 1:
+            if self.concurrency == 1 or lane.singly:
                 pieces = Pieces(PIECE_SAMPLES, lane.made_bytes)
                 for block in blocks:
-                    for piece in lane.want.pieces(block, pieces.size):
+                    for piece in cut(block, pieces.size):
                         lane.engine.check()
                         began_s = perf_counter()
                         applied = self._apply(fn, piece, lane)
@@ -81,31 +81,23 @@ class Map(OneByOne):
         running: deque[int] = deque()  # samples of each piece
         outstanding = 0
 
-        def wanted() -> int:
-            return lane.want.samples - outstanding
-
-        def most() -> int:
-            # What is wanted may be too little for such pieces: then every thread gets something.
-            return min(pieces.size(), -(-lane.want.samples // self.concurrency))
-
         def call(sample: Any) -> Any:
             lane.engine.check()  # so that whoever closes the pass waits for one call, and not for a piece
             return fn(sample)
 
         threads = Threads[Applied](self.concurrency, "asyncloader-map", during, lane.engine)
         try:
-            for block in lane.want.pull(blocks, wanted):
-                for piece in lane.want.pieces(block, most, wanted):
+            for block in blocks:
+                for piece in cut(block, pieces.size):
                     apply = partial(self._apply, call, piece, lane)
                     threads.submit(partial(lane.stopwatch.call, during, apply))
                     running.append(len(piece))
                     outstanding += len(piece)
                     # Twice as many as run, so that none idles while this thread is elsewhere; but of large
-                    # samples no more than run, and never more than are wanted.
+                    # samples no more than run.
                     while running and (
                         threads.is_first_done
                         or len(running) > 2 * self.concurrency
-                        or outstanding >= lane.want.samples
                         or (outstanding > self.concurrency and not pieces.may_hold(outstanding))
                     ):
                         outstanding -= running.popleft()

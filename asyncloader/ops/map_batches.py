@@ -43,7 +43,7 @@ class MapBatches(Op):
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(open_chunks(upstream, start, self.batch_size, lane)) as chunks:
-            if self.concurrency == 1:
+            if self.concurrency == 1 or lane.singly:
                 for chunk in chunks:
                     yield from hand_on(chunk, self._apply(chunk.samples, lane))
                     del chunk
@@ -59,11 +59,9 @@ class MapBatches(Op):
 
         def is_full() -> bool:
             # As .map has it: twice as many as run, so that none idles while this thread is elsewhere; but of
-            # large ones no more than run, and never more samples than are wanted.
-            return (
-                len(running) > 2 * self.concurrency
-                or (len(running) + 1) * self.batch_size > lane.want.samples
-                or (len(running) > self.concurrency and len(running) * chunk_bytes > lane.made_bytes)
+            # large ones no more than run.
+            return len(running) > 2 * self.concurrency or (
+                len(running) > self.concurrency and len(running) * chunk_bytes > lane.made_bytes
             )
 
         during = shown(self)

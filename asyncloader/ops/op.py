@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from typing import Any, Protocol, TypeAlias
@@ -31,7 +30,6 @@ __all__ = [
     "Opener",
     "Rounds",
     "Source",
-    "Want",
     "call_of",
     "name_of",
     "note_batch",
@@ -52,66 +50,6 @@ that what a block costs (some 2 us) is lost among them.
 
 # How many samples of a batch a message names: as many as a person looks at.
 _MOST_PLACES = 16
-
-
-class Want:
-    """How many samples whoever pulls a lane's stream has a use for; without bound in most passes.
-
-    Operators that call the user's functions hold themselves to it: what is begun and not yet handed on is
-    never more, and always at least one while somebody pulls, so that a filter behind them starves nobody.
-
-    Args:
-        ahead: How many samples may be begun beyond those of a batch that was asked for; None for any number.
-
-    Attributes:
-        samples: The number, set anew before each pull.
-    """
-
-    def __init__(self, ahead: int | None = None) -> None:
-        self._ahead = ahead
-        self.samples = sys.maxsize
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether calls are counted in this pass."""
-        return self.samples < sys.maxsize
-
-    def pull_for_batches(self, blocks: Iterator[Block], lacking: Callable[[], int]) -> Iterator[Block]:
-        """The blocks, each pulled for as many samples as a batching lacks, and for those made ahead."""
-        ahead = self._ahead
-        return blocks if ahead is None else self.pull(blocks, lambda: lacking() + ahead)
-
-    def pull(self, blocks: Iterator[Block], wanted: Callable[[], int]) -> Iterator[Block]:
-        """The blocks, each pulled with ``wanted()`` as the want."""
-        while True:
-            mine, self.samples = self.samples, max(wanted(), 1)
-            try:
-                block = next(blocks, None)
-            finally:
-                self.samples = mine
-            if block is None:
-                return
-            yield block
-
-    def pieces(
-        self, block: Block, most: Callable[[], int], wanted: Callable[[], int] | None = None
-    ) -> Iterator[Block]:
-        """The block cut into pieces, each as large as it may be when it is asked for.
-
-        Args:
-            block: What to cut.
-            most: Gives the most samples of the next piece.
-            wanted: Gives how many more are wanted; the want by default.
-        """
-        start = 0
-        while start < len(block):
-            room = min(most(), self.samples if wanted is None else wanted())
-            stop = min(start + max(room, 1), len(block))
-            if stop - start == len(block):
-                yield block
-            else:
-                yield block.part(start, stop)
-            start = stop
 
 
 # What a filter behind an endless repetition gives up after: so many rounds in a row, since one that draws
@@ -179,7 +117,8 @@ class Lane:
         network: Counts the requests of this process.
         shared: Clients shared by the lanes of one engine, made by the source that needs them.
         operator: Which of the recipe's operators is being opened, from 0.
-        want: What the stream is pulled for.
+        singly: Whether each sample is handed on before the next one is begun: for a look at a few samples,
+            which should call no function for more.
         shortfalls: Told of each ``take`` that could not be kept.
         empty_shards: Told of each shard of no bytes, which gave no sample.
         columns: Whether what reads the stream has a use for columns. It decides nothing of what samples are:
@@ -202,7 +141,7 @@ class Lane:
     network: NetworkCounts = field(default_factory=NetworkCounts, compare=False)
     shared: dict[Any, Any] = field(default_factory=dict, compare=False)
     operator: int = 0
-    want: Want = field(default_factory=Want, compare=False)
+    singly: bool = False
     shortfalls: list[Shortfall] = field(default_factory=list, compare=False)
     empty_shards: list[str] = field(default_factory=list, compare=False)
     columns: bool = False

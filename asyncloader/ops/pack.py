@@ -126,8 +126,7 @@ class Pack:
         begins = start.get("from", START)
         reader, cutter = self._reader(), Cutter(self.length, begins, start.get("used", 0))
         with closing(upstream(begins, lane)) as blocks:
-            # How many more documents fill a batch is not known before they are there.
-            for block in lane.want.pull_for_batches(blocks, lambda: 1):
+            for block in blocks:
                 for part, documents in reader.read(block):
                     first, stop = self._bounds(documents)
                     bounds = zip(first.tolist(), stop.tolist(), strict=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from ..blocks import Block
 from ..sizes import bytes_of
 
-__all__ = ["Pieces", "next_size"]
+__all__ = ["Pieces", "cut", "next_size"]
 
 # What is worked at should stay near the processor, whatever the memory may hold.
 _MOST_BYTES = 8 << 20
@@ -33,6 +35,15 @@ def next_size(size: int, most: int, in_a_second: float) -> int:
     """
     brief = min(_MOST_OF_BRIEF * most, int(_BRIEF_S * in_a_second))
     return max(1, min(max(most, brief), 2 * size, int(_LONG_S * in_a_second)))
+
+
+def cut(block: Block, most: Callable[[], int]) -> Iterator[Block]:
+    """The block in pieces, each of at most ``most()`` samples at the time when it is asked for."""
+    start = 0
+    while start < len(block):
+        stop = min(start + most(), len(block))
+        yield block if stop - start == len(block) else block.part(start, stop)
+        start = stop
 
 
 class Pieces:

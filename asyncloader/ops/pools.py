@@ -6,7 +6,7 @@ began and how much of it was handed on; resuming reads at most the open pool aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -22,8 +22,6 @@ from .lengths import Lengths
 from .op import START, Lane, Opener
 
 __all__ = ["Group", "Pool", "Span", "SpanTrail", "batches_of_pools", "cut_pools", "draw_pool"]
-
-Pull: TypeAlias = Callable[[Iterator[Block], Callable[[], int]], Iterator[Block]]
 
 Group: TypeAlias = NDArray[np.int64]
 """Which samples of a pool make a batch, by their indices: ``(n,) int64``."""
@@ -89,7 +87,7 @@ class Pool:
 
 
 def cut_pools(
-    upstream: Opener, start: Position, lane: Lane, size: int, name: str = "pool", pull: Pull | None = None
+    upstream: Opener, start: Position, lane: Lane, size: int, name: str = "pool"
 ) -> Generator[Pool, None, None]:
     """The pools of a lane from ``start`` on, each of ``size`` samples but the last.
 
@@ -99,13 +97,11 @@ def cut_pools(
         upstream, start, lane: As of ``Op.open``.
         size: Samples of a pool.
         name: Of its number in positions.
-        pull: Pulls the blocks, given them and how many samples the open pool lacks. As a batching does by
-            default.
     """
     number, emitted, begins = start.get(name, 0), start.get("emitted", 0), start.get("from", START)
     gather = Gather(size)
     with closing(upstream(begins, lane)) as blocks:
-        for block in (pull or lane.want.pull_for_batches)(blocks, lambda: gather.lacking):
+        for block in blocks:
             for samples in gather.feed(block):
                 ends = samples.trail.after(len(samples) - 1)
                 made = [Pool(samples, Span(name, number, begins, ends), emitted)]

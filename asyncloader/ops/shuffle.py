@@ -45,10 +45,7 @@ class Shuffle(Op):
         object.__setattr__(self, "seed", seed)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-        # Whoever pulls wants no other number of samples than before: those of a window come all the same.
-        with closing(
-            cut_pools(upstream, start, lane, self.window, "window", lambda blocks, _: blocks)
-        ) as pools:
+        with closing(cut_pools(upstream, start, lane, self.window, "window")) as pools:
             for window in pools:
                 yield from self._emit(window, lane)
                 del window  # two of them are held as it is

@@ -37,12 +37,8 @@ class Take:
         if taken >= share:
             return
 
-        def wanted() -> int:
-            # Without a bound, a filter in front would slow down the calls before it for the last few.
-            return min(lane.want.samples, share - taken) if lane.want.is_bounded else lane.want.samples
-
         with closing(upstream(start.get("from", START), lane)) as blocks:
-            for block in lane.want.pull(blocks, wanted):
+            for block in blocks:
                 if taken + len(block) > share:
                     count = share - taken
                     block = block.part(0, count)

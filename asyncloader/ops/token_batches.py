@@ -95,7 +95,7 @@ class TokenBatches(ByLength):
         batch = _Growing(self.max_tokens, self.max_samples)
         with closing(upstream(start, lane)) as blocks:
             # How many more samples fit is not known before they are there.
-            for block in lane.want.pull_for_batches(blocks, lambda: 1):
+            for block in blocks:
                 lengths = self._measure(block)
                 yield from batch.feed(block, lengths.values.tolist(), self._widths(lengths.values).tolist())
                 if lengths.failure is not None:

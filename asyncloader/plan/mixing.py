@@ -132,11 +132,6 @@ class Draws:
         """The component of the next draw."""
         return int(self._ahead[self._done])
 
-    def coming(self, component: int, most: int) -> int:
-        """How many of the next ``most`` draws are of a component, as far as they are worked out."""
-        stop = self._done + min(most, _AT_ONCE)
-        return int(self._places[component].searchsorted(stop)) - self._used[component]
-
     def take(self, held: Sequence[int]) -> tuple[NDArray[np.int64], list[int]]:
         """Make all draws, some hundred at most, up to one whose component has no sample left.
 

@@ -48,7 +48,7 @@ class Ahead:
     """How much an actor makes ahead.
 
     Attributes:
-        batches: At most so many; 0 makes each only when somebody waits for it.
+        batches: At most so many.
         size_bytes: And no more than this; one is always let in.
     """
 
@@ -60,7 +60,7 @@ class Ahead:
 
         Of the first one nothing is known, and so it comes alone: ``last_bytes`` is 0.
         """
-        if not self.batches or not last_bytes:
+        if not last_bytes:
             return 1
         return max(1, min(self.batches, self.size_bytes // last_bytes))
 
@@ -121,7 +121,6 @@ class RayWorker:
         try:
             self.begin_receiving(reception)
             self._bell.silence()
-            self._demand()
             answer = self._next_batch()
             return None if answer is None else self._take(answer)
         finally:
@@ -176,9 +175,9 @@ class RayWorker:
 
     def _take(self, answer: Answer) -> tuple[Any, Any]:
         _, parts, self._last_bytes = answer
-        if self._ahead.batches:  # first: the actor makes the next batch while this one is unpickled
-            for _ in range(self._ahead.calls(self._last_bytes) - len(self._calls)):
-                self._await(self._actor.next.remote())
+        # First: the actor makes the next batch while this one is unpickled.
+        for _ in range(self._ahead.calls(self._last_bytes) - len(self._calls)):
+            self._await(self._actor.next.remote())
         try:
             batch, note = self._pages.join(parts)
         except Exception as error:
@@ -186,20 +185,13 @@ class RayWorker:
             raise
         return batch, note
 
-    def _demand(self) -> None:
-        """Ask for a batch where each is made only when somebody waits for it."""
-        is_starting = self._place is None
-        if not self._ahead.batches and self._verdict is None and len(self._calls) == is_starting:
-            self._await(self._actor.next.remote())
-
     def _start(self) -> None:
         self._starts += 1
         self._actor, started = self._ask()
         if self._tenure.is_over:  # whoever ended it meanwhile may have killed the one before
             self.kill()
         self._await(started)
-        if self._ahead.batches:
-            self._await(self._actor.next.remote())
+        self._await(self._actor.next.remote())
 
     def _await(self, reference: Any) -> None:
         call: Future[Answer] = reference.future()

@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple, cast
 
-from .._flow.asking import Asking, Asks
 from .._flow.channel import ChannelClosed, EndOfChannel, Receiver
 from .._flow.producer import Producer
 from ..collate.empty import empty_from_text, empty_like, empty_to_text
@@ -67,8 +66,6 @@ def keep_in_step(
     rest_of: Callable[[Cursor], Rest],
     counters: Counters,
     stack: ExitStack,
-    *,
-    on_demand: bool,
 ) -> Receiver[tuple[Any, Note]]:
     """The batches of a rank, as many as all ranks deliver.
 
@@ -83,7 +80,6 @@ def keep_in_step(
         rest_of: Gives what the rank has behind a cursor.
         counters: Told when ranks are stopped with batches left.
         stack: Closes what is started here.
-        on_demand: Ask the source for a batch only when the consumer asks for it.
 
     Raises:
         RuntimeError: Ranks are to be kept in step and there is no process group over which to agree.
@@ -101,7 +97,6 @@ def keep_in_step(
         source,
         agreement,
         collate_fn if policy == "pad" else None,
-        Asks() if on_demand else None,
         world,
         cursor.copy(),
         rest_of,
@@ -133,10 +128,10 @@ class InStep:
 
     def __init__(self, settled: _Settled) -> None:
         self._settled = settled
-        producer = Producer(settled.batches, _BATCHES_AHEAD, on_close=settled.leave, name="asyncloader-steps")
-        asks = settled.asks
-        self._batches: Receiver[tuple[Any, Note]] = producer if asks is None else Asking(producer, asks)
-        producer.start()
+        self._batches = Producer(
+            settled.batches, _BATCHES_AHEAD, on_close=settled.leave, name="asyncloader-steps"
+        )
+        self._batches.start()
 
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
         """See ``Receiver``."""
@@ -175,7 +170,6 @@ class _Settled:
         source: The rank's batches.
         agreement: With the other ranks.
         pads_with: What makes empty batches; None where there are to be none.
-        asks: What the consumer has asked for, if batches are made on demand.
         world: The rank. Other processes of it are to get the same batches.
         cursor: Where the pass begins; moved with each batch that ranks have agreed on.
         rest_of: Gives what the rank has behind a cursor.
@@ -188,7 +182,6 @@ class _Settled:
         source: Receiver[tuple[Any, Note]],
         agreement: Agreement,
         pads_with: Callable[[Any], Any] | None,
-        asks: Asks | None,
         world: World,
         cursor: Cursor,
         rest_of: Callable[[Cursor], Rest],
@@ -196,7 +189,6 @@ class _Settled:
         plan: str,
     ) -> None:
         self.agreement = agreement
-        self.asks = asks
         #: What to say of samples that ranks had when all were stopped: on the first process, for all of them.
         self.left_out: str | None = None
         self._world, self._cursor, self._rest_of, self._counters = world, cursor, rest_of, counters
@@ -208,8 +200,6 @@ class _Settled:
     def leave(self) -> None:
         """Wake the thread wherever it waits, and tell the other ranks."""
         self.agreement.leave()
-        if self.asks is not None:
-            self.asks.finish()
         self._source.close()
 
     def batches(self) -> Generator[tuple[tuple[Any, Note], int], None, None]:
@@ -219,8 +209,6 @@ class _Settled:
         while True:
             made: list[tuple[Any, Note]] = []
             try:
-                if self.asks is not None:
-                    self.asks.wait()
                 if not is_dry:
                     made.append(self._source.receive())
             except (EndOfChannel, ChannelClosed):
@@ -255,7 +243,7 @@ class _Settled:
             ready: The notes of the batches that this rank has made and not delivered.
         """
         has_more = bool(ready)
-        if has_more and self.asks is None:
+        if has_more:
             with suppress(Exception):  # nobody wants these batches any more, whatever is wrong with them
                 while len(ready) < _MOST_READY:
                     ready.append(self._source.receive(0.0)[1])

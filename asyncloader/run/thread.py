@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from itertools import islice
 from typing import Any
 
-from .._flow.asking import Asking, Asks
-from .._flow.channel import EndOfChannel, Receiver
+from .._flow.channel import EndOfChannel
 from .._flow.engine import Engine
 from .._flow.producer import Producer
 from ..audit.rows import LeftSamples
 from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
-from ..plan.memory import BATCHES_AHEAD
 from ..stopwatch import RESTING
 from ..stream import Job, Note, read_lanes
 from ..trace.counters import tell_rest
@@ -23,12 +21,15 @@ from .intake import Intake
 __all__ = ["LanesInThread", "stream_in_thread"]
 
 
-def stream_in_thread(job: Job, batch_bytes: int, counters: Counters, stack: ExitStack) -> LanesInThread:
+def stream_in_thread(
+    job: Job, batches_ahead: int, batch_bytes: int, counters: Counters, stack: ExitStack
+) -> LanesInThread:
     """Read the lanes on an engine and a thread of this process.
 
     Args:
         job: All lanes of the rank.
-        batch_bytes: Bound on the batches made and not yet received; one is always let in.
+        batches_ahead: At most so many batches are made and not yet received, the one in the making included.
+        batch_bytes: And at most so many bytes of them; one is always let in.
         counters: Told what is asked of the network.
         stack: Closes what is started here.
     """
@@ -38,31 +39,24 @@ def stream_in_thread(job: Job, batch_bytes: int, counters: Counters, stack: Exit
     stopwatch = job.open_stopwatch()
     stack.callback(tell_rest, stopwatch, counters)  # when all has ended
     engine = stack.enter_context(Engine())
-    asks = None if job.batches_ahead is None else Asks(job.batches_ahead)
 
     def rest() -> None:
         stopwatch.enter(RESTING)
 
     def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
-        # At most so many batches, at most so many bytes, whichever comes first.
-        least = batch_bytes // BATCHES_AHEAD
+        least = max(batch_bytes // batches_ahead, 1)
         stopwatch.move_here()
         with closing(read_lanes(job, engine, stopwatch)) as items:
-            while _is_asked(asks, rest) and (made := list(islice(items, 1))):
+            while made := list(islice(items, 1)):
                 size_bytes = max(made[0][1].size_bytes, least)
                 yield made.pop(), size_bytes  # nothing here holds it while it waits
 
-    def stop() -> None:
-        if asks is not None:
-            asks.finish()
-        engine.stop()
-
-    producer = Producer(generate, batch_bytes, on_close=stop, name="asyncloader-batches", on_wait=rest)
+    producer = Producer(generate, batch_bytes, on_close=engine.stop, name="asyncloader-batches", on_wait=rest)
     stack.callback(producer.close)
     producer.start()
     intake = Intake(job, counters)
     stack.callback(intake.warn_of_shortfalls)
-    return LanesInThread(job, producer, producer if asks is None else Asking(producer, asks), intake)
+    return LanesInThread(job, producer, intake)
 
 
 class LanesInThread:
@@ -71,26 +65,18 @@ class LanesInThread:
     Args:
         job: Names the lanes.
         producer: The thread.
-        carrier: Its receiving end.
         intake: Told of every note.
     """
 
-    def __init__(
-        self,
-        job: Job,
-        producer: Producer[tuple[Any, Note]],
-        carrier: Receiver[tuple[Any, Note]],
-        intake: Intake,
-    ) -> None:
+    def __init__(self, job: Job, producer: Producer[tuple[Any, Note]], intake: Intake) -> None:
         self._producer = producer
-        self._carrier = carrier
         self._intake = intake
         self._open = {lane for lane, _ in job.turns}
 
     def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
         """The next batch; see ``Receiver``."""
         while self._open:
-            batch, note = self._carrier.receive(timeout_s)
+            batch, note = self._producer.receive(timeout_s)
             if self._take_in(note):
                 return batch, note
         raise EndOfChannel
@@ -98,7 +84,7 @@ class LanesInThread:
     async def receive_async(self) -> tuple[Any, Note]:
         """Like ``receive``, from a coroutine. If cancelled, no batch is lost."""
         while self._open:
-            batch, note = await self._carrier.receive_async()
+            batch, note = await self._producer.receive_async()
             if self._take_in(note):
                 return batch, note
         raise EndOfChannel
@@ -124,15 +110,3 @@ class LanesInThread:
         if note.position is None:
             self._open.remove(note.lane)
         return self._intake.add(note)
-
-
-def _is_asked(asks: Asks | None, rest: Callable[[], object]) -> bool:
-    """Whether there is a next item to make; waits until it is asked for, if that counts."""
-    if asks is None:
-        return True
-    rest()
-    try:
-        asks.wait()
-    except EndOfChannel:
-        return False
-    return True

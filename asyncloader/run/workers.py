@@ -94,10 +94,9 @@ def stream_in_workers(
     # The order of turns is the rank's, cut down to the worker's own lanes.
     turns_of = [tuple(turn for turn in job.turns if turn[0] in mine) for mine in dealt]
     makers = [partial(_WorkerJob, worker) for worker in range(len(dealt))]
-    prefetch = setting.prefetch if job.ahead is None else _batches_of_a_worker(job, dealt)
     jobs = [make(turns) for make, turns in zip(makers, turns_of, strict=True)]
     open_pool = _open_local if on_ray is None else partial(_open_on_ray, on_ray)
-    pool = open_pool(job, setting, jobs, prefetch, batch_bytes // len(dealt), stack)
+    pool = open_pool(job, setting, jobs, batch_bytes // len(dealt), stack)
     restarts = Restarts(setting.restarts, counters)
     posts = [
         Post(worker, pool, replace(job, turns=turns), make, restarts)
@@ -105,11 +104,9 @@ def stream_in_workers(
     ]
     intake = Intake(job, counters, dealt)
     stack.callback(intake.warn_of_shortfalls)
-    # Batches that are made only when asked for come in turn: asking every worker would make more of them.
-    in_turn = setting.in_order or prefetch == 0
     return Fleet(
         posts,
-        InTurn(job.rotation(), posts) if in_turn else AsDone(posts),
+        InTurn(job.rotation(), posts) if setting.in_order else AsDone(posts),
         intake,
         pool.close,
         awaits_ends=job.recipe.has_context,
@@ -120,7 +117,6 @@ def _open_local(
     job: Job,
     setting: WorkerSetting,
     jobs: list[_WorkerJob],
-    prefetch: int,
     batch_bytes: int,
     stack: ExitStack,
 ) -> AnyPool:
@@ -130,7 +126,7 @@ def _open_local(
     server.preload(modules_to_preload(modules, job.collate_fn))
     pool = WorkerPool(
         jobs,
-        prefetch=prefetch,
+        prefetch=setting.prefetch,
         prefetch_bytes=batch_bytes,
         # All of the worker's share: less, and each of a few large batches would be written to new pages.
         spare_bytes=job.read_bytes // len(jobs) + batch_bytes,
@@ -147,7 +143,6 @@ def _open_on_ray(
     job: Job,
     setting: WorkerSetting,
     jobs: list[_WorkerJob],
-    prefetch: int,
     batch_bytes: int,
     stack: ExitStack,
 ) -> AnyPool:
@@ -159,7 +154,7 @@ def _open_on_ray(
     pool = RayPool(
         jobs,
         bench,
-        prefetch=prefetch,
+        prefetch=setting.prefetch,
         prefetch_bytes=batch_bytes,
         grace_s=_grace_s(job),
         shared=(pickled, buffers),
@@ -186,12 +181,6 @@ def _pickled(
         error.add_note("while pickling the job of the workers, to send it to their processes")
         _note_unpicklable(job, setting, error)
         raise
-
-
-def _batches_of_a_worker(job: Job, dealt: list[list[int]]) -> int:
-    """How many batches a worker makes unasked, where ``ahead`` counts: the same for all, so the least."""
-    assert job.batches_ahead is not None
-    return job.batches_ahead // len(job.turns) * min(map(len, dealt))
 
 
 def _note_unpicklable(job: Job, setting: WorkerSetting, error: Exception) -> None:

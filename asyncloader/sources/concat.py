@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +29,7 @@ class Concat(Composed):
         for number in range(first, len(self.recipes)):
             saved = start.get("from") if number == first else None
             with closing(Feed(self, number, lane, 1.0, saved)) as feed:
-                while feed.pull(partial(_wanted, lane)):
+                while feed.pull():
                     block = feed.take(feed.held)
                     yield block.follow(_ConcatTrail(block.trail, number))
                     del block
@@ -40,10 +39,6 @@ class Concat(Composed):
 
     def count_samples(self, deal: Deal) -> list[float]:
         return [sum(of_lane) for of_lane in zip(*self.counts_of(deal), strict=True)]
-
-
-def _wanted(lane: Lane) -> int:
-    return lane.want.samples
 
 
 @dataclass(slots=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from contextlib import closing
 
 from ..blocks import Block, NestedTrail, Trail
@@ -76,21 +74,13 @@ class Feed:
         self._blocks: Blocks | None = None
         self._held: Block | None = None
         self.held = 0
-        self._wanted = sys.maxsize
         self._begins_anew = begins_anew
         self.mark = None if saved is None else Mark.at(saved)
         self.repetition: int = (saved or START).get("repetition", 0)
 
-    def pull(self, wanted: Callable[[], int]) -> bool:
-        """Wait for the next block, when nothing is held; says whether there is one.
-
-        Args:
-            wanted: Gives how many samples there is a use for, where that is counted.
-        """
-        lane = self._lane
+    def pull(self) -> bool:
+        """Wait for the next block, when nothing is held; says whether there is one."""
         self._portion.wait()
-        if lane.want.is_bounded:
-            self._wanted = max(wanted(), 1)
         try:
             if self._blocks is None:
                 self._blocks = self._open(START if self.mark is None else self.mark.position())
@@ -125,17 +115,13 @@ class Feed:
             blocks.close()
 
     def _open(self, start: Position) -> Blocks:
-        want, lane = self._lane.want, self._lane
+        lane = self._lane
         if self._begins_anew:
             lane = lane.repeated(repeated(lane.repetition, self.repetition))
             # A position in the repetition before is of one that is over.
             start = start.get("from", START) if start.get("repetition") == self.repetition else START
-
-        def wanted() -> int:
-            return self._wanted
-
         with closing(self._recipe.open(start, lane)) as blocks:
-            for block in want.pull(blocks, wanted) if want.is_bounded else blocks:
+            for block in blocks:
                 if self._begins_anew:
                     block = block.follow(NestedTrail(block.trail, {"repetition": self.repetition}))
                 yield block

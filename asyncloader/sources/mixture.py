@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,7 +96,6 @@ class _Mixing:
         self._endless = mixture.endless()
         self._weights = mixture.weights.of(lane.topology.epoch)
         self._key = *lane.draw_key(mixture.seed), lane.topology.lane
-        self._lane = lane
         self._gone: list[int] = list(start.get("gone", ()))
         saved = start.get("of", {})
         total, count = sum(self._weights), len(self._weights)
@@ -140,10 +138,7 @@ class _Mixing:
 
     def _pull(self, number: int) -> bool:
         """Wait for samples of a component."""
-        return self._feeds[number].pull(partial(self._coming, number))
-
-    def _coming(self, number: int) -> int:
-        return self._draws.coming(number, self._lane.want.samples)
+        return self._feeds[number].pull()
 
     def _goes_on_after(self, number: int) -> bool:
         """A component that is due has no more samples: say whether the mixture goes on."""

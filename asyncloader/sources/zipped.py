@@ -85,14 +85,14 @@ class Zipped(Composed):
     def _pull(self, feeds: Sequence[Feed], lane: Lane) -> bool:
         """Wait until there is a sample of each; says whether there is."""
         for feed in feeds:
-            if not feed.held and not feed.pull(lambda: lane.want.samples):
+            if not feed.held and not feed.pull():
                 if self.strict:
                     self._check_end(feeds, lane)
                 return False
         return True
 
     def _check_end(self, feeds: Sequence[Feed], lane: Lane) -> None:
-        has_more = [bool(feed.held or feed.pull(lambda: 1)) for feed in feeds]
+        has_more = [bool(feed.held or feed.pull()) for feed in feeds]
         if any(has_more):
             longer = [name for name, more in zip(self.names, has_more, strict=True) if more]
             ended = [name for name, more in zip(self.names, has_more, strict=True) if not more]

@@ -153,7 +153,7 @@ class _Outlet:
         self._connection = connection
         self._credits = setting.prefetch
         # One on demand. With all that there can be, there is no other grant on its way to look for.
-        self._most_credits = max(setting.prefetch, 1)
+        self._most_credits = setting.prefetch
         self._most_bytes = setting.prefetch_bytes
         # Sizes of the batches sent and not yet received, oldest first.
         self._unreceived: deque[int] = deque()

@@ -72,7 +72,7 @@ class WorkerPool:
         server: ForkServer | None = None,
         shared: tuple[bytes, Sequence[PickleBuffer]] | None = None,
     ) -> None:
-        if prefetch < 0:
+        if prefetch < 1:
             raise ValueError(f"prefetch must not be negative, but is {prefetch}")
         self._jobs = list(jobs)
         self._prefetch = prefetch
@@ -201,7 +201,7 @@ class WorkerPool:
             for descriptor in stored:
                 os.close(descriptor)
         slots = InboundSlots(self._spare_bytes)
-        return Worker(number, ours, lifeline, slots, self._grace_s, on_demand=self._prefetch == 0)
+        return Worker(number, ours, lifeline, slots, self._grace_s)
 
 
 class _Processes(Crew[Worker]):

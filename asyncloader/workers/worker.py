@@ -55,8 +55,6 @@ class Worker:
         lifeline: Lifeline,
         slots: InboundSlots,
         grace_s: float = GRACE_S,
-        *,
-        on_demand: bool = False,
     ) -> None:
         self.number = number
         self.grace_s = grace_s
@@ -65,9 +63,6 @@ class Worker:
         self._lifeline = lifeline
         self._slots = slots
         self._tenure = Tenure(number, self._close_sockets)
-        # A credit is granted for each batch received; on demand, before each is received.
-        self._on_demand = on_demand
-        self._demanded = False
         self._owed = Grant(0, (), ())
         self._silent = False
         self._verdict: Callable[[], Exception] | None = None
@@ -86,7 +81,6 @@ class Worker:
         reception = Reception()
         try:
             self.begin_receiving(reception)
-            self._demand()
             batch = self._next_batch(ready)
             return None if batch is None else self._take(*batch)
         finally:
@@ -174,20 +168,13 @@ class Worker:
 
     def _take(self, slot: int, at: int, message: bytes) -> tuple[Any, Any]:
         pages = self._slots.lend(slot)
-        self._demanded = False
-        if not self._on_demand:
-            self._grant()  # first: the worker makes the next batch while this one is unpickled
+        self._grant()  # first: the worker makes the next batch while this one is unpickled
         try:
             batch, note = unpack(memoryview(message)[FROM_WORKER.size :], pages, at)
         except Exception as error:
             error.add_note(f"while rebuilding a batch from {self.name}")
             raise
         return batch, note
-
-    def _demand(self) -> None:
-        if self._on_demand and not self._demanded:
-            self._demanded = True
-            self._grant()
 
     def _grant(self) -> None:
         credits, freed, retired = self._owed

@@ -126,7 +126,7 @@ def test_sources_that_are_none_or_run_out_are_refused_at_once(source: Any, messa
         ({"batch_size": None, "drop_last": True}, ValueError, "mutually exclusive with drop_last"),
         ({"num_workers": -1}, ValueError, "num_workers option should be non-negative"),
         ({"timeout": -1}, ValueError, "timeout option should be non-negative"),
-        ({"prefetch_factor": 2}, ValueError, "prefetch_factor option could only be specified in multi"),
+        ({"prefetch_factor": 0}, ValueError, "prefetch_factor should be a positive int"),
         ({"persistent_workers": True}, ValueError, "persistent_workers option needs num_workers > 0"),
         ({"shuffle": True}, ValueError, r"use \.shuffle\(window, seed=\.\.\.\) on the dataset"),
         ({"sampler": [1]}, ValueError, "expected unspecified sampler option"),

@@ -232,27 +232,3 @@ def test_a_sample_that_does_not_fit_is_named_with_its_shard_and_lane(workers: in
     notes = "\n".join(caught.value.__notes__)
     assert "in TokenBatches of sample" in notes and "texts-" in notes
     assert "in lane" in notes and "epoch 0" in notes
-
-
-# --- with ahead= ---
-
-
-@WORKERS
-@pytest.mark.parametrize("ahead", [0, 12])
-def test_calls_are_held_back_until_a_batch_is_asked_for(
-    workers: int, ahead: int, texts: list[str], tmp_path: Path
-) -> None:
-    calls = tmp_path / "calls"
-    calls.touch()
-
-    def call(sample: dict[str, Any]) -> dict[str, Any]:
-        with calls.open("ab") as file:
-            file.write(b".")
-        return sample
-
-    recipe = al.from_urls(texts).map(call)
-    loader = loader_of(recipe, al.TokenBatches(max_tokens=60), num_workers=workers, lanes=1, ahead=ahead)
-    for _ in loader:
-        # The sample that did not fit any more is of the next batch.
-        assert calls.stat().st_size <= loader.statistics.samples + ahead + 1
-    assert calls.stat().st_size == loader.statistics.samples == 60

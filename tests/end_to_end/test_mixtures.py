@@ -366,22 +366,6 @@ def test_an_error_in_a_component_names_it_and_comes_behind_the_samples_before(
     assert "in component 'bad' of mix" in caught.value.__notes__
 
 
-@pytest.mark.parametrize("ahead", [0, 8])
-def test_calls_are_counted_in_components_too(ahead: int, folder: Folder) -> None:
-    called: list[int] = []
-
-    def call(sample: Mapping[str, Any]) -> Any:
-        called.append(int(sample["number"]))
-        return sample
-
-    recipes = [folder.recipe("jsonl").map(call), folder.recipe("parquet").map(call)]
-    loader = al.DataLoader(al.mix(recipes, weights=[3, 1]), 4, ahead=ahead, collate_fn=PAD)
-    batches = iter(loader)
-    next(batches)
-    assert len(called) <= 4 + ahead + 1
-    loader.close()
-
-
 def test_a_rank_that_would_get_nothing_is_refused(folder: Folder) -> None:
     recipe = al.mix([folder.recipe("parquet"), folder.recipe("parquet")])
     al.DataLoader(recipe, 4, rank=0, world_size=2)

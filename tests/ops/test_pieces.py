@@ -14,8 +14,8 @@ from asyncloader._flow.engine import Engine
 from asyncloader.blocks import OffsetTrail, Rows
 from asyncloader.ops.async_map import AsyncMap
 from asyncloader.ops.map import Map
-from asyncloader.ops.op import Op, Want
-from asyncloader.ops.pieces import Pieces
+from asyncloader.ops.op import Op
+from asyncloader.ops.pieces import Pieces, cut
 
 from .running import Listed, lane_of, run
 
@@ -95,7 +95,7 @@ def test_of_samples_of_changing_sizes_all_come_in_order(
 def test_small_samples_are_taken_many_at_a_time() -> None:
     pieces = Pieces(32, MiB)
     sizes = []
-    for piece in Want().pieces(Rows(list(range(200)), OffsetTrail(0, None)), pieces.size):
+    for piece in cut(Rows(list(range(200)), OffsetTrail(0, None)), pieces.size):
         sizes.append(len(piece))
         pieces.measure([b"small"] * len(piece))
     assert sizes == [1, 2, 4, 8, 16, 32, 32, 32, 32, 32, 9]
@@ -104,7 +104,7 @@ def test_small_samples_are_taken_many_at_a_time() -> None:
 def test_pieces_shrink_at_once_when_samples_grow_and_keep_their_positions() -> None:
     pieces = Pieces(32, MiB)
     seen = []
-    for piece in Want().pieces(Rows(list(range(200)), OffsetTrail(0, None)), pieces.size):
+    for piece in cut(Rows(list(range(200)), OffsetTrail(0, None)), pieces.size):
         seen.append((piece.rows()[-1], piece.trail.after(len(piece) - 1)))
         pieces.measure([bytes(10 if piece.rows()[-1] < 100 else MiB // 4)] * len(piece))
     assert seen[6:9] == [(94, {"sample": 95}), (126, {"sample": 127}), (130, {"sample": 131})]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import asyncloader as al
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Ragged, Rows
-from asyncloader.ops.op import START, Want
+from asyncloader.ops.op import START
 from asyncloader.plan.counts import UnknownCount
 
 from .batching import Made, Texts, assert_resumes_everywhere, lognormal_lengths, made_of
@@ -210,23 +210,6 @@ def test_an_error_of_the_users_function_keeps_its_type_and_names_the_sample(engi
     with pytest.raises(ZeroDivisionError) as caught:
         list(batching.open(Texts([1, 1]).open, START, lane_of(engine)))
     assert "sample 0 of listed" in caught.value.__notes__[0]
-
-
-@pytest.mark.parametrize(("pool", "wants"), [(None, [1] * 4), (5, [5, 4, 3, 2])])
-def test_no_more_is_asked_for_than_a_batch_or_a_pool_lacks(
-    pool: int | None, wants: list[int], engine: Engine
-) -> None:
-    lane = lane_of(engine)
-    lane = type(lane)(lane.topology, lane.engine, lane.budget, lane.made_bytes, want=Want(0))
-    seen = []
-
-    def upstream(start: Any, inner: Any) -> Any:
-        for block in Texts([1] * 4, sizes=(1,)).open(start, inner):
-            seen.append(inner.want.samples)
-            yield block
-
-    list(al.TokenBatches(max_tokens=9, pool=pool).open(upstream, START, lane))
-    assert seen == wants
 
 
 def test_the_upstream_is_closed_with_the_batches(engine: Engine) -> None:

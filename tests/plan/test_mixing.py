@@ -102,12 +102,7 @@ def test_draws_are_made_as_far_as_there_are_samples(
     made: list[int] = []
     for samples in arriving:
         assert draws.drawn == drawn + len(made)
-        due = draws.due
-        coming = [draws.coming(component, 200) for component in range(len(weights))]
-        ahead = Schedule(weights, key).draws(draws.drawn, 200).tolist()
-        assert all(found <= ahead.count(component) for component, found in enumerate(coming))
-        assert coming[due] >= 1
-        held[due] += samples
+        held[draws.due] += samples
         taken, counts = draws.take(held)
         part = taken.tolist()
         assert counts == [part.count(component) for component in range(len(weights))]

@@ -238,14 +238,6 @@ def test_batches_are_made_ahead_as_far_as_they_may(nodes: Nodes, folder: Path, t
         assert soon(lambda: made() >= 4)
         time.sleep(0.3)
         assert made() == 4, "three ahead of the one received"
-    (tmp_path / "made").unlink()
-    with loader(ahead, **options, ahead=0) as ours:
-        batches = iter(ours)
-        next(batches)
-        time.sleep(0.3)
-        assert made() == 1, "when it was asked for"
-        next(batches)
-        assert made() == 2
 
 
 def test_the_example_gives_the_same_by_actors(cluster: Nodes, programs: Programs) -> None:
