@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .mixtures import concat, mix
     from .mixtures import zip as zip
     from .ops.buckets import Buckets
-    from .ops.draws import sample_rng, sample_seed
+    from .ops.calls import sample_rng, sample_seed
     from .ops.pack import Pack
     from .ops.skips import Skip
     from .ops.token_batches import TokenBatches
@@ -144,8 +144,8 @@ _HOME = {
     "merge_states": "plan.states",
     "mix": "mixtures",
     "pack": "converting.convert",
-    "sample_rng": "ops.draws",
-    "sample_seed": "ops.draws",
+    "sample_rng": "ops.calls",
+    "sample_seed": "ops.calls",
     "split": "torch_kind.split",
     "verify_audit": "audit.verifying",
     "verify_cache": "cache.audit",

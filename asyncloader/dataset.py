@@ -16,16 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from ._flow.budget import Budget
 from ._flow.engine import Engine
 from .formats.fields import decode_sample, handlers_with
-from .ops.async_map import AsyncMap
+from .ops.calls import MakeContext, cut
 from .ops.checks import is_async
-from .ops.context import MakeContext
 from .ops.fields import Rename, Select
 from .ops.filter import Filter
 from .ops.filter_batches import FilterBatches
-from .ops.map import Map
-from .ops.map_batches import MapBatches
+from .ops.map import AsyncMap, Map, MapBatches
 from .ops.op import START, Blocks, Lane, Op, Opener, Source, call_of, shown
-from .ops.pieces import cut
 from .ops.repeat import Repeat
 from .ops.shuffle import Shuffle
 from .ops.take import Take

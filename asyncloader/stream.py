@@ -22,12 +22,10 @@ from .collate.default import collate_block, takes_columns
 from .counting import NetworkCounts
 from .dataset import Dataset
 from .lent_memory import borrowing
-from .ops.async_map import AsyncMap
 from .ops.batching import Batch, Batching, Single
-from .ops.heard import Heard
+from .ops.calls import UserCodeErrors
 from .ops.left_out import LeavesOut
-from .ops.map import Map
-from .ops.map_batches import MapBatches
+from .ops.map import AsyncMap, Map, MapBatches
 from .ops.op import Lane, note_batch
 from .ops.shortfalls import Shortfall
 from .ops.skips import Skip, Skips
@@ -240,7 +238,7 @@ def _collate(job: Job, lane: Lane, tables: Tables | None, batch: Batch) -> tuple
     block, trail = batch.block, batch.block.trail
     lane.stopwatch.enter(COLLATE)  # what comes next is of another stage
     try:
-        with Heard():
+        with UserCodeErrors():
             if isinstance(job.batching, Single):
                 collated = job.collate_fn(block.rows()[0])
             else:

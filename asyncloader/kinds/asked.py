@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..dataset import Dataset
-from ..ops.async_map import AsyncMap
 from ..ops.batching import Batching, FixedSize, Single
+from ..ops.map import AsyncMap
 from ..ops.op import shown
 from ..ops.skips import Skip
 from ..options import memory_bytes

@@ -14,9 +14,9 @@ from ..blocks import Block, array_of, column_of, columns_of
 from ..plan.counts import Counter, Deal, UnknownCount
 from ..quantity import as_counts
 from ..types import Position
+from .calls import UserCalls
 from .checks import check_plain
 from .chunks import hand_on, open_chunks
-from .draws import Calls
 from .op import Blocks, Lane, Opener, Rounds, name_of, note_batch, shown
 
 __all__ = ["FilterBatches"]
@@ -60,7 +60,7 @@ class FilterBatches:
 
     def _ask(self, block: Block, lane: Lane) -> NDArray[np.bool_]:
         try:
-            with Calls(lane, block.trail, ()):
+            with UserCalls(lane, block.trail, ()):
                 answer = self.predicate(columns_of(block))
             return _checked(answer, len(block))
         except Exception as error:

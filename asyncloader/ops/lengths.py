@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ..blocks import Block, Ragged
 from ..collate.pad import PadLongest
 from ..plan.counts import UnknownCount
-from .heard import Heard
+from .calls import UserCodeErrors
 from .op import name_of, note_sample
 
 __all__ = ["ByLength", "Length", "Lengths", "check_length", "describe_length"]
@@ -100,7 +100,7 @@ def _each(block: Block, values: Iterable[Any], length: Callable[[Any], Any], wha
     measured: list[float] = []
     failure: Exception | None = None
     try:
-        with Heard():
+        with UserCodeErrors():
             for value in values:
                 measured.append(_checked(length(value)))
     except Exception as error:

@@ -10,17 +10,16 @@ from __future__ import annotations
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from ..blocks import Block, PickedTrail, Place
 from ..errors import SkipBudgetError
 from ..quantity import as_counts, as_whole
 from ..types import Position
-from .heard import Heard
 
-__all__ = ["Applied", "Attempts", "Skip", "Skips", "apply", "skipped_in"]
+__all__ = ["Applied", "Attempts", "Skip", "Skips", "skipped_in"]
 
 _KEY = "skipped"
 
@@ -231,6 +230,7 @@ class Applied:
         failure: Of the sample behind the last that was tried, where errors are not skipped.
         failed: The samples that it failed for, by index, where they are.
         picked: Which of those that did not fail are handed on; None for all.
+        took_s: How long the calls took, where they were made one after another.
     """
 
     given: Block
@@ -239,6 +239,7 @@ class Applied:
     failure: Exception | None = None
     failed: Sequence[tuple[int, Exception]] = ()
     picked: Sequence[int] | None = None
+    took_s: float | None = None
 
     def hand_on(self, attempts: Attempts | None, during: str) -> Iterator[Block]:
         """What was made, then the failure: what came before it is good, and may complete a batch."""
@@ -247,43 +248,6 @@ class Applied:
             yield made
         if self.failure is not None:
             raise self.failure
-
-
-@dataclass(slots=True)
-class _Index:
-    """Of the sample in hand; see ``Calls``."""
-
-    value: int = field(default=0)
-
-    def __len__(self) -> int:
-        return self.value
-
-
-def apply(
-    fn: Callable[[Any], Any], block: Block, calls: Callable[[_Index], Any]
-) -> tuple[list[Any], list[int], list[tuple[int, Exception]]]:
-    """Call ``fn`` for each sample, whether it fails or not.
-
-    Returns:
-        What it gave; for which samples; and the others, with the error of each.
-    """
-    results: list[Any] = []
-    good: list[int] = []
-    failed: list[tuple[int, Exception]] = []
-    here = _Index()
-    heard = Heard()
-    with calls(here):
-        for here.value, sample in enumerate(block.rows()):
-            try:
-                with heard:
-                    results.append(fn(sample))
-            except MemoryError:
-                raise  # no fault of the sample
-            except Exception as error:
-                failed.append((here.value, error))
-            else:
-                good.append(here.value)
-    return results, good, failed
 
 
 def skipped_in(position: Position) -> int:

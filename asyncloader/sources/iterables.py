@@ -23,7 +23,7 @@ from typing import Any, TypeAlias
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine, Scope
 from ..blocks import Block, OffsetTrail, Place, Rows, SourceTrail
-from ..ops.heard import Heard, call_heard
+from ..ops.calls import UserCodeErrors, call_user_code
 from ..ops.op import Blocks, Lane, name_of
 from ..plan.counts import Deal, UnknownCount
 from ..plan.topology import AskedTopology, Topology, enter_topology
@@ -222,7 +222,7 @@ def _take(iterator: Iterator[Any], most: int, block_bytes: int) -> tuple[list[An
     began = came = monotonic()
     room_bytes = block_bytes
     try:
-        with Heard():
+        with UserCodeErrors():
             for sample in islice(iterator, most):
                 samples.append(sample)
                 now = monotonic()
@@ -306,7 +306,7 @@ class _Pump:
         async with Scope() as scope:
             scope.start(self._send)
             try:
-                await call_heard(self._gather)
+                await call_user_code(self._gather)
             except Exception as error:
                 self._failure = error  # raised once what came before it was sent
             self._ended = True

@@ -17,7 +17,7 @@ from torch.utils.data import ConcatDataset, Dataset, IterableDataset, IterDataPi
 
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine, Scope
-from ..ops.heard import call_heard
+from ..ops.calls import call_user_code
 from ..sources.iterables import iterate_async
 from ..tracebacks import add_note
 
@@ -166,7 +166,7 @@ class AsyncFetched(Adapter):
 
     async def _fetch_whole(self, indices: Sequence[Any], items: list[Any]) -> None:
         try:
-            items[:] = await call_heard(_awaited, self.dataset.__getitems__, indices)
+            items[:] = await call_user_code(_awaited, self.dataset.__getitems__, indices)
         except Exception as error:
             add_note(error, f"while fetching indices {_shown(indices)}")
             raise
@@ -181,7 +181,7 @@ class AsyncFetched(Adapter):
         get = partial(getitem, self.dataset)
         for place, index in waiting:
             try:
-                items[place] = await call_heard(_awaited, get, index)
+                items[place] = await call_user_code(_awaited, get, index)
             except Exception as error:
                 add_note(error, f"while fetching index {index!r}")
                 raise

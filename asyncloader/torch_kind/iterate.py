@@ -18,7 +18,7 @@ from torch.utils.data import get_worker_info as torch_worker_info
 
 from .._flow.channel import Channel, EndOfChannel
 from ..descriptors import occupy_standard_descriptors
-from ..ops.heard import as_error
+from ..ops.calls import as_error
 from ..plan.topology import World
 from ..torch_private import HereIterator, WorkersIterator
 from .adapt import Adapter, AsyncFetched, AsyncIterated, for_loop

@@ -21,8 +21,7 @@ from asyncloader.ops.batching import FixedSize
 from asyncloader.ops.fields import Rename, Select
 from asyncloader.ops.filter import Filter
 from asyncloader.ops.filter_batches import FilterBatches
-from asyncloader.ops.map import Map
-from asyncloader.ops.map_batches import MapBatches
+from asyncloader.ops.map import Map, MapBatches
 from asyncloader.ops.op import START, Op
 from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle

@@ -12,8 +12,7 @@ import pytest
 
 from asyncloader._flow.engine import Engine
 from asyncloader.dataset import Dataset
-from asyncloader.ops.async_map import AsyncMap
-from asyncloader.ops.map import Map
+from asyncloader.ops.map import AsyncMap, Map
 
 from .running import Listed, lane_of, run
 

@@ -16,8 +16,7 @@ from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Ragged
 from asyncloader.ops.filter import Filter
 from asyncloader.ops.filter_batches import FilterBatches
-from asyncloader.ops.map import Map
-from asyncloader.ops.map_batches import MapBatches
+from asyncloader.ops.map import Map, MapBatches
 from asyncloader.ops.op import Op
 from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle

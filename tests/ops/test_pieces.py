@@ -12,10 +12,9 @@ import pytest
 
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import OffsetTrail, Rows
-from asyncloader.ops.async_map import AsyncMap
-from asyncloader.ops.map import Map
+from asyncloader.ops.calls import AdaptiveSize, cut
+from asyncloader.ops.map import AsyncMap, Map, MapBatches
 from asyncloader.ops.op import Op
-from asyncloader.ops.pieces import Pieces, cut
 
 from .running import Listed, lane_of, run
 
@@ -77,6 +76,25 @@ def test_of_large_samples_no_more_is_held_than_is_worked_at(
     assert held.most <= concurrency + 2
 
 
+def test_of_the_first_chunks_no_more_are_made_than_run_at_a_time(engine: Engine) -> None:
+    held, too_many = Held(4 * MiB), threading.Event()
+
+    def make(batch: dict[str, Any]) -> dict[str, Any]:
+        made = held.make(None)
+        if held.most > 2 + 1:
+            too_many.set()
+        elif batch["x"][0] == 0:
+            too_many.wait(1)  # nothing is known of the size of what is made until this returns
+        return {"x": [made]}
+
+    source = Listed([{"x": number} for number in range(9)], sizes=(1,))
+    blocks = MapBatches(make, 1, 2).open(source.open, {}, lane_of(engine))
+    next(blocks)
+    blocks.close()
+    # One waits for a thread, as with those of other kinds.
+    assert not too_many.is_set() and source.handed_on <= 3
+
+
 @pytest.mark.parametrize(("make_op", "concurrency"), MAPS, ids=["plain", "threads", "loop"])
 def test_of_samples_of_changing_sizes_all_come_in_order(
     engine: Engine, make_op: Callable[[Held], Op], concurrency: int
@@ -93,18 +111,18 @@ def test_of_samples_of_changing_sizes_all_come_in_order(
 
 
 def test_small_samples_are_taken_many_at_a_time() -> None:
-    pieces = Pieces(32, MiB)
+    pieces = AdaptiveSize(32, MiB)
     sizes = []
-    for piece in cut(Rows(list(range(200)), OffsetTrail(0, None)), pieces.size):
+    for piece in cut(Rows(list(range(200)), OffsetTrail(0, None)), pieces.samples):
         sizes.append(len(piece))
         pieces.measure([b"small"] * len(piece))
     assert sizes == [1, 2, 4, 8, 16, 32, 32, 32, 32, 32, 9]
 
 
 def test_pieces_shrink_at_once_when_samples_grow_and_keep_their_positions() -> None:
-    pieces = Pieces(32, MiB)
+    pieces = AdaptiveSize(32, MiB)
     seen = []
-    for piece in cut(Rows(list(range(200)), OffsetTrail(0, None)), pieces.size):
+    for piece in cut(Rows(list(range(200)), OffsetTrail(0, None)), pieces.samples):
         seen.append((piece.rows()[-1], piece.trail.after(len(piece) - 1)))
         pieces.measure([bytes(10 if piece.rows()[-1] < 100 else MiB // 4)] * len(piece))
     assert seen[6:9] == [(94, {"sample": 95}), (126, {"sample": 127}), (130, {"sample": 131})]
@@ -112,21 +130,21 @@ def test_pieces_shrink_at_once_when_samples_grow_and_keep_their_positions() -> N
 
 
 def test_of_brief_calls_a_piece_has_more_and_of_slow_ones_as_many_as_ever() -> None:
-    pieces = Pieces(32, 1 << 20)
+    pieces = AdaptiveSize(32, 1 << 20)
     for _ in range(12):
-        pieces.measure([1] * pieces.size(), took_s=1e-6 * pieces.size())
-    assert pieces.size() == 8 * 32
-    pieces.measure([1] * pieces.size(), took_s=1e-4 * pieces.size())
-    assert pieces.size() == 32
+        pieces.measure([1] * pieces.samples(), took_s=1e-6 * pieces.samples())
+    assert pieces.samples() == 8 * 32
+    pieces.measure([1] * pieces.samples(), took_s=1e-4 * pieces.samples())
+    assert pieces.samples() == 32
     pieces.measure([1] * 32)
-    assert pieces.size() == 32
+    assert pieces.samples() == 32
 
 
 def test_pieces_of_slow_calls_stay_short() -> None:
-    pieces = Pieces(32, MiB)
+    pieces = AdaptiveSize(32, MiB)
     for _ in range(10):
-        made = [0] * pieces.size()
+        made = [0] * pieces.samples()
         pieces.measure(made, 0.02 * len(made))
-    assert pieces.size() == 5  # a tenth of a second of calls
+    assert pieces.samples() == 5  # a tenth of a second of calls
     pieces.measure([0] * 5, 5.0)
-    assert pieces.size() == 1
+    assert pieces.samples() == 1

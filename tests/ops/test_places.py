@@ -6,9 +6,8 @@ import pytest
 
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Place
-from asyncloader.ops.async_map import AsyncMap
 from asyncloader.ops.filter import Filter
-from asyncloader.ops.map import Map
+from asyncloader.ops.map import AsyncMap, Map
 from asyncloader.ops.op import Op
 from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle

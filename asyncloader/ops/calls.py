@@ -1,0 +1,332 @@
+"""Calls of the user's functions: their errors, random numbers and contexts, and how many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sized
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .._flow.residents import MakeContext
+from ..blocks import Block, Trail
+from ..sizes import bytes_of
+from .op import Lane, name_of
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = [
+    "AdaptiveSize",
+    "MakeContext",
+    "UserCalls",
+    "UserCodeErrors",
+    "as_error",
+    "call_each",
+    "call_user_code",
+    "cut",
+    "next_size",
+    "sample_rng",
+    "sample_seed",
+    "with_context",
+]
+
+
+# --- errors ---
+
+_ENDINGS = (StopIteration, StopAsyncIteration, SystemExit)
+
+
+class UserCodeErrors:
+    """Around a call of the user's function; used with ``with``.
+
+    Raises:
+        RuntimeError: The function raised ``StopIteration``, ``StopAsyncIteration`` or ``SystemExit``. The
+            first two would end the next loop outside, so that the rest of a lane would be missing. An exit
+            in a thread or a worker ends only that; as an error it names the sample.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, _ENDINGS):
+            raise as_error(error) from error
+
+
+async def call_user_code(fn: Callable[..., Awaitable[Any]], *given: Any) -> Any:
+    """``await fn(*given)``, in a task of the library's.
+
+    Raises:
+        RuntimeError: It raised something that is no ``Exception``. A cancellation would silently end this one
+            task, since not the task was cancelled but something that the function waited for; an exit would
+            end the loop under all other tasks.
+    """
+    try:
+        return await fn(*given)
+    except Exception:
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+            raise  # nobody wants the result any more
+        raise as_error(error) from error
+
+
+def as_error(ending: BaseException) -> RuntimeError:
+    """The error that replaces an ending that the user's code raised."""
+    text = f"{type(ending).__name__}: {ending}" if str(ending) else type(ending).__name__
+    # With the frames of the function, which messages from workers show too.
+    return RuntimeError(f"the function raised {text}").with_traceback(ending.__traceback__)
+
+
+@dataclass(slots=True)
+class _CurrentIndex:
+    """Of the current sample; see ``UserCalls``."""
+
+    value: int = 0
+
+    def __len__(self) -> int:
+        return self.value
+
+
+def call_each(
+    fn: Callable[[Any], Any], block: Block, calls: Callable[[_CurrentIndex], Any]
+) -> tuple[list[Any], list[int], list[tuple[int, Exception]]]:
+    """Call ``fn`` for each sample, whether it fails or not.
+
+    Returns:
+        What it gave; for which samples; and the others, with the error of each.
+    """
+    results: list[Any] = []
+    good: list[int] = []
+    failed: list[tuple[int, Exception]] = []
+    here = _CurrentIndex()
+    errors = UserCodeErrors()
+    with calls(here):
+        for here.value, sample in enumerate(block.rows()):
+            try:
+                with errors:
+                    results.append(fn(sample))
+            except MemoryError:
+                raise  # no fault of the sample
+            except Exception as error:
+                failed.append((here.value, error))
+            else:
+                good.append(here.value)
+    return results, good, failed
+
+
+# --- random numbers ---
+
+# The words of the key are not negative; of a negative seed it is the two's complement.
+_WORD = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class UserCalls(UserCodeErrors):
+    """Calls of the user's function for the samples of a block, one after another; used with ``with``.
+
+    Random numbers are drawn by the sample that the function is called for. The key is (seed, epoch, operator,
+    place of the sample): nothing in it depends on where or when the call is made. So a sample gets the same
+    numbers in any process, on any thread, and again after a resume. A function that draws nothing pays one
+    ``ContextVar.set`` for each block.
+
+    Args:
+        lane: As the operator was given it.
+        trail: The block's.
+        done: Grows by one with each call that has returned; its length is the index of the current sample.
+    """
+
+    __slots__ = ("_done", "_lane", "_rng", "_rng_index", "_token", "_trail")
+
+    def __init__(self, lane: Lane, trail: Trail, done: Sized) -> None:
+        self._lane = lane
+        self._trail = trail
+        self._done = done
+        self._rng: np.random.Generator | None = None
+        self._rng_index = 0
+
+    def __enter__(self) -> None:
+        self._token: Token[UserCalls | None] = _current.set(self)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        _current.reset(self._token)
+        super().__exit__(kind, error, traceback)
+
+    def rng(self) -> np.random.Generator:
+        """The generator of the current sample."""
+        index = len(self._done)
+        if self._rng is None or self._rng_index != index:
+            self._rng = _open_rng(self._lane, self._trail, index)
+            self._rng_index = index
+        return self._rng
+
+
+_current: ContextVar[UserCalls | None] = ContextVar("asyncloader-calls", default=None)
+
+
+def sample_rng() -> np.random.Generator:
+    """The random generator of the sample that a function of the recipe is called for.
+
+    It is keyed by (the seed of the recipe's first ``.shuffle``, or 0 without one; the epoch; the operator;
+    the shard and the sample's index in it, in a ``.repeat`` also the repetition). So a sample is augmented
+    alike whatever the number of workers, threads or coroutines and however the samples are shuffled, and
+    again after a resume; in the next epoch and repetition it is augmented otherwise. In a mixture the key has
+    also which component it is; within one the seed is that of its own first ``.shuffle``. Samples of
+    ``from_iterable`` are keyed by lane and index in it: there the number of lanes matters. Functions of
+    ``.map_batches`` and ``.filter_batches`` get that of the first sample of their chunk; which samples those
+    are goes by the number of lanes too.
+
+    Returns:
+        A ``numpy.random.Generator``, the same one when asked again for the same sample, so that helpers
+        which ask for it themselves draw on and not the same numbers again. NumPy keeps its streams from
+        release to release, but not always what its methods make of them.
+
+    Raises:
+        RuntimeError: Called by something else, such as a ``collate_fn``, a thread that the function has
+            started, or a dataset of torch's kinds.
+    """
+    calls = _current.get()
+    if calls is None:
+        raise RuntimeError(
+            "sample_rng() and sample_seed() are for the functions given to .map, .filter, .map_batches and "
+            ".filter_batches of a recipe, while a loader calls them; elsewhere there is no sample to draw "
+            "for. To try such a function out, run it in a recipe: from_iterable([sample]).map(fn).head(1)"
+        )
+    return calls.rng()
+
+
+def sample_seed() -> int:
+    """A seed drawn from ``sample_rng``, for generators of other libraries.
+
+    Such as ``random.Random(al.sample_seed())`` or ``torch.Generator().manual_seed(al.sample_seed())``.
+
+    Returns:
+        An int of 0 up to 2**63 - 1; another one at each call.
+
+    Raises:
+        RuntimeError: As ``sample_rng``.
+    """
+    return int(sample_rng().integers(1 << 63))
+
+
+def _open_rng(lane: Lane, trail: Trail, index: int) -> np.random.Generator:
+    import numpy as np
+
+    place = trail.place(index)
+    # In a mixture also which component, and whether the function is called inside or behind it.
+    mixed = (*place.component, len(lane.component)) if place.component else ()
+    key = (
+        (lane.order_seed or 0) & _WORD,
+        lane.topology.epoch,
+        lane.operator,
+        place.repetition,
+        place.number,
+        place.sample,
+        *mixed,
+    )
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
+
+
+# --- contexts ---
+
+
+def with_context(fn: Callable[..., Any], context: MakeContext | None, lane: Lane) -> Callable[[Any], Any]:
+    """``fn`` as a function of the sample alone, with the value of its context as the second argument.
+
+    Operators and lanes of one process that were given the same ``context`` share its value.
+    """
+    if context is None:
+        return fn
+    key = id(context)  # which may not hash; the recipe keeps it alive
+    if key not in lane.shared:
+        lane.shared[key] = lane.engine.enter(context)
+    value = lane.shared[key]
+
+    def call(sample: Any) -> Any:
+        return fn(sample, value)
+
+    call.__qualname__ = name_of(fn)
+    return call
+
+
+# --- how many samples at a time ---
+
+# What is being made should stay near the processor, whatever the memory may hold.
+_MOST_BYTES = 8 << 20
+
+# Samples of each piece that are measured, which takes some microseconds.
+_MEASURED = 4
+
+# A piece of brief calls may have more samples than others: as many as take so long.
+_BRIEF_S = 0.001
+_MOST_OF_BRIEF = 8
+
+# A piece of slow calls has fewer: only between pieces a closed pass is noticed.
+_LONG_S = 0.1
+
+
+def next_size(size: int, most: int, in_a_second: float) -> int:
+    """Samples of the piece after one of ``size``: at most twice as many, and of slow calls fewer.
+
+    Args:
+        size: Of that piece.
+        most: Samples of a piece; of brief calls eight times as many.
+        in_a_second: How many calls there are.
+    """
+    brief = min(_MOST_OF_BRIEF * most, int(_BRIEF_S * in_a_second))
+    return max(1, min(max(most, brief), 2 * size, int(_LONG_S * in_a_second)))
+
+
+def cut(block: Block, most: Callable[[], int]) -> Iterator[Block]:
+    """The block in pieces, each of at most ``most()`` samples at the time when it is asked for."""
+    start = 0
+    while start < len(block):
+        stop = min(start + most(), len(block))
+        yield block if stop - start == len(block) else block.part(start, stop)
+        start = stop
+
+
+class AdaptiveSize:
+    """How many samples an operator takes at a time: fewer, the larger those are that it has made.
+
+    The first piece is one sample, and each next one at most twice the one before: what a function makes is
+    not known until it has made it.
+
+    Args:
+        most: Samples of a piece; of brief calls eight times as many.
+        made_bytes: Bound on what is made and not yet handed on, one piece or many.
+    """
+
+    def __init__(self, most: int, made_bytes: int) -> None:
+        self._most = most
+        self._made_bytes = made_bytes
+        self._samples = 1
+        # Nothing is known of the first ones: no more of them than run at a time.
+        self._sample_bytes = made_bytes + 1
+        self._measured = False
+
+    def samples(self) -> int:
+        """Samples of the next piece."""
+        return self._samples
+
+    def measure(self, made: list[Any], took_s: float | None = None) -> None:
+        """Learn from the samples that were made of a piece, and from how long that took, if it is known."""
+        if not made:
+            return
+        seen = made[:: -(-len(made) // _MEASURED)]
+        sample_bytes = bytes_of(seen) // len(seen)
+        if self._measured:  # a large one is remembered for a while, so that the size does not oscillate
+            sample_bytes = max(sample_bytes, self._sample_bytes * 7 // 8)
+        self._measured, self._sample_bytes = True, sample_bytes
+        fit = min(self._made_bytes, _MOST_BYTES) // max(self._sample_bytes, 1)
+        if took_s is None:
+            self._samples = max(1, min(fit, 2 * self._samples, self._most))
+            return
+        in_a_second = len(made) / max(took_s, 1e-9)
+        self._samples = max(1, min(fit, next_size(self._samples, self._most, in_a_second)))
+
+    def may_hold(self, samples: int) -> bool:
+        """Whether so many may be made and not yet handed on, all pieces together."""
+        return samples * self._sample_bytes <= self._made_bytes
