@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import BinaryIO
 
-from ..blocks import MOST_TABLES, Indices, Origin, References, Table, resolve
+from ..blocks import MOST_TABLES, Indices, Origin, OriginTable, References, resolve
 from ..plan.order import draw_order
 from .rows import Begin, End, LaneRow, LeftOut, LeftSamples, format_row, runs_of
 
@@ -33,7 +33,7 @@ class _Lane:
 
     first: int
     batches: int = 0
-    tables: dict[int, Table] = field(default_factory=dict)
+    tables: dict[int, OriginTable] = field(default_factory=dict)
     runs: list[list[int]] = field(default_factory=list)
     left_out: dict[tuple[str, Origin], list[Indices]] = field(default_factory=dict)
 

@@ -1,25 +1,44 @@
 """Blocks: runs of consecutive samples, as rows or as columns, with a trail of their positions.
 
-``block`` says what every block can do, ``rows`` and ``columns`` are the two kinds, ``ragged`` is a column of
-sequences, ``nulls`` one with values missing, ``parsed`` those of text, ``trails`` and ``regrouped`` remember
-where samples came from, ``provenance`` and ``references`` are what these tell of many at once, ``joining``
-makes one block of several, and ``making`` columns of rows.
+``block`` has both kinds of blocks, ``columns`` what a column may be, ``trails`` where samples came from.
 """
 
 from __future__ import annotations
 
-from .block import Block, Column
-from .columns import Columns, take_of
-from .joining import Gather, join
-from .making import array_of, column_of, columns_of
-from .nulls import WithNulls
-from .parsed import IntegerLists, Objects
-from .provenance import Indices, Origin, Provenance, joined
-from .ragged import Ragged, offsets_of, read_only
-from .references import MOST_TABLES, References, Table, Tables, resolve
-from .regrouped import JoinedTrail, PickedTrail, runs_on
-from .rows import Rows
-from .trails import NestedTrail, OffsetTrail, OuterTrail, Place, Referred, SourceTrail, Trail
+from .block import Block, Columns, Gather, Rows, columns_of, join
+from .columns import (
+    Column,
+    IntegerLists,
+    Objects,
+    Ragged,
+    WithNulls,
+    array_of,
+    column_of,
+    offsets_of,
+    read_only,
+    take_of,
+)
+from .trails import (
+    MOST_TABLES,
+    Indices,
+    JoinedTrail,
+    NestedTrail,
+    OffsetTrail,
+    Origin,
+    OriginTable,
+    OuterTrail,
+    PickedTrail,
+    Place,
+    Provenance,
+    References,
+    Referred,
+    SourceTrail,
+    Tables,
+    Trail,
+    joined,
+    resolve,
+    runs_on,
+)
 
 __all__ = [
     "MOST_TABLES",
@@ -34,6 +53,7 @@ __all__ = [
     "Objects",
     "OffsetTrail",
     "Origin",
+    "OriginTable",
     "OuterTrail",
     "PickedTrail",
     "Place",
@@ -43,7 +63,6 @@ __all__ = [
     "Referred",
     "Rows",
     "SourceTrail",
-    "Table",
     "Tables",
     "Trail",
     "WithNulls",

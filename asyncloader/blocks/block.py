@@ -1,19 +1,20 @@
-"""What a block is, whatever it is made of."""
+"""Blocks: runs of consecutive samples, as rows or as columns, with a trail of their positions. Pure.
+
+What is cut, joined or gathered from blocks is the same however a stream was cut into them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, Self, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
 
-from numpy.typing import NDArray
+import numpy as np
 
-from .ragged import Ragged
-from .trails import Trail
+from .columns import Column, column_of, join_columns, part_of, read_only, settled, take_of
+from .trails import JoinedTrail, PickedTrail, Trail
 
-__all__ = ["Block", "Column", "lacks_field"]
-
-Column: TypeAlias = NDArray[Any] | Ragged | list[Any]
-"""One field of ``n`` samples: an array ``(n, ...)``, sequences of unequal length, or a list of objects."""
+__all__ = ["Block", "Columns", "Gather", "Rows", "columns_of", "join"]
 
 
 class Block(Protocol):
@@ -64,6 +65,203 @@ class Block(Protocol):
         ...
 
 
-def lacks_field(name: str, found: Iterable[object], trail: Trail, index: int) -> KeyError:
+@dataclass(slots=True)
+class Rows:
+    """Samples of any kind, mostly mappings; see ``Block``."""
+
+    samples: list[Any]
+    trail: Trail
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def part(self, start: int, stop: int) -> Rows:
+        return Rows(self.samples[start:stop], PickedTrail(self.trail, range(start, stop)))
+
+    def take(self, indices: Sequence[int]) -> Rows:
+        return Rows([self.samples[index] for index in indices], PickedTrail(self.trail, indices))
+
+    def follow(self, trail: Trail) -> Rows:
+        return Rows(self.samples, trail)
+
+    def rows(self) -> list[Any]:
+        return self.samples
+
+    def column(self, name: str) -> Column:
+        try:
+            return [sample[name] for sample in self.samples]
+        except KeyError:
+            for index, sample in enumerate(self.samples):
+                if name not in sample:
+                    raise _lacks_field(name, sample, self.trail, index) from None
+            raise
+
+
+@dataclass(slots=True)
+class Columns:
+    """Samples with the same fields; see ``Block``.
+
+    Args:
+        fields: A column each, all of one length; at least one.
+        trail: Of the samples.
+    """
+
+    fields: Mapping[str, Column]
+    trail: Trail
+
+    def __len__(self) -> int:
+        return len(next(iter(self.fields.values())))
+
+    def part(self, start: int, stop: int) -> Columns:
+        """See ``Block``; over the same memory."""
+        fields = {name: part_of(column, start, stop) for name, column in self.fields.items()}
+        return Columns(fields, PickedTrail(self.trail, range(start, stop)))
+
+    def take(self, indices: Sequence[int]) -> Columns:
+        """See ``Block``; what is taken is copied."""
+        picked = np.asarray(indices, np.int64)
+        fields = {name: take_of(column, picked) for name, column in self.fields.items()}
+        return Columns(fields, PickedTrail(self.trail, indices))
+
+    def follow(self, trail: Trail) -> Columns:
+        return Columns(self.fields, trail)
+
+    def rows(self) -> list[Any]:
+        """Dicts, made anew: numbers as NumPy scalars, which keep their dtype; sequences as views.
+
+        A sequence of sequences is a ``Ragged``, one of objects a list.
+        """
+        names = tuple(self.fields)
+        return [dict(zip(names, row, strict=True)) for row in zip(*self.fields.values(), strict=True)]
+
+    def column(self, name: str) -> Column:
+        if name not in self.fields:
+            raise _lacks_field(name, self.fields, self.trail, 0)
+        return self.fields[name]
+
+
+def _lacks_field(name: str, found: Iterable[object], trail: Trail, index: int) -> KeyError:
     """The error for sample ``index`` of a trail, whose fields are ``found``."""
     return KeyError(f"expected the field {name!r} in {trail.place(index)}, found only {list(found)}")
+
+
+# --- several blocks ---
+
+
+def join(blocks: Sequence[Block]) -> Block:
+    """One block of the samples of several: columns, if all of them are of like ones; otherwise rows.
+
+    Columns are alike that have the same kind, dtype and trailing dimensions.
+
+    Raises:
+        ValueError: No block.
+    """
+    if not blocks:
+        raise ValueError("there is nothing to join")
+    if len(blocks) == 1:
+        return blocks[0]
+    trail = JoinedTrail([(block.trail, range(len(block))) for block in blocks])
+    columns = [block for block in blocks if isinstance(block, Columns)]
+    if len(columns) == len(blocks) and (fields := _join_fields(columns)) is not None:
+        return Columns(fields, trail)
+    samples: list[Any] = []
+    for block in blocks:
+        samples += block.rows()
+    return Rows(samples, trail)
+
+
+class Gather:
+    """Cuts a stream of blocks into groups of ``size`` samples.
+
+    Args:
+        size: Samples of a group.
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._open: list[Block] = []  # of the group that is not whole
+        self._open_samples = 0
+
+    @property
+    def lacking(self) -> int:
+        """How many samples the open group still lacks."""
+        return self._size - self._open_samples
+
+    def feed(self, block: Block) -> Iterator[Block]:
+        """The groups that ``block`` completes.
+
+        The block is taken in at once; groups are cut as the returned iterator is advanced. So whoever
+        stops half-way through it has not upset the stream.
+        """
+        if not len(block):
+            return iter(())
+        head, first_end = self._open, self.lacking
+        if len(block) < first_end:
+            head.append(block)
+            self._open_samples += len(block)
+            return iter(())
+        ends = range(first_end, len(block) + 1, self._size)
+        rest = len(block) - ends[-1]
+        self._open = [block.part(ends[-1], len(block))] if rest else []
+        self._open_samples = rest
+        return _cut(head, block, ends)
+
+    def finish(self) -> Block | None:
+        """The last group, which is short, if there is one; leaves nothing behind."""
+        parts, self._open, self._open_samples = self._open, [], 0
+        return join(parts) if parts else None
+
+
+def _cut(head: list[Block], block: Block, ends: range) -> Iterator[Block]:
+    """The groups of ``block`` that stop at ``ends``; the first one starts with ``head``."""
+    start = 0
+    for end in ends:
+        group = [join([*head, block.part(start, end)])]
+        head.clear()  # nothing of a group is held while it is made use of
+        start = end
+        yield group.pop()
+
+
+def _join_fields(blocks: list[Columns]) -> dict[str, Column] | None:
+    """Column by column; None if they are not alike."""
+    names = blocks[0].fields.keys()
+    if any(block.fields.keys() != names for block in blocks):
+        return None
+    joined: dict[str, Column] = {}
+    for name in names:
+        column = join_columns([block.fields[name] for block in blocks])
+        if column is None:
+            return None
+        joined[name] = column
+    return joined
+
+
+# --- columns for functions ---
+
+
+def columns_of(block: Block) -> dict[str, Column]:
+    """The columns of a block, to be given to a function: of rows they are made, see ``column_of``.
+
+    The dict is the function's own. The memory is not, where the block is of columns: other blocks may be over
+    it. So arrays are read-only, and those made of rows too, lest a function that writes be found out by some
+    formats only.
+
+    Raises:
+        TypeError: A sample is no mapping.
+        ValueError: The samples have no fields, or not all the same.
+    """
+    if isinstance(block, Columns):
+        return {name: read_only(settled(column)) for name, column in block.fields.items()}
+    rows = block.rows()
+    for index, row in enumerate(rows):
+        if not isinstance(row, Mapping):
+            raise TypeError(
+                f"expected samples that are mappings, found {type(row).__qualname__} at "
+                f"{block.trail.place(index)}; make them dicts with .map"
+            )
+        if row.keys() != rows[0].keys() or not row:
+            raise ValueError(
+                f"expected the same fields in all samples, found {list(rows[0])} in {block.trail.place(0)} "
+                f"and {list(row)} in {block.trail.place(index)}; make them alike with .select or .map"
+            )
+    return {name: read_only(column_of([row[name] for row in rows])) for name in rows[0]}

@@ -1,79 +1,492 @@
-"""Blocks of columns: an array for each field, and no object for a sample until somebody wants one."""
+"""Columns: one field of many samples, without an object for each of them. Pure.
+
+A column is an array ``(n, ...)``, a list of objects, or of a kind of its own, which has four methods:
+``part``, ``take``, ``join`` and ``settle``. ``part_of``, ``take_of``, ``join_columns`` and ``settled`` do the
+same for any column. ``column_of`` makes a column of values: what sequences become depends on their type, not
+on their lengths, or a function of columns would get another kind where those of a chunk are of one length.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .block import Column, lacks_field
-from .nulls import WithNulls
-from .parsed import Objects
-from .ragged import Ragged
-from .regrouped import PickedTrail
-from .trails import Trail
+__all__ = [
+    "Column",
+    "IntegerLists",
+    "Objects",
+    "Ragged",
+    "WithNulls",
+    "array_of",
+    "column_of",
+    "join_columns",
+    "offsets_of",
+    "part_of",
+    "read_only",
+    "settled",
+    "take_of",
+]
 
-__all__ = ["Columns", "take_of"]
+Column: TypeAlias = "NDArray[Any] | Ragged | list[Any]"
+"""One field of ``n`` samples: an array ``(n, ...)``, sequences of unequal length, or a list of objects."""
+
+# Sequences longer than this on average are copied faster one by one than by an index for each value: of 64
+# int32 the index took two thirds of the time, of 200 a third more.
+_LONG = 96
+
+# Beyond it not every integer is a float64.
+_MOST_EXACT = 1 << 53
 
 
-@dataclass(slots=True)
-class Columns:
-    """Samples with the same fields; see ``Block``.
+# --- any column ---
 
-    Args:
-        fields: A column each, all of one length; at least one.
-        trail: Of the samples.
-    """
 
-    fields: Mapping[str, Column]
-    trail: Trail
-
-    def __len__(self) -> int:
-        return len(next(iter(self.fields.values())))
-
-    def part(self, start: int, stop: int) -> Columns:
-        """See ``Block``; over the same memory."""
-        fields = {name: _part_of(column, start, stop) for name, column in self.fields.items()}
-        return Columns(fields, PickedTrail(self.trail, range(start, stop)))
-
-    def take(self, indices: Sequence[int]) -> Columns:
-        """See ``Block``; what is taken is copied."""
-        picked = np.asarray(indices, np.int64)
-        fields = {name: take_of(column, picked) for name, column in self.fields.items()}
-        return Columns(fields, PickedTrail(self.trail, indices))
-
-    def follow(self, trail: Trail) -> Columns:
-        return Columns(self.fields, trail)
-
-    def rows(self) -> list[Any]:
-        """Dicts, made anew: numbers as NumPy scalars, which keep their dtype; sequences as views.
-
-        A sequence of sequences is a ``Ragged``, one of objects a list.
-        """
-        names = tuple(self.fields)
-        return [dict(zip(names, row, strict=True)) for row in zip(*self.fields.values(), strict=True)]
-
-    def column(self, name: str) -> Column:
-        if name not in self.fields:
-            raise lacks_field(name, self.fields, self.trail, 0)
-        return self.fields[name]
+def part_of(column: Column, start: int, stop: int) -> Column:
+    """The entries from ``start`` up to ``stop``, over the same memory."""
+    return column.part(start, stop) if isinstance(column, _KINDS) else column[start:stop]
 
 
 def take_of(column: Column, indices: NDArray[np.int64]) -> Column:
-    """The entries of these indices, in this order."""
+    """The entries of these indices, copied in this order."""
     if isinstance(column, np.ndarray):
         return column[indices]
-    if isinstance(column, Ragged):
+    if isinstance(column, _KINDS):
         return column.take(indices)
-    taken = [column[index] for index in indices.tolist()]
-    return column.again(taken) if isinstance(column, WithNulls | Objects) else taken
+    return [column[index] for index in indices.tolist()]
 
 
-def _part_of(column: Column, start: int, stop: int) -> Column:
+def join_columns(columns: Sequence[Column]) -> Column | None:
+    """One column of several; None if they are not alike: of another kind, dtype or trailing dimensions."""
+    # One with nulls remembers the type that columns without nulls have.
+    first = next((column for column in columns if isinstance(column, WithNulls)), columns[0])
+    if isinstance(first, _KINDS):
+        return first.join(columns)
+    if isinstance(first, np.ndarray):
+        arrays = [column for column in columns if isinstance(column, np.ndarray)]
+        alike = len(arrays) == len(columns) and len({(each.dtype, each.shape[1:]) for each in arrays}) == 1
+        return np.concatenate(arrays) if alike else None
+    return list(chain.from_iterable(columns)) if {*map(type, columns)} == {list} else None
+
+
+def settled(column: Column) -> Column:
+    """The column that the user's function is given of one in a block."""
+    return column.settle() if isinstance(column, _KINDS) else column
+
+
+# --- sequences ---
+
+
+class Ragged:
+    """``n`` sequences of unequal length: their values end to end, and where each begins.
+
+    ``len(ragged)`` is ``n``, ``ragged[i]`` and iteration give sequences, as views where values are arrays.
+    ``np.asarray(ragged)`` is ``(n, T, ...)`` where all sequences have the length ``T``, a ValueError
+    elsewhere. What is in one is not to be changed: parts share it, and it may be read-only memory.
+
+    Args:
+        values: All values: an array ``(m, ...)``, a ``Ragged`` for sequences of sequences, or a list of
+            objects. There may be values before the first sequence and behind the last.
+        offsets: ``(n + 1,) int64``, rising: sequence ``i`` is ``values[offsets[i]:offsets[i + 1]]``.
+
+    Raises:
+        ValueError: ``offsets`` is empty, falls, or points outside ``values``.
+    """
+
+    __slots__ = ("offsets", "values")
+
+    values: Column
+    offsets: NDArray[np.int64]
+
+    def __init__(self, values: Column, offsets: NDArray[np.int64] | Sequence[int]) -> None:
+        self.values = values
+        self.offsets = _checked(np.asarray(offsets), len(values))
+
+    @classmethod
+    def over(cls, values: Column, offsets: NDArray[np.int64]) -> Self:
+        """Sequences whose offsets are known to be right, as those of a part."""
+        ragged = cls.__new__(cls)
+        ragged.values = values
+        ragged.offsets = offsets
+        return ragged
+
+    @classmethod
+    def of(cls, sequences: Sequence[Any] | NDArray[Any] | Ragged) -> Ragged:
+        """Sequences put end to end: arrays or lists of numbers, with one trailing shape.
+
+        They should be of one dtype; of several it is the one that NumPy promotes them to. An empty list or
+        array ``(0,)`` takes that of the others; empty lists alone are int64. An array ``(n, T, ...)`` is
+        taken for ``n`` sequences, without a copy.
+
+        Raises:
+            ValueError: One is no sequence, or has a null or anything else in it that is no number; or the
+                trailing shapes differ.
+        """
+        if isinstance(sequences, Ragged):
+            return sequences
+        if isinstance(sequences, np.ndarray) and sequences.ndim > 1:
+            count, length, *inner = sequences.shape
+            return Ragged.over(sequences.reshape(count * length, *inner), np.arange(count + 1) * length)
+        try:
+            lengths = list(map(len, sequences))
+        except TypeError:
+            raise _no_sequence(sequences) from None
+        typed = [
+            np.asarray(sequence) for sequence in sequences if len(sequence) or hasattr(sequence, "dtype")
+        ]
+        if any(array.dtype == object for array in typed):
+            raise _no_sequence(sequences)
+        full = [array for array in typed if array.shape != (0,)]
+        values = np.concatenate(full or typed) if typed else np.zeros(0, np.int64)
+        return Ragged.over(values, offsets_of(lengths))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> Column:
+        """Sequence ``index``: a view of the values, not a copy."""
+        count = len(self)
+        if not -count <= index < count:
+            raise IndexError(f"sequence {index} of {count}")
+        index %= count
+        return part_of(self.values, int(self.offsets[index]), int(self.offsets[index + 1]))
+
+    def __iter__(self) -> Iterator[Column]:
+        values = self.values
+        edges = pairwise(self.offsets.tolist())
+        if isinstance(values, Ragged):
+            return (values.part(start, stop) for start, stop in edges)
+        return (values[start:stop] for start, stop in edges)
+
+    def __repr__(self) -> str:
+        kind = getattr(self.values, "dtype", type(self.values).__name__)
+        return f"Ragged({len(self)} sequences of {int(self.offsets[-1] - self.offsets[0])} values, {kind})"
+
+    def __reduce__(self) -> tuple[Callable[..., Self], tuple[Column, NDArray[np.int64]]]:
+        # A part of many shares all their values, which need not travel with it.
+        return self.over, (self.flat, self.offsets - self.offsets[0])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        lengths = self.lengths
+        if len(lengths) and (lengths != lengths[0]).any():
+            raise ValueError(
+                f"an array needs sequences of one length, but got lengths from {lengths.min()} to "
+                f"{lengths.max()}; pad them with al.Pad, or work on .flat and .offsets"
+            )
+        width = int(lengths[0]) if len(lengths) else 0
+        flat = np.asarray(self.flat)
+        dense = flat.reshape(len(lengths), width, *flat.shape[1:])
+        return np.array(dense, dtype, copy=copy)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """``(n,) int64``."""
+        return self.offsets[1:] - self.offsets[:-1]
+
+    @property
+    def flat(self) -> Column:
+        """The values of the sequences alone, without any before the first and behind the last; a view."""
+        return part_of(self.values, int(self.offsets[0]), int(self.offsets[-1]))
+
+    def part(self, start: int, stop: int) -> Self:
+        """The sequences from ``start`` up to ``stop``, over the same values."""
+        start, stop, _ = slice(start, stop).indices(len(self))
+        return self.over(self.values, self.offsets[start : max(start, stop) + 1])
+
+    def take(self, indices: Sequence[int] | NDArray[np.int64]) -> Self:
+        """The sequences of these indices, copied end to end in this order."""
+        picked = np.asarray(indices, np.int64)
+        starts, stops = self.offsets[:-1][picked], self.offsets[1:][picked]
+        lengths = stops - starts
+        offsets = offsets_of(lengths)
+        values = self.values
+        if not len(picked):
+            return self.over(part_of(values, 0, 0), offsets)
+        if isinstance(values, Ragged):
+            return self.over(values.take(_places(starts, lengths, offsets)), offsets)
+        edges = zip(starts.tolist(), stops.tolist(), strict=True)
+        if isinstance(values, list):
+            return self.over(list(chain.from_iterable(values[start:stop] for start, stop in edges)), offsets)
+        if offsets[-1] > _LONG * len(picked):
+            return self.over(np.concatenate([values[start:stop] for start, stop in edges]), offsets)
+        return self.over(values[_places(starts, lengths, offsets)], offsets)
+
+    def join(self, columns: Sequence[Column]) -> Self | None:
+        """One column of several, this one among them; None if they are not alike."""
+        ragged = [column for column in columns if type(column) is type(self)]
+        values = join_columns([column.flat for column in ragged]) if len(ragged) == len(columns) else None
+        lengths = [column.lengths for column in ragged]
+        return None if values is None else self.over(values, offsets_of(np.concatenate(lengths)))
+
+    def settle(self) -> Column:
+        """The column that the user's function is given."""
+        return self
+
+    def tolist(self) -> list[Any]:
+        """Lists of lists of Python values."""
+        return [sequence if isinstance(sequence, list) else sequence.tolist() for sequence in self]
+
+
+def _no_sequence(sequences: Sequence[Any] | NDArray[Any]) -> ValueError:
+    """Says which of them it is that cannot be put end to end with others."""
+    for index, sequence in enumerate(sequences):
+        if not hasattr(sequence, "__len__"):
+            found = "a null" if sequence is None else type(sequence).__qualname__
+        elif len(sequence) and (array := np.asarray(sequence)).dtype == object:
+            nulls = [value is None for value in array.tolist()]
+            kind = type(sequence).__qualname__
+            found = f"a null at place {nulls.index(True)}" if any(nulls) else f"{kind} of objects"
+        else:
+            continue
+        hint = "give a null a value, or leave the sequence out"
+        return ValueError(f"sequence {index}: expected numbers, found {found}; {hint}")
+    raise AssertionError("all of them are sequences of numbers")
+
+
+def offsets_of(lengths: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """``(n + 1,) int64``: where sequences of these lengths begin that are put end to end."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def read_only(values: Column) -> Column:
+    """The same values, over memory that cannot be written by way of them; lists are what they are."""
+    if isinstance(values, Ragged):
+        return values.over(read_only(values.values), _read_only_array(values.offsets))
+    return _read_only_array(values) if isinstance(values, np.ndarray) else values
+
+
+def _read_only_array(array: NDArray[Any]) -> NDArray[Any]:
+    if not array.flags.writeable:
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _checked(offsets: NDArray[Any], count: int) -> NDArray[np.int64]:
+    if (
+        offsets.dtype.kind not in "iu"
+        or offsets.ndim != 1
+        or not len(offsets)
+        or offsets[0] < 0
+        or offsets[-1] > count
+        or (offsets[1:] < offsets[:-1]).any()
+    ):
+        raise ValueError(
+            f"offsets should be one more integer than there are sequences, rising from 0 or more up to at "
+            f"most the {count} values, but got {offsets!r}"
+        )
+    return offsets.astype(np.int64, copy=False)
+
+
+def _places(
+    starts: NDArray[np.int64], lengths: NDArray[np.int64], offsets: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Where each value of the result is: its place there, moved by how far its sequence moved."""
+    return np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+
+
+# --- typed values of which some are missing, and parsed text, which has no dtypes ---
+
+
+class WithNulls(list[Any]):
+    """A list of the values of a typed column, because a null was among them where it was decoded.
+
+    It remembers the type. A part of it may have no null any more, and is then the same column as one that was
+    cut out of a block without nulls: else what a function is given would depend on where blocks were cut.
+
+    Args:
+        values: The entries: None for a null, the others as the column without nulls has them.
+        like: The column without nulls, of no entries.
+    """
+
+    __slots__ = ("like",)
+
+    like: Column
+
+    def __init__(self, values: Iterable[Any], like: Column) -> None:
+        super().__init__(values)
+        self.like = like
+
+    def __reduce__(self) -> tuple[Callable[..., WithNulls], tuple[list[Any], Column]]:
+        return WithNulls, (list(self), self.like)
+
+    def part(self, start: int, stop: int) -> WithNulls:
+        return WithNulls(self[start:stop], self.like)
+
+    def take(self, indices: NDArray[np.int64]) -> WithNulls:
+        return WithNulls([self[index] for index in indices.tolist()], self.like)
+
+    def join(self, columns: Sequence[Column]) -> WithNulls | None:
+        """One column of several, with nulls or without, this one among them; None if their types differ."""
+        kind = _type_of(self.like)
+        for column in columns:
+            if _type_of(column.like if isinstance(column, WithNulls) else column) != kind:
+                return None
+        return WithNulls(chain.from_iterable(columns), self.like)
+
+    def settle(self) -> Column:
+        """The column without nulls, if no entry is or holds one; else itself."""
+        like = self.like
+        if isinstance(like, np.ndarray):
+            kind: type = like.dtype.type if like.ndim == 1 else np.ndarray
+            whole = all(isinstance(entry, kind) for entry in self)
+            return np.array(self, like.dtype).reshape(len(self), *like.shape[1:]) if whole else self
+        values = like.values if isinstance(like, Ragged) else []
+        if not isinstance(like, Ragged) or not all(isinstance(entry, type(values)) for entry in self):
+            return self
+        return Ragged(_end_to_end(self, values), offsets_of(list(map(len, self))))
+
+
+def _end_to_end(sequences: list[Any], like: Column) -> Column:
+    """The values of sequences of one kind."""
+    if isinstance(like, np.ndarray):
+        return np.concatenate([like[:0], *sequences])
+    if isinstance(like, Ragged):
+        values = _end_to_end([sequence.flat for sequence in sequences], like.values)
+        return Ragged(values, offsets_of([length for each in sequences for length in each.lengths.tolist()]))
+    return [entry for sequence in sequences for entry in sequence]
+
+
+def _type_of(column: Column) -> object:
     if isinstance(column, Ragged):
-        return column.part(start, stop)
-    part = column[start:stop]
-    return column.again(part) if isinstance(column, WithNulls | Objects) else part
+        return (type(column), _type_of(column.values))
+    return (column.dtype, column.shape[1:]) if isinstance(column, np.ndarray) else list
+
+
+class IntegerLists(Ragged):
+    """Lists of integers that all fit int64, held as one array.
+
+    Indexing and iteration give lists of ints, made anew, as in rows; what can use an array, as padding can,
+    has ``flat`` and ``offsets``.
+    """
+
+    __slots__ = ()
+
+    values: NDArray[np.int64]
+
+    def __getitem__(self, index: int) -> list[int]:
+        return _ints(np.asarray(super().__getitem__(index)))
+
+    def __iter__(self) -> Iterator[list[int]]:
+        values = self.values
+        return (_ints(values[start:stop]) for start, stop in pairwise(self.offsets.tolist()))
+
+    def settle(self) -> Ragged:
+        """The column that is made of such lists."""
+        return Ragged.over(self.values, self.offsets)
+
+
+def _ints(array: NDArray[np.int64]) -> list[int]:
+    ints: list[int] = array.tolist()
+    return ints
+
+
+class Objects(list[Any]):
+    """Any objects; the column that is made of them depends on all of them, as that of rows does."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Callable[..., Objects], tuple[list[Any]]]:
+        return Objects, (list(self),)
+
+    def part(self, start: int, stop: int) -> Objects:
+        return Objects(self[start:stop])
+
+    def take(self, indices: NDArray[np.int64]) -> Objects:
+        return Objects([self[index] for index in indices.tolist()])
+
+    def join(self, columns: Sequence[Column]) -> Objects | None:
+        alike = all(type(column) is Objects for column in columns)
+        return Objects(chain.from_iterable(columns)) if alike else None
+
+    def settle(self) -> Column:
+        return column_of(self)
+
+
+_KINDS = (Ragged, WithNulls, Objects)
+
+
+# --- columns of values ---
+
+
+def column_of(values: Sequence[Any]) -> Column:
+    """One field of some samples as a column.
+
+    - Python bools, ints and floats: an array of bool, int64 and float64; ints among floats are float64.
+      NumPy scalars keep their dtype.
+    - Lists and tuples, arrays and tensors of one dimension: a ``Ragged``, also where they are of equal
+      length; of lists of lists a nested one. Empty ones take the dtype of the others; of lists without any
+      value it is int64.
+    - Arrays and tensors of several dimensions: stacked if their shapes are equal, a ``Ragged`` if they differ
+      in the first dimension alone.
+    - Whatever else there is, and what is mixed or too large: a list.
+    """
+    made: Column | None
+    kinds = set(map(type, values))
+    if not kinds:
+        return np.zeros(0, np.int64)
+    if kinds <= {list, tuple}:
+        return Ragged(column_of(list(chain.from_iterable(values))), offsets_of(list(map(len, values))))
+    if kinds <= {int, float} or kinds == {bool}:
+        made = _of_numbers(values, kinds)
+    elif kinds == {Ragged}:
+        inner = join_columns(values)
+        made = None if inner is None else Ragged(inner, offsets_of(list(map(len, values))))
+    elif len(kinds) == 1 and issubclass(kind := kinds.pop(), np.number | np.bool_):
+        made = np.array(values, kind)
+    else:
+        made = _of_arrays(values)
+    return list(values) if made is None else made
+
+
+def array_of(value: Any) -> NDArray[Any] | None:
+    """An array, or a CPU tensor as one over its memory; None for whatever else, and what NumPy has not."""
+    if not isinstance(value, np.ndarray):
+        numpy = getattr(value, "numpy", None)  # a tensor is known by its method: no torch in this room
+        if numpy is None:
+            return None
+        try:
+            value = numpy()
+        except (RuntimeError, TypeError):  # gradients, other devices, layouts and dtypes
+            return None
+    return value if isinstance(value, np.ndarray) and value.dtype.kind in "biufcmM" else None
+
+
+def _of_numbers(values: Sequence[Any], kinds: set[type]) -> NDArray[Any] | None:
+    if kinds == {bool}:
+        return np.array(values, np.bool_)
+    if kinds == {int}:
+        try:
+            return np.array(values, np.int64)
+        except OverflowError:
+            return None
+    if all(type(value) is float or abs(value) <= _MOST_EXACT for value in values):
+        return np.array(values, np.float64)
+    return None
+
+
+def _of_arrays(values: Sequence[Any]) -> NDArray[Any] | Ragged | None:
+    arrays: list[NDArray[Any]] = []
+    for value in values:
+        array = array_of(value)
+        if array is None:
+            return None
+        arrays.append(array)
+    shapes = {array.shape for array in arrays}
+    if all(len(shape) == 1 for shape in shapes):
+        full = [array for array in arrays if len(array)] or arrays[:1]
+        alike = len({array.dtype for array in full}) == 1
+        return Ragged(np.concatenate(full), offsets_of(list(map(len, arrays)))) if alike else None
+    if len({array.dtype for array in arrays}) > 1 or len({len(shape) for shape in shapes}) > 1:
+        return None
+    if len(shapes) == 1:
+        return np.stack(arrays)
+    if len({shape[1:] for shape in shapes}) > 1:
+        return None
+    return Ragged(np.concatenate(arrays), offsets_of(list(map(len, arrays))))

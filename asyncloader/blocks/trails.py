@@ -1,30 +1,132 @@
-"""Where the samples of a block came from, and where to reopen their stream behind each of them.
+"""Trails: where the samples of a block came from, and where to reopen their stream behind each of them.
 
-A trail says nothing until somebody asks: nobody does for most samples.
+A trail computes nothing until it is asked: for most samples it never is. An audit asks for the provenance of
+whole batches. To name each sample would cost more than some batches do to make. So what many batches share, a
+decoded block or a window that is handed on in an order of its own, is sent once, as a table of its samples; a
+batch then refers to runs of that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..types import Position
-from .provenance import Indices, Origin, Provenance
 
 __all__ = [
+    "MOST_TABLES",
+    "Indices",
+    "JoinedTrail",
     "NestedTrail",
     "OffsetTrail",
+    "Origin",
+    "OriginTable",
     "OuterTrail",
+    "PickedTrail",
     "Place",
+    "Provenance",
+    "References",
     "Referred",
     "SourceTrail",
+    "Tables",
     "Trail",
+    "joined",
+    "resolve",
+    "runs_on",
 ]
 
+
+# --- provenance of many samples ---
+
+
+Indices: TypeAlias = range | NDArray[np.int64]
+"""Some samples of a block, or of a shard: neighbours as a range with a step of 1, others as ``(n,)``."""
+
+
+class Origin(NamedTuple):
+    """A shard, in one repetition of the data.
+
+    Attributes:
+        component: Which component of which mixture, the outermost first; empty outside of any.
+        number: Of the shard among the recipe's; without shards, of the lane.
+        repetition: Of the data within the epoch.
+    """
+
+    component: tuple[int, ...] = ()
+    number: int = 0
+    repetition: int = 0
+
+
+class Provenance(NamedTuple):
+    """Where samples came from, in their order.
+
+    Attributes:
+        origins: Their shards.
+        which: For each sample which of these it is of; None where all are of the only one.
+        samples: Its index in the shard; without shards, in the lane's iterable.
+    """
+
+    origins: Sequence[Origin]
+    which: NDArray[np.int64] | None
+    samples: Indices
+
+    def of(self, indices: Indices) -> Provenance:
+        """That of some of them."""
+        which = None if self.which is None else _index_array(_picked(self.which, indices))
+        return Provenance(self.origins, which, _picked(self.samples, indices))
+
+    def by_origin(self) -> Iterator[tuple[Origin, Indices]]:
+        """The samples of each shard, as often as they are there."""
+        if self.which is None:
+            yield self.origins[0], self.samples
+            return
+        order = self.which.argsort(kind="stable")
+        labels, samples = self.which[order], _index_array(self.samples)[order]
+        starts = np.flatnonzero(np.diff(labels)) + 1
+        for part, label in zip(np.split(samples, starts), labels[[0, *starts]].tolist(), strict=True):
+            yield self.origins[label], part
+
+
+def joined(parts: Sequence[Provenance]) -> Provenance:
+    """That of all parts, one after another; there is at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    numbers: dict[Origin, int] = {}
+    of_parts = [[numbers.setdefault(origin, len(numbers)) for origin in part.origins] for part in parts]
+    samples = np.concatenate([_index_array(part.samples) for part in parts])
+    if len(numbers) == 1:
+        return Provenance([*numbers], None, samples)
+    which = [
+        np.full(len(part.samples), mine[0]) if part.which is None else np.array(mine)[part.which]
+        for part, mine in zip(parts, of_parts, strict=True)
+    ]
+    return Provenance([*numbers], np.concatenate(which), samples)
+
+
+def _picked(of: Sequence[int] | NDArray[np.int64], indices: Indices) -> Indices:
+    """``of[index]`` for each of the indices."""
+    if isinstance(indices, range):
+        cut = of[indices.start : indices.stop]
+        return cut if isinstance(cut, range) else np.asarray(cut, np.int64)
+    if isinstance(of, range):
+        return indices + of.start
+    return np.asarray(of, np.int64)[indices]
+
+
+def _index_array(indices: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    """Indices as ``(n,) int64``."""
+    if isinstance(indices, range):
+        return np.arange(indices.start, indices.stop, indices.step)
+    return np.asarray(indices, np.int64)
+
+
+# --- trails ---
 
 # More samples than a shard has: what a block's table holds, of which nobody knows the end.
 _ENDLESS = 1 << 62
@@ -213,3 +315,208 @@ class NestedTrail(OuterTrail):
             name, before = self.counter
             position[name] = before + index + 1
         return position
+
+
+# --- of samples picked out of other blocks, or joined from several ---
+
+
+@dataclass(slots=True)
+class PickedTrail:
+    """The positions of some samples of another block, by their indices there.
+
+    Attributes:
+        known: The provenance of all of them, once somebody has asked for that of any.
+    """
+
+    trail: Trail
+    indices: Sequence[int]
+    known: Provenance | None = field(default=None, init=False, compare=False)
+
+    def after(self, index: int) -> Position:
+        return self.trail.after(int(self.indices[index]))  # of an array too, since positions are JSON
+
+    def place(self, index: int) -> Place:
+        return self.trail.place(int(self.indices[index]))
+
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.trail.components(_index_array(self.indices)[indices])
+
+    def provenance(self, indices: Indices) -> Provenance:
+        if isinstance(self.indices, range):
+            return self.trail.provenance(_picked(self.indices, indices))
+        if self.known is None:  # a window is asked for in pieces
+            self.known = self.trail.provenance(_index_array(self.indices))
+        return self.known.of(indices)
+
+    def bases(self, start: int, stop: int) -> list[Referred]:
+        if isinstance(self.indices, range):
+            return self.trail.bases(start + self.indices.start, stop + self.indices.start)
+        return runs_on(self.trail, self.indices[start:stop])
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        return self.provenance(range(len(self.indices))), ()
+
+
+class JoinedTrail:
+    """The positions of samples of several blocks, one after another.
+
+    Args:
+        parts: For each block its trail, and which of its samples they are.
+    """
+
+    __slots__ = ("_ends", "_parts", "_provenance")
+
+    def __init__(self, parts: Sequence[tuple[Trail, range]]) -> None:
+        self._parts = parts
+        #: For each part how many samples there are up to its end; made for the first who asks.
+        self._ends: list[int] | None = None
+        #: Of all samples; likewise.
+        self._provenance: Provenance | None = None
+
+    def after(self, index: int) -> Position:
+        trail, inside = self._find(index)
+        return trail.after(inside)
+
+    def place(self, index: int) -> Place:
+        trail, inside = self._find(index)
+        return trail.place(inside)
+
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        of_parts = [trail.components(_index_array(inside)) for trail, inside in self._parts]
+        return np.concatenate(of_parts)[indices]
+
+    def provenance(self, indices: Indices) -> Provenance:
+        if self._provenance is None:
+            self._provenance = joined([trail.provenance(inside) for trail, inside in self._parts])
+        return self._provenance.of(indices)
+
+    def bases(self, start: int, stop: int) -> list[Referred]:
+        found: list[Referred] = []
+        for trail, inside in self._parts:
+            low, high = max(start, 0), min(stop, len(inside))
+            if low < high:
+                found += trail.bases(inside.start + low, inside.start + high)
+            start, stop = start - len(inside), stop - len(inside)
+        return found
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        return joined([trail.provenance(inside) for trail, inside in self._parts]), ()
+
+    def _find(self, index: int) -> tuple[Trail, int]:
+        if self._ends is None:
+            self._ends = list(accumulate(len(indices) for _, indices in self._parts))
+        nth = bisect_right(self._ends, index)
+        if nth == len(self._parts):
+            raise IndexError("behind the last sample of the last block")
+        trail, indices = self._parts[nth]
+        return trail, indices[index - self._ends[nth] + len(indices)]
+
+
+def runs_on(trail: Trail, indices: Sequence[int]) -> list[Referred]:
+    """The ``bases`` of these samples, neighbours together."""
+    found: list[Referred] = []
+    first = 0
+    for at in range(1, len(indices) + 1):
+        if at == len(indices) or indices[at] != indices[at - 1] + 1:
+            found += trail.bases(indices[first], indices[at - 1] + 1)
+            first = at
+    return found
+
+
+# --- as it is sent ---
+
+# Blocks and windows that batches are made of at a time: of each component of a mixture, some.
+MOST_TABLES = 64
+
+
+class OriginTable(NamedTuple):
+    """The provenance of all samples of a trail, as it is sent: arrays as the bytes of ``int64``.
+
+    Attributes:
+        origins: See ``Provenance``, as plain tuples.
+        which: Likewise.
+        samples: Likewise.
+        order: What draws the order in which they are handed on; empty for this one.
+    """
+
+    origins: Sequence[tuple[Any, ...]]
+    which: bytes | None
+    samples: range | bytes
+    order: tuple[int, ...]
+
+
+class References(NamedTuple):
+    """Where the samples of a batch came from.
+
+    Attributes:
+        tables: Those that are told with this batch, by number.
+        runs: Of its samples, in whatever order: a table, and a start and a stop in it.
+    """
+
+    tables: Sequence[tuple[int, OriginTable]]
+    runs: Sequence[tuple[int, int, int]]
+
+
+class Tables:
+    """Numbers the tables of a lane, and tells each with the first batch that refers to it.
+
+    Args:
+        first: The number of the first one. A worker that replaces another one must not give numbers that
+            were given before; the time will do.
+    """
+
+    def __init__(self, first: int) -> None:
+        # With the trails, so that another one cannot have the same identity.
+        self._known: dict[int, tuple[Trail, int]] = {}
+        self._next = first
+
+    def refer(self, referred: Iterable[Referred]) -> References:
+        """What to send beside a batch of these samples."""
+        tables: list[tuple[int, OriginTable]] = []
+        runs: list[tuple[int, int, int]] = []
+        for trail, start, stop in referred:
+            known = self._known.get(id(trail))
+            if known is None:
+                known = self._number(trail)
+                tables.append((known[1], _table_of(trail)))
+            runs.append((known[1], start, stop))
+        return References(tables, runs)
+
+    def _number(self, trail: Trail) -> tuple[Trail, int]:
+        while len(self._known) >= MOST_TABLES:
+            del self._known[next(iter(self._known))]
+        self._next += 1
+        known = self._known[id(trail)] = (trail, self._next)
+        return known
+
+
+def _table_of(trail: Trail) -> OriginTable:
+    (origins, which, samples), order = trail.table()
+    return OriginTable(
+        [tuple(origin) for origin in origins],
+        None if which is None else which.tobytes(),
+        samples if isinstance(samples, range) else samples.tobytes(),
+        order,
+    )
+
+
+def resolve(
+    table: OriginTable, runs: Sequence[tuple[int, int]], draw: Callable[..., NDArray[np.int64]]
+) -> Iterator[tuple[Origin, Indices]]:
+    """The samples of runs of a table, by their shards.
+
+    Args:
+        table: What they refer to.
+        runs: A start and a stop each, in order.
+        draw: Draws an order, of a count and the numbers of ``OriginTable.order``.
+    """
+    samples = table.samples if isinstance(table.samples, range) else np.frombuffer(table.samples, np.int64)
+    which = None if table.which is None else np.frombuffer(table.which, np.int64)
+    whole = Provenance([Origin(*origin) for origin in table.origins], which, samples)
+    if table.order and list(runs) != [(0, len(samples))]:
+        # Of a window of which all was delivered, the order does not matter.
+        order = draw(len(samples), *table.order)
+        yield from whole.of(np.concatenate([order[start:stop] for start, stop in runs])).by_origin()
+        return
+    for start, stop in runs:
+        yield from whole.of(range(start, stop)).by_origin()

@@ -82,9 +82,9 @@ def test_a_table_is_told_once_and_again_when_it_was_forgotten() -> None:
 
 @pytest.mark.parametrize("delivered", [[(0, 50)], [(0, 7)], [(7, 50)], [(3, 4), (9, 12)]])
 def test_a_window_is_told_by_what_draws_its_order(delivered: list[tuple[int, int]]) -> None:
-    from asyncloader.blocks import Table
+    from asyncloader.blocks import OriginTable
 
-    table = Table([((), 1, 0)], None, range(100, 150), (7, 1))
+    table = OriginTable([((), 1, 0)], None, range(100, 150), (7, 1))
     order = draw_order(50, 7, 1)
     wanted = Counter(100 + int(order[at]) for start, stop in delivered for at in range(start, stop))
     found = Counter(int(s) for _, samples in resolve(table, delivered, draw_order) for s in samples)
