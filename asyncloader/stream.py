@@ -20,7 +20,6 @@ from .audit.rows import LeftSamples
 from .blocks import References, Tables
 from .collate.block import collate_block, takes_columns
 from .counting import NetworkCounts
-from .dataset import Dataset
 from .lent_memory import borrowing
 from .ops.async_map import AsyncMap
 from .ops.batching import Batch, Batching, Single
@@ -36,7 +35,7 @@ from .plan.lanes import Rotation
 from .plan.memory import share_with_operators
 from .plan.topology import Topology, World
 from .sizes import bytes_of
-from .sources.components import counted_names
+from .sources.components import Recipe, counted_names
 from .stopwatch import BATCHING, COLLATE, Spent, Stopwatch
 from .stores.urls import redact
 from .trace.stopwatch import TracingStopwatch
@@ -107,7 +106,7 @@ class Job:
         is_traced: Whether to record when what happened.
     """
 
-    recipe: Dataset
+    recipe: Recipe
     turns: Turns
     lane_count: int
     world: World
