@@ -8,33 +8,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial, wraps
-from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ._flow.budget import Budget
 from ._flow.engine import Engine
 from .formats.fields import decode_sample, handlers_with
-from .ops.calls import MakeContext, cut
+from .ops.calls import MakeContext
 from .ops.checks import is_async
 from .ops.fields import Rename, Select
 from .ops.filter import Filter
 from .ops.filter_batches import FilterBatches
 from .ops.map import AsyncMap, Map, MapBatches
-from .ops.op import START, Blocks, Lane, Op, Opener, Source, call_of, shown
+from .ops.op import START, Lane, Op, Source
 from .ops.repeat import Repeat
 from .ops.shuffle import Shuffle
 from .ops.take import Take
-from .plan.counts import Counter, Deal
 from .plan.topology import Topology
 from .quantity import as_count
-from .sources.components import components_of
+from .sources.components import Recipe
 from .sources.shards import Shards
 from .sources.surveying import open_survey
-from .types import Position
 
-__all__ = ["Dataset"]
+__all__ = ["Dataset", "dataset_of", "recipe_of"]
 
 
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -77,11 +74,10 @@ class Dataset:
     It pickles if the functions given to it do (workers get it by cloudpickle, so lambdas are fine).
     """
 
-    source: Source
-    ops: tuple[Op, ...] = field(default=())
+    _recipe: Recipe
 
     def __repr__(self) -> str:
-        return f"Dataset({', '.join([repr(self.source), *map(call_of, self.ops)])})"
+        return repr(self._recipe)
 
     def map(
         self, fn: Callable[..., Any], *, concurrency: int = 1, context: MakeContext | None = None
@@ -250,8 +246,8 @@ class Dataset:
         samples: list[Any] = []
         with Engine() as engine:
             budget = Budget(_HEAD_READ_BYTES, [0])
-            lane = Lane(Topology(), engine, budget, _HEAD_READ_BYTES, self.order_seed, singly=True)
-            with closing(self.open(START, lane)) as blocks:
+            lane = Lane(Topology(), engine, budget, _HEAD_READ_BYTES, self._recipe.order_seed, singly=True)
+            with closing(self._recipe.open(START, lane)) as blocks:
                 for block in blocks:
                     samples.extend(block.rows())
                     if len(samples) == n:
@@ -272,7 +268,7 @@ class Dataset:
                 lists those that have.
             StoreError, FormatError: The shard cannot be read.
         """
-        source = self.source
+        source = self._recipe.source
         if not isinstance(source, Shards) or source.formats[0] != "parquet":
             raise ValueError(f"class_names is noted in shards of Parquet, and the recipe is of {source!r}")
         with open_survey(source, 1) as (survey, _):
@@ -313,63 +309,15 @@ class Dataset:
         def __bool__(self) -> bool:
             return True  # where Python would ask for the length
 
-    def open(self, start: Position, lane: Lane) -> Blocks:
-        """Run the recipe for one lane from a position on; the loader's side of the recipe."""
-        opener: Opener = partial(_open_source, self.source)
-        for number, op in enumerate(self.ops):
-            opener = partial(_open_op, op, number, opener)
-        return opener(start, lane)
-
-    def count_samples(self, deal: Deal) -> list[float]:
-        """How many samples each lane of ``deal`` will have; raises ``UnknownCount`` with the reason."""
-        counter: Counter = self.source.count_samples
-        for op in self.ops:
-            counter = partial(op.count_samples, counter)
-        # Components have orders of their own, and the schedule of a mixture is drawn anew in each repetition.
-        return counter(replace(deal, varies=deal.varies or bool(components_of(self.source))))
-
-    @property
-    def order_seed(self) -> int | None:
-        """Seed of the first shuffle, which also draws the order of shards; None if there is none."""
-        return next((op.seed for op in self.ops if isinstance(op, Shuffle)), None)
-
-    @property
-    def all_ops(self) -> tuple[Op, ...]:
-        """Its operators, behind those of all recipes that it is made of."""
-        return (*chain.from_iterable(recipe.all_ops for recipe in components_of(self.source)), *self.ops)
-
-    @property
-    def has_context(self) -> bool:
-        """Whether something of the user's is to be left at the end of a pass."""
-        return any(getattr(op, "context", None) is not None for op in self.all_ops)
-
-    @property
-    def runs_on_threads(self) -> bool:
-        """Whether an operator calls the user's functions on threads of its own."""
-        return any(isinstance(op, Map) and op.concurrency > 1 for op in self.all_ops)
-
-    def describe(self) -> dict[str, Any]:
-        """What a saved state must match, as JSON values, without secrets."""
-        return {**self.source.describe(), "ops": [dict(op.describe()) for op in self.ops]}
-
     def _with(self, op: Op) -> Dataset:
-        return replace(self, ops=(*self.ops, op))
+        return Dataset(replace(self._recipe, ops=(*self._recipe.ops, op)))
 
 
-def _open_source(source: Source, start: Position, lane: Lane) -> Blocks:
-    return _handed_on(lane.stopwatch.timed(source.stage, source.open(start, lane)), lane)
+def dataset_of(source: Source) -> Dataset:
+    """The dataset of a source, without operators."""
+    return Dataset(Recipe(source))
 
 
-def _open_op(op: Op, number: int, upstream: Opener, start: Position, lane: Lane) -> Blocks:
-    blocks = op.open(upstream, start, replace(lane, operator=number))
-    return _handed_on(lane.stopwatch.timed(shown(op), blocks), lane)
-
-
-def _handed_on(blocks: Blocks, lane: Lane) -> Blocks:
-    return _singly(blocks) if lane.singly else blocks
-
-
-def _singly(blocks: Blocks) -> Blocks:
-    with closing(blocks):
-        for block in blocks:
-            yield from cut(block, lambda: 1)
+def recipe_of(dataset: Dataset) -> Recipe:
+    """What a dataset describes, for those that read it."""
+    return dataset._recipe

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, get_args
+from typing import get_args
 
-from .dataset import Dataset
+from .dataset import Dataset, dataset_of, recipe_of
 from .plan.mixing import Stop
 from .plan.weights import EpochWeights, Weights
 from .quantity import as_whole
-from .sources.components import Composed
+from .sources.components import Composed, Recipe
 from .sources.concat import Concat
 from .sources.mixture import Mixture
 from .sources.shards import Shards
@@ -65,7 +65,7 @@ def mix(
         raise TypeError(f"seed should be an int, but got seed={seed!r}")
     if stop not in get_args(Stop):
         raise ValueError(f"stop should be 'first', 'all' or 'repeat', but got stop={stop!r}")
-    return Dataset(Mixture(names, recipes, EpochWeights(names, weights), number, stop))
+    return dataset_of(Mixture(names, recipes, EpochWeights(names, weights), number, stop))
 
 
 def concat(components: Iterable[Dataset] | Mapping[str, Dataset]) -> Dataset:
@@ -79,7 +79,7 @@ def concat(components: Iterable[Dataset] | Mapping[str, Dataset]) -> Dataset:
         TypeError: A component is no recipe, or a name no string.
         ValueError: No component.
     """
-    return Dataset(Concat(*_named("concat", components)))
+    return dataset_of(Concat(*_named("concat", components)))
 
 
 def zip(components: Iterable[Dataset] | Mapping[str, Dataset], *, strict: bool = True) -> Dataset:
@@ -108,12 +108,12 @@ def zip(components: Iterable[Dataset] | Mapping[str, Dataset], *, strict: bool =
     names, recipes = _named("zip", components)
     # Shards of the same place belong together, and so go to one lane, whatever an index knows of them.
     recipes = tuple(map(_dealt_whole, recipes))
-    return Dataset(Zipped(names, recipes, isinstance(components, Mapping), bool(strict)))
+    return dataset_of(Zipped(names, recipes, isinstance(components, Mapping), bool(strict)))
 
 
 def _named(
     what: str, components: Iterable[Dataset] | Mapping[str, Dataset]
-) -> tuple[tuple[str, ...], tuple[Dataset, ...]]:
+) -> tuple[tuple[str, ...], tuple[Recipe, ...]]:
     """The components and their names: their numbers if they have none."""
     if isinstance(components, Dataset) or not isinstance(components, Iterable):
         raise TypeError(
@@ -134,14 +134,13 @@ def _named(
                 f"{what} should get recipes, as from_urls and from_iterable make them, but got "
                 f"{type(recipe).__name__} for {name!r}"
             )
-    return tuple(recipes), tuple(recipes.values())
+    return tuple(recipes), tuple(map(recipe_of, recipes.values()))
 
 
-def _dealt_whole(recipe: Dataset) -> Dataset:
+def _dealt_whole(recipe: Recipe) -> Recipe:
     source = recipe.source
     if isinstance(source, Shards):
         return replace(recipe, source=source.whole())
     if isinstance(source, Composed):
-        parts: Any = source.recipes
-        return replace(recipe, source=replace(source, recipes=tuple(map(_dealt_whole, parts))))
+        return replace(recipe, source=replace(source, recipes=tuple(map(_dealt_whole, source.recipes))))
     return recipe

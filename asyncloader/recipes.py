@@ -8,7 +8,7 @@ from typing import Any
 
 from .cache.setting import cache_setting
 from .catalog import BESIDE, ManifestPlace, make_catalog
-from .dataset import Dataset
+from .dataset import Dataset, dataset_of
 from .formats import check_delimited, check_selection
 from .formats.columnar.selection import make_selection
 from .sources.iterables import Iterables, Make
@@ -101,7 +101,7 @@ def from_urls(
         check_delimited(delimiter, formats)
 
     catalog = make_catalog(urls, format, manifest, access.options, access.network, check)
-    return Dataset(
+    return dataset_of(
         Shards(
             catalog.urls,
             catalog.formats,
@@ -178,4 +178,4 @@ def from_iterable(
             "from_iterable should get an iterable or a function that makes one, "
             f"but got {type(make).__name__}"
         )
-    return Dataset(Iterables(make))
+    return dataset_of(Iterables(make))

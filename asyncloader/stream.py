@@ -20,7 +20,6 @@ from .audit.rows import LeftSamples
 from .blocks import References, Tables
 from .collate.default import collate_block, takes_columns
 from .counting import NetworkCounts
-from .dataset import Dataset
 from .lent_memory import borrowing
 from .ops.batching import Batch, Batching, Single
 from .ops.calls import UserCodeErrors
@@ -34,7 +33,7 @@ from .plan.lanes import Rotation
 from .plan.memory import share_with_operators
 from .plan.topology import Topology, World
 from .sizes import bytes_of
-from .sources.components import counted_names
+from .sources.components import Recipe, counted_names
 from .stopwatch import BATCHING, COLLATE, Spent, Stopwatch
 from .stores.urls import redact
 from .trace.stopwatch import TracingStopwatch
@@ -105,7 +104,7 @@ class Job:
         is_traced: Whether to record when what happened.
     """
 
-    recipe: Dataset
+    recipe: Recipe
     turns: Turns
     lane_count: int
     world: World

@@ -10,7 +10,7 @@ import lzma
 import sys
 import tarfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.dataset import dataset_of, recipe_of
 from asyncloader.sources.shards import Shards
 
 __all__ = ["Corpus", "deal_whole", "fingerprint", "in_turn", "keys_of", "write_corpus"]
@@ -96,8 +97,9 @@ def deal_whole(folder: Path) -> None:
 
 def in_turn(recipe: al.Dataset) -> al.Dataset:
     """Whole shards dealt to lanes in turn, as those of which nobody knows how large they are."""
-    assert isinstance(recipe.source, Shards)
-    return replace(recipe, source=recipe.source.whole())
+    source = recipe_of(recipe).source
+    assert isinstance(source, Shards)
+    return dataset_of(source.whole())
 
 
 def tar_of(samples: int, sample_bytes: int) -> bytes:

@@ -17,6 +17,7 @@ from servers import S3Server, run_moto
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.catalog import BESIDE, Catalog, make_catalog
+from asyncloader.dataset import recipe_of
 from asyncloader.errors import StoreError
 from asyncloader.stores.policy import NetworkPolicy
 
@@ -49,7 +50,7 @@ def bucket() -> Iterator[S3Server]:
 @pytest.mark.parametrize("root", ["s3://bucket/", "https://me:SENTINEL@h/", "/data/", ""])
 def test_a_range_of_a_million_shards_is_as_small_as_its_pattern(root: str) -> None:
     recipe = al.from_urls(f"{root}train-{{000000..999999}}.tar", manifest=None).shuffle(100)
-    assert recipe.source.urls[-1] == f"{root}train-999999.tar"  # type: ignore[attr-defined]
+    assert recipe_of(recipe).source.urls[-1] == f"{root}train-999999.tar"  # type: ignore[attr-defined]
     assert "1000000 tar" in repr(recipe)
     assert len(cloudpickle.dumps(recipe)) < 10_000
 
@@ -123,7 +124,7 @@ def test_a_prefix_is_listed_once_and_spliced_in_at_its_place(bucket: S3Server, t
     (tmp_path / "manifest.json").unlink()
     names = ["s3://corpus/other/2.tar", "s3://corpus/train/", local]
     recipe = al.from_urls(names, storage_options=bucket.options)
-    assert recipe.source.urls == (  # type: ignore[attr-defined]
+    assert recipe_of(recipe).source.urls == (  # type: ignore[attr-defined]
         "s3://corpus/other/2.tar",
         "s3://corpus/train/0.tar",
         "s3://corpus/train/b/1.tar",
@@ -216,7 +217,7 @@ def test_a_tilde_in_the_name_of_a_manifest_or_a_cache_is_the_home(
     found = catalog("~/s-{0..2}.tar", manifest="~/manifest.json")
     assert [check.samples for check in found.checks if check] == [2, 2, 2]
     recipe = al.from_urls("s3://b/x.tar", cache_dir="~/cache")
-    assert recipe.source.access.cache.folder == f"{tmp_path}/cache"  # type: ignore[attr-defined]
+    assert recipe_of(recipe).source.access.cache.folder == f"{tmp_path}/cache"  # type: ignore[attr-defined]
 
 
 def test_a_named_manifest_must_be_there_and_know_every_shard(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dataset import Dataset
+from ..dataset import Dataset, dataset_of
 from ..errors import StoreError
 from ..formats import check_selection
 from ..formats.columnar.selection import make_selection
@@ -97,7 +97,7 @@ def from_hub(
     if counts:
         checks = count_shards(shards, {}, lambda number, found: None, at_once=_COUNTED_AT_ONCE)
         shards = replace(shards, checks=checks)
-    return Dataset(shards)
+    return dataset_of(shards)
 
 
 def _folder(name: str, revision: str) -> str:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..dataset import Dataset
+from ..dataset import Dataset, dataset_of
 from ..formats.columnar.selection import make_selection
 from ..formats.litdata import Index, decoder_of, parse_index
 from ..manifest.check import INDEX, OLDER_INDEX, FolderIndex
@@ -86,7 +86,7 @@ def from_litdata(
     told = FolderIndex(folder.index_url, schema, OLDER_INDEX if schema.may_be_older else INDEX)
     shards = Shards(names, formats, access, _checks(index), selection, index=told)
     media = decoder_of(schema.tree, schema.leaves, selection.columns) if decode else None
-    return Dataset(shards) if media is None else Dataset(shards).map(media, concurrency=concurrency)
+    return dataset_of(shards) if media is None else dataset_of(shards).map(media, concurrency=concurrency)
 
 
 def _checks(index: Index) -> Expectations:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..dataset import Dataset
+from ..dataset import Dataset, dataset_of
 from ..digest import ALGORITHMS, open_digest
 from ..errors import FormatError
 from ..formats.columnar.selection import make_selection
@@ -76,7 +76,9 @@ def from_mds(
         names = folder.shards_of(shard.file.basename for shard in shards)
         expected = Expectations.of(map(_expected, shards))
     formats = RunLengths.of(shard.format for shard in shards)
-    return Dataset(Shards(names, formats, access, expected, selection, index=FolderIndex(folder.index_url)))
+    return dataset_of(
+        Shards(names, formats, access, expected, selection, index=FolderIndex(folder.index_url))
+    )
 
 
 def _expected(shard: IndexedShard) -> Expected:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from ..catalog import BESIDE
-from ..dataset import Dataset
+from ..dataset import Dataset, dataset_of, recipe_of
 from ..formats import columns_of_all
 from ..recipes import from_urls
 from ..sources.shards import Shards
@@ -40,7 +40,7 @@ def is_folder(format: str | None, block_size: int | None) -> bool:
 
 def open_shards(urls: Urls, format: str | None, **options: Any) -> Shards:
     """What such a recipe begins with, for those who do something else with it; as ``open_recipe``."""
-    source = open_recipe(urls, format, **options).source
+    source = recipe_of(open_recipe(urls, format, **options)).source
     assert isinstance(source, Shards), "it begins with shards"
     return source
 
@@ -81,11 +81,11 @@ def open_recipe(
             options["block_size"] = block_size
         return _FOLDERS[format](root, columns=columns, decode=decode, **options)
     place = BESIDE if manifest is None else manifest
-    recipe = from_urls(urls, format=format, delimiter=delimiter, manifest=place, **options)
-    assert isinstance(recipe.source, Shards), "it begins with shards"
-    selection = columns_of_all(columns, recipe.source.formats)
-    recipe = Dataset(replace(recipe.source, selection=replace(selection, decode=decode)))
-    return recipe if columns is None or selection.columns is not None else recipe.select(*columns)
+    source = recipe_of(from_urls(urls, format=format, delimiter=delimiter, manifest=place, **options)).source
+    assert isinstance(source, Shards), "it begins with shards"
+    selection = columns_of_all(columns, source.formats)
+    dataset = dataset_of(replace(source, selection=replace(selection, decode=decode)))
+    return dataset if columns is None or selection.columns is not None else dataset.select(*columns)
 
 
 def _the_one(names: Sequence[str], format: str | None, manifest: object) -> str:

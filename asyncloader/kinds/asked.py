@@ -6,7 +6,6 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from ..dataset import Dataset
 from ..ops.batching import Batching, FixedSize, Single
 from ..ops.map import AsyncMap
 from ..ops.op import shown
@@ -18,7 +17,7 @@ from ..processors import usable_processors
 from ..program_settings import read_settings
 from ..report import Setup
 from ..run.workers import WorkerSetting
-from ..sources.components import leaves_of
+from ..sources.components import Recipe, leaves_of
 from ..sources.shards import Shards
 from ..stores.urls import scheme_of
 from ..torch_kind.adapt import is_async, is_iterable
@@ -100,7 +99,7 @@ def check_world(loader: Loader[Any], mine: World) -> None:
         )
 
 
-def setup_of(loader: Loader[Any], recipe: Dataset, world: World) -> Setup:
+def setup_of(loader: Loader[Any], recipe: Recipe, world: World) -> Setup:
     """What advice on its passes has to go by."""
     shards = [source for source in leaves_of(recipe) if isinstance(source, Shards)]
     return Setup(

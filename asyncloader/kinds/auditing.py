@@ -13,7 +13,6 @@ from typing import Any
 from ..audit.contents import Contents, Part, write_contents
 from ..audit.recording import Recording
 from ..audit.rows import Begin
-from ..dataset import Dataset
 from ..ops.filter import Filter
 from ..ops.filter_batches import FilterBatches
 from ..ops.op import Op, shown
@@ -22,9 +21,8 @@ from ..ops.take import Take
 from ..plan.cursor import Cursor
 from ..plan.states import without
 from ..plan.topology import World
-from ..sources.components import Composed
+from ..sources.components import Composed, Recipe
 from ..sources.mixture import Mixture
-from ..sources.recipe import Recipe
 from ..sources.shards import Shards
 from ..sources.zipped import Zipped
 from ..stores.expanding import expand_home
@@ -35,7 +33,7 @@ __all__ = ["open_recording"]
 
 def open_recording(
     folder: str | os.PathLike[str],
-    recipe: Dataset,
+    recipe: Recipe,
     described: Mapping[str, Any],
     world: World,
     cursor: Cursor,

@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass
 from functools import partial
 
-from ..dataset import Dataset
 from ..ops.batching import Batching
 from ..ops.repeat import Repeat
 from ..plan.counts import Deal, UnknownCount
@@ -15,7 +14,7 @@ from ..plan.lanes import rank_lanes
 from ..plan.topology import World
 from ..run.in_step import Rest
 from ..run.run import Run
-from ..sources.components import innermost, leaves_of
+from ..sources.components import Recipe, innermost, leaves_of
 from ..sources.shards import Shards
 from ..statistics import Receipt
 
@@ -34,7 +33,7 @@ class Lengths:
         skips: Whether samples may be skipped, which nobody knows the number of.
     """
 
-    recipe: Dataset
+    recipe: Recipe
     batching: Batching
     world: World
     lane_count: int
@@ -128,7 +127,7 @@ def receipt_of(run: Run, lengths: Lengths) -> Receipt:
     )
 
 
-def if_empty_of(recipe: Dataset) -> str | None:
+def if_empty_of(recipe: Recipe) -> str | None:
     """What to say of an epoch without a batch, if the user may be mistaken about it."""
     shards = [source for source in leaves_of(recipe) if isinstance(source, Shards)]
     filters = {str(source.selection.filters) for source in shards if source.selection.filters is not None}

@@ -9,13 +9,11 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from ..dataset import Dataset
 from ..errors import RanksError
 from ..ops.take import Take
 from ..plan.counts import Deal, UnknownCount
 from ..plan.topology import World
-from ..sources.components import Composed, is_endless, leaves_of
-from ..sources.recipe import Recipe
+from ..sources.components import Composed, Recipe, is_endless, leaves_of
 from ..sources.shards import Shards, Unit
 from ..sources.zipped import Zipped
 from ..stores.braces import Braces
@@ -32,7 +30,7 @@ _MOST_APART = 0.02
 _MOST_NAMED = 4
 
 
-def check_shares(recipe: Dataset, world: World, lane_count: int, epoch: int) -> None:
+def check_shares(recipe: Recipe, world: World, lane_count: int, epoch: int) -> None:
     """Refuse an epoch of which ranks that stop together may leave out much.
 
     Sources of the user's own are let through, and so are recipes that never end, or that end with ``.take``,
@@ -79,7 +77,7 @@ def check_shares(recipe: Dataset, world: World, lane_count: int, epoch: int) -> 
     )
 
 
-def dealt_as(recipe: Dataset, described: Mapping[str, Any]) -> Dataset:
+def dealt_as(recipe: Recipe, described: Mapping[str, Any]) -> Recipe:
     """The recipe, with whole shards dealt as a state says that they were: by their sizes, or in turn.
 
     Args:
@@ -97,7 +95,7 @@ def dealt_as(recipe: Dataset, described: Mapping[str, Any]) -> Dataset:
     return recipe
 
 
-def _weigh(recipe: Dataset, deal: Deal) -> tuple[Sequence[float], Unit] | None:
+def _weigh(recipe: Recipe, deal: Deal) -> tuple[Sequence[float], Unit] | None:
     """How much each lane is dealt, and of what; None where nobody knows."""
     try:
         return recipe.count_samples(deal), "samples"

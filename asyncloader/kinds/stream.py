@@ -15,7 +15,7 @@ import torch.utils.data
 
 from ..audit.recording import Recording
 from ..counting import Counters
-from ..dataset import Dataset
+from ..dataset import Dataset, recipe_of
 from ..device import check_device, open_stage
 from ..errors import StoreError
 from ..ops.batching import Batching
@@ -37,7 +37,7 @@ from ..run.run import BatchIterator, Run
 from ..run.thread import LanesInThread, stream_in_thread
 from ..run.workers import stream_in_workers
 from ..seeding import draw_base_seed
-from ..sources.components import counted_names, leaves_of
+from ..sources.components import Recipe, counted_names, leaves_of
 from ..sources.shards import Shards
 from ..statistics import Receipt, Statistics
 from ..stores.local import check_there
@@ -79,7 +79,7 @@ class StreamKind:
 
     def __init__(self, dataset: Streamed) -> None:
         self.seen = _Stream()
-        self._made = dataset if isinstance(dataset, Dataset) else from_iterable(dataset)
+        self._made = recipe_of(dataset if isinstance(dataset, Dataset) else from_iterable(dataset))
         #: The same, with shards dealt as in the epoch that a loaded state was saved in.
         self._recipe = self._made
         #: Both held here, so that they serve all epochs.
@@ -351,7 +351,7 @@ class StreamKind:
         return self._describe(self._recipe, loader, lanes)
 
     @staticmethod
-    def _describe(recipe: Dataset, loader: Loader[Any], lanes: int) -> dict[str, Any]:
+    def _describe(recipe: Recipe, loader: Loader[Any], lanes: int) -> dict[str, Any]:
         return {**recipe.describe(), **batching_of(loader).describe(), "lanes": lanes}
 
     def _plan_of(self, loader: Loader[Any]) -> str:

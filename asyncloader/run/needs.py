@@ -13,8 +13,7 @@ from typing import Any
 
 from ..by_value import dumps_with_modules
 from ..collate.default import does_without_torch
-from ..dataset import Dataset
-from ..sources.components import leaves_of
+from ..sources.components import Recipe, leaves_of
 from ..sources.shards import Shards
 from ..stores.urls import scheme_of
 from ..workers import ForkServer
@@ -38,7 +37,7 @@ _ALWAYS = (f"{_PACKAGE}.run.workers", f"{_PACKAGE}.ops.pack", f"{_PACKAGE}.forma
 _WITH_TORCH = ("torch", f"{_PACKAGE}.torch_kind.worker_info", f"{_PACKAGE}.collate.default")
 
 
-def start_server(recipe: Dataset, *functions: Any) -> ForkServer:
+def start_server(recipe: Recipe, *functions: Any) -> ForkServer:
     """The process that workers will come from, started early: it takes a while.
 
     Args:
@@ -66,7 +65,7 @@ def modules_to_preload(sent: Collection[str], collate_fn: Callable[[Any], Any]) 
     return [*(_WITH_TORCH if needs_torch else ()), *_ALWAYS, *ours]
 
 
-def expected_modules(recipe: Dataset, *functions: Any) -> list[str]:
+def expected_modules(recipe: Recipe, *functions: Any) -> list[str]:
     """The same, before there is a job: functions and operators are looked at, but not what is read."""
     clients: list[str] = []
     for source in leaves_of(recipe):

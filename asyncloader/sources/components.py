@@ -1,4 +1,4 @@
-"""What the sources over several recipes share: the components, and the lanes that these are given.
+"""A source with its operators, and sources made of several of these: the components and their lanes.
 
 A component has a lane of its own within each lane of the whole, with another key for what is drawn there,
 another part of the budget, and places that name it. Where components come in shards, the first lane of each
@@ -9,20 +9,26 @@ have something as there are shards, or samples, in all.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain
 from typing import Any, ClassVar
 
 from .._flow.budget import Portion
 from ..blocks import Place, Provenance
-from ..ops.op import Lane, Source
+from ..ops.map import Map
+from ..ops.op import Blocks, Lane, Op, Opener, Source, call_of, shown
+from ..ops.pieces import cut
 from ..ops.repeat import Repeat
+from ..ops.shuffle import Shuffle
 from ..ops.take import Take
-from ..plan.counts import Deal
+from ..plan.counts import Counter, Deal
 from ..types import Position
-from .recipe import Recipe
 
 __all__ = [
     "Composed",
+    "Recipe",
     "components_of",
     "counted_names",
     "innermost",
@@ -35,6 +41,82 @@ __all__ = [
 
 # So many repetitions of a component within one of the whole are told apart.
 _REPETITION_BITS = 20
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a ``Dataset`` describes: a source, and the operators applied to its samples, in order.
+
+    Frozen, and without I/O until it is opened; it pickles if the user's functions do.
+
+    Args:
+        source: Where the samples come from.
+        ops: What is done to them.
+    """
+
+    source: Source
+    ops: tuple[Op, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"Dataset({', '.join([repr(self.source), *map(call_of, self.ops)])})"
+
+    def open(self, start: Position, lane: Lane) -> Blocks:
+        """Its samples in one lane, from a position on."""
+        opener: Opener = partial(_open_source, self.source)
+        for number, op in enumerate(self.ops):
+            opener = partial(_open_op, op, number, opener)
+        return opener(start, lane)
+
+    def count_samples(self, deal: Deal) -> list[float]:
+        """How many samples each lane of ``deal`` will have; raises ``UnknownCount`` with the reason."""
+        counter: Counter = self.source.count_samples
+        for op in self.ops:
+            counter = partial(op.count_samples, counter)
+        # Components have orders of their own, and the schedule of a mixture is drawn anew in each repetition.
+        return counter(replace(deal, varies=deal.varies or bool(components_of(self.source))))
+
+    @property
+    def order_seed(self) -> int | None:
+        """Seed of the first shuffle, which also draws the order of shards; None if there is none."""
+        return next((op.seed for op in self.ops if isinstance(op, Shuffle)), None)
+
+    @property
+    def all_ops(self) -> tuple[Op, ...]:
+        """Its operators, after those of all recipes that it is made of."""
+        return (*chain.from_iterable(recipe.all_ops for recipe in components_of(self.source)), *self.ops)
+
+    @property
+    def has_context(self) -> bool:
+        """Whether a context manager of the user's has to be left at the end of a pass."""
+        return any(getattr(op, "context", None) is not None for op in self.all_ops)
+
+    @property
+    def runs_on_threads(self) -> bool:
+        """Whether an operator calls the user's functions on threads of its own."""
+        return any(isinstance(op, Map) and op.concurrency > 1 for op in self.all_ops)
+
+    def describe(self) -> dict[str, Any]:
+        """What a saved state must match, as JSON values, without secrets."""
+        return {**self.source.describe(), "ops": [dict(op.describe()) for op in self.ops]}
+
+
+def _open_source(source: Source, start: Position, lane: Lane) -> Blocks:
+    return _handed_on(lane.stopwatch.timed(source.stage, source.open(start, lane)), lane)
+
+
+def _open_op(op: Op, number: int, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+    blocks = op.open(upstream, start, replace(lane, operator=number))
+    return _handed_on(lane.stopwatch.timed(shown(op), blocks), lane)
+
+
+def _handed_on(blocks: Blocks, lane: Lane) -> Blocks:
+    return _singly(blocks) if lane.singly else blocks
+
+
+def _singly(blocks: Blocks) -> Blocks:
+    with closing(blocks):
+        for block in blocks:
+            yield from cut(block, lambda: 1)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from _measure import machine
 
 import asyncloader as al
+from asyncloader.dataset import dataset_of
 from asyncloader.digest import ALGORITHMS, open_digest
 from asyncloader.manifest.entries import Expected
 from asyncloader.manifest.expectations import Expectations
@@ -43,7 +44,7 @@ def gigabytes_per_s(algorithm: str) -> float | None:
 
 def seconds_of_pass(paths: tuple[str, ...], checks: Expectations) -> tuple[float, float]:
     began, cpu_began = time.perf_counter(), time.process_time()
-    recipe = al.Dataset(Shards(paths, ("tar",) * len(paths), checks=checks))
+    recipe = dataset_of(Shards(paths, ("tar",) * len(paths), checks=checks))
     assert sum(1 for _ in al.DataLoader(recipe, None)) == SAMPLES
     return time.perf_counter() - began, time.process_time() - cpu_began
 

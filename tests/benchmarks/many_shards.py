@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import asyncloader as al
 from asyncloader.by_value import dumps_with_modules
+from asyncloader.dataset import recipe_of
 from asyncloader.manifest.entries import FIRST_LINE, LAST_LINE, entry_of, parse_manifest
 from asyncloader.plan.counts import Deal
 
@@ -97,7 +98,7 @@ def measure(shards: int, root: str, how: str) -> None:
     recipe = whole.shuffle(100)
     timed("repr", lambda: repr(recipe))
     loader = timed("DataLoader", lambda: al.DataLoader(recipe, 8))
-    timed("plan of a lane", lambda: recipe.source.places_at({}, Deal((0,), 8, 0, 0)))
+    timed("plan of a lane", lambda: recipe_of(recipe).source.places_at({}, Deal((0,), 8, 0, 0)))
     if how == "index":
         timed("first batch", lambda: first_batch(whole, 0))
     first_s, first_mb = sum(took_s.values()) - took_s["repr"], peak_mb() - before_mb

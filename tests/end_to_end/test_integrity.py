@@ -13,6 +13,7 @@ from corpus import Corpus, deal_whole, keys_of
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.dataset import dataset_of, recipe_of
 from asyncloader.formats import format_of
 from asyncloader.manifest.entries import Expected
 from asyncloader.manifest.expectations import Expectations
@@ -36,9 +37,9 @@ def write(folder: Path, suffix: str, salt: int = 0) -> list[str]:
     return [shard.path for shard in writer.shards]
 
 
-def recipe_of(urls: Sequence[str], checks: Iterable[Expected | None]) -> al.Dataset:
+def dataset_with(urls: Sequence[str], checks: Iterable[Expected | None]) -> al.Dataset:
     columns = Expectations.of(checks)
-    return al.Dataset(Shards(tuple(urls), tuple(map(format_of, urls)), checks=columns))
+    return dataset_of(Shards(tuple(urls), tuple(map(format_of, urls)), checks=columns))
 
 
 def error_of(recipe: al.Dataset, kind: type[Exception], workers: int = 0, before: int | None = None) -> Any:
@@ -61,7 +62,7 @@ def test_sound_shards_are_delivered_exactly_once(suffix: str, workers: int, tmp_
     urls = write(tmp_path, suffix)
     checks = find_local_manifests(urls)
     assert len(checks) == SHARDS and all(checks)
-    loader = al.DataLoader(recipe_of(urls, checks), 4, num_workers=workers)
+    loader = al.DataLoader(dataset_with(urls, checks), 4, num_workers=workers)
     for _ in range(2):
         assert sorted(keys_of(loader)) == [f"{number:04d}" for number in range(SHARDS * SAMPLES)]
     loader.close()
@@ -79,11 +80,11 @@ def test_a_flipped_bit_on_the_way_is_an_error_that_names_both_digests(
         urls = [f"{server.url_of(Path(path).name)}?signature=SENTINEL" for path in paths]
         content = (tmp_path / "manifest.json").read_bytes()
         checks = expectations(urls, Entries(f"{server.url}/manifest.json", content))
-        error = error_of(recipe_of(urls, checks), al.StoreError, workers)
+        error = error_of(dataset_with(urls, checks), al.StoreError, workers)
         assert error.shard == server.url_of(damaged)
         assert checks[1].crc32c is not None and f"but {checks[1].crc32c.hex()} was promised" in str(error)
         assert "SENTINEL" not in str(error)
-        unchecked = al.DataLoader(recipe_of(urls, ()), None)
+        unchecked = al.DataLoader(dataset_with(urls, ()), None)
         assert len(list(unchecked)) == SHARDS * SAMPLES, "nobody else would notice"
 
 
@@ -92,7 +93,7 @@ def test_lines_cut_from_a_file_are_seen_before_its_first_sample(workers: int, tm
     urls = write(tmp_path, "jsonl")
     lines = Path(urls[2]).read_bytes().splitlines(keepends=True)
     Path(urls[2]).write_bytes(b"".join(lines[:-1]))
-    recipe = recipe_of(urls, find_local_manifests(urls))
+    recipe = dataset_with(urls, find_local_manifests(urls))
     error = error_of(recipe, al.StoreError, workers, before=2 * SAMPLES)
     assert error.shard == urls[2]
     size = len(b"".join(lines))
@@ -102,7 +103,7 @@ def test_lines_cut_from_a_file_are_seen_before_its_first_sample(workers: int, tm
 def test_an_emptied_file_is_seen(tmp_path: Path) -> None:
     urls = write(tmp_path, "jsonl")
     Path(urls[0]).write_bytes(b"")
-    error = error_of(recipe_of(urls, find_local_manifests(urls)), al.StoreError, before=0)
+    error = error_of(dataset_with(urls, find_local_manifests(urls)), al.StoreError, before=0)
     assert "found 0" in str(error)
 
 
@@ -115,16 +116,16 @@ def test_another_number_of_samples_is_an_error(suffix: str, workers: int, tmp_pa
         for check in find_local_manifests(urls)
         if check is not None
     )
-    error = error_of(recipe_of(urls, checks), al.FormatError, workers, before=SAMPLES)
+    error = error_of(dataset_with(urls, checks), al.FormatError, workers, before=SAMPLES)
     assert error.shard == urls[0]
     assert f"promises {SAMPLES + 1} samples of this shard, found {SAMPLES}; restore" in str(error)
 
 
 def test_operators_do_not_change_the_number_that_is_checked(tmp_path: Path) -> None:
     urls = write(tmp_path, "jsonl")
-    recipe = recipe_of(urls, find_local_manifests(urls)).shuffle(5).filter(lambda sample: False)
+    recipe = dataset_with(urls, find_local_manifests(urls)).shuffle(5).filter(lambda sample: False)
     assert list(al.DataLoader(recipe, None)) == []
-    assert len(list(al.DataLoader(recipe_of(urls, find_local_manifests(urls)).take(3), None))) == 3
+    assert len(list(al.DataLoader(dataset_with(urls, find_local_manifests(urls)).take(3), None))) == 3
 
 
 def test_a_shard_that_a_found_manifest_does_not_know_is_read_unchecked(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_a_shard_that_a_found_manifest_does_not_know_is_read_unchecked(tmp_path:
     other.write_text('{"__key__": "x", "txt": "x"}\n')
     checks = find_local_manifests([*urls, str(other)])
     assert checks[-1] is None
-    assert len(list(al.DataLoader(recipe_of([*urls, str(other)], checks), None))) == SHARDS * SAMPLES + 1
+    assert len(list(al.DataLoader(dataset_with([*urls, str(other)], checks), None))) == SHARDS * SAMPLES + 1
 
 
 def test_a_digest_that_cannot_be_computed_names_the_package(
@@ -141,7 +142,7 @@ def test_a_digest_that_cannot_be_computed_names_the_package(
 ) -> None:
     (url,) = write(tmp_path, "jsonl")[:1]
     monkeypatch.setitem(__import__("sys").modules, "google_crc32c", None)
-    recipe = recipe_of([url], (Expected(Path(url).stat().st_size, crc32c=bytes(4)),))
+    recipe = dataset_with([url], (Expected(Path(url).stat().st_size, crc32c=bytes(4)),))
     error = error_of(recipe, ImportError, before=0)
     assert "pip install asyncloader[checksums]" in str(error)
 
@@ -156,7 +157,7 @@ def test_a_run_resumes_after_every_batch_with_its_checks(
     fields = ("key", "number") if "jsonl" in suffix else ("__key__", "cls")
 
     def make_loader(workers: int) -> al.DataLoader[Any]:
-        recipe = recipe_of(corpus.paths, checks).select(*fields)
+        recipe = dataset_with(corpus.paths, checks).select(*fields)
         return al.DataLoader(recipe, 4, num_workers=workers, lanes=2)
 
     assert_resumes(make_loader, workers=(0, 1))
@@ -180,13 +181,13 @@ def test_shards_rewritten_under_their_names_refuse_the_old_state(tmp_path: Path)
         (tmp_path / name).mkdir()
     old, new = write(tmp_path / "old", "jsonl"), write(tmp_path / "new", "jsonl", salt=1)
     before, after = find_local_manifests(old), find_local_manifests(new)
-    state = state_after(recipe_of(old, before))
+    state = state_after(dataset_with(old, before))
     with pytest.raises(
         ValueError,
         match=re.compile("saved by another loader.*manifest: it tells of other contents", re.DOTALL),
     ):
-        al.DataLoader(recipe_of(old, after), 2).load_state_dict(state)
-    resumed = al.DataLoader(recipe_of(old, before), 2)
+        al.DataLoader(dataset_with(old, after), 2).load_state_dict(state)
+    resumed = al.DataLoader(dataset_with(old, before), 2)
     resumed.load_state_dict(state)
     assert len(list(resumed)) == SHARDS * SAMPLES // 2 - 3
 
@@ -195,7 +196,7 @@ def test_a_state_saved_without_a_manifest_goes_on_with_one_but_not_the_other_way
     urls = write(tmp_path, "jsonl")
     deal_whole(tmp_path)
     checks = find_local_manifests(urls)
-    without, with_checks = recipe_of(urls, ()), recipe_of(urls, checks)
+    without, with_checks = dataset_with(urls, ()), dataset_with(urls, checks)
     loader = al.DataLoader(with_checks, 2)
     loader.load_state_dict(state_after(without))
     assert len(list(loader)) == SHARDS * SAMPLES // 2 - 3
@@ -210,5 +211,5 @@ def test_a_manifest_that_gains_another_digest_is_of_the_same_shards(tmp_path: Pa
     deal_whole(tmp_path)
     checks = find_local_manifests(urls)
     fewer = tuple(check and Expected(check.size_bytes, None, check.sha256) for check in checks)
-    assert recipe_of(urls, checks).describe() == recipe_of(urls, fewer).describe()
-    assert "contents_sha256" not in recipe_of(urls, ()).describe()
+    assert recipe_of(dataset_with(urls, checks)).describe() == recipe_of(dataset_with(urls, fewer)).describe()
+    assert "contents_sha256" not in recipe_of(dataset_with(urls, ())).describe()

@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from corpus import Corpus
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.dataset import dataset_of, recipe_of
 from asyncloader.plan.counts import Deal
 from asyncloader.plan.state_form import read_state
 from asyncloader.sources.components import places_of
@@ -238,8 +239,9 @@ def test_a_lane_that_has_nothing_of_a_component_passes_it_over(folder: Folder) -
 
 def test_shards_of_all_components_are_dealt_one_after_another(folder: Folder) -> None:
     jsonl = folder.recipe("jsonl")
-    assert isinstance(jsonl.source, Shards)
-    jsonl = replace(jsonl, source=jsonl.source.whole())  # as if nobody had an index of them
+    source = recipe_of(jsonl).source
+    assert isinstance(source, Shards)
+    jsonl = dataset_of(source.whole())  # as if nobody had an index of them
     recipe = al.mix({"parquet": folder.recipe("parquet"), "jsonl": jsonl}, stop="all")
     first_turn = numbers_of(al.DataLoader(recipe, 1, lanes=4, collate_fn=PAD))[:4]
     assert first_turn == [2000, 1000, 1100, 1200], "four lanes, four shards, each has one"
@@ -417,7 +419,7 @@ def test_a_position_names_the_sample_that_each_component_goes_on_at(tmp_path: Pa
     for sample in loader:
         delivered.append((sample["of"], sample["number"]))
         position = read_state(loader.state_dict()).parts[0].rows[0].position
-        places = places_of(recipe, position, Deal((0,), 1, 0, recipe.order_seed))
+        places = places_of(recipe_of(recipe), position, Deal((0,), 1, 0, recipe_of(recipe).order_seed))
         named.append([(Path(place.shard or "").parent.name, place.number, place.sample) for place in places])
     checked = set()
     for step, places_after in enumerate(named, 1):

@@ -27,6 +27,7 @@ from sentinel import SENTINEL, mentions
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.dataset import recipe_of
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 
@@ -185,7 +186,12 @@ class Shown:
     def loader(self, recipe: al.Dataset, workers: int) -> al.DataLoader[Any]:
         init = partial(log_everything, str(self.folder)) if workers else None
         loader = al.DataLoader(recipe, 4, num_workers=workers, worker_init_fn=init, collate_fn=list, lanes=2)
-        self.texts += [repr(recipe), str(recipe), repr(recipe.source), str(recipe.describe())]
+        self.texts += [
+            repr(recipe),
+            str(recipe),
+            repr(recipe_of(recipe).source),
+            str(recipe_of(recipe).describe()),
+        ]
         self.show(loader)
         return loader
 

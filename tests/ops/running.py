@@ -11,9 +11,9 @@ from typing import Any
 from asyncloader._flow.budget import Budget
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Block, Columns, OffsetTrail, Place, Rows, SourceTrail, Trail
-from asyncloader.dataset import Dataset
 from asyncloader.ops.op import START, Blocks, Lane, Op
 from asyncloader.plan.topology import Topology
+from asyncloader.sources.components import Recipe
 from asyncloader.types import Position
 
 __all__ = [
@@ -91,7 +91,7 @@ def positions_of(
     source: Listed, ops: Sequence[Op], lane: Lane, start: Position = START
 ) -> Iterator[tuple[Any, Position]]:
     """The samples that come out, each with the position after it."""
-    with closing(Dataset(source, tuple(ops)).open(start, lane)) as blocks:
+    with closing(Recipe(source, tuple(ops)).open(start, lane)) as blocks:
         for block in blocks:
             assert len(block), "no stage hands on an empty block"
             for index, sample in enumerate(block.rows()):
@@ -102,7 +102,7 @@ def places_of(
     source: Listed, ops: Sequence[Op], lane: Lane, start: Position = START
 ) -> Iterator[tuple[Any, Place]]:
     """The samples that come out, each with where it came from."""
-    with closing(Dataset(source, tuple(ops)).open(start, lane)) as blocks:
+    with closing(Recipe(source, tuple(ops)).open(start, lane)) as blocks:
         for block in blocks:
             for index, sample in enumerate(block.rows()):
                 yield sample, block.trail.place(index)

@@ -16,7 +16,6 @@ from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Ragged
 from asyncloader.collate.default import collate_block
 from asyncloader.collate.pad import Pad
-from asyncloader.dataset import Dataset
 from asyncloader.ops.batching import FixedSize
 from asyncloader.ops.fields import Rename, Select
 from asyncloader.ops.filter import Filter
@@ -26,6 +25,7 @@ from asyncloader.ops.op import START, Op
 from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle
 from asyncloader.ops.take import Take
+from asyncloader.sources.components import Recipe
 from asyncloader.types import Position
 
 from .running import Listed, ListedColumns, lane_of, positions_of
@@ -74,7 +74,7 @@ def test_no_row_is_made_up_to_the_batch(
 ) -> None:
     source = ListedColumns(everything())
     monkeypatch.setattr(Columns, "rows", lambda self: pytest.fail("rows were made"))
-    recipe = Dataset(source, tuple(ops))
+    recipe = Recipe(source, tuple(ops))
     with closing(FixedSize(4).open(recipe.open, START, lane_of(engine))) as batches:
         for batch in batches:
             assert isinstance(batch.block, Columns)
@@ -105,7 +105,7 @@ def batches_of(
     source: Listed, ops: list[Op], size: int, engine: Engine, start: Position = START
 ) -> list[Any]:
     """Each batch, padded, with the position after it."""
-    recipe = Dataset(source, (*ops, Select(("tokens", "label"))))
+    recipe = Recipe(source, (*ops, Select(("tokens", "label"))))
     with closing(FixedSize(size).open(recipe.open, start, lane_of(engine))) as batches:
         return [
             (

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import asyncloader as al
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Ragged
+from asyncloader.dataset import dataset_of
 from asyncloader.ops.filter import Filter
 from asyncloader.ops.filter_batches import FilterBatches
 from asyncloader.ops.map import Map, MapBatches
@@ -21,6 +22,7 @@ from asyncloader.ops.op import Op
 from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle
 from asyncloader.ops.take import Take
+from asyncloader.sources.components import Recipe
 
 from .running import Listed, ListedColumns, assert_resumes_everywhere, lane_of, places_of, positions_of, run
 
@@ -116,7 +118,7 @@ def test_columns_are_handed_on_as_they_are_and_no_row_is_made(
         assert np.shares_memory(batch["tokens"].values, tokens.values), "without a copy"
         return {"length": batch["tokens"].lengths, **batch}
 
-    recipe = al.Dataset(source, (MapBatches(check, 5), FilterBatches(lambda batch: batch["length"] == 3, 5)))
+    recipe = Recipe(source, (MapBatches(check, 5), FilterBatches(lambda batch: batch["length"] == 3, 5)))
     blocks = list(recipe.open({}, lane_of(engine)))
     assert [list(block.fields) for block in blocks] == [["length", "tokens", "y"]] * 2
 
@@ -274,7 +276,7 @@ def test_no_more_is_made_than_the_chunks_that_are_wanted(concurrency: int) -> No
         chunks.append(len(batch["x"]))
         return batch
 
-    recipe = al.Dataset(Listed(numbers(1000), sizes=(100,)))
+    recipe = dataset_of(Listed(numbers(1000), sizes=(100,)))
     head = recipe.map(note).map_batches(note_chunk, batch_size=10, concurrency=concurrency).head(12)
     assert [sample["x"] for sample in head] == list(range(12))
     assert (len(calls), chunks) == (20, [10, 10])
@@ -322,9 +324,9 @@ def test_wrong_calls_are_refused_at_once(
     make: Callable[[al.Dataset], Any], kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
-        make(al.Dataset(Listed([])))
+        make(dataset_of(Listed([])))
 
 
 def test_both_are_told_as_they_are_called() -> None:
-    recipe = al.Dataset(Listed([])).map_batches(draw, batch_size=4).filter_batches(draw_mask, batch_size=3)
+    recipe = dataset_of(Listed([])).map_batches(draw, batch_size=4).filter_batches(draw_mask, batch_size=3)
     assert repr(recipe).endswith("map_batches(draw, batch_size=4), filter_batches(draw_mask, batch_size=3))")

@@ -172,9 +172,9 @@ def test_functions_are_named_as_their_author_named_them() -> None:
 
 
 def _opened(source: Listed, ops: Sequence[Op], engine: Engine) -> Any:
-    from asyncloader.dataset import Dataset
+    from asyncloader.sources.components import Recipe
 
-    return Dataset(source, tuple(ops)).open({}, lane_of(engine))
+    return Recipe(source, tuple(ops)).open({}, lane_of(engine))
 
 
 def test_select_keeps_the_named_fields_in_the_given_order(engine: Engine) -> None:

@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import asyncloader as al
+from asyncloader.dataset import recipe_of
 from asyncloader.stores.runs import NameRun, runs_of
 from asyncloader.stores.urls import origin_of, scheme_of
 
@@ -83,7 +84,7 @@ GOOD = [f"s3://bucket/{number // 100:03}/{number:05}.tar" for number in range(MA
 def test_a_bad_name_among_thousands_has_the_error_that_it_has_by_itself(bad: str, place: int) -> None:
     def outcome(urls: list[str]) -> str:
         try:
-            return repr(al.from_urls(urls).source.urls)
+            return repr(recipe_of(al.from_urls(urls)).source.urls)
         except ValueError as error:
             return str(error)
 
@@ -98,7 +99,7 @@ def test_a_bad_name_among_thousands_has_the_error_that_it_has_by_itself(bad: str
 def test_names_of_many_kinds_are_all_there_in_order(tmp_path: Path) -> None:
     (tmp_path / "a.tar").touch()
     names = [*GOOD, str(tmp_path / "a.tar"), *(f"https://h/{number}.jsonl.zst" for number in range(MANY))]
-    source: Any = al.from_urls(iter(names), manifest=None).source
+    source: Any = recipe_of(al.from_urls(iter(names), manifest=None)).source
     assert source.urls == tuple(names)
     assert source.formats.runs == (("tar", MANY + 1), ("jsonl", MANY))
 
@@ -129,6 +130,6 @@ def test_no_step_is_taken_for_each_of_many_plain_names(root: str, indexed: bool,
         recipe = al.from_urls(names, manifest=manifest if indexed else None)
     finally:
         sys.setprofile(before)
-    source: Any = recipe.source
+    source: Any = recipe_of(recipe).source
     assert len(source.urls) == MANY and source.is_indexed == indexed
     assert steps < MANY, f"{steps} calls for {MANY} names"
