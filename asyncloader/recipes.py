@@ -10,7 +10,7 @@ from .cache.setting import cache_setting
 from .catalog import BESIDE, ManifestPlace, make_catalog
 from .dataset import Dataset
 from .formats import check_delimited, check_selection
-from .formats.columnar.selection import make_selection
+from .formats.selection import make_selection
 from .sources.iterables import Iterables, Make
 from .sources.shards import Shards
 from .stores.access import Access, Renew

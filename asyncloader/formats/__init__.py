@@ -1,6 +1,6 @@
 """Decoders of shard formats: feed bytes, get blocks of samples. Pure: no await, no I/O, no clock.
 
-A new format is a new file with a class that satisfies :class:`.decoder.Decoder`, and one row in ``_table``.
+A new format is a new file with a class that satisfies :class:`.decoder.Decoder`, and one row in ``formats``.
 One that is not read from front to back has a plan instead: a generator that asks for the spans of bytes that
 it must see, and returns those to be read, with the decoder to feed them to. One may have both: a plan for
 parts of a shard, and a decoder for all of it.
@@ -15,14 +15,20 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..types import Planning, Unpacked
-from ._format import Format
-from ._open import SkippingDecoder, SniffingDecoder
-from ._table import formats
-from .columnar.footers import Footers
-from .columnar.importing import check_pyarrow
-from .columnar.selection import EVERYTHING, Selection, make_selection
-from .csv_records import check_delimiter
-from .decoder import Decoder, PassOver
+from .arrow import plan_arrow
+from .arrow_columns import check_pyarrow
+from .compression import SkippingDecoder, SniffingDecoder
+from .csv_records import CsvDecoder, check_delimiter
+from .decoder import Decoder, Footers, Format, PassOver
+from .lines import JsonlDecoder, TextDecoder
+from .litdata import open_litdata_decoder, plan_litdata
+from .mds import COMPRESSIONS, open_mds_decoder, open_packed_mds, plan_mds
+from .npy import plan_npy
+from .npz import plan_npz
+from .parquet import plan_parquet
+from .selection import EVERYTHING, Selection, make_selection
+from .tar import TarDecoder
+from .tar_layout import ZERO_BLOCK
 
 __all__ = [
     "Format",
@@ -41,6 +47,60 @@ __all__ = [
     "open_plan",
     "split_suffix",
 ]
+
+
+formats = MappingProxyType(
+    {
+        "tar": Format(
+            TarDecoder,
+            (".tar",),
+            {".tgz": "gzip", ".tzst": "zstd", ".txz": "xz", ".tbz2": "bzip2"},
+            # A sample has all its members when one of another begins, or the end.
+            close=ZERO_BLOCK,
+        ),
+        "jsonl": Format(
+            JsonlDecoder,
+            (".jsonl", ".ndjson"),
+            columns=partial(JsonlDecoder, columns=True),
+            passes_over=True,
+            may_be_empty=True,
+        ),
+        "text": Format(TextDecoder, (".txt", ".text"), passes_over=True, may_be_empty=True),
+        # Only from its beginning, where the names are.
+        "csv": Format(CsvDecoder, (".csv",), delimits=True),
+        "tsv": Format(partial(CsvDecoder, usual="\t"), (".tsv",), delimits=True),
+        "parquet": Format(
+            None, (".parquet", ".pq"), plan=plan_parquet, selects=True, by_arrow=True, reopens=True
+        ),
+        "arrow": Format(None, (".arrow", ".feather", ".ipc"), plan=plan_arrow, selects=True, by_arrow=True),
+        # Before "mds", which their names have too.
+        **{
+            f"mds.{family}": Format(
+                partial(open_packed_mds, family),
+                (f".mds.{family}",),
+                selects=True,
+                passes_over=True,
+                unpacks=True,
+            )
+            for family in COMPRESSIONS
+        },
+        "mds": Format(
+            open_mds_decoder, (".mds",), plan=plan_mds, selects=True, passes_over=True, reopens=True
+        ),
+        "npy": Format(None, (".npy",), plan=plan_npy, selects=True, reopens=True),
+        "npz": Format(None, (".npz",), plan=plan_npz, selects=True, reopens=True),
+        "litdata": Format(
+            open_litdata_decoder,
+            (),
+            plan=plan_litdata,
+            selects=True,
+            passes_over=True,
+            by_index=True,
+            unpacks=True,
+        ),
+    }
+)
+
 
 compression_suffixes = MappingProxyType({".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"})
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
-from ._push import LFS_POINTER, MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
+from .decoder import LFS_POINTER, MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
 from .lines import excerpt
 
 __all__ = ["CsvDecoder", "check_delimiter"]

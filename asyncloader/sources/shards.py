@@ -18,8 +18,8 @@ from ..blocks import NestedTrail, Place, SourceTrail
 from ..cache.store import CachedStores
 from ..errors import FormatError, StoreError
 from ..formats import compression_named, formats, open_decoder, open_plan
-from ..formats.columnar.selection import EVERYTHING, Selection
 from ..formats.decoder import Decoder, PassOver
+from ..formats.selection import EVERYTHING, Selection
 from ..manifest.check import FolderIndex, ShardCheck, teller_of
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations, Known

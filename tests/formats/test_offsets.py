@@ -18,7 +18,7 @@ from planning import plan, read
 from asyncloader.blocks import Columns
 from asyncloader.errors import FormatError
 from asyncloader.formats import open_decoder, open_plan
-from asyncloader.formats.columnar.selection import EVERYTHING, make_selection
+from asyncloader.formats.selection import EVERYTHING, make_selection
 from asyncloader.types import Span
 
 SHARD = shard(40)

@@ -19,7 +19,7 @@ from asyncloader.formats import (
     open_decoder,
     open_plan,
 )
-from asyncloader.formats.columnar.selection import EVERYTHING
+from asyncloader.formats.selection import EVERYTHING
 
 BODIES = {
     "tar": make_tar([(f"{index:03d}.txt", b"x" * index) for index in range(9)]),
