@@ -23,8 +23,8 @@ from ..errors import FormatError
 from ..types import Layout, Planning, Span
 from .arrow_columns import arrow, told
 from .compression import SIGNATURE_BYTES, compression_of
-from .decoder import Footers, HeldSpans, PushDecoder, describe_bytes, merge, read_footer
-from .selection import Choice, Selection, check_rows, choose, pick
+from .decoder import Decoder, HeldSpans, Selection, ShardSpec, describe_bytes, merge, read_footer
+from .selection import Choice, check_rows, choose, pick
 
 __all__ = ["plan_arrow"]
 
@@ -271,7 +271,7 @@ class MessagePlace(NamedTuple):
     stop: int
 
 
-class ArrowFileDecoder(PushDecoder):
+class ArrowFileDecoder(Decoder):
     """Decode record batches as they come.
 
     Args:
@@ -363,7 +363,7 @@ def read_options(schema: Any, choice: Choice) -> Any:
     return pyarrow.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
 
 
-class ArrowStreamDecoder(PushDecoder):
+class ArrowStreamDecoder(Decoder):
     """Decode record batches as they come.
 
     Args:
@@ -475,20 +475,8 @@ _BLOCK = "<qi4xq"
 _DICTIONARIES, _BATCHES = 2, 3
 
 
-def plan_arrow(
-    *,
-    start_sample: int = 0,
-    stop_sample: int | None = None,
-    selection: Selection,
-    footers: Footers | None = None,
-) -> Planning:
-    """Plan what to read of a shard of Arrow IPC.
-
-    Args:
-        start_sample: Rows that were had already.
-        stop_sample: Makes no difference: how many rows a batch has is not known before it is read.
-        selection: Which columns and rows are wanted.
-        footers: Keeps the footer of a file, and may have it already.
+def plan_arrow(spec: ShardSpec) -> Planning:
+    """Plan what to read of a shard of Arrow IPC, to its end: only a batch tells how many rows it has.
 
     Raises:
         FormatError: It is no Arrow IPC, or truncated.
@@ -498,8 +486,8 @@ def plan_arrow(
     head = yield Span(0, _HEAD_BYTES)
     if not head.content.startswith(_MAGIC):
         _check_stream(head.content)
-        return Layout((Span(0, head.length),), partial(ArrowStreamDecoder, selection, start_sample))
-    footer = yield from read_footer("arrow", _MAGIC, head, footers)
+        return Layout((Span(0, head.length),), partial(ArrowStreamDecoder, spec.selection, spec.start_sample))
+    footer = yield from read_footer("arrow", _MAGIC, head, spec)
     table = FlatTable(footer[: -len(_MAGIC) - 4], "the footer")
     # Dictionaries first: the batches, wherever they are, need them.
     dictionaries, batches = (
@@ -509,7 +497,8 @@ def plan_arrow(
     groups = [[*dictionaries, batches[0]], *([batch] for batch in batches[1:])] if batches else []
     merged, complete = merge([[Span(place.start, place.stop) for place in group] for group in groups])
     file = partial(HeldSpans, merged, head.length, footer)
-    return Layout(tuple(merged), partial(ArrowFileDecoder, file, groups, complete, selection, start_sample))
+    decoder = partial(ArrowFileDecoder, file, groups, complete, spec.selection, spec.start_sample)
+    return Layout(tuple(merged), decoder)
 
 
 def _place_of(block: tuple[int, ...], stop: int) -> MessagePlace:

@@ -24,15 +24,15 @@ from typing import Any, Protocol
 from ..blocks import Block, OffsetTrail
 from ..errors import FormatError
 from ..types import Buffer
-from .decoder import Decoder, PushDecoder
+from .decoder import Decoder, ShardSpec, SkippingDecoder
 
 __all__ = [
     "SIGNATURE_BYTES",
     "CompressedDecoder",
     "Decompressor",
-    "SkippingDecoder",
     "SniffingDecoder",
     "compression_of",
+    "open_stream",
 ]
 
 
@@ -262,7 +262,8 @@ _SIGNATURES = (
     # (pi) or the end's (the root of pi).
     *(("bzip2", b"BZh%d" % level + mark) for level in range(1, 10) for mark in (b"1AY&SY", b"\x17rE8P\x90")),
 )
-SIGNATURE_BYTES = 10
+# Of bzip2's; and of what tells a record of TFRecord from the gzip member that it may look like.
+SIGNATURE_BYTES = 12
 
 
 def compression_of(start: bytes) -> str | None:
@@ -400,7 +401,7 @@ class Decompressor:
         )
 
 
-class CompressedDecoder(PushDecoder):
+class CompressedDecoder(Decoder):
     """Decompress in front of another decoder.
 
     Trails have no byte offsets: decompression cannot start in the middle, so a position in such a
@@ -440,7 +441,7 @@ def _without_ends(block: Block) -> Block:
     return block.follow(replace(trail, ends=None)) if isinstance(trail, OffsetTrail) else block
 
 
-class SniffingDecoder(PushDecoder):
+class SniffingDecoder(Decoder):
     """Decide by the first bytes whether to decompress.
 
     Args:
@@ -449,6 +450,7 @@ class SniffingDecoder(PushDecoder):
             nothing is decompressed.
         named: The compression that the shard's name tells. A shard of no bytes is a truncated stream of it:
             no compression makes nothing of an empty file.
+        is_plain: See ``open_stream``.
     """
 
     def __init__(
@@ -456,11 +458,13 @@ class SniffingDecoder(PushDecoder):
         make_inner: Callable[[], Decoder],
         check: Callable[[int], None] | None = None,
         named: str | None = None,
+        is_plain: Callable[[bytes], bool] | None = None,
     ) -> None:
         super().__init__()
         self._make_inner = make_inner
         self._check = check
         self._named = named
+        self._is_plain = is_plain
         self._start = b""
         self._inner: Decoder | None = None
 
@@ -483,45 +487,28 @@ class SniffingDecoder(PushDecoder):
     def _choose(self, start: bytes) -> Decoder:
         inner = self._make_inner()
         compression = compression_of(start) if start else self._named
-        if compression is None:
+        if compression is None or (self._is_plain is not None and self._is_plain(start)):
             return inner
         return CompressedDecoder(inner, compression, self._check or inner.check_room)
 
 
-class SkippingDecoder(PushDecoder):
-    """Drop the samples before those that are wanted, where a decoder cannot begin at these.
+def open_stream(
+    spec: ShardSpec, make: Callable[..., Decoder], is_plain: Callable[[bytes], bool] | None = None
+) -> Decoder:
+    """The decoder of a shard that is read from front to back, compressed as a whole or not.
+
+    From the start, the first bytes tell whether the shard is compressed, whatever its name says:
+    servers unpack or pack on the way. Only uncompressed shards have positions with a byte, so with
+    ``start_byte`` nothing is sniffed.
 
     Args:
-        inner: The decoder.
-        count: Samples to drop.
-        first: Index in the shard of the first one of them.
+        spec: Where to begin.
+        make: Makes the decoder of the format, of ``start_sample`` and ``start_byte``.
+        is_plain: Whether the first ``SIGNATURE_BYTES`` are the format's own, for a format whose shards may
+            begin like compressed ones.
     """
-
-    def __init__(self, inner: Decoder, count: int, first: int = 0) -> None:
-        super().__init__()
-        self._inner = inner
-        self._wanted = first + count
-        self._reached = first
-
-    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
-        return self._drop(self._inner.feed(chunk))
-
-    def _decode_end(self) -> Iterator[Block]:
-        yield from self._drop(self._inner.finish())
-        if self._reached < self._wanted:
-            raise FormatError(
-                f"expected at least {self._wanted} samples, as many come before those to read or were read "
-                f"from it before; found {self._reached}: the shard has changed"
-            )
-
-    def _drop(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        for block in blocks:
-            if self._reached < self._wanted:
-                # By their indices: those that were passed over have one, and are in no block.
-                begins = block.trail.place(0).sample
-                self._reached = begins + len(block)
-                if self._reached <= self._wanted:
-                    continue
-                if begins < self._wanted:
-                    block = block.part(self._wanted - begins, len(block))
-            yield block
+    if spec.start_byte:
+        opened = make(start_sample=spec.start_sample, start_byte=spec.start_byte)
+        return SkippingDecoder(opened, spec.skip, spec.start_sample) if spec.skip else opened
+    sniffing = SniffingDecoder(make, named=spec.compression, is_plain=is_plain)
+    return SkippingDecoder(sniffing, spec.first_sample) if spec.first_sample else sniffing

@@ -6,63 +6,37 @@ call insists that the last one was run to its end; a decoder that raised is clos
 
 from __future__ import annotations
 
+import hashlib
 import io
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
 
 from ..blocks import Block
 from ..errors import FormatError
-from ..types import Answer, Buffer, Planning, Span
+from ..types import Answer, Buffer, Span, Unpacked
 
 __all__ = [
+    "EVERYTHING",
     "LFS_POINTER",
     "MAX_BLOCK_BYTES",
     "MAX_BLOCK_SAMPLES",
     "Decoder",
-    "Footers",
-    "Format",
     "HeldSpans",
     "PassOver",
-    "PushDecoder",
+    "Selection",
+    "ShardSpec",
+    "SkippingDecoder",
     "describe_bytes",
     "merge",
     "most_unpacked",
     "read_footer",
 ]
 
-
 PassOver: TypeAlias = Callable[[FormatError], None]
 """Takes note of a sample that does not decode, which is passed over then."""
-
-
-class Decoder(Protocol):
-    """Feed the bytes of one shard in any chunking, get blocks of samples; no I/O, no await.
-
-    Both methods yield blocks as they come, so that a chunk which expands (decompression) is never
-    held expanded as a whole. Empty blocks are not yielded.
-    """
-
-    def feed(self, chunk: Buffer) -> Iterator[Block]:
-        """The samples that ``chunk`` completes. Raises FormatError with offset and sample."""
-        ...
-
-    def check_room(self, compressed_bytes: int) -> None:
-        """Refuse a sample that has grown too large, where the shard is compressed.
-
-        Args:
-            compressed_bytes: How much of the compressed shard has become what was fed.
-
-        Raises:
-            FormatError: More than that may become is held of the sample that is being read.
-        """
-        ...
-
-    def finish(self) -> Iterator[Block]:
-        """The samples left at the end of the shard. Raises FormatError if it is truncated."""
-        ...
 
 
 # A block is what a queue hop costs once and what the memory budget counts by: 1024 samples make the
@@ -82,8 +56,12 @@ def most_unpacked(compressed_bytes: int) -> int:
     return max(_MOST_UNPACKED_BYTES, _MOST_RATIO * compressed_bytes)
 
 
-class PushDecoder(ABC):
-    """Base of the decoders: checks the order of calls, leaves the bytes to the subclass."""
+class Decoder(ABC):
+    """Feed the bytes of one shard in any chunking, get blocks of samples; no I/O, no await.
+
+    Both methods yield blocks as they come, so that a chunk which expands (decompression) is never
+    held expanded as a whole. Empty blocks are not yielded. A subclass decodes the bytes.
+    """
 
     def __init__(self) -> None:
         self._idle = True
@@ -121,8 +99,15 @@ class PushDecoder(ABC):
         return self._decode_end()
 
     def check_room(self, compressed_bytes: int) -> None:
-        """See ``Decoder.check_room``."""
-        return  # most have a bound of their own, which is as low
+        """Refuse a sample that has grown too large, where the shard is compressed.
+
+        Args:
+            compressed_bytes: How much of the compressed shard has become what was fed.
+
+        Raises:
+            FormatError: More than that may become is held of the sample that is being read.
+        """
+        return  # most formats have a bound of their own, which is as low
 
     def _claim(self) -> None:
         if not self._idle:
@@ -169,56 +154,36 @@ def describe_bytes(start: bytes) -> str:
     return ""
 
 
-class Format(NamedTuple):
-    """A row of the table.
+@dataclass(frozen=True)
+class Selection:
+    """What is wanted of every shard.
 
     Attributes:
-        decoder: Makes a decoder from ``start_sample`` and ``start_byte``; None for a format with a plan
-            alone.
-        suffixes: Endings of the file names, in lower case; a compression's suffix may follow.
-        short_suffixes: Endings that stand for format and compression at once, with the compression.
-        plan: Makes a plan from the arguments of ``open_plan``, or None where all of a shard is better read
-            from front to back; None for a format that always is.
-        close: What a decoder is fed in place of the samples that follow, to hand out the last one before
-            them.
-        columns: Makes a decoder, likewise, for those who have a use for columns; None if there is none.
-        passes_over: Whether the decoder can go on behind a sample that does not decode.
-        selects: Whether it has columns of which some can be chosen. A decoder of such a format is told them,
-            and begins at ``start_sample`` by itself. What is compressed as a whole has a row of its own.
-        by_arrow: Whether pyarrow decodes it: its rows can be filtered, and the interpreter's lock is let go.
-        by_index: Whether shards are read by what an index beside them says of their samples: decoder and plan
-            are told that as ``schema``.
-        unpacks: Whether shards may be compressed as a whole, and an index say what they become: decoder and
-            plan are told that as ``unpacked``.
-        delimits: Whether a character separates fields, which the decoder may be told as ``delimiter``.
-        may_be_empty: Whether a shard of no bytes is one without samples, rather than a truncated one.
-        reopens: Whether a plan reads no more than a part of a group of samples before those that are wanted.
+        columns: Names, in the order of the fields of a sample; None for all there are.
+        filters: A ``pyarrow.compute.Expression`` that a row has to meet; None for every row.
+        decode: Whether images are opened, where the format does so. False leaves the bytes of their files.
     """
 
-    decoder: Callable[..., Decoder] | None
-    suffixes: tuple[str, ...]
-    short_suffixes: Mapping[str, str] = MappingProxyType({})
-    plan: Callable[..., Planning | None] | None = None
-    close: bytes = b""
-    columns: Callable[..., Decoder] | None = None
-    passes_over: bool = False
-    selects: bool = False
-    by_arrow: bool = False
-    by_index: bool = False
-    unpacks: bool = False
-    delimits: bool = False
-    may_be_empty: bool = False
-    reopens: bool = False
+    columns: tuple[str, ...] | None = None
+    filters: Any = field(default=None, compare=False)  # == between two of them makes a third
+    decode: bool = True
+
+    def describe(self) -> Mapping[str, Any]:
+        """What makes two selections the same to a saved state, as JSON values."""
+        described: dict[str, Any] = {}
+        if self.columns is not None:
+            described["columns"] = list(self.columns)
+        if self.filters is not None:
+            described["filters"] = text = str(self.filters)
+            if "..." in text:  # long lists of values are shown in part
+                content = memoryview(self.filters.__reduce__()[1][0])
+                described["filters_digest"] = hashlib.blake2b(content, digest_size=16).hexdigest()
+        if not self.decode:
+            described["decode"] = False
+        return described
 
 
-# Of the end, asked for in the hope that the footer is in it: a 64th of the shard within these bounds. Footers
-# of wide tables and many row groups take a second request.
-_LEAST_END_BYTES, _MOST_END_BYTES = 8 << 10, 64 << 10
-
-# Far above the footers of tables with thousands of columns and row groups.
-_MOST_FOOTER_BYTES = 256 << 20
-
-_LENGTH_BYTES = 4
+EVERYTHING = Selection()
 
 
 class Footers(Protocol):
@@ -233,16 +198,114 @@ class Footers(Protocol):
         ...
 
 
-def read_footer(
-    name: str, magic: bytes, head: Answer, footers: Footers | None
-) -> Generator[Span, Answer, bytes]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSpec:
+    """What is wanted of one shard, and what is known of it.
+
+    Attributes:
+        start_sample: Samples of the shard that were read before. Without ``start_byte`` a format that is read
+            from front to back decodes and drops them.
+        start_byte: Offset in the shard of the first byte that will be fed, as the position says.
+        skip: Samples from there on that are decoded and dropped.
+        stop_sample: Index behind the last sample that is wanted, for a plan; more may be read. None for all.
+        columns: Return columns, where the format has a way to make them of samples that are alike.
+        pass_over: Called for samples that do not decode, where the format can go on behind them, which keep
+            their indices; None to raise.
+        selection: Which columns and rows are wanted, where the format has some.
+        schema: What an index says that the shards hold, where the format is read by one.
+        unpacked: What an index says that this shard becomes, where it is compressed as a whole.
+        compression: By the shard's name, see ``compression_named``; it matters where the shard has no bytes.
+        delimiter: What separates the fields of CSV; None for the usual one.
+        footers: Keeps what a plan has read, for the next reader of the shard.
+    """
+
+    start_sample: int = 0
+    start_byte: int = 0
+    skip: int = 0
+    stop_sample: int | None = None
+    columns: bool = False
+    pass_over: PassOver | None = None
+    selection: Selection = EVERYTHING
+    schema: Any = None
+    unpacked: Unpacked | None = None
+    compression: str | None = None
+    delimiter: str | None = None
+    footers: Footers | None = None
+
+    @property
+    def first_sample(self) -> int:
+        """Index of the first sample that is wanted."""
+        return self.start_sample + self.skip
+
+    def kept(self, head: Answer) -> bytes | None:
+        """The footer that was kept of this version of the shard; None if there is none."""
+        if self.footers is None or head.version is None:
+            return None
+        return self.footers.find(head.version, head.length)
+
+    def keep(self, head: Answer, footer: bytes) -> None:
+        """Keep a footer of this version of the shard."""
+        if self.footers is not None and head.version is not None:
+            self.footers.keep(head.version, head.length, footer)
+
+
+class SkippingDecoder(Decoder):
+    """Drop the samples before those that are wanted, where a decoder cannot begin at these.
+
+    Args:
+        inner: The decoder.
+        count: Samples to drop.
+        first: Index in the shard of the first one of them.
+    """
+
+    def __init__(self, inner: Decoder, count: int, first: int = 0) -> None:
+        super().__init__()
+        self._inner = inner
+        self._wanted = first + count
+        self._reached = first
+
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
+        return self._drop(self._inner.feed(chunk))
+
+    def _decode_end(self) -> Iterator[Block]:
+        yield from self._drop(self._inner.finish())
+        if self._reached < self._wanted:
+            raise FormatError(
+                f"expected at least {self._wanted} samples, as many come before those to read or were read "
+                f"from it before; found {self._reached}: the shard has changed"
+            )
+
+    def _drop(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        for block in blocks:
+            if self._reached < self._wanted:
+                # By their indices: those that were passed over have one, and are in no block.
+                begins = block.trail.place(0).sample
+                self._reached = begins + len(block)
+                if self._reached <= self._wanted:
+                    continue
+                if begins < self._wanted:
+                    block = block.part(self._wanted - begins, len(block))
+            yield block
+
+
+# Of the end, asked for in the hope that the footer is in it: a 64th of the shard within these bounds. Footers
+# of wide tables and many row groups take a second request.
+_LEAST_END_BYTES, _MOST_END_BYTES = 8 << 10, 64 << 10
+
+# Far above the footers of tables with thousands of columns and row groups.
+_MOST_FOOTER_BYTES = 256 << 20
+
+_LENGTH_BYTES = 4
+
+
+def read_footer(name: str, magic: bytes, head: Answer, spec: ShardSpec) -> Generator[Span, Answer, bytes]:
     """Ask for the footer: what is before its length and the magic at the very end.
 
     Args:
         name: Of the format, for messages.
         magic: That the shard begins and ends with.
         head: The first bytes of the shard.
-        footers: Keeps this one, and may have it already.
+        spec: Keeps this one, and may have it already.
 
     Returns:
         The end of the shard, from the first byte of the footer on.
@@ -250,9 +313,9 @@ def read_footer(
     Raises:
         FormatError: The shard is truncated or damaged.
     """
-    version, length = head.version, head.length
-    if footers is not None and version is not None and (kept := footers.find(version, length)) is not None:
+    if (kept := spec.kept(head)) is not None:
         return kept
+    length = head.length
     end = head.content
     if length > len(end):
         begin = length - min(max(length >> 6, _LEAST_END_BYTES), _MOST_END_BYTES)
@@ -279,8 +342,7 @@ def read_footer(
     if begin < length - len(end):
         end = (yield Span(begin, length - len(end))).content + end
     footer = end[begin - length :]
-    if footers is not None and version is not None:
-        footers.keep(version, length, footer)
+    spec.keep(head, footer)
     return footer
 
 

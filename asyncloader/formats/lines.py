@@ -11,6 +11,7 @@ import sys
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -21,9 +22,10 @@ from numpy.typing import NDArray
 from ..blocks import Block, Column, Columns, IntegerLists, Objects, OffsetTrail, Rows
 from ..errors import FormatError
 from ..types import Buffer
-from .decoder import LFS_POINTER, MAX_BLOCK_SAMPLES, PassOver, PushDecoder, describe_bytes
+from .compression import open_stream
+from .decoder import LFS_POINTER, MAX_BLOCK_SAMPLES, Decoder, PassOver, ShardSpec, describe_bytes
 
-__all__ = ["JsonlDecoder", "TextDecoder", "excerpt"]
+__all__ = ["excerpt", "open_jsonl", "open_text"]
 
 
 _BOM = b"\xef\xbb\xbf"
@@ -35,7 +37,7 @@ _EXCERPT_BYTES = 60
 _PAGES = (b"<!doctype html", b"<html")
 
 
-class LineDecoder(PushDecoder):
+class LineDecoder(Decoder):
     """Split into lines at ``\\n``; the subclass makes the samples.
 
     Args:
@@ -245,6 +247,8 @@ def _is_no_text(line: bytes) -> bool:
     return start.startswith(LFS_POINTER) or start.lower().startswith(_PAGES)
 
 
+# What it decodes is what json.loads makes of it: integers of any size, floats to the last bit, the last of
+# equal keys. (orjson makes floats of integers beyond 64 bit.) What it refuses is json's to judge.
 _JSON: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -350,9 +354,6 @@ def _read(words: NDArray[np.uint64], lengths: NDArray[np.int64]) -> NDArray[np.i
 
 
 _NEWLINE, _OPEN, _CLOSE = b"\n{}"
-# What it decodes is what json.loads makes of it: integers of any size, floats to the last bit, the last of
-# equal keys. (orjson makes floats of integers beyond 64 bit.) What it refuses is json's to judge.
-_JSON_AGAIN: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 _REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)  # the first is no ValueError before 0.22
 _JSON_NAMES = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
 
@@ -417,14 +418,14 @@ class JsonlDecoder(LineDecoder):
         try:
             if self._columns and (columns := columns_of_lines(run, line_ends)) is not None:
                 return columns
-            samples = _JSON_AGAIN.decode_lines(run)
+            samples = _JSON.decode_lines(run)
         except _REFUSALS:
             return None
         return samples if len(samples) == len(line_ends) else None
 
     def _parse(self, lines: list[bytes], ends: list[int]) -> None:
         append = self._samples.append
-        decode = _JSON_AGAIN.decode
+        decode = _JSON.decode
         for line, end in zip(lines, ends, strict=True):
             try:
                 sample = decode(line)
@@ -464,3 +465,13 @@ def _json_error(line: bytes, error: Exception) -> FormatError:
         )
     # Nesting that is too deep, or an integer of more digits than Python converts.
     return FormatError(f"jsonl: {error}: {excerpt(line)}")
+
+
+def open_text(spec: ShardSpec) -> Decoder:
+    """The decoder of a shard of text, compressed or not."""
+    return open_stream(spec, partial(TextDecoder, pass_over=spec.pass_over))
+
+
+def open_jsonl(spec: ShardSpec) -> Decoder:
+    """The decoder of a shard of JSON Lines, compressed or not."""
+    return open_stream(spec, partial(JsonlDecoder, columns=spec.columns, pass_over=spec.pass_over))

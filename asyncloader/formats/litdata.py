@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
@@ -21,8 +21,8 @@ from ..blocks import Block
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span, Unpacked
 from .arrow import plan_arrow
-from .compression import SIGNATURE_BYTES, SniffingDecoder, compression_of
-from .decoder import Decoder, Footers, PushDecoder
+from .compression import SIGNATURE_BYTES, compression_of
+from .decoder import Decoder, ShardSpec
 from .fields import open_image
 from .litdata_chunks import (
     FIELD,
@@ -30,16 +30,14 @@ from .litdata_chunks import (
     CompressedSamples,
     LitDataSamples,
     Tokens,
-    TokensDecoder,
     plan_frames,
-    plan_tokens,
 )
 from .litdata_values import Tree, flat_dtype, leaf_of, parse_tree
 from .offsets import HEAD_BYTES, Samples, TableDecoder, TableKind, plan_table
-from .selection import EVERYTHING, Selection, missing_column
-from .unpacking import HeldDecoder, UnpackingDecoder
+from .selection import missing_column
+from .unpacking import UnpackingDecoder, sniffed
 
-__all__ = ["decoder_of", "open_litdata_decoder", "plan_litdata"]
+__all__ = ["LitDataIndex", "decoder_of", "open_litdata", "parse_litdata_index", "plan_litdata"]
 
 
 _MOST_SAMPLES = (1 << 32) - 1
@@ -340,7 +338,7 @@ def _moved(error: FormatError, begin: int) -> FormatError:
     return error
 
 
-class _RowsDecoder(PushDecoder):
+class _RowsDecoder(Decoder):
     """Hold the rows of a file against the number of samples that its chunk has.
 
     Args:
@@ -510,99 +508,52 @@ def _decode_sequence(children: Sequence[_Decode | None], value: Sequence[Any]) -
     return tuple(decoded) if isinstance(value, tuple) else decoded
 
 
-def plan_litdata(
-    *,
-    start_sample: int = 0,
-    stop_sample: int | None = None,
-    selection: Selection = EVERYTHING,
-    footers: Footers | None = None,
-    schema: ChunkSchema,
-    unpacked: Unpacked | None = None,
-) -> Planning | None:
-    """Plan what to read of a chunk; None where all of it is read from front to back.
-
-    Args:
-        start_sample: Samples that were had already.
-        stop_sample: Index behind the last one that is wanted; None for all.
-        selection: Which fields are wanted.
-        footers: Keeps the table, or the footer of Arrow, and may have it already.
-        schema: What the chunks hold, by their index.
-        unpacked: What the chunk should become, if it is compressed as a whole.
-    """
-    if schema.wrap == "chunk" and not schema.may_be_rows:
-        return None
-    if schema.wrap != "batch" and not schema.may_be_rows and not start_sample and stop_sample is None:
-        return None
-    return _plan(start_sample, stop_sample, selection, footers, schema, unpacked)
+def plan_litdata(spec: ShardSpec) -> Planning | None:
+    """Plan what to read of a chunk; None where all of it is read from front to back."""
+    schema: ChunkSchema = spec.schema
+    if not schema.may_be_rows:
+        reads_all = not spec.start_sample and spec.stop_sample is None
+        if schema.wrap == "chunk" or (schema.wrap != "batch" and reads_all):
+            return None
+    return _plan(schema, spec)
 
 
-def open_litdata_decoder(
-    *,
-    start_sample: int = 0,
-    selection: Selection = EVERYTHING,
-    schema: ChunkSchema,
-    unpacked: Unpacked | None = None,
-    **options: Any,
-) -> Decoder:
+def open_litdata(spec: ShardSpec) -> Decoder:
     """A decoder of a chunk from front to back, compressed as a whole or not."""
-    tokens = _tokens(schema)
-    inner: HeldDecoder
-    if tokens is None:
-        inner = TableDecoder(_kind(schema, selection), start_sample=start_sample, **options)
-    else:
-        inner = TokensDecoder(tokens, start_sample=start_sample)  # passes over none: each decodes
-    if schema.wrap != "chunk":
+    inner = TableDecoder(_kind(spec.schema, spec), start_sample=spec.first_sample, pass_over=spec.pass_over)
+    if spec.schema.wrap != "chunk":
         return inner
-    return UnpackingDecoder("litdata", _sniffed, inner, unpacked)
+    return UnpackingDecoder("litdata", sniffed, inner, spec.unpacked)
 
 
-def _sniffed(inner: Decoder, check: Callable[[int], None]) -> Decoder:
-    return SniffingDecoder(lambda: inner, check)
-
-
-def _plan(
-    start: int,
-    stop: int | None,
-    selection: Selection,
-    footers: Footers | None,
-    schema: ChunkSchema,
-    unpacked: Unpacked | None,
-) -> Planning:
+def _plan(schema: ChunkSchema, spec: ShardSpec) -> Planning:
     head = yield Span(0, HEAD_BYTES)
     if head.content.startswith(MAGIC):
-        return (yield from plan_frames(head, _samples(schema, selection), start, stop))
+        return (yield from plan_frames(head, _samples(schema, spec), spec))
     # Never of others: one of 559,903 samples begins as gzip does.
     if schema.wrap == "chunk" and compression_of(head.content[:SIGNATURE_BYTES]) is not None:
-        decoder = partial(
-            open_litdata_decoder, start_sample=start, selection=selection, schema=schema, unpacked=unpacked
+        return Layout(
+            (Span(0, head.length),),
+            lambda **options: open_litdata(replace(spec, **options)),
+            passes_over=True,
         )
-        return Layout((Span(0, head.length),), decoder, passes_over=True)
     if schema.may_be_rows:
         tail = head.content[-TAIL_BYTES:]
         if len(head.content) < head.length:
             tail = (yield Span(max(head.length - TAIL_BYTES, 0), head.length)).content
-        rows = find_footer(tail, head.length)
-        if rows is not None:
+        if (rows := find_footer(tail, head.length)) is not None:
             count = int.from_bytes(head.content[:4], "little")
-            plan = plan_arrow(start_sample=start, stop_sample=stop, selection=selection, footers=footers)
-            return (yield from plan_inside(plan, rows, head, count, start))
-    tokens = _tokens(schema)
-    if tokens is not None:
-        return (yield from plan_tokens(tokens, head, start, stop, footers))
-    return (yield from plan_table(_kind(schema, selection), head, start, stop, footers))
+            return (yield from plan_inside(plan_arrow(spec), rows, head, count, spec.start_sample))
+    return (yield from plan_table(_kind(schema, spec), spec, head))
 
 
-def _tokens(schema: ChunkSchema) -> Tokens | None:
-    """How chunks of tokens are cut; None of others."""
+def _kind(schema: ChunkSchema, spec: ShardSpec) -> TableKind:
     if schema.block_size is None:
-        return None
-    return Tokens(flat_dtype(schema.leaves[0]), schema.block_size)
+        return TableKind("litdata", lambda header: _samples(schema, spec))
+    tokens = Tokens(flat_dtype(schema.leaves[0]), schema.block_size)
+    return TableKind("litdata", lambda header: tokens, tokens.bounds)
 
 
-def _kind(schema: ChunkSchema, selection: Selection) -> TableKind:
-    return TableKind("litdata", lambda header: _samples(schema, selection))
-
-
-def _samples(schema: ChunkSchema, selection: Selection) -> Samples:
-    samples = LitDataSamples(schema.tree, schema.leaves, selection.columns)
+def _samples(schema: ChunkSchema, spec: ShardSpec) -> Samples:
+    samples = LitDataSamples(schema.tree, schema.leaves, spec.selection.columns)
     return CompressedSamples(samples) if schema.wrap == "sample" else samples

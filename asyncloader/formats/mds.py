@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 
 from ..blocks import Column, Objects, Ragged, offsets_of
 from ..errors import FormatError
-from ..types import Planning, Unpacked
+from ..types import Planning
 from . import images
-from .compression import CompressedDecoder, SniffingDecoder
-from .decoder import Decoder, Footers
+from .compression import CompressedDecoder
+from .decoder import Decoder, Selection, ShardSpec
 from .offsets import TableDecoder, TableKind, field_edges, gathered, joined, plan_samples, values_of
-from .selection import EVERYTHING, Selection, missing_column
-from .unpacking import Check, SnappyDecoder, UnpackingDecoder
+from .selection import missing_column
+from .unpacking import Check, SnappyDecoder, UnpackingDecoder, sniffed
 
 __all__ = [
     "COMPRESSIONS",
     "IndexedFile",
     "IndexedShard",
-    "open_mds_decoder",
+    "open_mds",
     "open_packed_mds",
     "parse_mds_index",
     "plan_mds",
@@ -304,7 +304,7 @@ class MdsSamples:
         return fields
 
 
-def open_mds(header: bytes, *, selection: Selection) -> MdsSamples:
+def _open_samples(header: bytes, *, selection: Selection) -> MdsSamples:
     """The samples of a shard.
 
     Args:
@@ -328,7 +328,7 @@ def check_columns(config: Mapping[str, Any], selection: Selection) -> MdsSamples
     """The samples of shards that are described so, in the index or in themselves.
 
     Raises:
-        FormatError: As of ``open_mds``.
+        FormatError: As of ``_open_samples``.
     """
     if (found := config.get("version"), config.get("format")) != (_VERSION, "mds"):
         raise FormatError(
@@ -364,12 +364,6 @@ def _is_list_of(found: object, kind: Any) -> bool:
     )
 
 
-def _sniffed(inner: Decoder, check: Check) -> Decoder:
-    # A server may unpack what it sends. Never for shards that are not compressed by their name: one of
-    # 559,903 samples begins as gzip does.
-    return SniffingDecoder(lambda: inner, check)
-
-
 def _brotli(inner: Decoder, check: Check) -> Decoder:
     return CompressedDecoder(inner, "brotli", check)
 
@@ -382,48 +376,32 @@ def _snappy(inner: Decoder, check: Check) -> Decoder:
 COMPRESSIONS: Mapping[str, Callable[[Decoder, Check], Decoder]] = MappingProxyType(
     {
         "br": _brotli,
-        "bz2": _sniffed,
-        "gz": _sniffed,
+        "bz2": sniffed,
+        "gz": sniffed,
         "snappy": _snappy,
-        "zstd": _sniffed,
+        "zstd": sniffed,
     }
 )
 
 
-def plan_mds(
-    *,
-    start_sample: int = 0,
-    stop_sample: int | None = None,
-    selection: Selection,
-    footers: Footers | None = None,
-) -> Planning | None:
-    """Plan what to read of an uncompressed shard; see ``offsets.plan``."""
-    return plan_samples(_kind(selection), start_sample=start_sample, stop_sample=stop_sample, footers=footers)
+def plan_mds(spec: ShardSpec) -> Planning | None:
+    """Plan what to read of an uncompressed shard; see ``plan_samples``."""
+    return plan_samples(_kind(spec), spec)
 
 
-def open_mds_decoder(
-    *, start_sample: int = 0, selection: Selection = EVERYTHING, **options: Any
-) -> TableDecoder:
-    """A decoder of a shard from front to back; see ``offsets.decoder``."""
-    return TableDecoder(_kind(selection), start_sample=start_sample, **options)
+def open_mds(spec: ShardSpec) -> TableDecoder:
+    """A decoder of a shard from front to back."""
+    return TableDecoder(_kind(spec), start_sample=spec.first_sample, pass_over=spec.pass_over)
 
 
-def open_packed_mds(family: str, *, unpacked: Unpacked | None = None, **options: Any) -> Decoder:
-    """The same of a shard that is compressed as a whole.
-
-    Args:
-        family: A key of ``COMPRESSIONS``.
-        unpacked: What it should become, if an index says so.
-        options: Of ``open_mds_decoder``.
-    """
-    return UnpackingDecoder("mds", COMPRESSIONS[family], open_mds_decoder(**options), unpacked)
+def open_packed_mds(family: str, spec: ShardSpec) -> Decoder:
+    """The same of a shard that is compressed as a whole, by a key of ``COMPRESSIONS``."""
+    return UnpackingDecoder("mds", COMPRESSIONS[family], open_mds(spec), spec.unpacked)
 
 
-def _kind(selection: Selection) -> TableKind:
-    return TableKind("mds", partial(open_mds, selection=selection))
+def _kind(spec: ShardSpec) -> TableKind:
+    return TableKind("mds", partial(_open_samples, selection=spec.selection))
 
-
-_INDEX_VERSION = 2
 
 # A table counts in 32 bits. Lengths are kept in 64.
 _Samples: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
@@ -508,7 +486,7 @@ def parse_mds_index(
         if columns != checked:  # mostly all have the same
             names = ("names", "encodings", "sizes")
             described = {f"column_{name}": value for name, value in zip(names, columns, strict=True)}
-            check_columns({"version": _INDEX_VERSION, "format": "mds", **described}, selection)
+            check_columns({"version": _VERSION, "format": "mds", **described}, selection)
             checked = columns
         yield _shard_of(place, entry, is_there)
 
@@ -529,7 +507,7 @@ def _shard_of(place: str, entry: _MdsEntry, is_there: Callable[[str], bool] | No
 
 
 def _check_version(place: str, version: int) -> None:
-    if version != _INDEX_VERSION:
+    if version != _VERSION:
         raise FormatError(f"index: {place}version: expected {_VERSION}, found {version}")
 
 

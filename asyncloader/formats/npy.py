@@ -25,8 +25,8 @@ from ..blocks import Block, Column, Columns, OffsetTrail
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
 from .compression import SIGNATURE_BYTES, compression_of
-from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, Footers, PushDecoder, describe_bytes
-from .selection import Selection, check_rows, choose_names
+from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, Decoder, ShardSpec, describe_bytes
+from .selection import check_rows, choose_names
 
 __all__ = [
     "HEAD_BYTES",
@@ -429,7 +429,7 @@ class ArrayRows:
     open_content: Callable[[], Stored | Deflated]
 
 
-class RowsDecoder(PushDecoder):
+class RowsDecoder(Decoder):
     """Decode rows as they come.
 
     Args:
@@ -558,20 +558,8 @@ _MOST_HELD_BYTES = 256 << 20
 _MOST_RUNS = 256
 
 
-def plan_npy(
-    *,
-    start_sample: int = 0,
-    stop_sample: int | None = None,
-    selection: Selection,
-    footers: Footers | None = None,
-) -> Planning:
-    """Plan what to read of an array.
-
-    Args:
-        start_sample: Rows that were had already.
-        stop_sample: Row behind the last one that is wanted; None for all.
-        selection: Which fields are wanted, of a structure; of others there is ``array`` alone.
-        footers: Of no use: the header is at the beginning.
+def plan_npy(spec: ShardSpec) -> Planning:
+    """Plan what to read of an array; what is no structure has the one field ``array``.
 
     Raises:
         FormatError: It is no array, truncated, of a kind that is not read, or lacks what is wanted of it.
@@ -582,8 +570,8 @@ def plan_npy(
     if head.length != stop:
         raise _other_length(header, head.length)
     names = header.dtype.names
-    fields = choose_names(selection.columns, names or (FIELD,))
-    wanted = wanted_rows(header.rows, start_sample, stop_sample)
+    fields = choose_names(spec.selection.columns, names or (FIELD,))
+    wanted = wanted_rows(header.rows, spec)
     come, spans = spans_of(header, Span(header.size_bytes, stop), wanted)
     rows = ArrayRows("npy", header, tuple((name, name if names else None) for name in fields), come, Stored)
     check_held("npy", [rows])
@@ -591,16 +579,15 @@ def plan_npy(
     return Layout(tuple(spans), partial(RowsDecoder, [rows], turns, wanted), samples=header.rows)
 
 
-def wanted_rows(rows: int, start_sample: int, stop_sample: int | None) -> range:
+def wanted_rows(rows: int, spec: ShardSpec) -> range:
     """Which of an array's rows are wanted.
 
     Raises:
-        FormatError: It has fewer than were had.
+        FormatError: It has fewer than were read before.
     """
-    check_rows(rows, start_sample)
-    return range(
-        start_sample, max(start_sample, min(rows, sys.maxsize if stop_sample is None else stop_sample))
-    )
+    check_rows(rows, spec.start_sample)
+    stop = rows if spec.stop_sample is None else min(rows, spec.stop_sample)
+    return range(spec.start_sample, max(spec.start_sample, stop))
 
 
 def spans_of(header: ArrayHeader, body: Span, wanted: range) -> tuple[range, list[Span]]:

@@ -16,7 +16,7 @@ from typing import TypeAlias
 
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
-from .decoder import Footers, HeldSpans, describe_bytes
+from .decoder import HeldSpans, ShardSpec, describe_bytes
 from .npy import (
     HEAD_BYTES,
     MOST_ROW_BYTES,
@@ -31,7 +31,7 @@ from .npy import (
     spans_of,
     wanted_rows,
 )
-from .selection import Selection, choose_names
+from .selection import choose_names
 
 __all__ = ["plan_npz"]
 
@@ -82,12 +82,12 @@ class ArchiveMember:
     raw_name: bytes
 
 
-def find_members(head: Answer, footers: Footers | None) -> Generator[Span, Answer, list[ArchiveMember]]:
+def find_members(head: Answer, spec: ShardSpec) -> Generator[Span, Answer, list[ArchiveMember]]:
     """Ask for the directory, and say what is in it.
 
     Args:
         head: The first bytes of the shard.
-        footers: Keeps this one, and may have it already.
+        spec: Keeps this one, and may have it already.
 
     Raises:
         FormatError: It is no zip archive, truncated or damaged, or its members are encrypted or compressed by
@@ -98,7 +98,7 @@ def find_members(head: Answer, footers: Footers | None) -> Generator[Span, Answe
             raise FormatError("npz: truncated: the shard is empty", offset=0)
         hint = describe_bytes(head.content)
         raise FormatError(f"npz: expected a zip archive, found {head.content[:6]!r}{hint}", offset=0)
-    end = yield from _read_end(head, footers)
+    end = yield from _read_end(head, spec)
     try:
         with zipfile.ZipFile(HeldSpans((), head.length, end)) as archive:
             found = archive.infolist()
@@ -163,11 +163,11 @@ def inflated(start: bytes, most: int, what: str) -> bytes:
         raise FormatError(f"{what}: corrupt deflated bytes: {error}") from error
 
 
-def _read_end(head: Answer, footers: Footers | None) -> Asking:
+def _read_end(head: Answer, spec: ShardSpec) -> Asking:
     """The end of the shard, from the first byte of the directory on."""
-    version, length = head.version, head.length
-    if footers is not None and version is not None and (kept := footers.find(version, length)) is not None:
+    if (kept := spec.kept(head)) is not None:
         return kept
+    length = head.length
     end = head.content if length == len(head.content) else b""
     end = yield from _bring_end(end, length, _END_BYTES + _END_64_BYTES + _MOST_COMMENT_BYTES)
     place = end.rfind(_END_MAGIC)
@@ -190,8 +190,7 @@ def _read_end(head: Answer, footers: Footers | None) -> Asking:
     if len(end) - place > _END_BYTES:  # a comment, for whose beginning all of the end is looked through
         size = max(size, len(end))
     end = yield from _bring_end(end, length, size)
-    if footers is not None and version is not None:
-        footers.keep(version, length, end)
+    spec.keep(head, end)
     return end
 
 
@@ -270,20 +269,8 @@ class _ArrayMember:
         return _what(self.entry)
 
 
-def plan_npz(
-    *,
-    start_sample: int = 0,
-    stop_sample: int | None = None,
-    selection: Selection,
-    footers: Footers | None = None,
-) -> Planning:
+def plan_npz(spec: ShardSpec) -> Planning:
     """Plan what to read of an archive of arrays.
-
-    Args:
-        start_sample: Rows that were had already.
-        stop_sample: Row behind the last one that is wanted; None for all.
-        selection: Which arrays are wanted.
-        footers: Keeps the directory, and may have it already.
 
     Raises:
         FormatError: It is no archive of arrays, truncated, of a kind that is not read, or lacks what is
@@ -291,9 +278,9 @@ def plan_npz(
             than can be held.
     """
     head = yield Span(0, _HEAD_BYTES)
-    entries = yield from find_members(head, footers)
+    entries = yield from find_members(head, spec)
     by_field = {entry.name.removesuffix(_SUFFIX): entry for entry in entries}
-    fields = choose_names(selection.columns, tuple(by_field))
+    fields = choose_names(spec.selection.columns, tuple(by_field))
     if len(fields) > _MOST_ARRAYS:
         raise FormatError(
             f"npz: {len(fields)} arrays would be read; at most {_MOST_ARRAYS} are: choose some by columns="
@@ -302,7 +289,7 @@ def plan_npz(
     for field in fields:
         members.append((yield from _open(field, by_field[field], head)))
     rows = _check_rows(members)
-    wanted = wanted_rows(rows, start_sample, stop_sample)
+    wanted = wanted_rows(rows, spec)
     arrays, pieces = [], []
     for number, member in enumerate(members):
         come, spans, stored_rows = _spans_of(member, wanted)

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from ..blocks import Block, Column, Columns, OffsetTrail, Rows
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
-from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, Footers, PassOver, PushDecoder, describe_bytes
+from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, Decoder, PassOver, ShardSpec, describe_bytes
 
 __all__ = [
     "HEAD_BYTES",
@@ -28,15 +29,12 @@ __all__ = [
     "Samples",
     "SamplesDecoder",
     "TableDecoder",
-    "TableHead",
     "TableKind",
-    "check_end",
     "field_edges",
     "gathered",
     "joined",
     "plan_samples",
     "plan_table",
-    "read_table",
     "values_of",
 ]
 
@@ -167,21 +165,6 @@ class TableHead:
         )
 
 
-def check_end(name: str, table: OffsetTable, length: int) -> None:
-    """Hold where the last sample ends against the end of the shard.
-
-    Raises:
-        FormatError: They differ.
-    """
-    end = int(table.bounds[-1])
-    if end != length:
-        what = "truncated" if length < end else "damaged: there are bytes behind the last sample"
-        raise FormatError(
-            f"{name}: {what}: the table ends the last sample at byte {end}, the shard has {length}",
-            offset=min(end, length),
-        )
-
-
 # Samples of so many bytes on average are decoded from where they were read. Smaller ones are copied behind
 # the beginning of their first one, which the chunk before had: that costs less than a block of its own for
 # it. So does it where all that was read is no more than that: of pieces of a local file.
@@ -214,13 +197,16 @@ class TableKind:
         name: For messages.
         open_samples: Makes of what is between the table and the first sample, empty where there is nothing,
             what decodes the shard's samples. Raises FormatError.
+        bounds_of: Where each sample begins and the last one ends, ``(n + 1,)``: the entries of the table,
+            unless samples lie across them. Raises FormatError.
     """
 
     name: str
     open_samples: Callable[[bytes], Samples]
+    bounds_of: Callable[[OffsetTable], NDArray[np.integer[Any]]] = attrgetter("bounds")
 
 
-class SamplesDecoder(PushDecoder):
+class SamplesDecoder(Decoder):
     """Decode samples whose places are known; fed the bytes from the first one to the last one.
 
     Args:
@@ -229,6 +215,7 @@ class SamplesDecoder(PushDecoder):
         bounds: Where in the shard each of them begins, and where the last one ends: ``(n + 1,) int64``.
         first: Index in the shard of the first one.
         pass_over: Called for samples that do not decode; None to raise.
+        rest_bytes: Bytes that follow the last one and belong to none.
     """
 
     def __init__(
@@ -239,6 +226,7 @@ class SamplesDecoder(PushDecoder):
         first: int,
         *,
         pass_over: PassOver | None = None,
+        rest_bytes: int = 0,
     ) -> None:
         super().__init__()
         self._name = name
@@ -249,6 +237,8 @@ class SamplesDecoder(PushDecoder):
         self._done = 0  # samples that were decoded
         self._fed = int(bounds[0])  # offset in the shard of the next byte
         self._held: list[bytes | memoryview] = []  # the beginning of the next sample
+        self._rest = rest_bytes  # still to come
+        self._end = int(bounds[-1]) + rest_bytes
 
     @property
     def sample(self) -> int | None:
@@ -264,11 +254,13 @@ class SamplesDecoder(PushDecoder):
         begin, bounds = self._fed, self._bounds
         if len(chunk) > (left := int(bounds[-1]) - begin):
             yield from self._decode(chunk[:left])
-            raise FormatError(
-                f"{self._name}: damaged: there are bytes behind the last sample, which the table ends at "
-                f"byte {bounds[-1]}",
-                offset=int(bounds[-1]),
-            )
+            self._rest -= len(chunk) - left
+            if self._rest < 0:
+                raise FormatError(
+                    f"{self._name}: damaged: there are bytes behind the last sample, where the table ends",
+                    offset=self._end,
+                )
+            return
         self._fed += len(chunk)
         first, stop = self._done, int(bounds.searchsorted(self._fed, "right")) - 1
         if stop == first:
@@ -297,6 +289,10 @@ class SamplesDecoder(PushDecoder):
                 f"byte {self._bounds[self._done + 1]}",
                 offset=self._fed,
                 sample=self._first + self._done,
+            )
+        if self._rest:
+            raise FormatError(
+                f"{self._name}: truncated: {self._rest} bytes are missing", offset=self._end - self._rest
             )
 
     def _hold(self, piece: bytes | memoryview) -> None:
@@ -331,7 +327,7 @@ class SamplesDecoder(PushDecoder):
         yield from self._decode_block(run, begin, middle, stop)
 
 
-class TableDecoder(PushDecoder):
+class TableDecoder(Decoder):
     """Decode a shard from front to back.
 
     Args:
@@ -381,26 +377,30 @@ class TableDecoder(PushDecoder):
         yield from self._inner.finish()
 
     def _open(self, table: OffsetTable) -> SamplesDecoder:
-        bounds = table.bounds
-        self._to_pass = int(bounds[min(self._start, table.samples)]) - int(bounds[0])
-        return open_samples(self._kind, table, self._start, table.samples, self._pass_over)
+        bounds, begin, end = self._kind.bounds_of(table), int(table.bounds[0]), int(table.bounds[-1])
+        self._to_pass = int(bounds[min(self._start, len(bounds) - 1)]) - begin
+        return open_samples(
+            self._kind, table, self._start, pass_over=self._pass_over, rest_bytes=end - int(bounds[-1])
+        )
 
 
 def open_samples(
-    kind: TableKind, table: OffsetTable, first: int, stop: int, pass_over: PassOver | None = None
+    kind: TableKind, table: OffsetTable, first: int, stop: int | None = None, **options: Any
 ) -> SamplesDecoder:
-    """The decoder of samples ``first`` up to ``stop`` of a shard.
+    """The decoder of samples ``first`` up to ``stop`` of a shard, with options of ``SamplesDecoder``.
 
     Raises:
         FormatError: The shard has fewer, or its header is not sound.
     """
-    if first > table.samples:
+    bounds = kind.bounds_of(table)
+    count = len(bounds) - 1
+    if first > count:
         raise FormatError(
-            f"expected at least {first} samples, as many come before those to read or were read from it "
-            f"before; found {table.samples}: the shard has changed"
+            f"{kind.name}: expected at least {first} samples, as a position or the plan says; found {count}: "
+            "the shard has changed"
         )
-    bounds = table.bounds[first : stop + 1].astype(np.int64)
-    return SamplesDecoder(kind.name, kind.open_samples(table.header), bounds, first, pass_over=pass_over)
+    wanted = bounds[first : count + 1 if stop is None else stop + 1].astype(np.int64)
+    return SamplesDecoder(kind.name, kind.open_samples(table.header), wanted, first, **options)
 
 
 #: The table of 4,000 samples. Of 4 KiB each they are 16 MiB; where there are more, the rest takes another
@@ -408,58 +408,54 @@ def open_samples(
 HEAD_BYTES = 16 << 10
 
 
-def plan_samples(
-    kind: TableKind, *, start_sample: int = 0, stop_sample: int | None = None, footers: Footers | None = None
-) -> Planning | None:
-    """Plan what to read of a shard; None where all of it is wanted, which needs no plan.
+def plan_samples(kind: TableKind, spec: ShardSpec) -> Planning | None:
+    """Plan what to read of a shard; None where all of it is wanted, which needs no plan."""
+    return plan_table(kind, spec) if spec.start_sample or spec.stop_sample is not None else None
+
+
+def plan_table(kind: TableKind, spec: ShardSpec, head: Answer | None = None) -> Planning:
+    """Plan what to read of a shard: its table, and the bytes of the samples that are wanted.
 
     Args:
         kind: Of the shard.
-        start_sample: Samples that were had already.
-        stop_sample: Index behind the last one that is wanted; None for all.
-        footers: Keeps the table, and may have it already.
+        spec: What is wanted; keeps the table, and may have it already.
+        head: The first ``HEAD_BYTES`` of the shard, where they are known.
     """
-    if not start_sample and stop_sample is None:
-        return None
-    return _plan(kind, start_sample, stop_sample, footers)
+    if head is None:
+        head = yield Span(0, HEAD_BYTES)
+    table = yield from _read_table(kind.name, head, spec)
+    end = int(table.bounds[-1])
+    if end != head.length:
+        what = "truncated" if head.length < end else "damaged: there are bytes behind the last sample"
+        raise FormatError(
+            f"{kind.name}: {what}: the table ends at byte {end}, the shard has {head.length}",
+            offset=min(end, head.length),
+        )
+    bounds, start = kind.bounds_of(table), spec.start_sample
+    count = len(bounds) - 1
+    stop = count if spec.stop_sample is None else max(min(spec.stop_sample, count), start)
+    decoder = partial(open_samples, kind, table, start, stop)
+    spans: tuple[Span, ...] = ()
+    if start < stop and bounds[start] < bounds[stop]:
+        spans = (Span(int(bounds[start]), int(bounds[stop])),)
+    return Layout(spans, decoder, count, passes_over=True)
 
 
-def _plan(kind: TableKind, start: int, stop: int | None, footers: Footers | None) -> Planning:
-    answer = yield Span(0, HEAD_BYTES)
-    return (yield from plan_table(kind, answer, start, stop, footers))
-
-
-def plan_table(
-    kind: TableKind, answer: Answer, start: int, stop: int | None, footers: Footers | None
-) -> Planning:
-    """The rest of a plan, where the first ``HEAD_BYTES`` of the shard are known; see ``plan_samples``."""
-    table = yield from read_table(kind.name, answer, footers)
-    check_end(kind.name, table, answer.length)
-    end = table.samples if stop is None else max(min(stop, table.samples), start)
-    decoder = partial(open_samples, kind, table, start, end)
-    if start >= end:
-        return Layout((), decoder, table.samples, passes_over=True)
-    span = Span(int(table.bounds[start]), int(table.bounds[end]))
-    spans = (span,) if span.start < span.stop else ()
-    return Layout(spans, decoder, table.samples, passes_over=True)
-
-
-def read_table(name: str, answer: Answer, footers: Footers | None) -> Generator[Span, Answer, OffsetTable]:
-    """The table of the shard whose beginning ``answer`` has, read to its end where that is not all."""
-    content, length, version = answer
+def _read_table(name: str, head: Answer, spec: ShardSpec) -> Generator[Span, Answer, OffsetTable]:
+    """The table of the shard that begins with ``head``, read to its end where that is not all."""
+    content = head.content
     begin = samples_begin(name, content[:LEAST_BYTES])
     if begin <= len(content):
         return parse_table(name, content[:begin])
-    if footers is not None and version is not None and (kept := footers.find(version, length)) is not None:
+    if (kept := spec.kept(head)) is not None:
         return parse_table(name, kept)
-    if begin > length:
+    if begin > head.length:
         raise FormatError(
-            f"{name}: truncated: the first sample should begin at byte {begin}, the shard has {length}",
-            offset=length,
+            f"{name}: truncated: the first sample should begin at byte {begin}, the shard has {head.length}",
+            offset=head.length,
         )
     content += (yield Span(len(content), begin)).content
-    if footers is not None and version is not None:
-        footers.keep(version, length, content)
+    spec.keep(head, content)
     return parse_table(name, content)
 
 

@@ -21,9 +21,18 @@ from ..errors import FormatError
 from ..types import Layout, Planning, Span
 from .arrow_columns import arrow, told
 from .compression import SIGNATURE_BYTES, compression_of
-from .decoder import MAX_BLOCK_BYTES, Footers, HeldSpans, PushDecoder, describe_bytes, merge, read_footer
+from .decoder import (
+    MAX_BLOCK_BYTES,
+    Decoder,
+    HeldSpans,
+    Selection,
+    ShardSpec,
+    describe_bytes,
+    merge,
+    read_footer,
+)
 from .parquet_guard import ColumnChunk, GroupChunks, check_pages, parse_footer
-from .selection import Choice, Selection, check_rows, choose, pick
+from .selection import Choice, check_rows, choose, pick
 
 __all__ = ["plan_parquet"]
 
@@ -125,7 +134,7 @@ class RowGroup:
         return sum(chunk.decoded_bytes for chunk in self.chunks)
 
 
-class ParquetDecoder(PushDecoder):
+class ParquetDecoder(Decoder):
     """Decode row groups as their chunks come.
 
     Args:
@@ -238,20 +247,8 @@ _OLD_WRITER = re.compile(r"parquet-mr version 1\.(0|1|2\.[0-8])\b")
 _OLD_PADDING_BYTES = 100
 
 
-def plan_parquet(
-    *,
-    start_sample: int = 0,
-    stop_sample: int | None = None,
-    selection: Selection,
-    footers: Footers | None = None,
-) -> Planning:
-    """Plan what to read of a Parquet shard.
-
-    Args:
-        start_sample: Rows that were had already.
-        stop_sample: Row behind the last one that is wanted; whole row groups are read. None for all.
-        selection: Which columns and rows are wanted.
-        footers: Keeps this one, and may have it already.
+def plan_parquet(spec: ShardSpec) -> Planning:
+    """Plan what to read of a Parquet shard: whole row groups.
 
     Raises:
         FormatError: It is no Parquet, truncated, encrypted, or lacks what is wanted of it.
@@ -260,9 +257,9 @@ def plan_parquet(
     arrow()
     head = yield Span(0, _HEAD_BYTES)
     _check_head(head.content, head.length)
-    footer = yield from read_footer("parquet", _MAGIC, head, footers)
-    wanted = range(start_sample, sys.maxsize if stop_sample is None else stop_sample)
-    return _layout_of(footer, head.length, wanted, selection)
+    footer = yield from read_footer("parquet", _MAGIC, head, spec)
+    wanted = range(spec.start_sample, sys.maxsize if spec.stop_sample is None else spec.stop_sample)
+    return _layout_of(footer, head.length, wanted, spec.selection)
 
 
 def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) -> Layout:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
@@ -14,53 +13,13 @@ import numpy as np
 from ..blocks import Columns, OffsetTrail, PickedTrail, Trail
 from ..errors import FormatError
 from .arrow_columns import Features, arrow, check_pyarrow, cut, features_of, told
+from .decoder import Selection
 
-__all__ = [
-    "EVERYTHING",
-    "Choice",
-    "Selection",
-    "check_rows",
-    "choose",
-    "choose_names",
-    "make_selection",
-    "missing_column",
-    "pick",
-]
+__all__ = ["Choice", "check_rows", "choose", "choose_names", "make_selection", "missing_column", "pick"]
 
 
 _UNKNOWN = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
 
-
-@dataclass(frozen=True)
-class Selection:
-    """What is wanted of every shard.
-
-    Attributes:
-        columns: Names, in the order of the fields of a sample; None for all there are.
-        filters: A ``pyarrow.compute.Expression`` that a row has to meet; None for every row.
-        decode: Whether images are opened, where the format does so. False leaves the bytes of their files.
-    """
-
-    columns: tuple[str, ...] | None = None
-    filters: Any = field(default=None, compare=False)  # == between two of them makes a third
-    decode: bool = True
-
-    def describe(self) -> Mapping[str, Any]:
-        """What makes two selections the same to a saved state, as JSON values."""
-        described: dict[str, Any] = {}
-        if self.columns is not None:
-            described["columns"] = list(self.columns)
-        if self.filters is not None:
-            described["filters"] = text = str(self.filters)
-            if "..." in text:  # long lists of values are shown in part
-                content = memoryview(self.filters.__reduce__()[1][0])
-                described["filters_digest"] = hashlib.blake2b(content, digest_size=16).hexdigest()
-        if not self.decode:
-            described["decode"] = False
-        return described
-
-
-EVERYTHING = Selection()
 
 # How an expression shows strings, and a reference by position.
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')

@@ -17,7 +17,8 @@ from collections.abc import Generator, Iterator
 from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
 from ..types import Sample
-from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes, most_unpacked
+from .compression import open_stream
+from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, Decoder, ShardSpec, describe_bytes, most_unpacked
 from .tar_layout import (
     BLOCK,
     MAX_EXTENSION_BYTES,
@@ -32,7 +33,7 @@ from .tar_layout import (
     read_old_gnu_plan,
 )
 
-__all__ = ["TarDecoder"]
+__all__ = ["open_tar"]
 
 
 # Holes cost the attacker nothing: 1 KiB of headers may claim terabytes. No training sample is known
@@ -279,7 +280,7 @@ def _read_end(samples: SampleGroups, offset: int) -> Generator[int, bytes, None]
 _GATHER_BYTES = 8 << 20
 
 
-class TarDecoder(PushDecoder):
+class TarDecoder(Decoder):
     """Decode a tar shard into samples ``{"__key__": key, field: bytes, ...}``.
 
     The key is the directory and the base name up to its first dot, the field the rest in lower case:
@@ -420,3 +421,8 @@ class TarDecoder(PushDecoder):
             error.offset = self._samples.header_offset
         if error.sample is None:
             error.sample = self._samples.index
+
+
+def open_tar(spec: ShardSpec) -> Decoder:
+    """The decoder of a shard, compressed or not."""
+    return open_stream(spec, TarDecoder)

@@ -14,8 +14,7 @@ from ..blocks import Block, OffsetTrail
 from ..digest import extra_of, open_digest
 from ..errors import FormatError, StoreError
 from ..formats import compression_named, open_decoder, open_plan
-from ..formats.decoder import Decoder
-from ..formats.selection import Selection
+from ..formats.decoder import Decoder, Selection
 from ..formats.tar_layout import check_end, check_member, idx_beside, parse_idx
 from ..stores.reading.chunks import ShardChunks
 from ..stores.reading.reader import read_shards

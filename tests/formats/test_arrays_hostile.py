@@ -17,7 +17,7 @@ from test_arrays import npy, npz
 
 from asyncloader.errors import FormatError
 from asyncloader.formats import open_plan
-from asyncloader.formats.selection import EVERYTHING
+from asyncloader.formats.decoder import EVERYTHING
 from asyncloader.types import Answer, Span
 
 MATRIX = np.arange(60.0).reshape(20, 3)

@@ -19,7 +19,7 @@ from asyncloader.formats import (
     open_decoder,
     open_plan,
 )
-from asyncloader.formats.selection import EVERYTHING
+from asyncloader.formats.decoder import EVERYTHING
 
 BODIES = {
     "tar": make_tar([(f"{index:03d}.txt", b"x" * index) for index in range(9)]),
@@ -31,7 +31,7 @@ BODIES = {
 }
 
 #: Those that have columns are in test_columnar, test_offsets and test_mds.
-FED = [name for name, row in formats.items() if not row.selects]
+FED = [name for name, row in formats.items() if "columns" not in row.options]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_the_message_about_a_suffix_tells_no_secret() -> None:
 
 def test_unknown_formats_are_refused() -> None:
     for name, row in formats.items():
-        if not row.by_index:
+        if row.suffixes:
             check_format(name)
     with pytest.raises(ValueError, match=r"al\.from_litdata"):
         check_format("litdata")
@@ -108,9 +108,9 @@ def test_skippable_frames_in_front_are_recognized(name: str) -> None:
 
 
 def test_a_format_is_fed_or_has_a_plan() -> None:
-    for name in (name for name, row in formats.items() if not row.by_index):
+    for name in (name for name, row in formats.items() if row.suffixes):
         plan = open_plan(name)
-        assert (plan is None) == (formats[name].decoder is not None)
+        assert (plan is None) == (formats[name].open is not None)
         if plan is not None:
             with pytest.raises(ValueError, match="not read from front to back"):
                 open_decoder(name)
