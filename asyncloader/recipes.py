@@ -58,8 +58,8 @@ def from_urls(
             matches sorted; for object stores in a process of its own. So are the lengths of up to 10,000
             local files, by which lanes are dealt whole shards where there is no index.
         format: ``"tar"``, ``"jsonl"``, ``"text"``, ``"csv"``, ``"tsv"``, ``"parquet"``, ``"arrow"``,
-            ``"mds"``, ``"npy"`` or ``"npz"``, for shards whose suffix does not tell. A compression is found
-            by content.
+            ``"mds"``, ``"npy"``, ``"npz"`` or ``"tfrecord"``, for shards whose suffix does not tell. A
+            compression is found by content.
         delimiter: Of CSV and TSV: the one character that separates fields, such as ``";"``. None, the
             default, is a comma in CSV and a tab in TSV.
         storage_options: Endpoint, region, credentials, headers; see ``docs/reference/urls.md``.

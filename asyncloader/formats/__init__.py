@@ -28,6 +28,7 @@ from .parquet import plan_parquet
 from .selection import make_selection
 from .tar import open_tar
 from .tar_layout import ZERO_BLOCK
+from .tfrecord import open_tfrecord
 
 __all__ = [
     "Format",
@@ -99,6 +100,7 @@ formats: Mapping[str, Format] = MappingProxyType(
         "mds": Format((".mds",), open_mds, plan_mds, _COLUMNS, reopens=True),
         "npy": Format((".npy",), plan=plan_npy, options=_COLUMNS, reopens=True),
         "npz": Format((".npz",), plan=plan_npz, options=_COLUMNS, reopens=True),
+        "tfrecord": Format((".tfrecord", ".tfrecords"), open_tfrecord, may_be_empty=True),
         "litdata": Format((), open_litdata, plan_litdata, _COLUMNS),
     }
 )

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from feeding import assert_any_chunking_equal, cut, make_tar, outcome, samples_of
 from test_compression import COMPRESS, SKIPPABLE
+from tfrecord_files import example, record
 
 from asyncloader.errors import FormatError
 from asyncloader.formats import (
@@ -27,6 +28,7 @@ BODIES = {
     "text": b"".join(b"line %d\n" % index for index in range(9)),
     "csv": b"n,text\r\n"
     + b"".join(b'%d,"line, or ""line"" \n%d"\r\n' % (index, index) for index in range(9)),
+    "tfrecord": b"".join(record(example({"n": [index], "text": [b"x" * index]})) for index in range(9)),
     "tsv": b"n\ttext\n" + b"".join(b'%d\t"line\t, or\n"\n' % index for index in range(9)),
 }
 
@@ -76,7 +78,7 @@ def test_unknown_formats_are_refused() -> None:
     for refuse in (check_format, open_decoder):
         with pytest.raises(
             ValueError,
-            match=r"'parquet', 'arrow', .*'mds\.zstd', 'mds', 'npy', 'npz', .*'litdata', not 'zip'",
+            match=r"'parquet', 'arrow', .*'mds', 'npy', 'npz', 'tfrecord', .*'litdata', not 'zip'",
         ):
             refuse("zip")
     with pytest.raises(ValueError, match="0 or more"):
