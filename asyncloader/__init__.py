@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from .converting.convert import Converted, convert, pack
     from .dataset import Dataset
     from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
+    from .foreign.folders import from_litdata, from_mds
     from .foreign.hub import from_hub
-    from .foreign.litdata import from_litdata
-    from .foreign.mds import from_mds
     from .loader import DataLoader
     from .manifest.building import build_index
     from .metrics import Metrics
@@ -135,8 +134,8 @@ _HOME = {
     "default_convert": "collate.default",
     "from_hub": "foreign.hub",
     "from_iterable": "recipes",
-    "from_litdata": "foreign.litdata",
-    "from_mds": "foreign.mds",
+    "from_litdata": "foreign.folders",
+    "from_mds": "foreign.folders",
     "from_urls": "recipes",
     "get_topology": "plan.topology",
     "get_worker_info": "torch_kind.worker_info",

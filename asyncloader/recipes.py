@@ -10,7 +10,7 @@ from .cache.setting import cache_setting
 from .catalog import BESIDE, ManifestPlace, make_catalog
 from .dataset import Dataset, dataset_of
 from .formats import check_delimited, check_selection
-from .formats.columnar.selection import make_selection
+from .formats.selection import make_selection
 from .sources.iterables import Iterables, Make
 from .sources.shards import Shards
 from .stores.access import Access, Renew
@@ -58,8 +58,8 @@ def from_urls(
             matches sorted; for object stores in a process of its own. So are the lengths of up to 10,000
             local files, by which lanes are dealt whole shards where there is no index.
         format: ``"tar"``, ``"jsonl"``, ``"text"``, ``"csv"``, ``"tsv"``, ``"parquet"``, ``"arrow"``,
-            ``"mds"``, ``"npy"`` or ``"npz"``, for shards whose suffix does not tell. A compression is found
-            by content.
+            ``"mds"``, ``"npy"``, ``"npz"`` or ``"tfrecord"``, for shards whose suffix does not tell. A
+            compression is found by content.
         delimiter: Of CSV and TSV: the one character that separates fields, such as ``";"``. None, the
             default, is a comma in CSV and a tab in TSV.
         storage_options: Endpoint, region, credentials, headers; see ``docs/reference/urls.md``.

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from asyncloader.digest import open_digest
 from asyncloader.formats import format_of, open_decoder
-from asyncloader.formats.encode import _tar_member
-from asyncloader.formats.fields import decode_sample
+from asyncloader.formats.fields import _tar_member, decode_sample
 from asyncloader.manifest.entries import Expected, parse_manifest
 from asyncloader.writer import ShardWriter
 

@@ -46,8 +46,8 @@ def add_format(parser: argparse.ArgumentParser) -> None:
     """What the shards are, where their names do not tell it all."""
     parser.add_argument(
         "--format",
-        help="of shards whose suffix does not tell it: tar, jsonl, text, csv, tsv, parquet, arrow, npy or "
-        "npz; or mds or litdata, whose one URL is the folder with the index.json",
+        help="of shards whose suffix does not tell it: tar, jsonl, text, csv, tsv, parquet, arrow, npy, "
+        "npz or tfrecord; or mds or litdata, whose one URL is the folder with the index.json",
     )
     parser.add_argument(
         "--delimiter",

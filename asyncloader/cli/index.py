@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ..foreign.opening import is_folder
+from ..foreign.folders import is_folder
 from ..manifest.building import open_index
 from ..manifest.entries import Expected
 from ..manifest.measuring import Measured

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from ..dataset import Dataset
-from ..foreign import opening
+from ..foreign import folders as opening
 from ..sources.shards import Shards
 from .arguments import columns_of, storage_options
 

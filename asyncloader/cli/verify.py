@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
 
-from ..foreign.opening import is_folder
+from ..foreign.folders import is_folder
 from ..manifest.verifying import Verified, Verifying, open_verifying, open_verifying_by_index
 from ..stores.urls import MANIFEST_NAME
 from .arguments import add_concurrency, add_json, add_shards, storage_options

@@ -11,7 +11,7 @@ from time import monotonic
 from typing import Any
 
 from ..errors import FormatError
-from ..foreign.opening import open_shards
+from ..foreign.folders import open_shards
 from ..manifest.entries import Expected
 from ..processors import usable_processors
 from ..progress import open_bar

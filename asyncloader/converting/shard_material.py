@@ -104,7 +104,7 @@ class ShardMaterial:
             number
             for first, stop in read
             for number in range(bisect_left(starts, first), bisect_right(self.stops, stop))
-            if formats[shards.formats[number]].decoder is not None
+            if formats[shards.formats[number]].open is not None
         }
         owed = {
             url: entry

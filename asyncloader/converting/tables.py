@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Ragged
-from ..formats.columnar.importing import arrow
+from ..formats.arrow_columns import arrow
 from ..manifest.entries import Expected
 from ..types import Buffer
 from ..writer.open_shard import OpenShard, Pending

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..formats import split_suffix
-from ..formats.columnar.importing import check_pyarrow
+from ..formats.arrow_columns import check_pyarrow
 from ..quantity import as_count, as_whole, parse_bytes
 
 __all__ = ["TYPES", "Target", "make_target"]

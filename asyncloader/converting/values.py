@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Ragged
-from ..formats.encode import encoders
-from ..formats.fields import decode_sample, default_handlers
+from ..formats.fields import decode_sample, default_handlers, encoders
 from .target import TYPES, Target
 
 __all__ = ["prepared", "to_json", "to_tar"]

@@ -13,7 +13,7 @@ import numpy as np
 from ..dataset import Dataset, dataset_of
 from ..errors import StoreError
 from ..formats import check_selection
-from ..formats.columnar.selection import make_selection
+from ..formats.selection import make_selection
 from ..recipes import make_access
 from ..sources.shards import Shards
 from ..sources.surveying import count_shards

@@ -1,6 +1,6 @@
 """Decoders of shard formats: feed bytes, get blocks of samples. Pure: no await, no I/O, no clock.
 
-A new format is a new file with a class that satisfies :class:`.decoder.Decoder`, and one row in ``_table``.
+A new format is a new file with a class that satisfies :class:`.decoder.Decoder`, and one row in ``formats``.
 One that is not read from front to back has a plan instead: a generator that asks for the spans of bytes that
 it must see, and returns those to be read, with the decoder to feed them to. One may have both: a plan for
 parts of a shard, and a decoder for all of it.
@@ -8,21 +8,27 @@ parts of a shard, and a decoder for all of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from ..types import Planning, Unpacked
-from ._format import Format
-from ._open import SkippingDecoder, SniffingDecoder
-from ._table import formats
-from .columnar.footers import Footers
-from .columnar.importing import check_pyarrow
-from .columnar.selection import EVERYTHING, Selection, make_selection
-from .csv_records import check_delimiter
-from .decoder import Decoder, PassOver
+from ..types import Planning
+from .arrow import plan_arrow
+from .arrow_columns import check_pyarrow
+from .csv_records import check_delimiter, open_csv
+from .decoder import EVERYTHING, Decoder, Selection, ShardSpec
+from .lines import open_jsonl, open_text
+from .litdata import open_litdata, plan_litdata
+from .mds import COMPRESSIONS, open_mds, open_packed_mds, plan_mds
+from .npy import plan_npy
+from .npz import plan_npz
+from .parquet import plan_parquet
+from .selection import make_selection
+from .tar import open_tar
+from .tar_layout import ZERO_BLOCK
+from .tfrecord import open_tfrecord
 
 __all__ = [
     "Format",
@@ -42,6 +48,64 @@ __all__ = [
     "split_suffix",
 ]
 
+
+class Format(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        suffixes: Endings of the file names, in lower case; a compression's suffix may follow. None for a
+            format whose shards are read by what an index beside them says of their samples.
+        open: Makes the decoder of a shard that is read from front to back; None for a format with a plan
+            alone.
+        plan: Makes the plan of what to read of a shard, or None where all of it is better read from front to
+            back; None for a format that always is.
+        options: Those of ``from_urls`` that it takes: ``"columns"`` of which some can be chosen; what is
+            compressed as a whole has a row of its own then. ``"filters"`` of rows, by pyarrow, which decodes
+            without the interpreter's lock. The ``"delimiter"`` of fields.
+        short_suffixes: Endings that stand for format and compression at once, with the compression.
+        close: What a decoder is fed in place of the samples that follow, to hand out the last one before
+            them.
+        may_be_empty: Whether a shard of no bytes is one without samples, rather than a truncated one.
+        reopens: Whether a plan reads no more than a part of a group of samples before those that are wanted.
+    """
+
+    suffixes: tuple[str, ...]
+    open: Callable[[ShardSpec], Decoder] | None = None
+    plan: Callable[[ShardSpec], Planning | None] | None = None
+    options: tuple[str, ...] = ()
+    short_suffixes: Mapping[str, str] = MappingProxyType({})
+    close: bytes = b""
+    may_be_empty: bool = False
+    reopens: bool = False
+
+
+_TAR_SUFFIXES = {".tgz": "gzip", ".tzst": "zstd", ".txz": "xz", ".tbz2": "bzip2"}
+_COLUMNS, _ARROW = ("columns",), ("columns", "filters")
+
+formats: Mapping[str, Format] = MappingProxyType(
+    {
+        # A sample of tar has all its members when one of another begins, or the end.
+        "tar": Format((".tar",), open_tar, short_suffixes=_TAR_SUFFIXES, close=ZERO_BLOCK),
+        "jsonl": Format((".jsonl", ".ndjson"), open_jsonl, may_be_empty=True),
+        "text": Format((".txt", ".text"), open_text, may_be_empty=True),
+        "csv": Format((".csv",), open_csv, options=("delimiter",)),
+        "tsv": Format((".tsv",), partial(open_csv, usual="\t"), options=("delimiter",)),
+        "parquet": Format((".parquet", ".pq"), plan=plan_parquet, options=_ARROW, reopens=True),
+        "arrow": Format((".arrow", ".feather", ".ipc"), plan=plan_arrow, options=_ARROW),
+        # Before "mds", which their names have too.
+        **{
+            f"mds.{family}": Format((f".mds.{family}",), partial(open_packed_mds, family), options=_COLUMNS)
+            for family in COMPRESSIONS
+        },
+        "mds": Format((".mds",), open_mds, plan_mds, _COLUMNS, reopens=True),
+        "npy": Format((".npy",), plan=plan_npy, options=_COLUMNS, reopens=True),
+        "npz": Format((".npz",), plan=plan_npz, options=_COLUMNS, reopens=True),
+        "tfrecord": Format((".tfrecord", ".tfrecords"), open_tfrecord, may_be_empty=True),
+        "litdata": Format((), open_litdata, plan_litdata, _COLUMNS),
+    }
+)
+
+
 compression_suffixes = MappingProxyType({".gz": "gzip", ".zst": "zstd", ".xz": "xz", ".bz2": "bzip2"})
 
 
@@ -59,8 +123,8 @@ def format_of(path: str) -> str:
             that is not compressed as a whole.
     """
     name, compression = split_suffix(path)
-    if compression is not None and formats[name].selects:
-        inside = f"; {name} compresses its columns inside" if formats[name].by_arrow else ""
+    if compression is not None and "columns" in formats[name].options:
+        inside = f"; {name} compresses its columns inside" if "filters" in formats[name].options else ""
         raise ValueError(
             f"{path.rpartition('/')[2]!r} is compressed as a whole, and {name} is not read like that: "
             f"decompress it{inside}"
@@ -123,7 +187,7 @@ def known_suffixes() -> str:
         [
             suffix
             for row in formats.values()
-            if row.selects == is_planned
+            if ("columns" in row.options) == is_planned
             for suffix in (*row.suffixes, *row.short_suffixes)
         ]
         for is_planned in (False, True)
@@ -141,7 +205,7 @@ def check_format(name: str) -> None:
         ValueError: Not a name in ``formats``, or of one that takes an index.
     """
     known, indexed = (
-        [repr(each) for each, row in formats.items() if row.by_index == by_index]
+        [repr(each) for each, row in formats.items() if (not row.suffixes) == by_index]
         for by_index in (False, True)
     )
     if name not in [*formats]:  # whatever it is, a list too
@@ -149,7 +213,7 @@ def check_format(name: str) -> None:
             f"format must be one of {', '.join(known)}, or, for a folder with its index.json, "
             f"{' or '.join(indexed)}, not {name!r}"
         )
-    if formats[name].by_index:
+    if not formats[name].suffixes:
         raise ValueError(f"{name} is read by an index.json: give its folder to al.from_{name}")
 
 
@@ -159,40 +223,12 @@ def _row(name: str) -> Format:
     return formats[name]
 
 
-def open_decoder(
-    name: str,
-    *,
-    start_sample: int = 0,
-    start_byte: int = 0,
-    skip: int = 0,
-    columns: bool = False,
-    pass_over: PassOver | None = None,
-    selection: Selection = EVERYTHING,
-    schema: Any = None,
-    unpacked: Unpacked | None = None,
-    compression: str | None = None,
-    delimiter: str | None = None,
-) -> Decoder:
+def open_decoder(name: str, **spec: Any) -> Decoder:
     """A decoder for one shard, from its start or from a position in its middle.
-
-    From the start, the first bytes tell whether the shard is compressed, whatever its name says:
-    servers unpack or pack on the way. Only uncompressed shards have positions with a byte, so with
-    ``start_byte`` nothing is sniffed.
 
     Args:
         name: A name in ``formats``.
-        start_sample: Samples of the shard that were had already. Without ``start_byte`` they are
-            decoded again and dropped.
-        start_byte: Offset in the shard of the first byte that will be fed, as the position says.
-        skip: Samples from there on that are decoded and dropped.
-        columns: Give columns, where the format has a way to make them of samples that are alike.
-        pass_over: Called for samples that do not decode, where the format can go on behind them, which keep
-            their indices; None to raise.
-        selection: Which columns are wanted, where the format has some.
-        schema: What an index says that the shards hold, where the format is read by one.
-        unpacked: What an index says that this shard becomes, where it is compressed as a whole.
-        compression: By the shard's name, see ``compression_named``; it matters where the shard has no bytes.
-        delimiter: What separates the fields of CSV; None for what is usual.
+        spec: See ``ShardSpec``.
 
     Returns:
         A decoder whose trails count from the start of the shard.
@@ -200,65 +236,26 @@ def open_decoder(
     Raises:
         ValueError: An unknown format, one that is read by a plan, or a negative number.
     """
-    row = _row(name)
-    if min(start_sample, start_byte, skip) < 0:
-        raise ValueError(
-            f"start_sample={start_sample}, start_byte={start_byte}, skip={skip} must be 0 or more"
-        )
-    decoder = row.columns if columns and row.columns is not None else row.decoder
-    if decoder is None:
+    row, wanted = _row(name), ShardSpec(**spec)
+    if min(wanted.start_sample, wanted.start_byte, wanted.skip) < 0:
+        raise ValueError(f"start_sample, start_byte and skip must be 0 or more, not {spec}")
+    if row.open is None:
         raise ValueError(f"{name!r} is not read from front to back: open_plan gives its decoder")
-    if pass_over is not None and row.passes_over:
-        decoder = partial(decoder, pass_over=pass_over)
-    if row.by_index:
-        decoder = partial(decoder, schema=schema)
-    if row.delimits:
-        decoder = partial(decoder, delimiter=delimiter)
-    if row.unpacks:
-        decoder = partial(decoder, unpacked=unpacked)
-    if row.selects:
-        return decoder(start_sample=start_sample + skip, selection=selection)
-    if start_byte:
-        opened = decoder(start_sample=start_sample, start_byte=start_byte)
-        return SkippingDecoder(opened, skip, start_sample) if skip else opened
-    sniffing = SniffingDecoder(decoder, named=compression)
-    return SkippingDecoder(sniffing, start_sample + skip) if start_sample + skip else sniffing
+    return row.open(wanted)
 
 
-def open_plan(
-    name: str,
-    *,
-    start_sample: int = 0,
-    stop_sample: int | None = None,
-    selection: Selection = EVERYTHING,
-    footers: Footers | None = None,
-    schema: Any = None,
-    unpacked: Unpacked | None = None,
-) -> Planning | None:
+def open_plan(name: str, **spec: Any) -> Planning | None:
     """The plan of what to read of one shard; None if it is to be read from front to back.
 
     Args:
         name: A name in ``formats``.
-        start_sample: Samples of the shard that were had already, counted as it holds them, whatever a filter
-            keeps.
-        stop_sample: Index behind the last one that is wanted; what is read may go beyond it. None for all.
-        selection: Which columns and rows are wanted.
-        footers: Keeps what the plan has read, for those who read the shard again.
-        schema: What an index says that the shards hold, where the format is read by one.
-        unpacked: What an index says that this shard becomes, where it is compressed as a whole.
+        spec: See ``ShardSpec``. ``start_sample`` counts the shard's samples, whatever a filter keeps.
 
     Raises:
         ValueError: An unknown format.
     """
-    row = _row(name)
-    plan = row.plan
-    if plan is None:
-        return None
-    if row.by_index:
-        plan = partial(plan, schema=schema)
-    if row.unpacks:
-        plan = partial(plan, unpacked=unpacked)
-    return plan(start_sample=start_sample, stop_sample=stop_sample, selection=selection, footers=footers)
+    plan = _row(name).plan
+    return None if plan is None else plan(ShardSpec(**spec))
 
 
 def columns_of_all(columns: Iterable[str] | None, names: Iterable[str]) -> Selection:
@@ -275,7 +272,7 @@ def columns_of_all(columns: Iterable[str] | None, names: Iterable[str]) -> Selec
     Raises:
         TypeError, ValueError: See ``make_selection``.
     """
-    if columns is None or not all(formats[name].selects for name in {*names}):
+    if columns is None or not all("columns" in formats[name].options for name in {*names}):
         return EVERYTHING
     return make_selection(columns, None)
 
@@ -293,8 +290,8 @@ def check_delimited(delimiter: str | None, names: Iterable[str]) -> None:
     if delimiter is None:
         return
     check_delimiter(delimiter)
-    if others := [name for name in dict.fromkeys(names) if not formats[name].delimits]:
-        delimited = " and ".join(name for name, row in formats.items() if row.delimits)
+    if others := [name for name in dict.fromkeys(names) if "delimiter" not in formats[name].options]:
+        delimited = " and ".join(name for name, row in formats.items() if "delimiter" in row.options)
         raise ValueError(
             f"delimiter is what separates the fields of {delimited}, but there are shards of "
             f"{' and '.join(others)}; if they are CSV, pass format='csv'"
@@ -314,13 +311,13 @@ def check_selection(selection: Selection, names: Iterable[str]) -> None:
     """
     found = dict.fromkeys(names)
     for option, asked, can in (
-        ("columns", selection.columns, [name for name, row in formats.items() if row.selects]),
-        ("filters", selection.filters, [name for name, row in formats.items() if row.by_arrow]),
+        ("columns", selection.columns, [name for name, row in formats.items() if "columns" in row.options]),
+        ("filters", selection.filters, [name for name, row in formats.items() if "filters" in row.options]),
     ):
         if asked is not None and (others := [name for name in found if name not in can]):
             raise ValueError(
                 f"{option} chooses from the columns of {', '.join(can)}, but there are shards of "
                 f"{' and '.join(others)}; use .select(...) and .filter(...) for their samples"
             )
-    if any(formats[name].by_arrow for name in found):
+    if any("filters" in formats[name].options for name in found):
         check_pyarrow()

@@ -7,28 +7,192 @@ Laws:
 - Members, frames and streams in a row are one stream, but for brotli's, of which there is one. What
   follows the last one raises, except for the zero padding that gzip and xz allow.
 - A stream that stops before its own end marker and checksum is truncated, and raises.
-- What comes out before corrupt bytes raise goes by the stream alone, and not by how it was cut into
-  chunks: who skips the rest of a shard must skip the same after a resume.
+- What comes out before corrupt bytes raise depends on the stream alone, not on how it was cut into
+  chunks: a reader that skips the rest of a shard must skip the same after a resume.
 """
 
 from __future__ import annotations
 
 import bz2
 import lzma
+import sys
 import zlib
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..blocks import Block, OffsetTrail
 from ..errors import FormatError
 from ..types import Buffer
-from ._brotli import BrotliStream
-from ._push import PushDecoder
-from ._zstd import ZstdFrame
-from .decoder import Decoder
+from .decoder import Decoder, ShardSpec, SkippingDecoder
 
-__all__ = ["SIGNATURE_BYTES", "CompressedDecoder", "Decompressor", "compression_of"]
+__all__ = [
+    "SIGNATURE_BYTES",
+    "CompressedDecoder",
+    "Decompressor",
+    "SniffingDecoder",
+    "compression_of",
+    "open_stream",
+]
+
+
+_BLOCK_BYTES = 128 << 10  # Block_Maximum_Size
+_BLOCKS = 7  # and one that was begun by the call before: 1 MiB
+# What the zstd program accepts without --long: a frame header may claim a window of terabytes.
+_WINDOW_LOG = 27
+_MAGIC = 0xFD2FB528
+_SKIPPABLE_MAGIC = 0x184D2A50
+
+
+def _open_frame() -> Any:
+    """A decoder of one frame: ``decompress(data)`` and ``eof``."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+
+        return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _WINDOW_LOG})
+    try:
+        import zstandard
+    except ImportError as error:
+        raise ImportError("reading zstd needs a package: pip install zstandard") from error
+    return zstandard.ZstdDecompressor(max_window_size=1 << _WINDOW_LOG).decompressobj()
+
+
+class ZstdFrame:
+    """Decompress one frame; the protocol of :class:`lzma.LZMADecompressor`.
+
+    Raises:
+        ImportError: No zstd decoder is installed.
+        ValueError: From ``decompress``: the frame is corrupt.
+    """
+
+    def __init__(self) -> None:
+        self._frame: Any = None
+        self._input = b""
+        self._pass = 0  # bytes that may be handed on before the next header
+        self._next = "frame"
+        self._has_checksum = False
+        self.eof = False
+        self.needs_input = True
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._input if self.eof else b""
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        """The next output: at most 1 MiB, which ``max_length`` must allow."""
+        assert max_length >= (_BLOCKS + 1) * _BLOCK_BYTES
+        data = self._input + data
+        at, blocks = 0, 0
+        self.needs_input = False
+        while True:
+            step = min(self._pass, len(data) - at)
+            at += step
+            self._pass -= step
+            if self._next == "end" and not self._pass:
+                self.eof = True
+                break
+            if blocks == _BLOCKS:
+                break
+            if self._pass or not (length := self._measure(data[at : at + 8])):
+                self.needs_input = True
+                break
+            blocks += 1
+            self._pass = length
+        self._input = data[at:]
+        return self._hand_on(data[:at])
+
+    def _hand_on(self, data: bytes) -> bytes:
+        if self._frame is None:  # a skippable frame
+            return b""
+        try:
+            output: bytes = self._frame.decompress(data)
+        except Exception as error:  # two libraries, and neither is imported for its exception here
+            raise ValueError(str(error)) from error
+        if self._frame.eof != self.eof:
+            raise ValueError("frame does not end where its blocks do")
+        return output
+
+    def _measure(self, head: bytes) -> int:
+        """Length of what begins with ``head``, or 0 if that is too short to tell."""
+        if self._next == "frame":
+            return self._measure_frame_header(head)
+        if self._next == "checksum":
+            self._next = "end"
+            return 4
+        if len(head) < 3:
+            return 0
+        header = int.from_bytes(head[:3], "little")
+        size = header >> 3
+        kind = header >> 1 & 3
+        if kind == 3 or size > _BLOCK_BYTES:
+            raise ValueError("invalid block header")
+        if header & 1:
+            self._next = "checksum" if self._has_checksum else "end"
+        return 3 + (1 if kind == 1 else size)
+
+    def _measure_frame_header(self, head: bytes) -> int:
+        if len(head) < 5:
+            return 0
+        magic = int.from_bytes(head[:4], "little")
+        if magic & 0xFFFFFFF0 == _SKIPPABLE_MAGIC:
+            if len(head) < 8:
+                return 0
+            self._next = "end"
+            return 8 + int.from_bytes(head[4:8], "little")
+        if magic != _MAGIC:
+            raise ValueError("not a zstd frame")
+        self._frame = _open_frame()
+        self._next = "block"
+        descriptor = head[4]
+        self._has_checksum = bool(descriptor & 4)
+        single_segment = descriptor >> 5 & 1
+        dictionary_id = (0, 1, 2, 4)[descriptor & 3]
+        content_size = (single_segment, 2, 4, 8)[descriptor >> 6]
+        return 5 + (1 - single_segment) + dictionary_id + content_size
+
+
+def _open_stream() -> Any:
+    try:
+        import brotli
+    except ImportError as error:
+        raise ImportError("reading brotli needs a package: pip install asyncloader[mds]") from error
+    stream = brotli.Decompressor()
+    if not hasattr(stream, "can_accept_more_data"):  # one that writes out whatever a few bytes ask for
+        raise ImportError(f"reading brotli needs brotli 1.2 or later, found {brotli.__version__}")
+    return stream
+
+
+class BrotliStream:
+    """Decompress one stream; the protocol of :class:`lzma.LZMADecompressor`.
+
+    What follows a stream in the same call is an error of the stream.
+
+    Raises:
+        ImportError: The package is not installed, or too old.
+        ValueError: From ``decompress``: the stream is corrupt.
+    """
+
+    unused_data = b""
+
+    def __init__(self) -> None:
+        self._stream = _open_stream()
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        finished: bool = self._stream.is_finished()
+        return finished
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        """The next output, of at most ``max_length``."""
+        try:
+            # Its buffer doubles until it is as long as the limit, or longer.
+            output: bytes = self._stream.process(data, output_buffer_limit=max_length // 2)
+        except Exception as error:  # brotli.error, which is not imported here for that
+            raise ValueError(str(error)) from error
+        self.needs_input = self._stream.can_accept_more_data()
+        return output
+
 
 _PIECE_BYTES = 1 << 20
 # Of the stream, from its first byte on: where one is corrupt a library keeps back what the same call had
@@ -40,7 +204,7 @@ _STEP_BYTES = 1 << 16
 _XZ_MEMORY_BYTES = 256 << 20
 
 
-class _Member(Protocol):
+class _CompressedMember(Protocol):
     """One gzip member, zstd frame, xz or bzip2 stream; the stdlib's decompressor protocol."""
 
     @property
@@ -74,11 +238,11 @@ class _GzipMember:
         return piece
 
 
-def _xz_member() -> _Member:
+def _xz_member() -> _CompressedMember:
     return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
 
 
-_Codec = tuple[Callable[[], _Member], bytes, int]
+_Codec = tuple[Callable[[], _CompressedMember], bytes, int]
 # How to open a member, the bytes it may begin with, and the unit of zero padding between members.
 _CODECS: dict[str, _Codec] = {
     "gzip": (_GzipMember, b"\x1f", 1),
@@ -98,7 +262,8 @@ _SIGNATURES = (
     # (pi) or the end's (the root of pi).
     *(("bzip2", b"BZh%d" % level + mark) for level in range(1, 10) for mark in (b"1AY&SY", b"\x17rE8P\x90")),
 )
-SIGNATURE_BYTES = 10
+# Of bzip2's; and of what tells a record of TFRecord from the gzip member that it may look like.
+SIGNATURE_BYTES = 12
 
 
 def compression_of(start: bytes) -> str | None:
@@ -134,7 +299,7 @@ class Decompressor:
             raise ValueError(f"compression must be one of {', '.join(_CODECS)}, not {name!r}")
         self._name = name
         self._open_member, self._first_bytes, self._pad_unit = _CODECS[name]
-        self._member: _Member | None = None
+        self._member: _CompressedMember | None = None
         self._members = 0
         self._padding = 0
         self._held = bytearray()  # less than a step
@@ -207,7 +372,7 @@ class Decompressor:
             step = rest
         return step
 
-    def _expand(self, member: _Member, step: bytes) -> Generator[bytes, None, bytes]:
+    def _expand(self, member: _CompressedMember, step: bytes) -> Generator[bytes, None, bytes]:
         """Yield what ``step`` decompresses to; returns what of it follows the member."""
         while True:
             try:
@@ -236,7 +401,7 @@ class Decompressor:
         )
 
 
-class CompressedDecoder(PushDecoder):
+class CompressedDecoder(Decoder):
     """Decompress in front of another decoder.
 
     Trails have no byte offsets: decompression cannot start in the middle, so a position in such a
@@ -274,3 +439,76 @@ class CompressedDecoder(PushDecoder):
 def _without_ends(block: Block) -> Block:
     trail = block.trail
     return block.follow(replace(trail, ends=None)) if isinstance(trail, OffsetTrail) else block
+
+
+class SniffingDecoder(Decoder):
+    """Decide by the first bytes whether to decompress.
+
+    Args:
+        make_inner: Makes the decoder of the uncompressed format.
+        check: See ``CompressedDecoder``; by default the inner decoder's ``check_room``. Not called where
+            nothing is decompressed.
+        named: The compression that the shard's name tells. A shard of no bytes is a truncated stream of it:
+            no compression makes nothing of an empty file.
+        is_plain: See ``open_stream``.
+    """
+
+    def __init__(
+        self,
+        make_inner: Callable[[], Decoder],
+        check: Callable[[int], None] | None = None,
+        named: str | None = None,
+        is_plain: Callable[[bytes], bool] | None = None,
+    ) -> None:
+        super().__init__()
+        self._make_inner = make_inner
+        self._check = check
+        self._named = named
+        self._is_plain = is_plain
+        self._start = b""
+        self._inner: Decoder | None = None
+
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
+        if self._inner is None:
+            chunk = b"".join((self._start, chunk)) if self._start else chunk
+            if len(chunk) < SIGNATURE_BYTES:
+                self._start = bytes(chunk)
+                return
+            self._start = b""
+            self._inner = self._choose(bytes(chunk[:SIGNATURE_BYTES]))
+        yield from self._inner.feed(chunk)
+
+    def _decode_end(self) -> Iterator[Block]:
+        if self._inner is None:
+            self._inner = self._choose(self._start)  # less than a signature
+            yield from self._inner.feed(self._start)
+        yield from self._inner.finish()
+
+    def _choose(self, start: bytes) -> Decoder:
+        inner = self._make_inner()
+        compression = compression_of(start) if start else self._named
+        if compression is None or (self._is_plain is not None and self._is_plain(start)):
+            return inner
+        return CompressedDecoder(inner, compression, self._check or inner.check_room)
+
+
+def open_stream(
+    spec: ShardSpec, make: Callable[..., Decoder], is_plain: Callable[[bytes], bool] | None = None
+) -> Decoder:
+    """The decoder of a shard that is read from front to back, compressed as a whole or not.
+
+    From the start, the first bytes tell whether the shard is compressed, whatever its name says:
+    servers unpack or pack on the way. Only uncompressed shards have positions with a byte, so with
+    ``start_byte`` nothing is sniffed.
+
+    Args:
+        spec: Where to begin.
+        make: Makes the decoder of the format, of ``start_sample`` and ``start_byte``.
+        is_plain: Whether the first ``SIGNATURE_BYTES`` are the format's own, for a format whose shards may
+            begin like compressed ones.
+    """
+    if spec.start_byte:
+        opened = make(start_sample=spec.start_sample, start_byte=spec.start_byte)
+        return SkippingDecoder(opened, spec.skip, spec.start_sample) if spec.skip else opened
+    sniffing = SniffingDecoder(make, named=spec.compression, is_plain=is_plain)
+    return SkippingDecoder(sniffing, spec.first_sample) if spec.first_sample else sniffing

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
+from functools import partial
 
 from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
-from ._push import LFS_POINTER, MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
+from .compression import open_stream
+from .decoder import LFS_POINTER, MAX_BLOCK_SAMPLES, Decoder, ShardSpec, describe_bytes
 from .lines import excerpt
 
-__all__ = ["CsvDecoder", "check_delimiter"]
+__all__ = ["check_delimiter", "open_csv"]
 
 _BOM = b"\xef\xbb\xbf"
 # What is sent or lies in the place of a shard, and would be read as one name and its values, or as no record.
@@ -42,7 +44,7 @@ def check_delimiter(delimiter: object) -> None:
         )
 
 
-class CsvDecoder(PushDecoder):
+class CsvDecoder(Decoder):
     """Decode CSV (RFC 4180, in UTF-8): ``{name: text, ...}``, the names being those of the first record.
 
     Fields are separated by commas or another character; one in quotes may hold that character, line ends and
@@ -199,3 +201,8 @@ def _lines(content: bytes) -> list[bytes]:
     """The lines, which end at ``\\n`` alone: bytes know of ``\\r`` as an end, too."""
     *ended, last = content.split(b"\n")
     return [line + b"\n" for line in ended] + ([last] if last else [])
+
+
+def open_csv(spec: ShardSpec, *, usual: str = ",") -> Decoder:
+    """The decoder of a shard of CSV, or of another usual delimiter; compressed or not."""
+    return open_stream(spec, partial(CsvDecoder, delimiter=spec.delimiter, usual=usual))

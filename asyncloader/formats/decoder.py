@@ -1,30 +1,102 @@
-"""What a format's decoder does."""
+"""What every format is made of: decoders that are fed bytes, and the plans of those read in parts.
+
+``feed`` and ``finish`` return iterators, and bytes are lost if one is dropped half-way. So the next
+call insists that the last one was run to its end; a decoder that raised is closed for good.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Protocol, TypeAlias
+import hashlib
+import io
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias
 
 from ..blocks import Block
 from ..errors import FormatError
-from ..types import Buffer
+from ..types import Answer, Buffer, Span, Unpacked
 
-__all__ = ["Decoder", "PassOver"]
+__all__ = [
+    "EVERYTHING",
+    "LFS_POINTER",
+    "MAX_BLOCK_BYTES",
+    "MAX_BLOCK_SAMPLES",
+    "Decoder",
+    "HeldSpans",
+    "PassOver",
+    "Selection",
+    "ShardSpec",
+    "SkippingDecoder",
+    "describe_bytes",
+    "merge",
+    "most_unpacked",
+    "read_footer",
+]
 
 PassOver: TypeAlias = Callable[[FormatError], None]
 """Takes note of a sample that does not decode, which is passed over then."""
 
 
-class Decoder(Protocol):
+# A block is what a queue hop costs once and what the memory budget counts by: 1024 samples make the
+# hop's cost per sample vanish, and 8 MiB is small against any budget worth having.
+MAX_BLOCK_SAMPLES = 1024
+MAX_BLOCK_BYTES = 8 << 20
+
+
+# What one piece may become that is decompressed, or a hundred times what has come of the shard: no training
+# sample is known to shrink by more, but small ones and masks.
+_MOST_UNPACKED_BYTES = 256 << 20
+_MOST_RATIO = 100
+
+
+def most_unpacked(compressed_bytes: int) -> int:
+    """How many bytes may have to be held in one piece, by how much of a compressed shard has come."""
+    return max(_MOST_UNPACKED_BYTES, _MOST_RATIO * compressed_bytes)
+
+
+class Decoder(ABC):
     """Feed the bytes of one shard in any chunking, get blocks of samples; no I/O, no await.
 
     Both methods yield blocks as they come, so that a chunk which expands (decompression) is never
-    held expanded as a whole. Empty blocks are not yielded.
+    held expanded as a whole. Empty blocks are not yielded. A subclass decodes the bytes.
     """
 
+    def __init__(self) -> None:
+        self._idle = True
+
     def feed(self, chunk: Buffer) -> Iterator[Block]:
-        """The samples that ``chunk`` completes. Raises FormatError with offset and sample."""
-        ...
+        """The samples that ``chunk`` completes.
+
+        Args:
+            chunk: The next bytes of the shard, any number of them. The decoder may keep views of them until
+                the samples that they belong to are complete. Nothing that comes out refers to their memory,
+                which is used again when nobody looks at it.
+
+        Returns:
+            An iterator of blocks; it must be run to its end before the next call.
+
+        Raises:
+            FormatError: The bytes are not what the format promises. Samples completed before the
+                fault are yielded first. The decoder cannot be used any more.
+            RuntimeError: The iterator of the call before was not run to its end, or raised.
+        """
+        self._claim()
+        return self._release_after(self._decode(chunk if type(chunk) is bytes else memoryview(chunk)))
+
+    def finish(self) -> Iterator[Block]:
+        """The samples left at the end of the shard; call it once, after the last byte.
+
+        Returns:
+            An iterator of blocks.
+
+        Raises:
+            FormatError: The shard is truncated.
+            RuntimeError: As for :meth:`feed`.
+        """
+        self._claim()
+        return self._decode_end()
 
     def check_room(self, compressed_bytes: int) -> None:
         """Refuse a sample that has grown too large, where the shard is compressed.
@@ -35,8 +107,345 @@ class Decoder(Protocol):
         Raises:
             FormatError: More than that may become is held of the sample that is being read.
         """
+        return  # most formats have a bound of their own, which is as low
+
+    def _claim(self) -> None:
+        if not self._idle:
+            raise RuntimeError(
+                "decoder is closed or busy: run each feed() to its end before the next call, "
+                "call finish() once, and open a new decoder after an error"
+            )
+        self._idle = False
+
+    def _release_after(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        yield from blocks
+        self._idle = True
+
+    @abstractmethod
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]: ...
+
+    @abstractmethod
+    def _decode_end(self) -> Iterator[Block]: ...
+
+
+LFS_POINTER = b"version https://git-lfs"
+"""How the file begins that Git keeps in the place of a large one."""
+
+_SIGNATURES = (
+    (b"<", "a web page or an XML listing"),
+    (b"{", "JSON"),
+    (b"[", "JSON"),
+    (LFS_POINTER, "a Git LFS pointer: the file itself was not downloaded"),
+    (b"\x1f\x8b", "gzip"),
+    (b"\x28\xb5\x2f\xfd", "zstd"),
+    (b"\xfd7zXZ", "xz"),
+    (b"BZh", "bzip2"),
+    (b"PK\x03\x04", "a zip archive"),
+    (b"PAR1", "Parquet"),
+)
+
+
+def describe_bytes(start: bytes) -> str:
+    """A half sentence on what ``start`` looks like instead, or "" if it looks like nothing known."""
+    text = start[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
+    for signature, what in _SIGNATURES:
+        if text.startswith(signature):
+            return f"; the bytes look like {what}"
+    return ""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is wanted of every shard.
+
+    Attributes:
+        columns: Names, in the order of the fields of a sample; None for all there are.
+        filters: A ``pyarrow.compute.Expression`` that a row has to meet; None for every row.
+        decode: Whether images are opened, where the format does so. False leaves the bytes of their files.
+    """
+
+    columns: tuple[str, ...] | None = None
+    filters: Any = field(default=None, compare=False)  # == between two of them makes a third
+    decode: bool = True
+
+    def describe(self) -> Mapping[str, Any]:
+        """What makes two selections the same to a saved state, as JSON values."""
+        described: dict[str, Any] = {}
+        if self.columns is not None:
+            described["columns"] = list(self.columns)
+        if self.filters is not None:
+            described["filters"] = text = str(self.filters)
+            if "..." in text:  # long lists of values are shown in part
+                content = memoryview(self.filters.__reduce__()[1][0])
+                described["filters_digest"] = hashlib.blake2b(content, digest_size=16).hexdigest()
+        if not self.decode:
+            described["decode"] = False
+        return described
+
+
+EVERYTHING = Selection()
+
+
+class Footers(Protocol):
+    """The footers of one shard, by its version."""
+
+    def find(self, version: str, length: int) -> bytes | None:
+        """That of this version of the shard, of this length; None if it is not kept."""
         ...
 
-    def finish(self) -> Iterator[Block]:
-        """The samples left at the end of the shard. Raises FormatError if it is truncated."""
+    def keep(self, version: str, length: int, footer: bytes) -> None:
+        """Keep a footer, as long as there is room for it."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSpec:
+    """What is wanted of one shard, and what is known of it.
+
+    Attributes:
+        start_sample: Samples of the shard that were read before. Without ``start_byte`` a format that is read
+            from front to back decodes and drops them.
+        start_byte: Offset in the shard of the first byte that will be fed, as the position says.
+        skip: Samples from there on that are decoded and dropped.
+        stop_sample: Index behind the last sample that is wanted, for a plan; more may be read. None for all.
+        columns: Return columns, where the format has a way to make them of samples that are alike.
+        pass_over: Called for samples that do not decode, where the format can go on behind them, which keep
+            their indices; None to raise.
+        selection: Which columns and rows are wanted, where the format has some.
+        schema: What an index says that the shards hold, where the format is read by one.
+        unpacked: What an index says that this shard becomes, where it is compressed as a whole.
+        compression: By the shard's name, see ``compression_named``; it matters where the shard has no bytes.
+        delimiter: What separates the fields of CSV; None for the usual one.
+        footers: Keeps what a plan has read, for the next reader of the shard.
+    """
+
+    start_sample: int = 0
+    start_byte: int = 0
+    skip: int = 0
+    stop_sample: int | None = None
+    columns: bool = False
+    pass_over: PassOver | None = None
+    selection: Selection = EVERYTHING
+    schema: Any = None
+    unpacked: Unpacked | None = None
+    compression: str | None = None
+    delimiter: str | None = None
+    footers: Footers | None = None
+
+    @property
+    def first_sample(self) -> int:
+        """Index of the first sample that is wanted."""
+        return self.start_sample + self.skip
+
+    def kept(self, head: Answer) -> bytes | None:
+        """The footer that was kept of this version of the shard; None if there is none."""
+        if self.footers is None or head.version is None:
+            return None
+        return self.footers.find(head.version, head.length)
+
+    def keep(self, head: Answer, footer: bytes) -> None:
+        """Keep a footer of this version of the shard."""
+        if self.footers is not None and head.version is not None:
+            self.footers.keep(head.version, head.length, footer)
+
+
+class SkippingDecoder(Decoder):
+    """Drop the samples before those that are wanted, where a decoder cannot begin at these.
+
+    Args:
+        inner: The decoder.
+        count: Samples to drop.
+        first: Index in the shard of the first one of them.
+    """
+
+    def __init__(self, inner: Decoder, count: int, first: int = 0) -> None:
+        super().__init__()
+        self._inner = inner
+        self._wanted = first + count
+        self._reached = first
+
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
+        return self._drop(self._inner.feed(chunk))
+
+    def _decode_end(self) -> Iterator[Block]:
+        yield from self._drop(self._inner.finish())
+        if self._reached < self._wanted:
+            raise FormatError(
+                f"expected at least {self._wanted} samples, as many come before those to read or were read "
+                f"from it before; found {self._reached}: the shard has changed"
+            )
+
+    def _drop(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        for block in blocks:
+            if self._reached < self._wanted:
+                # By their indices: those that were passed over have one, and are in no block.
+                begins = block.trail.place(0).sample
+                self._reached = begins + len(block)
+                if self._reached <= self._wanted:
+                    continue
+                if begins < self._wanted:
+                    block = block.part(self._wanted - begins, len(block))
+            yield block
+
+
+# Of the end, asked for in the hope that the footer is in it: a 64th of the shard within these bounds. Footers
+# of wide tables and many row groups take a second request.
+_LEAST_END_BYTES, _MOST_END_BYTES = 8 << 10, 64 << 10
+
+# Far above the footers of tables with thousands of columns and row groups.
+_MOST_FOOTER_BYTES = 256 << 20
+
+_LENGTH_BYTES = 4
+
+
+def read_footer(name: str, magic: bytes, head: Answer, spec: ShardSpec) -> Generator[Span, Answer, bytes]:
+    """Ask for the footer: what is before its length and the magic at the very end.
+
+    Args:
+        name: Of the format, for messages.
+        magic: That the shard begins and ends with.
+        head: The first bytes of the shard.
+        spec: Keeps this one, and may have it already.
+
+    Returns:
+        The end of the shard, from the first byte of the footer on.
+
+    Raises:
+        FormatError: The shard is truncated or damaged.
+    """
+    if (kept := spec.kept(head)) is not None:
+        return kept
+    length = head.length
+    end = head.content
+    if length > len(end):
+        begin = length - min(max(length >> 6, _LEAST_END_BYTES), _MOST_END_BYTES)
+        end = (yield Span(max(begin, 0), length)).content
+    tail_bytes = _LENGTH_BYTES + len(magic)
+    if not end.endswith(magic) or length < tail_bytes + len(magic):
+        raise FormatError(
+            f"{name}: truncated or damaged: expected the magic {magic!r} at the end, found "
+            f"{end[-len(magic) :]!r}",
+            offset=length,
+        )
+    footer_bytes = int.from_bytes(end[-tail_bytes : -len(magic)], "little")
+    if footer_bytes > length - tail_bytes - len(magic):
+        raise FormatError(
+            f"{name}: damaged: the footer claims {footer_bytes} bytes, and the whole shard has {length}",
+            offset=length,
+        )
+    if footer_bytes > _MOST_FOOTER_BYTES:
+        raise FormatError(
+            f"{name}: the footer has {footer_bytes} bytes; at most {_MOST_FOOTER_BYTES} are read",
+            offset=length,
+        )
+    begin = length - tail_bytes - footer_bytes
+    if begin < length - len(end):
+        end = (yield Span(begin, length - len(end))).content + end
+    footer = end[begin - length :]
+    spec.keep(head, footer)
+    return footer
+
+
+# A gap up to so long is read through, whatever is around it.
+_SMALL_GAP_BYTES = 1 << 10
+
+# And one of a quarter of what is wanted around it, but not beyond what a connection brings in some
+# milliseconds: it costs less than another request, and of few columns of many, few more bytes are read.
+_LARGEST_GAP_BYTES = 256 << 10
+_GAP_SHARE = 4
+
+
+def merge(groups: Iterable[Sequence[Span]]) -> tuple[list[Span], list[int]]:
+    """What to request for groups of spans, each needed as a whole, one group after another.
+
+    Args:
+        groups: Each in any order; spans may touch and overlap.
+
+    Returns:
+        The spans to request, in order, and for each group after how many of their bytes it is complete.
+    """
+    merged: list[Span] = []
+    complete: list[int] = []
+    before = 0  # bytes of all merged spans but the last
+    wanted = 0  # bytes of the last one that are no gaps
+    for group in groups:
+        # What was read for a group before this one may be gone: bytes that both want are read twice.
+        begin = merged[-1].stop if merged else 0
+        for span in sorted(group):
+            last = merged[-1] if merged else None
+            if last is not None and begin <= span.start <= last.stop + _gap_bytes(wanted, span):
+                merged[-1] = Span(last.start, max(last.stop, span.stop))
+                wanted += max(0, span.stop - max(last.stop, span.start))
+            else:
+                before += 0 if last is None else last.stop - last.start
+                merged.append(span)
+                begin, wanted = span.start, span.stop - span.start
+        complete.append(before + merged[-1].stop - merged[-1].start if merged else 0)
+    return merged, complete
+
+
+def _gap_bytes(wanted: int, span: Span) -> int:
+    around = wanted + span.stop - span.start
+    return max(_SMALL_GAP_BYTES, min(_LARGEST_GAP_BYTES, around // _GAP_SHARE))
+
+
+class HeldSpans(io.RawIOBase):
+    """A file of which only some bytes are there: those fed, until they are dropped.
+
+    Args:
+        spans: What will be fed, in this order.
+        length: Of the file.
+        end: Its last bytes, which are there from the beginning, and stay.
+    """
+
+    def __init__(self, spans: Sequence[Span], length: int, end: bytes = b"") -> None:
+        super().__init__()
+        self._to_come = deque(spans)
+        self._length = length
+        self._end = end
+        # Offset in the file, bytes, and how many bytes had been fed by their end.
+        self._pieces: deque[tuple[int, memoryview, int]] = deque()
+        self._at = 0
+        self.fed = 0
+
+    def feed(self, chunk: bytes | memoryview) -> None:
+        """Take in the next bytes of the spans."""
+        rest = memoryview(chunk)
+        while rest:
+            start, stop = self._to_come.popleft()
+            here = rest[: stop - start]
+            rest = rest[len(here) :]
+            if start + len(here) < stop:
+                self._to_come.appendleft(Span(start + len(here), stop))
+            self.fed += len(here)
+            self._pieces.append((start, here, self.fed))
+
+    def drop(self, fed: int) -> None:
+        """Let go of what was fed up to there."""
+        while self._pieces and self._pieces[0][2] <= fed:
+            self._pieces.popleft()
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._length}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        """The bytes from here on, and fewer than ``size`` where some are not held."""
+        stop = self._length if size < 0 else self._at + size
+        found: list[bytes | memoryview] = []
+        for start, content, _ in (*self._pieces, (self._length - len(self._end), memoryview(self._end), 0)):
+            if self._at < stop and start <= self._at < start + len(content):
+                begin = self._at - start
+                part = content[begin : begin + stop - self._at]
+                found.append(part)
+                self._at += len(part)
+        return b"".join(found)

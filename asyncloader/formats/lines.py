@@ -1,4 +1,4 @@
-"""Shards of lines: plain text, and what splits lines for JSON Lines as well, in C.
+"""Shards of lines: plain text, and JSON Lines as rows or columns.
 
 Neither format has an end marker, so a shard cut between two lines looks whole from here; that the
 body had its full length is for the store to check.
@@ -6,18 +6,27 @@ body had its full length is for the store to check.
 
 from __future__ import annotations
 
+import json
+import sys
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any, ClassVar
 
-from ..blocks import Block, OffsetTrail, Rows
-from ..errors import FormatError
-from ._push import LFS_POINTER, MAX_BLOCK_SAMPLES, PushDecoder, describe_bytes
-from .decoder import PassOver
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-__all__ = ["LineDecoder", "TextDecoder", "excerpt"]
+from ..blocks import Block, Column, Columns, IntegerLists, Objects, OffsetTrail, Rows
+from ..errors import FormatError
+from ..types import Buffer
+from .compression import open_stream
+from .decoder import LFS_POINTER, MAX_BLOCK_SAMPLES, Decoder, PassOver, ShardSpec, describe_bytes
+
+__all__ = ["excerpt", "open_jsonl", "open_text"]
+
 
 _BOM = b"\xef\xbb\xbf"
 # A chunk becomes samples window by window: parsed JSON takes some six times the room of its text, and what is
@@ -28,7 +37,7 @@ _EXCERPT_BYTES = 60
 _PAGES = (b"<!doctype html", b"<html")
 
 
-class LineDecoder(PushDecoder):
+class LineDecoder(Decoder):
     """Split into lines at ``\\n``; the subclass makes the samples.
 
     Args:
@@ -236,3 +245,233 @@ def _is_no_text(line: bytes) -> bool:
     """Whether a first line is of what lies in the place of a text, rather than of one."""
     start = line[:64].lstrip()
     return start.startswith(LFS_POINTER) or start.lower().startswith(_PAGES)
+
+
+# What it decodes is what json.loads makes of it: integers of any size, floats to the last bit, the last of
+# equal keys. (orjson makes floats of integers beyond 64 bit.) What it refuses is json's to judge.
+_JSON: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
+_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+# What a list of integers is written with; a value that has others is parsed as a whole.
+_CHARACTERS = b"0123456789-,[] "
+_WORD = 8
+_MOST_DIGITS = 2 * _WORD  # two words; there are some of 19 that fit int64
+_MARGIN = b" " * _MOST_DIGITS
+
+
+def columns_of_lines(lines: bytes, ends: NDArray[np.int64]) -> Mapping[str, Column] | None:
+    """The fields of objects, a line each, whose rows are those that :mod:`json` would have.
+
+    Args:
+        lines: Of which each has at least one value, if they are JSON, and none has half of one.
+        ends: Where each of them ends, ``(n,) int64``.
+
+    Returns:
+        ``IntegerLists`` for fields of nothing but those, ``Objects`` for others. None where rows are made as
+        fast, or the fields differ from line to line.
+
+    Raises:
+        msgspec.MsgspecError, ValueError, RecursionError: The parser refuses something. :mod:`json` may not.
+    """
+    if not _has_integer_list(_JSON.decode(lines[: ends[0]])):
+        return None
+    rows = _FIELDS.decode_lines(lines)
+    names = tuple(rows[0])
+    # A sample with a key is told its shard, one by one.
+    if len(rows) != len(ends) or set(map(tuple, rows)) != {names} or "__key__" in names:
+        return None
+    columns: list[list[Any]] = [[row[name] for row in rows] for name in names]
+    if not _are_all_seen(lines, ends, columns):
+        return None
+    fields: dict[str, Column] = {}
+    for name, values in zip(names, columns, strict=True):
+        lists = _integer_lists(values)
+        fields[name] = Objects(_JSON.decode(b"[%b]" % b",".join(values))) if lists is None else lists
+    return fields
+
+
+def _are_all_seen(lines: bytes, ends: NDArray[np.int64], columns: Sequence[Sequence[Buffer]]) -> bool:
+    """Whether the rest of the lines cannot hold anything that :mod:`json` refuses.
+
+    That is keys, and values of keys that come once more, which were only skipped: in strings what is no UTF-8
+    passes unseen, and any integer, where Python converts no more digits than it is told to.
+    """
+    if not lines.isascii():
+        lines.decode()
+    between = np.diff(ends, prepend=-1)
+    for values in columns:
+        between -= np.fromiter(map(len, values), np.int64, len(values))
+    return int(between.max()) < sys.int_info.str_digits_check_threshold
+
+
+def _has_integer_list(sample: Any) -> bool:
+    """Whether a sample has what is worth it: objects of other fields are made as fast in rows."""
+    values = sample.values() if type(sample) is dict else ()
+    return any(type(value) is list and value and type(value[0]) is int for value in values)
+
+
+def _integer_lists(values: Sequence[Buffer]) -> IntegerLists | None:
+    """The column of JSON values that are known to be valid; None if one is no list of integers that fit."""
+    text = b"".join([_MARGIN, *values])
+    if text.translate(None, _CHARACTERS):
+        return None
+    characters = np.frombuffer(text, np.uint8)
+    opens = np.flatnonzero(characters == ord("["))
+    # As many lists as values; and none within another, which has something else than an end before it.
+    if len(opens) != len(values) or (characters[opens[1:] - 1] != ord("]")).any():
+        return None
+    is_digit = (characters ^ ord("0")) < 10
+    edges = np.flatnonzero(is_digit[1:] != is_digit[:-1])
+    before, last = edges[::2], edges[1::2]
+    lengths = last - before
+    longest = int(lengths.max(initial=0))
+    if longest > _MOST_DIGITS:
+        return None
+    words: NDArray[np.uint64] = np.ndarray(len(text) - _WORD + 1, "<u8", text, strides=(1,))
+    numbers = _read(words[last - (_WORD - 1)], np.minimum(lengths, _WORD))
+    if longest > _WORD:
+        more = np.maximum(lengths - _WORD, 0)
+        numbers += _read(words[last - (_MOST_DIGITS - 1)], more) * 10**_WORD
+    if b"-" in text:
+        numbers[characters[before] == ord("-")] *= -1
+    return IntegerLists.over(numbers, np.append(np.searchsorted(before, opens), len(numbers)))
+
+
+def _read(words: NDArray[np.uint64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The numbers whose digits are the last ``lengths`` characters of words of eight, the first one lowest.
+
+    Neighbours are put together to numbers of two digits, these to numbers of four, and these to one of eight:
+    Daniel Lemire, "Quickly parsing eight digits" (2018).
+    """
+    shift = ((_WORD - lengths) * 8).astype(np.uint64)
+    words = (words >> shift) << shift  # what is before the digits counts 0, as they themselves do in "0"
+    words &= np.uint64(0x0F0F0F0F0F0F0F0F)
+    for bits, digits in ((8, 10), (16, 100), (32, 10_000)):
+        words *= np.uint64((digits << bits) + 1)
+        words >>= np.uint64(bits)
+        words &= np.uint64(((1 << 64) - 1) // ((1 << 2 * bits) - 1) * ((1 << bits) - 1))
+    return words.view(np.int64)
+
+
+_NEWLINE, _OPEN, _CLOSE = b"\n{}"
+_REFUSALS = (msgspec.MsgspecError, ValueError, RecursionError)  # the first is no ValueError before 0.22
+_JSON_NAMES = {list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+
+
+class JsonlDecoder(LineDecoder):
+    """Decode JSON Lines: each line that is not blank is one JSON object, and that dict the sample.
+
+    Nothing is added to the dict. Lines end with ``\\n`` or ``\\r\\n``, the last one may lack its end;
+    a byte order mark at the start is dropped. The values are those of :mod:`json`, ``NaN`` and large
+    integers too; what parses them is faster.
+    A line with any other JSON value raises: pipelines address samples by field, and a value wrapped
+    in a dict of our making would hide that the shard is not what was expected.
+
+    Args:
+        start_sample: Index in the shard of the first sample to come.
+        start_byte: Offset of the first byte that will be fed, taken from a trail together with
+            ``start_sample``.
+        max_line_bytes: Longest line held; 256 MiB, see the module's splitter.
+        columns: Make columns where they are had for less than rows. Those who need rows after all get the
+            same ones, at a higher price.
+
+    Raises:
+        ValueError: A negative argument.
+    """
+
+    _blanks_count = False
+
+    def __init__(self, *, columns: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self._columns = columns
+
+    def _add_run(self, run: bytes) -> Iterator[Block]:
+        # To msgspec a newline is a space like any other: it takes a value over two lines, and two on one. But
+        # one between "}" and "{" is within no value, which has a comma there, and no newline in its strings.
+        # So where there are only these, each line has at least one value, and as many as there are lines are
+        # one each.
+        parsed = None
+        if run.startswith(b"{") and len(run) <= self._max_line_bytes:
+            characters = np.frombuffer(run + b"\n", np.uint8)
+            line_ends = np.flatnonzero(characters == _NEWLINE)
+            inner = line_ends[:-1]
+            if (characters[inner - 1] == _CLOSE).all() and (characters[inner + 1] == _OPEN).all():
+                parsed = self._parse_run(run, line_ends)
+        if parsed is None:
+            yield from super()._add_run(run)
+            return
+        ends = (self._at + 1 + line_ends).tolist()
+        if isinstance(parsed, Mapping):
+            yield from self._take()
+            self._at = ends[-1]
+            yield Columns(parsed, self._follow(ends))
+            return
+        for start in range(0, len(parsed), MAX_BLOCK_SAMPLES):
+            self._samples += parsed[start : start + MAX_BLOCK_SAMPLES]
+            self._ends += ends[start : start + MAX_BLOCK_SAMPLES]
+            self._at = self._ends[-1]
+            if len(self._samples) >= MAX_BLOCK_SAMPLES:
+                yield from self._take()
+
+    def _parse_run(self, run: bytes, line_ends: NDArray[np.int64]) -> list[Any] | Mapping[str, Column] | None:
+        """Samples or columns, if one call can tell that each line is one object; None if it takes more."""
+        try:
+            if self._columns and (columns := columns_of_lines(run, line_ends)) is not None:
+                return columns
+            samples = _JSON.decode_lines(run)
+        except _REFUSALS:
+            return None
+        return samples if len(samples) == len(line_ends) else None
+
+    def _parse(self, lines: list[bytes], ends: list[int]) -> None:
+        append = self._samples.append
+        decode = _JSON.decode
+        for line, end in zip(lines, ends, strict=True):
+            try:
+                sample = decode(line)
+            except _REFUSALS:
+                if not line.strip():
+                    self._at = end
+                    before = len(self._samples)
+                    self._blanks[before] = self._blanks.get(before, 0) + 1
+                    continue
+                sample = _parse_as_json(line)
+            if type(sample) is not dict:
+                found = _JSON_NAMES.get(type(sample), "a number")
+                raise FormatError(f"jsonl: expected one object per line, found {found}: {excerpt(line)}")
+            append(sample)
+            self._ends.append(end)
+            self._at = end
+
+
+def _parse_as_json(line: bytes) -> Any:
+    """What msgspec refuses: NaN, Infinity, 1e400 and lone surrogates have a value, all else its error."""
+    try:
+        # Decoded here: for bytes, json.loads guesses the encoding with slow Python code.
+        return json.loads(str(line, "utf-8"))
+    except (ValueError, RecursionError) as error:
+        error.__context__ = None  # msgspec's refusal, another story of the same
+        raise _json_error(line, error) from error
+
+
+def _json_error(line: bytes, error: Exception) -> FormatError:
+    hint = "" if line.lstrip().startswith((b"{", b"[")) else describe_bytes(line)
+    if isinstance(error, json.JSONDecodeError):
+        column = len(error.doc[: error.pos].encode("utf-8", "surrogatepass"))
+        return FormatError(f"jsonl: {error.msg} at byte {column} of the line: {excerpt(line, column)}{hint}")
+    if isinstance(error, UnicodeDecodeError):
+        return FormatError(
+            f"jsonl: invalid UTF-8 at byte {error.start} of the line: {excerpt(line, error.start)}{hint}"
+        )
+    # Nesting that is too deep, or an integer of more digits than Python converts.
+    return FormatError(f"jsonl: {error}: {excerpt(line)}")
+
+
+def open_text(spec: ShardSpec) -> Decoder:
+    """The decoder of a shard of text, compressed or not."""
+    return open_stream(spec, partial(TextDecoder, pass_over=spec.pass_over))
+
+
+def open_jsonl(spec: ShardSpec) -> Decoder:
+    """The decoder of a shard of JSON Lines, compressed or not."""
+    return open_stream(spec, partial(JsonlDecoder, columns=spec.columns, pass_over=spec.pass_over))

@@ -12,22 +12,275 @@ Laws:
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
-from ..blocks import Block
+from ..blocks import Block, OffsetTrail, Rows
 from ..errors import FormatError
-from ._push import PushDecoder, describe_bytes, most_unpacked
-from ._tar_header import BLOCK
-from ._tar_members import read_members
-from ._tar_samples import SampleGroups
+from ..types import Sample
+from .compression import open_stream
+from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, Decoder, ShardSpec, describe_bytes, most_unpacked
+from .tar_layout import (
+    BLOCK,
+    MAX_EXTENSION_BYTES,
+    ZERO_BLOCK,
+    SparsePlan,
+    checked_name,
+    expand_sparse,
+    parse_decimal,
+    parse_header,
+    parse_pax_records,
+    pax_sparse_plan,
+    read_old_gnu_plan,
+)
 
-__all__ = ["TarDecoder"]
+__all__ = ["open_tar"]
+
+
+# Holes cost the attacker nothing: 1 KiB of headers may claim terabytes. No training sample is known
+# to be sparse by more than this.
+_MAX_HOLE_BYTES = 256 << 20
+
+
+class SampleGroups:
+    """The open sample, and the complete ones that wait to be taken as a block.
+
+    Args:
+        first: Index in the shard of the first sample to come.
+        max_bytes: Most bytes that one sample may hold, headers counted in.
+    """
+
+    __slots__ = (
+        "_block_bytes", "_ends", "_first", "_hole_bytes", "_key", "_max_bytes", "_sample",
+        "_sample_bytes", "_samples", "ended", "full", "header_offset", "restartable",
+    )  # fmt: skip
+
+    def __init__(self, first: int, max_bytes: int) -> None:
+        self.header_offset = 0
+        self.ended = False
+        self.restartable = True
+        self.full = False
+        self._first = first
+        self._max_bytes = max_bytes
+        self._samples: list[Sample] = []
+        self._ends: list[int] = []
+        self._block_bytes = 0
+        self._key: str | None = None
+        self._sample: Sample = {}
+        self._sample_bytes = 0
+        self._hole_bytes = 0
+
+    @property
+    def index(self) -> int:
+        """Index in the shard of the sample being read."""
+        return self._first + len(self._samples)
+
+    @property
+    def sample_bytes(self) -> int:
+        """Of the open sample, with the member that was opened last and all headers."""
+        return self._sample_bytes
+
+    def open_field(self, name: str, begin: int, size: int, plan: SparsePlan | None) -> str | None:
+        """Start a member; the field it fills, or None if its name is no sample's.
+
+        Args:
+            name: The member's path.
+            begin: Offset of its first header, extensions included.
+            size: Stored length of its body in bytes.
+            plan: How it unfolds, if it is sparse.
+
+        Raises:
+            FormatError: The field is there already, or the sample gets too long.
+        """
+        start = name.rfind("/") + 1
+        dot = name.find(".", start)
+        if dot <= start or dot == len(name) - 1:
+            return None
+        key = name[:dot]
+        field = name[dot + 1 :].lower()
+        if key != self._key:
+            self.close_sample(begin)
+            self._key = key
+            self._sample = {"__key__": key}
+        if field in self._sample:
+            raise FormatError(f"tar: duplicate field {field!r} in sample {key!r}")
+        if plan is not None:
+            self._hole_bytes += max(plan.real_size - size, 0)
+            size = max(plan.real_size, size)
+        self._sample_bytes += size + BLOCK
+        if self._sample_bytes > self._max_bytes or self._hole_bytes > _MAX_HOLE_BYTES:
+            self._refuse(name, size)
+        return field
+
+    def _refuse(self, name: str, size: int) -> None:
+        if self._hole_bytes > _MAX_HOLE_BYTES:
+            raise FormatError(f"tar: sparse {name!r} adds more than {_MAX_HOLE_BYTES} bytes of zeros")
+        raise FormatError(
+            f"tar: {name!r} of {size} bytes brings its sample over max_member_bytes={self._max_bytes}"
+        )
+
+    def put(self, field: str, body: bytes) -> None:
+        """Fill a field of the open sample."""
+        self._sample[field] = body
+
+    def close_sample(self, end: int) -> None:
+        """Complete the open sample, if there is one; a decoder started at ``end`` goes on after it."""
+        if self._key is None:
+            return
+        self._samples.append(self._sample)
+        self._ends.append(end)
+        self._block_bytes += self._sample_bytes
+        self._key = None
+        self._sample_bytes = 0
+        self._hole_bytes = 0
+        if self._block_bytes >= MAX_BLOCK_BYTES or len(self._samples) >= MAX_BLOCK_SAMPLES:
+            self.full = True
+
+    def take_block(self) -> Block | None:
+        """The complete samples as a block, or None if there are none."""
+        if not self._samples:
+            return None
+        block = Rows(self._samples, OffsetTrail(self._first, self._ends if self.restartable else None))
+        self._first += len(self._samples)
+        self._samples = []
+        self._ends = []
+        self._block_bytes = 0
+        self.full = False
+        return block
+
+
+_REGULAR = frozenset((b"0", b"\0", b"7", b"S"))
+_BODILESS = frozenset((b"1", b"2", b"3", b"4", b"5", b"6"))  # their size, if any, counts no bytes
+_EXTENSIONS = frozenset((b"L", b"K", b"x", b"X", b"g"))  # X: Solaris' name for x
+_SPARSE_PAIR = (b"GNU.sparse.offset", b"GNU.sparse.numbytes")
+
+
+class _Extension:
+    """What the headers in front of a member said about it."""
+
+    __slots__ = ("kinds", "long_name", "pairs", "records")
+
+    def __init__(self, shared: dict[bytes, bytes]) -> None:
+        self.kinds: set[bytes] = set()
+        self.long_name: str | None = None
+        self.records = dict(shared)
+        self.pairs: list[tuple[bytes, bytes]] = []
+
+    def add(self, kind: bytes, body: bytes) -> None:
+        if kind in self.kinds:  # tar programs differ on which one counts
+            raise FormatError(f"tar: two {kind.decode()!r} headers in front of one member")
+        self.kinds.add(kind)
+        if kind == b"L":
+            self.long_name = checked_name(body.partition(b"\0")[0])
+        elif kind != b"K":
+            for key, value in parse_pax_records(body):
+                if key in _SPARSE_PAIR:
+                    self.pairs.append((key, value))
+                else:
+                    self.records[key] = value
+
+    def apply(self, name: str, size: int) -> tuple[str, int, SparsePlan | None]:
+        # An empty value takes a global record back (POSIX).
+        records = {key: value for key, value in self.records.items() if value}
+        path = records.get(b"GNU.sparse.name", records.get(b"path"))
+        if path is not None and self.long_name is not None:  # tar programs differ here too
+            raise FormatError("tar: a member named by both a GNU and a PAX header")
+        if path is not None:
+            name = checked_name(path)
+        elif self.long_name is not None:
+            name = self.long_name
+        if b"size" in records:
+            size = parse_decimal(records[b"size"], "PAX size")
+        return name, size, pax_sparse_plan(records, self.pairs)
+
+
+def read_members(samples: SampleGroups, offset: int) -> Generator[int, bytes, None]:
+    """Parse a tar from ``offset`` (a member's first header) on, and group its members in ``samples``.
+
+    Raises:
+        FormatError: Without places; ``samples`` knows them.
+    """
+    shared: dict[bytes, bytes] = {}
+    begin = offset
+    extension: _Extension | None = None
+    while True:
+        samples.header_offset = offset
+        block = yield BLOCK
+        if block == ZERO_BLOCK:
+            break
+        offset += BLOCK
+        name, size, kind = parse_header(block)
+        if kind in _EXTENSIONS:
+            extension = yield from _read_extension(kind, size, extension, shared, samples)
+            offset += size + (-size & 511)
+            continue
+        plan = None
+        if extension is not None or shared:
+            name, size, plan = (extension or _Extension(shared)).apply(name, size)
+        if kind == b"S":
+            plan, map_bytes = yield from read_old_gnu_plan(block)
+            offset += map_bytes
+        if kind in _REGULAR and (field := samples.open_field(name, begin, size, plan)) is not None:
+            body = (yield size) if size else b""
+            samples.put(field, body if plan is None else expand_sparse(plan, body))
+        else:
+            size = _body_size(name, size, kind)
+            yield -size
+        offset += size + (-size & 511)
+        begin = offset
+        extension = None
+    if extension is not None:
+        raise FormatError("tar: an extension header without a member after it")
+    yield from _read_end(samples, offset)
+
+
+def _read_extension(
+    kind: bytes, size: int, extension: _Extension | None, shared: dict[bytes, bytes], samples: SampleGroups
+) -> Generator[int, bytes, _Extension | None]:
+    if size > MAX_EXTENSION_BYTES:
+        raise FormatError(
+            f"tar: a {kind.decode()!r} header of {size} bytes; at most {MAX_EXTENSION_BYTES} are read"
+        )
+    body = yield size
+    if kind != b"g":
+        extension = extension or _Extension(shared)
+        extension.add(kind, body)
+        return extension
+    for key, value in parse_pax_records(body):
+        if key.startswith(b"GNU.sparse."):  # would lay one file's map over all that follow
+            raise FormatError("tar: a sparse map in a global header")
+        if key in (b"path", b"size"):
+            shared[key] = value
+            # Who restarts behind this header would not know of it.
+            samples.restartable = False
+    return extension
+
+
+def _body_size(name: str, size: int, kind: bytes) -> int:
+    """The bytes that follow a member which is no sample's field."""
+    if kind == b"M":
+        raise FormatError(f"tar: {name!r} goes on from another volume; multi-volume tars are not read")
+    # V7 tar had no type for directories, only the slash.
+    return 0 if kind in _BODILESS or (kind == b"\0" and name.endswith("/")) else size
+
+
+def _read_end(samples: SampleGroups, offset: int) -> Generator[int, bytes, None]:
+    """After the first zero block: a second one, then nothing but zeros (writers fill a record)."""
+    samples.close_sample(offset)
+    samples.ended = True
+    found = "a header after a lone zero block"
+    while True:
+        offset += BLOCK
+        samples.header_offset = offset
+        if (yield BLOCK) != ZERO_BLOCK:
+            raise FormatError(f"tar: trailing garbage: expected zeros up to the end, found {found}")
+        found = "other bytes after the end marker"
+
 
 # Pieces of less than this wait for the last one and are joined, which is faster than to grow a buffer.
 _GATHER_BYTES = 8 << 20
 
 
-class TarDecoder(PushDecoder):
+class TarDecoder(Decoder):
     """Decode a tar shard into samples ``{"__key__": key, field: bytes, ...}``.
 
     The key is the directory and the base name up to its first dot, the field the rest in lower case:
@@ -168,3 +421,8 @@ class TarDecoder(PushDecoder):
             error.offset = self._samples.header_offset
         if error.sample is None:
             error.sample = self._samples.index
+
+
+def open_tar(spec: ShardSpec) -> Decoder:
+    """The decoder of a shard, compressed or not."""
+    return open_stream(spec, TarDecoder)

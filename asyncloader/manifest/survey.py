@@ -14,9 +14,8 @@ from ..blocks import Block, OffsetTrail
 from ..digest import extra_of, open_digest
 from ..errors import FormatError, StoreError
 from ..formats import compression_named, open_decoder, open_plan
-from ..formats.columnar.selection import Selection
-from ..formats.decoder import Decoder
-from ..formats.tar_idx import check_end, check_member, idx_beside, parse_idx
+from ..formats.decoder import Decoder, Selection
+from ..formats.tar_layout import check_end, check_member, idx_beside, parse_idx
 from ..stores.reading.chunks import ShardChunks
 from ..stores.reading.reader import read_shards
 from ..stores.router import Stores

@@ -18,8 +18,7 @@ from ..blocks import NestedTrail, Place, SourceTrail
 from ..cache.store import CachedStores
 from ..errors import FormatError, StoreError
 from ..formats import compression_named, formats, open_decoder, open_plan
-from ..formats.columnar.selection import EVERYTHING, Selection
-from ..formats.decoder import Decoder, PassOver
+from ..formats.decoder import EVERYTHING, Decoder, PassOver, Selection
 from ..manifest.check import FolderIndex, ShardCheck, teller_of
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations, Known
@@ -274,7 +273,7 @@ class Shards:
     @cached_property
     def _decodes_without_lock(self) -> bool:
         """Whether a package that releases the interpreter's lock decodes all shards."""
-        return all(formats[name].by_arrow for name in set(self.formats))
+        return all("filters" in formats[name].options for name in set(self.formats))
 
     @cached_property
     def _dealing(self) -> Dealing:

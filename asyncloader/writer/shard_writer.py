@@ -23,7 +23,7 @@ from typing import Any
 
 from ..errors import FormatError
 from ..formats import split_suffix
-from ..formats.encode import encode_jsonl_sample, encode_tar_sample, tar_end
+from ..formats.fields import encode_jsonl_sample, encode_tar_sample, tar_end
 from ..manifest.entries import Expected
 from ..manifest.folder import update_manifest
 from ..stores.urls import MANIFEST_NAME, redact

@@ -26,7 +26,7 @@ import asyncloader as al
 from asyncloader import testing
 from asyncloader.cache.folder.checksums import Stretches, has_crc32c
 from asyncloader.cache.folder.header import STRETCH_BYTES, Header
-from asyncloader.formats.encode import encode_tar_sample, tar_end
+from asyncloader.formats.fields import encode_tar_sample, tar_end
 from asyncloader.types import Buffer
 
 ROUNDS = 5

@@ -22,7 +22,7 @@ from asyncloader import testing
 from asyncloader.converting.counting import count_noted
 from asyncloader.converting.outlets import make_outlet
 from asyncloader.errors import WorkerDiedError
-from asyncloader.foreign.opening import open_shards
+from asyncloader.foreign.folders import open_shards
 
 from .corpora import files_of, write_corpus
 

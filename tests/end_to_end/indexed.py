@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
+from tfrecord_files import example, record
 
 import asyncloader as al
 from asyncloader.blocks import OffsetTrail
@@ -21,7 +23,19 @@ from asyncloader.manifest.offsets import OffsetPicker, Offsets
 
 __all__ = ["SUFFIXES", "index_entry", "write_indexed"]
 
-SUFFIXES = ("tar", "jsonl", "txt", "jsonl.zst", "tar.gz", "parquet", "arrow", "npy", "npz")
+SUFFIXES = (
+    "tar",
+    "jsonl",
+    "txt",
+    "jsonl.zst",
+    "tar.gz",
+    "parquet",
+    "arrow",
+    "npy",
+    "npz",
+    "tfrecord",
+    "tfrecord.gz",
+)
 
 
 def write_indexed(
@@ -48,7 +62,7 @@ def index_entry(path: Path, count: int, rate_bytes: int) -> Expected:
     """What an index says of a shard."""
     content = path.read_bytes()
     offsets: Offsets = ()
-    if formats[format_of(str(path))].decoder is not None:
+    if formats[format_of(str(path))].open is not None:
         picker, decoder = OffsetPicker(rate_bytes), open_decoder(format_of(str(path)))
         for block in (*decoder.feed(content), *decoder.finish()):
             assert isinstance(block.trail, OffsetTrail)
@@ -59,7 +73,8 @@ def index_entry(path: Path, count: int, rate_bytes: int) -> Expected:
 
 
 def number_of(sample: dict[str, Any]) -> int:
-    return int(sample["text"] if "text" in sample else sample["number"])
+    number = sample["text"] if "text" in sample else sample["number"]
+    return int(number[0] if np.ndim(number) else number)
 
 
 def _write(path: Path, numbers: Sequence[int], filling: str) -> None:
@@ -74,6 +89,10 @@ def _write(path: Path, numbers: Sequence[int], filling: str) -> None:
         np.save(path, np.array([(number, filling) for number in numbers], structure))
     elif path.suffix == ".npz":
         np.savez(path, number=np.array(numbers, np.int64), filling=np.array([filling] * len(numbers), "S"))
+    elif ".tfrecord" in path.suffixes:
+        fields = ({"number": [number], "filling": [filling.encode()]} for number in numbers)
+        content = b"".join(record(example(each)) for each in fields)
+        path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
     elif path.suffix == ".txt":
         path.write_text("".join(f"{number}\n" for number in numbers))
     elif not numbers:

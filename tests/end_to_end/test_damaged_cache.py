@@ -16,7 +16,7 @@ import pytest
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.formats.encode import encode_jsonl_sample, encode_tar_sample, tar_end
+from asyncloader.formats.fields import encode_jsonl_sample, encode_tar_sample, tar_end
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 

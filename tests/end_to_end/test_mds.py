@@ -17,7 +17,7 @@ from peer_programs import run_peer
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.formats.mds.images import encoded
+from asyncloader.formats.images import encoded
 
 from .conftest import Place
 from .mds_writer import COMPRESSIONS, ENCODINGS, LITTLE, described

@@ -6,7 +6,7 @@ from typing import Any
 
 from asyncloader.blocks import Block
 from asyncloader.formats import open_plan
-from asyncloader.formats.columnar.selection import make_selection
+from asyncloader.formats.selection import make_selection
 from asyncloader.types import Answer, Layout, Span
 
 __all__ = ["Reading", "plan", "read"]

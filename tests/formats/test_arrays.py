@@ -221,7 +221,7 @@ def test_an_archive_of_64_bits_is_read() -> None:
 
 
 def test_what_is_deflated_is_inflated_only_as_its_rows_are_wanted() -> None:
-    from asyncloader.formats.arrays.contents import Deflated
+    from asyncloader.formats.npy import Deflated
 
     content = bytes(64 << 20)
     squeezer = zlib.compressobj(9, wbits=-15)

@@ -17,7 +17,7 @@ from test_arrays import npy, npz
 
 from asyncloader.errors import FormatError
 from asyncloader.formats import open_plan
-from asyncloader.formats.columnar.selection import EVERYTHING
+from asyncloader.formats.decoder import EVERYTHING
 from asyncloader.types import Answer, Span
 
 MATRIX = np.arange(60.0).reshape(20, 3)
@@ -148,7 +148,7 @@ def test_an_array_of_objects_is_refused_before_its_pickle_is_read() -> None:
 
 
 def test_too_much_in_fortrans_order_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncloader.formats.arrays.npy._MOST_HELD_BYTES", 400)
+    monkeypatch.setattr("asyncloader.formats.npy._MOST_HELD_BYTES", 400)
     content = npy(np.asfortranarray(MATRIX))
     assert "480 bytes would be held at once; at most 400 are: save numpy.ascontiguousarray" in str(
         fault("npy", content)
@@ -161,13 +161,13 @@ def test_what_all_arrays_of_an_archive_would_hold_is_bounded(monkeypatch: pytest
     """Each alone is within bounds, and deflated it is nearly nothing."""
     by_columns = np.asfortranarray(MATRIX)
     both = npz(True, a=by_columns, b=by_columns)
-    monkeypatch.setattr("asyncloader.formats.arrays.npy._MOST_HELD_BYTES", 500)
+    monkeypatch.setattr("asyncloader.formats.npy._MOST_HELD_BYTES", 500)
     assert "and 960 bytes would be held at once; at most 500" in str(fault("npz", both))
     assert len(read("npz", both, columns=["b"]).rows) == 20
-    monkeypatch.setattr("asyncloader.formats.arrays.npz.MOST_ROW_BYTES", 31)
+    monkeypatch.setattr("asyncloader.formats.npz.MOST_ROW_BYTES", 31)
     assert "a row of all arrays has 32 bytes; at most 31 are read" in str(fault("npz", NPZ))
     assert len(read("npz", NPZ, columns=["a"]).rows) == 20
-    monkeypatch.setattr("asyncloader.formats.arrays.npz._MOST_ARRAYS", 1)
+    monkeypatch.setattr("asyncloader.formats.npz._MOST_ARRAYS", 1)
     assert "2 arrays would be read; at most 1 are" in str(fault("npz", NPZ))
 
 

@@ -19,9 +19,9 @@ from planning import read
 
 from asyncloader.blocks import Columns, Ragged
 from asyncloader.errors import FormatError
-from asyncloader.formats.columnar.cuts import cut
-from asyncloader.formats.columnar.messages import Messages
-from asyncloader.formats.columnar.selection import make_selection
+from asyncloader.formats.arrow import Messages
+from asyncloader.formats.arrow_columns import cut
+from asyncloader.formats.selection import make_selection
 from asyncloader.sources.footers import FooterCache
 
 FILES = {**dict(parquet_files()), **dict(arrow_files())}
@@ -249,7 +249,7 @@ def test_what_is_held_is_one_row_group() -> None:
     source = pa.table({"raw": [bytes([number]) * 10_000 for number in range(100)]})
     content = written(source, use_dictionary=False, compression="none", row_group_size=10)
     held: list[int] = []
-    from asyncloader.formats.columnar.spans import HeldSpans
+    from asyncloader.formats.decoder import HeldSpans
 
     class Watched(HeldSpans):
         def feed(self, chunk: bytes) -> None:
@@ -257,7 +257,7 @@ def test_what_is_held_is_one_row_group() -> None:
             held.append(sum(len(piece) for _, piece, _ in self._pieces))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("asyncloader.formats.columnar.parquet.HeldSpans", Watched)
+        patch.setattr("asyncloader.formats.parquet.HeldSpans", Watched)
         assert len(read("parquet", content, chunk_bytes=10_000).rows) == 100
     assert max(held) < 150_000
 

@@ -14,9 +14,8 @@ from columnar_files import written
 from planning import read
 
 from asyncloader.errors import FormatError
-from asyncloader.formats.columnar import row_groups
-from asyncloader.formats.columnar.parquet_footer import Chunk
-from asyncloader.formats.columnar.thrift import Compact
+from asyncloader.formats import parquet as row_groups
+from asyncloader.formats.parquet_guard import ColumnChunk, Compact
 
 MiB = 1 << 20
 
@@ -112,11 +111,11 @@ def test_a_long_value_named_again_and_again_comes_a_few_rows_at_a_time(
 
 
 def test_a_chunk_knows_what_its_values_take() -> None:
-    from asyncloader.formats.columnar.parquet_footer import parse_footer
+    from asyncloader.formats.parquet_guard import parse_footer
 
     content = written(pa.table({"a": [1], "b": ["x"]}))
     footer = content[-8 - int.from_bytes(content[-8:-4], "little") : -8]
-    chunks: list[Chunk] = parse_footer(footer).groups[0].chunks
+    chunks: list[ColumnChunk] = parse_footer(footer).groups[0].chunks
     assert [(chunk.value_bytes, chunk.values) for chunk in chunks] == [(8, 1), (None, 1)]
 
 

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.formats.columnar.buffers import bits, integers, is_null, lengths
+from asyncloader.formats.arrow_columns import bits, integers, is_null, lengths
 
 ENTRIES: dict[str, st.SearchStrategy[Any]] = {
     "int16": st.integers(-5, 5),

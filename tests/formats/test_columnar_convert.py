@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.blocks import Columns, OffsetTrail, Ragged, WithNulls, columns_of, join
-from asyncloader.formats.columnar.convert import column_of, field_of
+from asyncloader.formats.arrow_columns import column_of, field_of
 
 NUMBERS = [
     "int8",

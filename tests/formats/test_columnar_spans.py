@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.formats.columnar.spans import HeldSpans, merge
+from asyncloader.formats.decoder import HeldSpans, merge
 from asyncloader.types import Span
 
 LENGTH = 50_000

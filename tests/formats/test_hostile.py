@@ -24,7 +24,7 @@ import asyncloader.formats
 from asyncloader.errors import FormatError
 from asyncloader.formats import open_decoder
 from asyncloader.formats.compression import CompressedDecoder, Decompressor
-from asyncloader.formats.json_lines import JsonlDecoder
+from asyncloader.formats.lines import JsonlDecoder
 from asyncloader.formats.tar import TarDecoder
 
 MIB = 1 << 20

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from asyncloader.blocks import Block, Columns, Rows, columns_of
 from asyncloader.errors import FormatError
-from asyncloader.formats.json_lines import JsonlDecoder
+from asyncloader.formats.lines import JsonlDecoder
 
 _MARK = b"\xef\xbb\xbf"
 _SPACES = st.sampled_from(["", "", "", " ", "\t", "\r", " \n ", "\x0c", "\xa0"])

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.errors import FormatError
-from asyncloader.formats.json_lines import JsonlDecoder
-from asyncloader.formats.lines import TextDecoder
+from asyncloader.formats.lines import JsonlDecoder, TextDecoder
 
 _VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -18,7 +18,8 @@ from planning import plan, read
 from asyncloader.blocks import Columns
 from asyncloader.errors import FormatError
 from asyncloader.formats import open_decoder, open_plan
-from asyncloader.formats.columnar.selection import EVERYTHING, make_selection
+from asyncloader.formats.decoder import EVERYTHING
+from asyncloader.formats.selection import make_selection
 from asyncloader.types import Span
 
 SHARD = shard(40)

@@ -20,7 +20,7 @@ from packed_files import COMPRESS, zeros_behind
 from asyncloader.blocks import Ragged
 from asyncloader.errors import FormatError
 from asyncloader.formats import open_decoder
-from asyncloader.formats.offsets import packed
+from asyncloader.formats import unpacking as packed
 from asyncloader.types import Unpacked
 
 COUNT = 40

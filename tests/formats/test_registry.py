@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from feeding import assert_any_chunking_equal, cut, make_tar, outcome, samples_of
 from test_compression import COMPRESS, SKIPPABLE
+from tfrecord_files import example, record
 
 from asyncloader.errors import FormatError
 from asyncloader.formats import (
@@ -19,7 +20,7 @@ from asyncloader.formats import (
     open_decoder,
     open_plan,
 )
-from asyncloader.formats.columnar.selection import EVERYTHING
+from asyncloader.formats.decoder import EVERYTHING
 
 BODIES = {
     "tar": make_tar([(f"{index:03d}.txt", b"x" * index) for index in range(9)]),
@@ -27,11 +28,12 @@ BODIES = {
     "text": b"".join(b"line %d\n" % index for index in range(9)),
     "csv": b"n,text\r\n"
     + b"".join(b'%d,"line, or ""line"" \n%d"\r\n' % (index, index) for index in range(9)),
+    "tfrecord": b"".join(record(example({"n": [index], "text": [b"x" * index]})) for index in range(9)),
     "tsv": b"n\ttext\n" + b"".join(b'%d\t"line\t, or\n"\n' % index for index in range(9)),
 }
 
 #: Those that have columns are in test_columnar, test_offsets and test_mds.
-FED = [name for name, row in formats.items() if not row.selects]
+FED = [name for name, row in formats.items() if "columns" not in row.options]
 
 
 @pytest.mark.parametrize(
@@ -69,14 +71,14 @@ def test_the_message_about_a_suffix_tells_no_secret() -> None:
 
 def test_unknown_formats_are_refused() -> None:
     for name, row in formats.items():
-        if not row.by_index:
+        if row.suffixes:
             check_format(name)
     with pytest.raises(ValueError, match=r"al\.from_litdata"):
         check_format("litdata")
     for refuse in (check_format, open_decoder):
         with pytest.raises(
             ValueError,
-            match=r"'parquet', 'arrow', .*'mds\.zstd', 'mds', 'npy', 'npz', .*'litdata', not 'zip'",
+            match=r"'parquet', 'arrow', .*'mds', 'npy', 'npz', 'tfrecord', .*'litdata', not 'zip'",
         ):
             refuse("zip")
     with pytest.raises(ValueError, match="0 or more"):
@@ -108,9 +110,9 @@ def test_skippable_frames_in_front_are_recognized(name: str) -> None:
 
 
 def test_a_format_is_fed_or_has_a_plan() -> None:
-    for name in (name for name, row in formats.items() if not row.by_index):
+    for name in (name for name, row in formats.items() if row.suffixes):
         plan = open_plan(name)
-        assert (plan is None) == (formats[name].decoder is not None)
+        assert (plan is None) == (formats[name].open is not None)
         if plan is not None:
             with pytest.raises(ValueError, match="not read from front to back"):
                 open_decoder(name)

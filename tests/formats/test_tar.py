@@ -27,8 +27,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.errors import FormatError
-from asyncloader.formats._tar_header import parse_header
 from asyncloader.formats.tar import TarDecoder
+from asyncloader.formats.tar_layout import parse_header
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 

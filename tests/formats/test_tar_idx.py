@@ -10,7 +10,7 @@ from idx_files import idx_of
 
 from asyncloader.errors import FormatError
 from asyncloader.formats import open_decoder
-from asyncloader.formats.tar_idx import check_end, check_member, idx_beside, parse_idx
+from asyncloader.formats.tar_layout import check_end, check_member, idx_beside, parse_idx
 
 MEMBERS = [
     (f"a/{n:03d}.{field}", bytes([n]) * (n * 97 % 1500)) for n in range(20) for field in ("cls", "seg.png")

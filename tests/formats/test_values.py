@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.formats.offsets.values import gathered, joined, values_of
+from asyncloader.formats.offsets import gathered, joined, values_of
 
 RUN = np.random.default_rng(0).bytes(4000)
 

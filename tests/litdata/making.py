@@ -11,8 +11,8 @@ import zstandard
 
 from asyncloader.blocks import Block
 from asyncloader.formats import open_decoder, open_plan
-from asyncloader.formats.columnar.selection import make_selection
-from asyncloader.formats.litdata import Schema, parse_index
+from asyncloader.formats.litdata import ChunkSchema, parse_litdata_index
+from asyncloader.formats.selection import make_selection
 from asyncloader.types import Answer, Layout
 
 __all__ = ["LEAF", "blocks", "framed", "index", "items", "read", "schema", "table", "tree"]
@@ -38,8 +38,8 @@ def index(
     return json.dumps({"config": settings | config, "chunks": [*chunks]}).encode()
 
 
-def schema(*leaves: str, block_size: int | None = None, **config: Any) -> Schema:
-    return parse_index(index(leaves, **config), block_size).schema
+def schema(*leaves: str, block_size: int | None = None, **config: Any) -> ChunkSchema:
+    return parse_litdata_index(index(leaves, **config), block_size).schema
 
 
 def items(samples: Sequence[Sequence[bytes]]) -> list[bytes]:
@@ -74,7 +74,7 @@ def framed(bodies: Sequence[bytes], run: int) -> bytes:
 
 def blocks(
     content: bytes,
-    schema: Schema,
+    schema: ChunkSchema,
     *,
     start: int = 0,
     stop: int | None = None,
@@ -97,7 +97,7 @@ def blocks(
 
 
 def read(
-    content: bytes, schema: Schema, *, start: int = 0, stop: int | None = None, **options: Any
+    content: bytes, schema: ChunkSchema, *, start: int = 0, stop: int | None = None, **options: Any
 ) -> list[Any]:
     """The samples of a chunk; see ``blocks``."""
     found = [*blocks(content, schema, start=start, stop=stop, **options)]

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.errors import FormatError
-from asyncloader.formats.litdata import Schema
+from asyncloader.formats.litdata import ChunkSchema
 
 from .making import blocks, framed, items, read, schema, table
 
@@ -39,7 +39,7 @@ def rows() -> bytes:
     return table([b""] * 9) + file + struct.pack("<I", len(file)) + b"LDARW01\0"
 
 
-KINDS: dict[str, tuple[bytes, Schema]] = {
+KINDS: dict[str, tuple[bytes, ChunkSchema]] = {
     "plain": (PLAIN, schema(*LEAVES)),
     "runs": (RUNS, schema(*LEAVES, compression="zstd", compression_level="batch")),
     "each": (EACH, schema(*LEAVES, compression="zstd", compression_level="sample")),
@@ -176,7 +176,7 @@ def test_samples_that_become_much_together_are_decoded_few_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each of them becomes what one may; a block of a thousand would take hundreds of gigabytes."""
-    monkeypatch.setattr("asyncloader.formats.litdata.samples._MOST_BYTES", 1 << 20)
+    monkeypatch.setattr("asyncloader.formats.litdata_chunks._MOST_BYTES", 1 << 20)
     bodies = items([[bytes(600 << 10)]] * 9)
     content = table([zstandard.compress(body) for body in bodies])
     known = schema("bytes", compression="zstd", compression_level="sample")

@@ -1,0 +1,530 @@
+"""Arrow IPC: files (Feather is one) and streams, told apart by their content.
+
+Of a file the footer says where its batches are. Whatever columns are wanted, whole batches are read. A
+position is the number of rows that were had; how many a batch has is only seen in it, so that those before
+are read again, and not converted. pyarrow decodes messages, but only from a file that it may block on; the
+framing read here tells when the next one is there as a whole. Offsets in metadata are checked, not trusted.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple
+
+from ..blocks import Block
+from ..errors import FormatError
+from ..types import Layout, Planning, Span
+from .arrow_columns import arrow, told
+from .compression import SIGNATURE_BYTES, compression_of
+from .decoder import Decoder, HeldSpans, Selection, ShardSpec, describe_bytes, merge, read_footer
+from .selection import Choice, check_rows, choose, pick
+
+__all__ = ["plan_arrow"]
+
+
+class FlatTable:
+    """A table of a buffer, whose every offset is checked.
+
+    Args:
+        content: The buffer.
+        what: It is, for messages.
+        at: Where in the buffer stands the offset of the table; the root's by default.
+
+    Raises:
+        FormatError: It is no flatbuffer; also from the methods.
+    """
+
+    def __init__(self, content: bytes, what: str, at: int = 0) -> None:
+        self._content = content
+        self._what = what
+        self._at = at + self._read("<I", at)
+        self._fields = self._at - self._read("<i", self._at)
+        self._fields_bytes = self._read("<H", self._fields)
+
+    def number(self, field: int, kind: str) -> int:
+        """The number in a field, of a kind as ``struct`` spells it; 0 if the table lacks the field."""
+        at = self._place(field)
+        return 0 if at is None else self._read(kind, at)
+
+    def table(self, field: int) -> FlatTable | None:
+        """The table in a field; None if this one lacks the field."""
+        at = self._place(field)
+        return None if at is None else FlatTable(self._content, self._what, at)
+
+    def structs(self, field: int, kind: str) -> list[tuple[int, ...]]:
+        """The structs in a vector, each of a kind as ``struct`` spells it."""
+        at = self._place(field)
+        if at is None:
+            return []
+        vector = at + self._read("<I", at)
+        count, size = self._read("<I", vector), struct.calcsize(kind)
+        if vector + 4 + count * size > len(self._content):
+            raise self._damaged(f"a vector of {count} entries is longer than it")
+        return [struct.unpack_from(kind, self._content, vector + 4 + nth * size) for nth in range(count)]
+
+    def _place(self, field: int) -> int | None:
+        at = 4 + 2 * field
+        inside = self._read("<H", self._fields + at) if at < self._fields_bytes else 0
+        return self._at + inside if inside else None
+
+    def _read(self, kind: str, at: int) -> int:
+        if not 0 <= at <= len(self._content) - struct.calcsize(kind):
+            raise self._damaged(f"an offset points to byte {at} of {len(self._content)}")
+        value: int = struct.unpack_from(kind, self._content, at)[0]
+        return value
+
+    def _damaged(self, how: str) -> FormatError:
+        return FormatError(f"arrow: damaged: {self._what}: {how}")
+
+
+# As of a page of Parquet.
+_MOST_BYTES = 256 << 20
+_MOST_RATIO = 100
+
+# ``Message.fbs``: of a message, and of what it has.
+_KIND, _HEADER = 1, 2
+_DICTIONARY_KIND = 2
+_DATA_OF_DICTIONARY = 1
+_BUFFERS, _COMPRESSION = 2, 3
+_BUFFER = "<qq"  # offset in the body, and length
+
+# How version 0.17 said that buffers are compressed, which pyarrow still reads.
+_OLD_COMPRESSION = b"ARROW:experimental_compression"
+
+_LENGTH_BYTES = 8
+
+
+def check_expansion(metadata: bytes, read_body: Callable[[int, int], bytes], what: str) -> None:
+    """Look at the buffers of a batch, or of a dictionary.
+
+    Args:
+        metadata: Of its message.
+        read_body: Gives of the message's body as many bytes from an offset on, or fewer if it ends before.
+        what: It is, for messages.
+
+    Raises:
+        FormatError: They would take too much memory, or the metadata is damaged.
+    """
+    message = FlatTable(metadata, "the metadata of a message")
+    batch = message.table(_HEADER)
+    if batch is not None and message.number(_KIND, "<B") == _DICTIONARY_KIND:
+        batch = batch.table(_DATA_OF_DICTIONARY)
+    if batch is None or (batch.table(_COMPRESSION) is None and _OLD_COMPRESSION not in metadata):
+        return
+    found = claimed = 0
+    for at, length in batch.structs(_BUFFERS, _BUFFER):
+        content = read_body(at, _LENGTH_BYTES) if length >= _LENGTH_BYTES and at >= 0 else b""
+        if len(content) == _LENGTH_BYTES:
+            found += length
+            claimed += max(int.from_bytes(content, "little", signed=True), 0)  # -1: it is as it was
+    most = max(_MOST_BYTES, _MOST_RATIO * found)
+    if claimed > most:
+        raise FormatError(
+            f"{what}: {found} bytes are to become {claimed}; at most {most} are decompressed: it is damaged, "
+            "or made to use up memory; else write smaller batches"
+        )
+
+
+CONTINUATION = b"\xff\xff\xff\xff"
+"""What messages begin with, since Arrow 0.15."""
+
+# Far above the metadata of a batch with a million columns.
+_MOST_METADATA_BYTES = 256 << 20
+_MOST_BODY_BYTES = 1 << 40
+
+
+class MessageKind(IntEnum):
+    """The headers that a message may have, of those that are of use here (``Message.fbs``)."""
+
+    SCHEMA = 1
+    DICTIONARY = 2
+    BATCH = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message.
+
+    Attributes:
+        kind: Of its header, mostly a ``Kind``.
+        prefix: The marker and the length in front of the metadata.
+        metadata: A flatbuffer.
+        body: The buffers.
+    """
+
+    kind: int
+    prefix: bytes
+    metadata: bytes
+    body: bytes
+
+
+class Messages:
+    """Cuts a stream into messages; feed it bytes in any chunking.
+
+    Attributes:
+        at: Offset behind the last message, from the first byte fed.
+        ended: The end marker was there: a length of 0.
+    """
+
+    def __init__(self) -> None:
+        self.at = 0
+        self.ended = False
+        self._held: deque[bytes] = deque()
+        self._used = 0  # of the first one
+        self._held_bytes = 0
+        self._prefix = b""
+        self._metadata = b""
+        self._body_bytes = 0
+
+    @property
+    def is_within(self) -> bool:
+        """Whether a message was begun and is not whole."""
+        return not self.ended and (bool(self._prefix) or self._held_bytes > 0)
+
+    def feed(self, chunk: bytes) -> Iterator[Message]:
+        """The messages that ``chunk`` completes.
+
+        Raises:
+            FormatError: The bytes are no message, or come after the end marker.
+        """
+        if chunk:
+            self._held.append(chunk)
+        self._held_bytes += len(chunk)
+        while not self.ended:
+            if not self._prefix:
+                # Before Arrow 0.15 there was no marker in front of the length.
+                marked = self._held_bytes >= 4 and self._peek(4) == CONTINUATION
+                if self._held_bytes < (8 if marked else 4):
+                    return
+                self._prefix = self._take(8 if marked else 4)
+            length = int.from_bytes(self._prefix[-4:], "little", signed=True)
+            if length == 0:
+                self.at += len(self._prefix)
+                self.ended = True
+                break
+            if not 0 < length <= _MOST_METADATA_BYTES:
+                raise FormatError(
+                    f"arrow: damaged: a message claims {length} bytes of metadata", offset=self.at
+                )
+            if not self._metadata:
+                if self._held_bytes < length:
+                    return
+                self._metadata = self._take(length)
+                self._kind, self._body_bytes = _header_of(self._metadata, self.at)
+            if self._held_bytes < self._body_bytes:
+                return
+            message = Message(self._kind, self._prefix, self._metadata, self._take(self._body_bytes))
+            self.at += len(self._prefix) + length + self._body_bytes
+            self._prefix = self._metadata = b""
+            yield message
+        if self.ended and self._held_bytes:
+            raise FormatError("arrow: damaged: bytes follow the stream after its end marker", offset=self.at)
+
+    def _peek(self, size: int) -> bytes:
+        first = self._held[0]
+        if len(first) - self._used < size:
+            self._held = deque([b"".join([first[self._used :], *islice(self._held, 1, None)])])
+            self._used = 0
+        return self._held[0][self._used : self._used + size]
+
+    def _take(self, size: int) -> bytes:
+        self._held_bytes -= size
+        taken: list[bytes] = []
+        while size:
+            first = self._held[0]
+            piece = first[self._used : self._used + size]
+            # Not the rest cut off: of many small messages in a chunk each would copy what is behind it.
+            self._used += len(piece)
+            if self._used == len(first):
+                self._held.popleft()
+                self._used = 0
+            taken.append(piece)
+            size -= len(piece)
+        return taken[0] if len(taken) == 1 else b"".join(taken)
+
+
+def _header_of(metadata: bytes, offset: int) -> tuple[int, int]:
+    """Kind and length of the body of a message: its second and fourth field."""
+    try:
+        table = FlatTable(metadata, "the metadata of a message")
+        kind, body_bytes = table.number(1, "<B"), table.number(3, "<q")
+    except FormatError as error:
+        error.offset = offset
+        raise
+    if not 0 <= body_bytes <= _MOST_BODY_BYTES:
+        raise FormatError(f"arrow: damaged: a message claims a body of {body_bytes} bytes", offset=offset)
+    return kind, body_bytes
+
+
+class MessagePlace(NamedTuple):
+    """Where a message is in a file: its metadata from ``start``, its body from ``body`` up to ``stop``."""
+
+    start: int
+    body: int
+    stop: int
+
+
+class ArrowFileDecoder(Decoder):
+    """Decode record batches as they come.
+
+    Args:
+        open_file: Makes the file that the blocks are put into; its footer is there.
+        places: Of each batch, and before it of the dictionaries that come with it.
+        complete: For each batch after how many bytes it is there, with the dictionaries.
+        selection: Which columns and rows are wanted.
+        start_sample: Rows of the shard that were had already.
+    """
+
+    def __init__(
+        self,
+        open_file: Callable[[], HeldSpans],
+        places: Sequence[Sequence[MessagePlace]],
+        complete: Sequence[int],
+        selection: Selection,
+        start_sample: int,
+    ) -> None:
+        super().__init__()
+        self._file = open_file()
+        self._places = places
+        self._complete = complete
+        self._selection = selection
+        self._start = start_sample
+        self._opened: tuple[Any, Choice] | None = None
+        self._batch = 0
+        self._row = 0
+
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
+        self._file.feed(chunk)
+        while self._batch < len(self._complete) and self._complete[self._batch] <= self._file.fed:
+            yield from self._decode_batch()
+            self._file.drop(self._complete[self._batch])
+            self._batch += 1
+
+    def _decode_end(self) -> Iterator[Block]:
+        yield from ()
+        self._open()  # for the errors of a shard without batches
+        if self._batch < len(self._complete):
+            raise FormatError("arrow: truncated within a batch", sample=self._row)
+        check_rows(self._row, self._start)
+
+    def _decode_batch(self) -> Iterator[Block]:
+        reader, choice = self._open()
+        for place in self._places[self._batch]:
+            self._check(place)
+        with told(f"arrow: batch {self._batch}", self._row):
+            batch = reader.get_batch(self._batch)
+            batch.validate(full=True)  # pyarrow would follow any offset
+            first, self._row = self._row, self._row + len(batch)
+            if self._row > self._start:
+                yield from pick(batch, first, self._start, choice)
+
+    def _check(self, place: MessagePlace) -> None:
+        """Hear what a message claims, before pyarrow believes it."""
+        content = self._read(place.start, place.body - place.start)
+        prefix_bytes = 8 if content.startswith(CONTINUATION) else 4  # Arrow before 0.15 had the length alone
+        check_expansion(
+            content[prefix_bytes:],
+            lambda at, size: self._read(place.body + at, min(size, place.stop - place.body - at)),
+            f"arrow: batch {self._batch}",
+        )
+
+    def _read(self, at: int, size: int) -> bytes:
+        self._file.seek(at)
+        return self._file.read(max(size, 0))
+
+    def _open(self) -> tuple[Any, Choice]:
+        """pyarrow's reader, and what is wanted of the schema it has found."""
+        import pyarrow.ipc
+
+        if self._opened is None:
+            with told("arrow: the footer"):
+                schema = pyarrow.ipc.open_file(self._file).schema
+            choice = choose(self._selection, schema)
+            with told("arrow: the footer"):
+                reader = pyarrow.ipc.open_file(self._file, options=read_options(schema, choice))
+            self._opened = reader, choice
+        return self._opened
+
+
+def read_options(schema: Any, choice: Choice) -> Any:
+    """Have pyarrow decode only the columns that are wanted, and in this thread."""
+    import pyarrow.ipc
+
+    # Told of each, pyarrow would copy every column that it has read.
+    is_all = {*choice.read} == {*schema.names}
+    fields = None if is_all else sorted(schema.get_field_index(name) for name in choice.read)
+    return pyarrow.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
+
+
+class ArrowStreamDecoder(Decoder):
+    """Decode record batches as they come.
+
+    Args:
+        selection: Which columns and rows are wanted.
+        start_sample: Rows of the shard that were had already.
+    """
+
+    def __init__(self, selection: Selection, start_sample: int = 0) -> None:
+        super().__init__()
+        self._selection = selection
+        self._start = start_sample
+        self._messages = Messages()
+        self._queue = _Queue()
+        self._reader: Any = None
+        self._choice: Choice | None = None
+        self._row = 0
+
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
+        for message in self._messages.feed(bytes(chunk)):
+            yield from self._take(message)
+
+    def _decode_end(self) -> Iterator[Block]:
+        yield from ()
+        at = self._messages.at
+        if self._messages.is_within:
+            raise FormatError("arrow: truncated within a message", offset=at, sample=self._row)
+        if self._choice is None:
+            raise FormatError("arrow: truncated: the shard ends before its schema", offset=at)
+        # pyarrow takes the end of the bytes for the end of the stream; so does one that was cut look whole.
+        if not self._messages.ended:
+            raise FormatError(
+                "arrow: the stream stops before its end marker: it is truncated, or its writer was never "
+                "closed; fetch or write it anew",
+                offset=at,
+                sample=self._row,
+            )
+        check_rows(self._row, self._start)
+
+    def _take(self, message: Message) -> Iterator[Block]:
+        if message.kind == MessageKind.SCHEMA and self._choice is None:
+            self._open(message)
+        elif self._choice is None or message.kind not in (MessageKind.DICTIONARY, MessageKind.BATCH):
+            raise FormatError(f"arrow: a message of kind {message.kind}", offset=self._messages.at)
+        else:
+            what = "arrow: a batch" if message.kind == MessageKind.BATCH else "arrow: a dictionary"
+            check_expansion(message.metadata, lambda at, size: message.body[at : at + size], what)
+            self._queue.put(message)
+            if message.kind == MessageKind.BATCH:
+                yield from self._pick(self._choice)
+
+    def _open(self, message: Message) -> None:
+        import pyarrow.ipc
+
+        with told("arrow: the schema"):
+            schema = pyarrow.ipc.read_schema(arrow().BufferReader(message.prefix + message.metadata))
+        self._choice = choose(self._selection, schema)
+        self._queue.put(message)
+        file = arrow().PythonFile(self._queue, mode="r")
+        with told("arrow: the schema"):
+            self._reader = pyarrow.ipc.open_stream(file, options=read_options(schema, self._choice))
+
+    def _pick(self, choice: Choice) -> Iterator[Block]:
+        with told("arrow: a batch", self._row):
+            batch = self._reader.read_next_batch()
+            batch.validate(full=True)  # pyarrow would follow any offset
+            first, self._row = self._row, self._row + len(batch)
+            if self._row > self._start:
+                yield from pick(batch, first, self._start, choice)
+
+
+class _Queue(io.RawIOBase):
+    """A file of the messages that were put there, each read once, in the pieces that pyarrow asks for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pieces: deque[bytes] = deque()
+        self._at = 0
+
+    def put(self, message: Message) -> None:
+        """Add a message."""
+        self._pieces += (piece for piece in (message.prefix, message.metadata, message.body) if piece)
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        taken = []
+        while self._pieces and size:
+            piece = self._pieces.popleft()
+            if len(piece) > size:
+                self._pieces.appendleft(piece[size:])
+                piece = piece[:size]
+            taken.append(piece)
+            size -= len(piece)
+        content = taken[0] if len(taken) == 1 else b"".join(taken)
+        self._at += len(content)
+        return content
+
+
+_MAGIC = b"ARROW1"
+_FEATHER_1_MAGIC = b"FEA1"
+_HEAD_BYTES = 4 << 10
+
+# Offset, length of the metadata, and length of the body (``File.fbs``).
+_BLOCK = "<qi4xq"
+_DICTIONARIES, _BATCHES = 2, 3
+
+
+def plan_arrow(spec: ShardSpec) -> Planning:
+    """Plan what to read of a shard of Arrow IPC, to its end: only a batch tells how many rows it has.
+
+    Raises:
+        FormatError: It is no Arrow IPC, or truncated.
+        ImportError: pyarrow is not installed.
+    """
+    arrow()
+    head = yield Span(0, _HEAD_BYTES)
+    if not head.content.startswith(_MAGIC):
+        _check_stream(head.content)
+        return Layout((Span(0, head.length),), partial(ArrowStreamDecoder, spec.selection, spec.start_sample))
+    footer = yield from read_footer("arrow", _MAGIC, head, spec)
+    table = FlatTable(footer[: -len(_MAGIC) - 4], "the footer")
+    # Dictionaries first: the batches, wherever they are, need them.
+    dictionaries, batches = (
+        [_place_of(block, head.length - len(footer)) for block in table.structs(field, _BLOCK)]
+        for field in (_DICTIONARIES, _BATCHES)
+    )
+    groups = [[*dictionaries, batches[0]], *([batch] for batch in batches[1:])] if batches else []
+    merged, complete = merge([[Span(place.start, place.stop) for place in group] for group in groups])
+    file = partial(HeldSpans, merged, head.length, footer)
+    decoder = partial(ArrowFileDecoder, file, groups, complete, spec.selection, spec.start_sample)
+    return Layout(tuple(merged), decoder)
+
+
+def _place_of(block: tuple[int, ...], stop: int) -> MessagePlace:
+    start, metadata_bytes, body_bytes = block
+    end = start + metadata_bytes + body_bytes
+    if min(start, metadata_bytes, body_bytes) < 0 or not start < end <= stop:
+        raise FormatError(f"arrow: damaged: a batch is said to be at bytes {start} to {end} of {stop}")
+    return MessagePlace(start, start + metadata_bytes, end)
+
+
+def _check_stream(start: bytes) -> None:
+    """Refuse what is no stream of messages, by its first bytes."""
+    if not start:
+        raise FormatError("arrow: truncated: the shard is empty", offset=0)
+    if start.startswith(_FEATHER_1_MAGIC):
+        raise FormatError(
+            "arrow: this is Feather version 1, which is not read; write it anew with "
+            "pyarrow.feather.write_feather",
+            offset=0,
+        )
+    hint = describe_bytes(start)
+    if compression_of(start[:SIGNATURE_BYTES]) is not None:
+        hint += ", and Arrow is not read when it is compressed as a whole: decompress it"
+    # A stream begins with its schema's length, behind a marker or, before Arrow 0.15, at once.
+    if start[:4] != CONTINUATION and start[2:4] != b"\0\0":
+        raise FormatError(
+            f"arrow: expected the magic {_MAGIC!r} or a stream of messages, found {start[:6]!r}{hint}",
+            offset=0,
+        )

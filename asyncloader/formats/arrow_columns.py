@@ -1,0 +1,489 @@
+"""Columns of Arrow's arrays, over the same memory where that holds what NumPy can see.
+
+Law: what an entry becomes depends on the entry and the type of its column, never on its neighbours. A null is
+None, and makes a list of the column; the others stay what they are in a column without nulls: numbers NumPy
+scalars of their dtype, sequences arrays.
+
+Buffers are read as https://arrow.apache.org/docs/format/Columnar.html has them, not by pyarrow's own
+``to_numpy`` and ``fill_null``: where pandas is installed these import it, half a second of a processor before
+the first batch, in each process.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..blocks import Column, Ragged, WithNulls, read_only
+from ..errors import FormatError
+from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES
+
+__all__ = ["Features", "arrow", "check_pyarrow", "cut", "features_of", "told"]
+
+
+def check_pyarrow() -> None:
+    """Raise where pyarrow is not installed, without importing it.
+
+    Raises:
+        ImportError: It is not.
+    """
+    if find_spec("pyarrow") is None:
+        raise ImportError("Parquet and Arrow shards are read with pyarrow: pip install asyncloader[parquet]")
+
+
+def arrow() -> Any:
+    """The module ``pyarrow``.
+
+    Raises:
+        ImportError: It is not installed.
+    """
+    check_pyarrow()
+    import pyarrow
+
+    return pyarrow
+
+
+@contextmanager
+def told(what: str, sample: int | None = None) -> Iterator[None]:
+    """Say in our words what pyarrow has against the bytes of a shard.
+
+    Args:
+        what: Cannot be read, with the format before it.
+        sample: The first one that is lost by that, if it is about samples.
+
+    Raises:
+        FormatError: In place of what it raises, or what its values raise when they are looked at.
+    """
+    try:
+        yield
+    except FormatError:
+        raise
+    except (arrow().ArrowException, OSError, ValueError, OverflowError, IndexError) as error:
+        how = str(error).partition("\n")[0]
+        raise FormatError(f"{what} cannot be read: {how}", sample=sample) from error
+
+
+def integers(array: Any) -> NDArray[Any]:
+    """The numbers of an array of integers, ``(n,)`` of their own dtype; anything where one is null."""
+    buffer = array.buffers()[1]
+    dtype = np.dtype(str(array.type))
+    if buffer is None or not len(array):
+        return np.zeros(len(array), dtype)
+    return np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
+
+
+def bits(array: Any) -> NDArray[np.bool_]:
+    """The values of an array of booleans, ``(n,) bool``; anything where one is null."""
+    return _unpacked(array.buffers()[1], array)
+
+
+def is_null(array: Any) -> NDArray[np.bool_]:
+    """Where an array with a bitmap of what is valid has nulls, ``(n,) bool``."""
+    valid = array.buffers()[0]
+    return np.zeros(len(array), np.bool_) if valid is None else ~_unpacked(valid, array)
+
+
+def lengths(array: Any) -> NDArray[np.int64]:
+    """How long each list, string or bytes value is, ``(n,) int64``: 0 where it is null."""
+    kind = str(array.type)
+    if kind.removeprefix("large_").partition("<")[0] in ("string", "binary", "list"):
+        dtype = np.dtype(np.int64 if kind.startswith("large") else np.int32)
+        buffer = array.buffers()[1]
+        if buffer is None or not len(array):
+            return np.zeros(len(array), np.int64)
+        found = np.diff(np.frombuffer(buffer, dtype, len(array) + 1, array.offset * dtype.itemsize))
+    else:
+        found = integers(array.value_lengths())
+    return np.where(is_null(array), 0, found).astype(np.int64)
+
+
+def _unpacked(buffer: Any, array: Any) -> NDArray[np.bool_]:
+    """The bits of a bitmap that are of the array's own entries."""
+    if buffer is None or not len(array):
+        return np.zeros(len(array), np.bool_)
+    first, last = array.offset // 8, (array.offset + len(array) + 7) // 8
+    unpacked = np.unpackbits(np.frombuffer(buffer, np.uint8, last - first, first), bitorder="little")
+    begin = array.offset - 8 * first
+    return unpacked[begin : begin + len(array)].view(np.bool_)
+
+
+def field_of(array: Any) -> Column:
+    """The field of a block that a ``pyarrow.Array`` becomes: its column, typed despite nulls."""
+    column = column_of(array)
+    if isinstance(column, list) and not isinstance(like := column_of(array.slice(0, 0)), list):
+        return WithNulls(column, like)
+    return column
+
+
+def tensors_of(array: Any, shape: tuple[int | None, ...]) -> Column:
+    """The field that lists in lists become which are arrays.
+
+    Args:
+        array: A ``pyarrow.Array`` of lists of numbers, nested as deep as ``shape`` is long.
+        shape: Of each of them; the first length is None where it may be any.
+
+    Raises:
+        ValueError: They have another shape, or nulls inside; says what was found.
+    """
+    array = _plain(array)
+    if not array.null_count:
+        return read_only(_of_shape(array, shape))
+    present, left = array.is_valid().to_pylist(), iter(read_only(_of_shape(array.drop_null(), shape)))
+    return WithNulls(
+        [next(left) if there else None for there in present], tensors_of(array.slice(0, 0), shape)
+    )
+
+
+def column_of(array: Any) -> Column:
+    """The column of a ``pyarrow.Array``; ``docs/reference/formats.md`` has the table of types.
+
+    Arrays are read-only, also where pyarrow's memory could be written: rows of other samples are in it.
+    """
+    return read_only(_column_of(array))
+
+
+def _column_of(array: Any) -> Column:
+    pa = arrow()
+    if getattr(array.type, "extension_name", "") == "arrow.fixed_shape_tensor":
+        return _of_tensors(array)
+    array = _plain(array)
+    kind = array.type
+    if (dtype := _dtype_of(kind)) is not None:
+        return _numbers(array, dtype)
+    if pa.types.is_boolean(kind):
+        return _with_nulls(array, bits(array))
+    for is_kind, convert in _CONVERTED:
+        if getattr(pa.types, is_kind, _is_none)(kind):
+            return convert(array)
+    # Strings, bytes, decimals, unions, intervals, and a column of nothing but nulls.
+    values: list[Any] = array.to_pylist()
+    return values
+
+
+def _is_none(_: Any) -> bool:
+    return False  # a type that this version of pyarrow does not know
+
+
+def _plain(array: Any) -> Any:
+    """The same values in an array of their own type."""
+    pa = arrow()
+    while True:
+        if isinstance(array, pa.ExtensionArray):
+            array = array.storage
+        elif isinstance(array, pa.DictionaryArray):
+            array = array.dictionary_decode()
+        elif isinstance(array, pa.RunEndEncodedArray):
+            import pyarrow.compute
+
+            array = pyarrow.compute.run_end_decode(array)
+        else:
+            return array
+
+
+def _dtype_of(kind: Any) -> np.dtype[Any] | None:
+    """What NumPy calls the numbers in the array's memory; None if it has no name for them."""
+    types = arrow().types
+    if types.is_integer(kind) or types.is_floating(kind):
+        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        return dtype
+    if types.is_timestamp(kind):
+        return np.dtype(f"datetime64[{kind.unit}]")
+    if types.is_date(kind):
+        return np.dtype("datetime64[ms]" if kind.bit_width == 64 else "int32")
+    if types.is_duration(kind) or types.is_time64(kind):
+        return np.dtype(f"timedelta64[{kind.unit}]")
+    return np.dtype("int32") if types.is_time32(kind) else None
+
+
+def _numbers(array: Any, dtype: np.dtype[Any]) -> Column:
+    buffer = array.buffers()[1]
+    if len(array) == 0 or buffer is None:
+        values = np.zeros(len(array), dtype)
+    else:
+        values = np.frombuffer(buffer, dtype, len(array), array.offset * dtype.itemsize)
+    types = arrow().types
+    # NumPy's have 64 bits.
+    if types.is_date32(array.type):
+        values = values.astype("datetime64[D]")
+    elif types.is_time32(array.type):
+        values = values.astype(f"timedelta64[{array.type.unit}]")
+    return _with_nulls(array, values)
+
+
+def _with_nulls(array: Any, values: Column) -> Column:
+    """``values``, and None where the array has a null."""
+    if not array.null_count:
+        return values
+    entries = list(values)
+    for index in np.flatnonzero(is_null(array)).tolist():
+        entries[index] = None
+    return entries
+
+
+# --- sequences ---
+
+
+def _of_tensors(array: Any) -> Column:
+    whole = array
+    if array.null_count:  # whose values are nulls too, which pyarrow makes no tensor of
+        whole = arrow().ExtensionArray.from_storage(array.type, array.storage.drop_null())
+    tensors: NDArray[Any] = whole.to_numpy_ndarray()
+    if not array.null_count:
+        return tensors
+    present, left = array.is_valid().to_pylist(), iter(tensors)
+    return [next(left) if there else None for there in present]
+
+
+def _of_shape(array: Any, shape: tuple[int | None, ...]) -> Column:
+    first, *rest = shape
+    inside, counts = array, []
+    for size in shape:
+        if not hasattr(inside, "value_lengths"):
+            raise ValueError("lists that are not nested as deep")
+        if inside.null_count:
+            raise ValueError("a null within an array")
+        counts.append(lengths(inside))
+        if size is not None and (counts[-1] != size).any():
+            raise ValueError(f"one of length {counts[-1][counts[-1] != size][0]} in place of {size}")
+        inside = _plain(inside.flatten())
+    values = column_of(inside)
+    if not isinstance(values, np.ndarray) or values.ndim > 1:
+        raise ValueError("a null within an array" if inside.null_count else f"values of type {inside.type}")
+    if first is not None:
+        return values.reshape(len(array), *shape)
+    return Ragged(values.reshape(-1, *rest), np.append(0, np.cumsum(counts[0])))
+
+
+def _of_list(array: Any) -> Column:
+    if array.null_count:
+        return _of_view(array)
+    offsets = integers(array.offsets).astype(np.int64)
+    start, stop = int(offsets[0]), int(offsets[-1])
+    return _sequences(array, array.values.slice(start, stop - start), offsets - start)
+
+
+def _of_fixed_size_list(array: Any) -> Column:
+    if array.null_count:
+        return _of_view(array)
+    size = array.type.list_size
+    inside = array.values.slice(array.offset * size, len(array) * size)
+    values = column_of(inside)
+    if isinstance(values, np.ndarray):
+        return values.reshape(len(array), size, *values.shape[1:])
+    return _sequences(array, inside, np.arange(len(array) + 1, dtype=np.int64) * size)
+
+
+def _of_view(array: Any) -> Column:
+    """Of lists whose values may lie in any order, or are not to be looked at where a list is null."""
+    return _sequences(array, array.flatten(), np.append(0, np.cumsum(lengths(array))))
+
+
+def _sequences(array: Any, inside: Any, offsets: NDArray[np.int64]) -> Column:
+    """Entry ``i`` is the column of the values inside from ``offsets[i]`` up to ``offsets[i + 1]``."""
+    if not _has_nulls_in_arrays(inside):
+        return _with_nulls(array, Ragged(column_of(inside), offsets))
+    spans = pairwise(offsets.tolist())
+    return _with_nulls(array, [column_of(inside.slice(start, stop - start)) for start, stop in spans])
+
+
+def _has_nulls_in_arrays(array: Any) -> bool:
+    """Whether its column is a list only because values are missing; else an array or a ``Ragged``."""
+    types = arrow().types
+    array = _plain(array)
+    if types.is_boolean(array.type) or _dtype_of(array.type) is not None:
+        return bool(array.null_count)
+    if types.is_struct(array.type) or types.is_map(array.type) or not hasattr(array, "value_lengths"):
+        return False
+    return bool(array.null_count) or _has_nulls_in_arrays(array.flatten())
+
+
+# --- records ---
+
+
+def _of_struct(array: Any) -> Column:
+    names = [array.type.field(index).name for index in range(array.type.num_fields)]
+    columns = [list(column_of(column)) for column in array.flatten()]
+    rows = zip(*columns, strict=True) if columns else [()] * len(array)
+    return _with_nulls(array, [dict(zip(names, row, strict=True)) for row in rows])
+
+
+def _of_map(array: Any) -> Column:
+    offsets = integers(array.offsets).astype(np.int64)
+    start, stop = int(offsets[0]), int(offsets[-1])
+    keys, items = (column_of(each.slice(start, stop - start)) for each in (array.keys, array.items))
+    pairs = list(zip(keys, items, strict=True))
+    return _with_nulls(array, [pairs[begin:end] for begin, end in pairwise((offsets - start).tolist())])
+
+
+# By the name of the question that pyarrow.types answers.
+_CONVERTED: tuple[tuple[str, Callable[[Any], Column]], ...] = (
+    ("is_list", _of_list),
+    ("is_large_list", _of_list),
+    ("is_fixed_size_list", _of_fixed_size_list),
+    ("is_list_view", _of_view),
+    ("is_large_list_view", _of_view),
+    ("is_struct", _of_struct),
+    ("is_map", _of_map),
+)
+
+
+# Of an entry beside its values.
+_ENTRY_BYTES = 16
+
+
+def cut(table: Any) -> Iterator[tuple[int, int]]:
+    """Where each block of a ``pyarrow.RecordBatch`` begins, and how many rows it has.
+
+    Blocks have some MiB, or one row.
+    """
+    if not len(table):
+        return
+    if not any(map(_shares, table.schema.types)):
+        most = max(1, min(MAX_BLOCK_SAMPLES, len(table) * MAX_BLOCK_BYTES // max(table.nbytes, 1)))
+        for at in range(0, len(table), most):
+            yield at, min(most, len(table) - at)
+        return
+    ends = np.cumsum(sum(map(_row_bytes, table.columns)))
+    at = 0
+    while at < len(table):
+        before = ends[at - 1] if at else 0
+        fit = int(np.searchsorted(ends, before + MAX_BLOCK_BYTES, "right")) - at
+        size = max(1, min(fit, MAX_BLOCK_SAMPLES, len(table) - at))
+        yield at, size
+        at += size
+
+
+def _shares(kind: Any) -> bool:
+    """Whether several rows may have one value in memory."""
+    # By its name: older versions of pyarrow lack the questions.
+    if str(kind).startswith(("dictionary<", "run_end_encoded<")) or _is_view(kind):
+        return True
+    if isinstance(kind, arrow().BaseExtensionType):
+        return _shares(kind.storage_type)
+    return any(_shares(kind.field(index).type) for index in range(kind.num_fields))
+
+
+def _is_view(kind: Any) -> bool:
+    return "view" in str(kind).partition("<")[0]
+
+
+def _row_bytes(array: Any) -> NDArray[np.int64]:
+    """About how many bytes each row takes when it is decoded."""
+    pa = arrow()
+    types, kind = pa.types, array.type
+    if isinstance(array, pa.ExtensionArray):
+        return _row_bytes(array.storage)
+    if types.is_dictionary(kind):
+        # One more for nulls.
+        of_values = np.append(_row_bytes(array.dictionary), 0)
+        places = np.where(is_null(array.indices), len(of_values) - 1, integers(array.indices))
+        taken: NDArray[np.int64] = of_values[places]
+        return taken
+    if isinstance(array, pa.RunEndEncodedArray):
+        edges = np.clip(integers(array.run_ends).astype(np.int64) - array.offset, 0, len(array))
+        return np.repeat(_row_bytes(array.values), np.diff(edges, prepend=0))
+    if types.is_struct(kind):
+        return sum(map(_row_bytes, array.flatten()), np.zeros(len(array), np.int64))
+    if types.is_map(kind):  # pyarrow counts the entries of lists alone
+        ends = np.append(0, np.cumsum(_row_bytes(array.keys) + _row_bytes(array.items)))
+        of_maps: NDArray[np.int64] = np.diff(ends[integers(array.offsets)])
+        return of_maps + _ENTRY_BYTES
+    if _is_view(kind) and not hasattr(array, "value_lengths"):  # of strings: each view begins with the length
+        sizes = np.frombuffer(array.buffers()[1], np.int32)[array.offset * 4 :: 4][: len(array)]
+        return sizes.astype(np.int64) + _ENTRY_BYTES
+    if hasattr(array, "value_lengths"):
+        of_lists = lengths(array)
+        ends = np.append(0, np.cumsum(_row_bytes(array.flatten())))
+        stops = np.cumsum(of_lists)
+        within: NDArray[np.int64] = ends[stops] - ends[stops - of_lists]
+        return within + _ENTRY_BYTES
+    if (
+        types.is_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_string(kind)
+        or types.is_large_binary(kind)
+    ):
+        return lengths(array) + _ENTRY_BYTES
+    return np.full(len(array), array.nbytes // max(len(array), 1) + 1, np.int64)
+
+
+_ARRAY = re.compile(r"Array[2-5]D")
+_FILES = frozenset({"Image", "Audio", "Video", "Pdf"})
+_PARTS = {"bytes", "path"}
+
+_Shape = tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Features:
+    """What is known of columns beyond their types.
+
+    Attributes:
+        shapes: Of the arrays in a column; the first length is None where each has its own.
+        files: Columns of files.
+        class_names: Of the classes that a column of labels numbers, from 0 on.
+    """
+
+    shapes: Mapping[str, _Shape] = field(default_factory=dict)
+    files: frozenset[str] = frozenset()
+    class_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def field_of(self, name: str, array: Any) -> Column:
+        """The field of a block that a column's ``pyarrow.Array`` becomes.
+
+        Raises:
+            FormatError: It has not the shape that was noted.
+        """
+        if (shape := self.shapes.get(name)) is not None:
+            try:
+                return tensors_of(array, shape)
+            except ValueError as error:
+                raise FormatError(
+                    f"column {name!r} should have arrays of shape {shape}, as datasets has noted in the "
+                    f"schema, and has {error}"
+                ) from error
+        column = field_of(array)
+        if name in self.files and isinstance(column, list):
+            return [_without_null_path(value) for value in column]
+        return column
+
+
+def features_of(schema: Any) -> Features:
+    """What the metadata of a ``pyarrow.Schema`` say; nothing where they are missing or of another form."""
+    try:
+        noted = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        kinds = {str(name): str(feature["_type"]) for name, feature in noted.items() if "_type" in feature}
+        shapes = dict(_shapes(noted, kinds))
+        classes = {
+            name: tuple(map(str, noted[name]["names"]))
+            for name, kind in kinds.items()
+            if kind == "ClassLabel"
+        }
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError):
+        return Features()
+    return Features(shapes, frozenset(name for name, kind in kinds.items() if kind in _FILES), classes)
+
+
+def _shapes(noted: Mapping[str, Any], kinds: Mapping[str, str]) -> Iterator[tuple[str, _Shape]]:
+    for name, kind in kinds.items():
+        if not _ARRAY.fullmatch(kind):
+            continue
+        first, *others = shape = tuple(noted[name]["shape"])
+        if all(type(length) is int and length > 0 for length in (1 if first is None else first, *others)):
+            yield name, shape
+
+
+def _without_null_path(value: Any) -> Any:
+    """A file whose name was not kept, without a null in its place: no batch could hold that."""
+    if type(value) is dict and value.keys() == _PARTS and value["path"] is None:
+        return {"bytes": value["bytes"]}
+    return value

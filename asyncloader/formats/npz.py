@@ -1,0 +1,417 @@
+"""``.npz``: a field for each array in a zip archive; the directory first, then the headers, then rows.
+
+Of members that are stored only the rows that are wanted are read; those that are deflated are inflated from
+their beginning, and what is before the wanted rows is dropped.
+"""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+import zlib
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+from ..errors import FormatError
+from ..types import Answer, Layout, Planning, Span
+from .decoder import HeldSpans, ShardSpec, describe_bytes
+from .npy import (
+    HEAD_BYTES,
+    MOST_ROW_BYTES,
+    ArrayHeader,
+    ArrayRows,
+    Deflated,
+    RowsDecoder,
+    Stored,
+    check_held,
+    header_bytes,
+    parse_header,
+    spans_of,
+    wanted_rows,
+)
+from .selection import choose_names
+
+__all__ = ["plan_npz"]
+
+
+Asking: TypeAlias = Generator[Span, Answer, bytes]
+"""A part of a plan that brings bytes."""
+
+_MEMBER_MAGIC = b"PK\x03\x04"
+_END_MAGIC = b"PK\x05\x06"
+
+# Of the record at the very end, before its comment; and of those before it where lengths take 64 bits.
+_END_BYTES = 22
+_END_64_BYTES = 56 + 20
+_MOST_COMMENT_BYTES = 1 << 16
+
+# Ten thousand members: fields of samples are some tens.
+_MOST_DIRECTORY_BYTES = 1 << 20
+_UNTOLD = 0xFFFFFFFF
+
+_LOCAL = struct.Struct("<4s2xHH16xHH")  # magic, flags, method, lengths of name and of what is behind it
+
+#: Of a member's own header, before its name.
+LOCAL_BYTES = _LOCAL.size
+
+_ENCRYPTED, _UTF_8 = 1, 1 << 11
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveMember:
+    """A member as the directory has it.
+
+    Attributes:
+        name: As it was given.
+        local: Offset of its own header.
+        stored_bytes: As many as it takes in the archive.
+        size_bytes: As many as it holds.
+        is_deflated: Whether these differ; else it is stored as it is.
+        crc32: Of what it holds.
+        raw_name: As it is written in the archive.
+    """
+
+    name: str
+    local: int
+    stored_bytes: int
+    size_bytes: int
+    is_deflated: bool
+    crc32: int
+    raw_name: bytes
+
+
+def find_members(head: Answer, spec: ShardSpec) -> Generator[Span, Answer, list[ArchiveMember]]:
+    """Ask for the directory, and say what is in it.
+
+    Args:
+        head: The first bytes of the shard.
+        spec: Keeps this one, and may have it already.
+
+    Raises:
+        FormatError: It is no zip archive, truncated or damaged, or its members are encrypted or compressed by
+            something else than deflate.
+    """
+    if not head.content.startswith((_MEMBER_MAGIC, _END_MAGIC)):
+        if not head.content:
+            raise FormatError("npz: truncated: the shard is empty", offset=0)
+        hint = describe_bytes(head.content)
+        raise FormatError(f"npz: expected a zip archive, found {head.content[:6]!r}{hint}", offset=0)
+    end = yield from _read_end(head, spec)
+    try:
+        with zipfile.ZipFile(HeldSpans((), head.length, end)) as archive:
+            found = archive.infolist()
+    # What the module raises of damaged bytes is not told.
+    except (
+        zipfile.BadZipFile,
+        ValueError,
+        OSError,
+        struct.error,
+        NotImplementedError,
+        RuntimeError,
+    ) as error:
+        raise FormatError(f"npz: the directory of the archive cannot be read: {error}") from error
+    members = [_member_of(entry) for entry in found]
+    if len({member.name for member in members}) < len(members):
+        raise FormatError("npz: two members have one name")
+    return members
+
+
+def locate(member: ArchiveMember, head: bytes, length: int) -> Span:
+    """Where the bytes of a member are, by its own header.
+
+    Args:
+        member: Which.
+        head: The bytes from ``member.local`` on, as many as its header and name take.
+        length: Of the shard.
+
+    Raises:
+        FormatError: The header is another one's, or the bytes are not in the shard.
+    """
+    what = f"npz: member {member.name!r}"
+    name_end = _LOCAL.size + len(member.raw_name)
+    if len(head) < name_end:
+        raise FormatError(f"{what}: truncated within its header", offset=member.local + len(head))
+    magic, _, method, name_bytes, more_bytes = _LOCAL.unpack_from(head)
+    if (
+        magic != _MEMBER_MAGIC
+        or (method == zipfile.ZIP_DEFLATED) != member.is_deflated
+        or name_bytes != len(member.raw_name)
+        or head[_LOCAL.size : name_end] != member.raw_name
+    ):
+        raise FormatError(
+            f"{what}: damaged: its header is not where the directory of the archive says", offset=member.local
+        )
+    begin = member.local + name_end + more_bytes
+    if begin + member.stored_bytes > length:
+        raise FormatError(
+            f"{what}: damaged: it is said to be at bytes {begin} to {begin + member.stored_bytes} of {length}"
+        )
+    return Span(begin, begin + member.stored_bytes)
+
+
+def inflated(start: bytes, most: int, what: str) -> bytes:
+    """The first bytes, at most so many, of what begins with these deflated ones.
+
+    Raises:
+        FormatError: It is no deflated stream.
+    """
+    try:
+        return zlib.decompressobj(-zlib.MAX_WBITS).decompress(start, most)
+    except zlib.error as error:
+        raise FormatError(f"{what}: corrupt deflated bytes: {error}") from error
+
+
+def _read_end(head: Answer, spec: ShardSpec) -> Asking:
+    """The end of the shard, from the first byte of the directory on."""
+    if (kept := spec.kept(head)) is not None:
+        return kept
+    length = head.length
+    end = head.content if length == len(head.content) else b""
+    end = yield from _bring_end(end, length, _END_BYTES + _END_64_BYTES + _MOST_COMMENT_BYTES)
+    place = end.rfind(_END_MAGIC)
+    if place < 0 or len(end) - place < _END_BYTES:
+        raise FormatError(
+            "npz: truncated or damaged: expected the end of the archive's directory in the last bytes of the "
+            "shard, found none",
+            offset=length,
+        )
+    directory_bytes = int.from_bytes(end[place + 12 : place + 16], "little")
+    if directory_bytes == _UNTOLD:  # in the record of 64 bits before
+        directory_bytes = _MOST_DIRECTORY_BYTES
+    if directory_bytes > _MOST_DIRECTORY_BYTES:
+        raise FormatError(
+            f"npz: the directory of the archive claims {directory_bytes} bytes; at most "
+            f"{_MOST_DIRECTORY_BYTES} are read",
+            offset=length - len(end) + place,
+        )
+    size = len(end) - place + _END_64_BYTES + directory_bytes
+    if len(end) - place > _END_BYTES:  # a comment, for whose beginning all of the end is looked through
+        size = max(size, len(end))
+    end = yield from _bring_end(end, length, size)
+    spec.keep(head, end)
+    return end
+
+
+def _bring_end(end: bytes, length: int, size: int) -> Asking:
+    """The last ``size`` bytes of a shard, of which the last ones may be there."""
+    begin, there = max(length - size, 0), length - len(end)
+    if begin < there:
+        return (yield Span(begin, there)).content + end
+    return end[begin - there :]
+
+
+def _member_of(entry: zipfile.ZipInfo) -> ArchiveMember:
+    what = f"npz: member {entry.filename!r}"
+    if entry.header_offset < 0:
+        raise FormatError(f"{what}: damaged: it is said to be at byte {entry.header_offset}")
+    if entry.flag_bits & _ENCRYPTED:
+        raise FormatError(f"{what} is encrypted; encrypted members are not read")
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise FormatError(
+            f"{what} is compressed by method {entry.compress_type}; numpy.savez stores members, and "
+            "numpy.savez_compressed deflates them, and no others are read"
+        )
+    is_deflated = entry.compress_type == zipfile.ZIP_DEFLATED
+    if not is_deflated and entry.compress_size != entry.file_size:
+        raise FormatError(f"{what}: damaged: stored, and of {entry.file_size} bytes in {entry.compress_size}")
+    raw_name = entry.orig_filename.encode("utf-8" if entry.flag_bits & _UTF_8 else "cp437")
+    return ArchiveMember(
+        entry.filename,
+        entry.header_offset,
+        entry.compress_size,
+        entry.file_size,
+        is_deflated,
+        entry.CRC,
+        raw_name,
+    )
+
+
+_SUFFIX = ".npy"
+
+# All of a small shard.
+_HEAD_BYTES = 64 << 10
+
+# As many bytes of an array come in a row, before those of the others: enough for a request.
+_TURN_BYTES = 4 << 20
+
+# Behind a member's name in its own header: lengths of 64 bits, times.
+_MORE_BYTES = 64
+
+# Of a deflated member, in which the array's header should have ended.
+_MOST_START_BYTES = 1 << 20
+
+# Fields of samples are some tens; of each array that is deflated a piece of 1 MiB may be held.
+_MOST_ARRAYS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class _ArrayMember:
+    """A member whose header was read.
+
+    Attributes:
+        field: Its name.
+        entry: In the directory.
+        header: Of the array.
+        head: The header's bytes.
+        body: Where its bytes are in the shard, from its header on.
+    """
+
+    field: str
+    entry: ArchiveMember
+    header: ArrayHeader
+    head: bytes
+    body: Span
+
+    @property
+    def what(self) -> str:
+        return _what(self.entry)
+
+
+def plan_npz(spec: ShardSpec) -> Planning:
+    """Plan what to read of an archive of arrays.
+
+    Raises:
+        FormatError: It is no archive of arrays, truncated, of a kind that is not read, or lacks what is
+            wanted of it; or the arrays that are wanted differ in their numbers of rows, or are more or larger
+            than can be held.
+    """
+    head = yield Span(0, _HEAD_BYTES)
+    entries = yield from find_members(head, spec)
+    by_field = {entry.name.removesuffix(_SUFFIX): entry for entry in entries}
+    fields = choose_names(spec.selection.columns, tuple(by_field))
+    if len(fields) > _MOST_ARRAYS:
+        raise FormatError(
+            f"npz: {len(fields)} arrays would be read; at most {_MOST_ARRAYS} are: choose some by columns="
+        )
+    members = []
+    for field in fields:
+        members.append((yield from _open(field, by_field[field], head)))
+    rows = _check_rows(members)
+    wanted = wanted_rows(rows, spec)
+    arrays, pieces = [], []
+    for number, member in enumerate(members):
+        come, spans, stored_rows = _spans_of(member, wanted)
+        content = partial(_open_content, member, come)
+        arrays.append(ArrayRows(member.what, member.header, ((member.field, None),), come, content))
+        pieces += _pieces(number, spans, stored_rows, wanted, alone=len(members) == 1)
+    check_held("npz", arrays)
+    pieces.sort(key=lambda piece: piece[:2])
+    turns = [(number, span.stop - span.start) for _, number, span in pieces]
+    requested = tuple(span for _, _, span in pieces)
+    return Layout(requested, partial(RowsDecoder, arrays, turns, wanted), samples=rows)
+
+
+def _open(field: str, entry: ArchiveMember, head: Answer) -> Generator[Span, Answer, _ArrayMember]:
+    """Read the headers of a member: that of the archive, and that of the array."""
+    what = _what(entry)
+    if not entry.name.endswith(_SUFFIX):
+        raise FormatError(
+            f"{what} is no array: its name should end with {_SUFFIX}, as numpy.savez names them; choose "
+            "others by columns="
+        )
+    size = LOCAL_BYTES + len(entry.raw_name) + _MORE_BYTES + HEAD_BYTES
+    start = yield from _bring(head, Span(entry.local, min(entry.local + size, head.length)))
+    body = locate(entry, start, head.length)
+    start = start[body.start - entry.local :][: entry.stored_bytes]
+    plain = yield from _bring_header(entry, head, body, start)
+    header = parse_header(plain, what)
+    if header.size_bytes + header.body_bytes != entry.size_bytes:
+        raise FormatError(
+            f"{what}: damaged: shape {header.shape} of {header.dtype} takes "
+            f"{header.size_bytes + header.body_bytes} bytes with its header, and the member has "
+            f"{entry.size_bytes}",
+            offset=body.start,
+        )
+    if header.dtype.names is not None:
+        raise FormatError(
+            f"{what} is of a structure: of .npz each array is a field; save those of the structure as arrays"
+        )
+    return _ArrayMember(field, entry, header, plain[: header.size_bytes], body)
+
+
+def _bring_header(entry: ArchiveMember, head: Answer, body: Span, start: bytes) -> Asking:
+    """The first bytes of an array, its header among them, of which those stored in ``start`` are there."""
+    what = _what(entry)
+    while True:
+        plain = inflated(start, HEAD_BYTES * 4, what) if entry.is_deflated else start
+        is_all = len(start) == entry.stored_bytes
+        size = header_bytes(plain, what) if len(plain) >= 12 or is_all else 12
+        if len(plain) >= size or is_all:
+            return plain
+        if len(start) >= _MOST_START_BYTES:  # deflated bytes may become nothing at all, as many as they are
+            raise FormatError(
+                f"{what}: damaged: {len(start)} deflated bytes hold no header", offset=body.start
+            )
+        more = Span(body.start + len(start), min(body.start + max(size, 2 * len(start)), body.stop))
+        start += yield from _bring(head, more)
+
+
+def _check_rows(members: Sequence[_ArrayMember]) -> int:
+    """How many rows all arrays have; and that one of all of them can be held."""
+    row_bytes = sum(member.header.row_bytes for member in members)
+    rows = {member.header.rows for member in members}
+    if len(rows) > 1:
+        told = ", ".join(f"{member.field!r} {member.header.rows}" for member in members[:10])
+        raise FormatError(
+            f"npz: expected as many rows in each array, along its first axis, found {told}; choose those "
+            "that belong together by columns="
+        )
+    count = rows.pop()
+    if count and row_bytes > MOST_ROW_BYTES:
+        raise FormatError(
+            f"npz: a row of all arrays has {row_bytes} bytes; at most {MOST_ROW_BYTES} are read: choose some "
+            "by columns="
+        )
+    return count
+
+
+def _spans_of(member: _ArrayMember, wanted: range) -> tuple[range, list[Span], range]:
+    """The rows that come of a member, where they are, and the rows that are stored there."""
+    header = member.header
+    if not wanted:
+        return wanted, [], wanted
+    if not member.entry.is_deflated:
+        body = Span(member.body.start + header.size_bytes, member.body.stop)
+        come, spans = spans_of(header, body, wanted)
+        return come, spans, wanted
+    every = range(header.rows)
+    return every if header.by_columns else range(wanted.start, header.rows), [member.body], every
+
+
+def _open_content(member: _ArrayMember, come: range) -> Stored | Deflated:
+    """What takes the bytes of a member; its checksum is verified where all of them come."""
+    header, entry = member.header, member.entry
+    if entry.is_deflated and come:
+        skip = header.size_bytes + come.start * header.row_bytes
+        return Deflated(entry.stored_bytes, entry.size_bytes, skip, entry.crc32)
+    if len(come) < header.rows or entry.is_deflated:
+        return Stored()
+    return Stored(entry.crc32, zlib.crc32(member.head))
+
+
+def _pieces(
+    number: int, spans: Sequence[Span], stored: range, wanted: range, *, alone: bool
+) -> list[tuple[int, int, Span]]:
+    """The spans of an array, cut so that arrays come in turns: each with the row that it is read for."""
+    if len(spans) != 1 or alone:
+        return [(wanted.start, number, span) for span in spans]
+    ((start, stop),) = spans
+    cuts = -(-(stop - start) // _TURN_BYTES)
+    bounds = [start + (stop - start) * cut // cuts for cut in range(cuts + 1)]
+    rows = [max(stored.start + len(stored) * cut // cuts, wanted.start) for cut in range(cuts)]
+    return [
+        (row, number, Span(begin, end)) for row, begin, end in zip(rows, bounds, bounds[1:], strict=False)
+    ]
+
+
+def _bring(head: Answer, span: Span) -> Asking:
+    """Bytes of the shard, of which some are there."""
+    if span.stop <= len(head.content) or span.start >= span.stop:
+        return head.content[span.start : span.stop]
+    return (yield span).content
+
+
+def _what(entry: ArchiveMember) -> str:
+    return f"npz: member {entry.name!r}"

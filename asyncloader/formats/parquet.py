@@ -1,0 +1,349 @@
+"""Parquet: the footer first, then of each row group the chunks of the wanted columns.
+
+A position is the number of rows of the shard that were had, whatever a filter keeps of them; reopened there,
+it is read from the row group on that the next row is in.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import combinations
+from operator import and_
+from typing import Any
+
+from ..blocks import Block
+from ..errors import FormatError
+from ..types import Layout, Planning, Span
+from .arrow_columns import arrow, told
+from .compression import SIGNATURE_BYTES, compression_of
+from .decoder import (
+    MAX_BLOCK_BYTES,
+    Decoder,
+    HeldSpans,
+    Selection,
+    ShardSpec,
+    describe_bytes,
+    merge,
+    read_footer,
+)
+from .parquet_guard import ColumnChunk, GroupChunks, check_pages, parse_footer
+from .selection import Choice, check_rows, choose, pick
+
+__all__ = ["plan_parquet"]
+
+
+# Each one more doubles how often the statistics are looked at.
+_MOST_FLOATS = 4
+
+
+def kept_by_statistics(footer: bytes, schema: Any, choice: Choice) -> set[int] | None:
+    """The row groups that may have rows which meet the filter.
+
+    Statistics leave NaN out, and pyarrow takes the values of a column to lie between its minimum and maximum.
+    So it is asked again with NaN in place of each column of floats that the filter looks at, and of each
+    several of them: what it makes of the filter is then what it would make of such rows.
+
+    Args:
+        footer: Of the shard.
+        schema: In terms of Arrow.
+        choice: With a filter.
+
+    Returns:
+        Their numbers; None if the statistics tell nothing.
+    """
+    import pyarrow.dataset
+
+    floats = [name for name in choice.tested if _may_be_nan(schema.field(name).type)]
+    known = arrow().types.is_floating
+    if len(floats) > _MOST_FLOATS or not all(known(schema.field(name).type) for name in floats):
+        return None
+    kept: set[int] = set()
+    parquet = pyarrow.dataset.ParquetFileFormat()
+    try:
+        for count in range(len(floats) + 1):
+            for names in combinations(floats, count):
+                fragment = parquet.make_fragment(
+                    arrow().BufferReader(footer), partition_expression=_all_nan(schema, names)
+                )
+                kept |= {group.id for group in fragment.subset(choice.filters).row_groups}
+    except (arrow().ArrowException, OSError, ValueError):
+        return None  # what cannot be said of a constant, such as that NaN is an integer
+    return kept
+
+
+def _all_nan(schema: Any, names: Iterable[str]) -> Any:
+    """An expression that says so of these columns; None if there are none."""
+    import pyarrow.compute as pc
+
+    pa = arrow()
+    said = [
+        pc.field(name) == pc.scalar(pa.scalar(float("nan")).cast(schema.field(name).type)) for name in names
+    ]
+    return reduce(and_, said) if said else None
+
+
+def _may_be_nan(kind: Any) -> bool:
+    """Whether there are floats in such a column, however deep."""
+    if arrow().types.is_dictionary(kind) or arrow().types.is_run_end_encoded(kind):
+        return _may_be_nan(kind.value_type)
+    if hasattr(kind, "storage_type"):
+        return _may_be_nan(kind.storage_type)
+    inside = (kind.field(index).type for index in range(kind.num_fields))
+    return arrow().types.is_floating(kind) or any(map(_may_be_nan, inside))
+
+
+# Rows decoded at a time: enough that what a call costs in each column is lost among them.
+_MOST_ROWS = 4096
+
+# Those of a shard that are decoded first, and how many times more, at most, it is the next time: 64 rows of
+# 200 KB take 12 MiB, and two steps lead to the most. A group that takes no more than so much as a whole needs
+# no such care, if its pages tell.
+_FIRST_ROWS = 64
+_STEP = 8
+_SMALL_GROUP_BYTES = 32 << 20
+
+# Of the rows that are decoded at a time, if each had all that its columns' dictionaries have. These are of
+# 1 MiB mostly; but a short page may name a long value again and again.
+_MOST_EXPANDED_BYTES = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """A row group to be read.
+
+    Attributes:
+        index: Its number in the shard.
+        first: Row of the shard that is its first.
+        rows: How many it has.
+        chunks: Of its wanted columns.
+    """
+
+    index: int
+    first: int
+    rows: int
+    chunks: tuple[ColumnChunk, ...]
+
+    @property
+    def decoded_bytes(self) -> int:
+        """About how many its wanted columns take, as the footer has it."""
+        return sum(chunk.decoded_bytes for chunk in self.chunks)
+
+
+class ParquetDecoder(Decoder):
+    """Decode row groups as their chunks come.
+
+    Args:
+        open_file: Makes the file that the chunks are put into.
+        metadata: Of the whole shard, as pyarrow has it.
+        groups: Those to be read, in the order in which their chunks come; each with the number of bytes after
+            which it is there.
+        choice: Which columns and rows are wanted.
+        start_sample: Rows of the shard that were had already.
+    """
+
+    def __init__(
+        self,
+        open_file: Callable[[], HeldSpans],
+        metadata: Any,
+        groups: Sequence[tuple[RowGroup, int]],
+        choice: Choice,
+        start_sample: int,
+    ) -> None:
+        super().__init__()
+        self._file = open_file()
+        self._metadata = metadata
+        self._groups = deque(groups)
+        self._choice = choice
+        self._start = start_sample
+        self._reader: Any = None
+        self._rows = _FIRST_ROWS
+
+    def _decode(self, chunk: bytes | memoryview) -> Iterator[Block]:
+        self._file.feed(chunk)
+        while self._groups and self._groups[0][1] <= self._file.fed:
+            group, complete = self._groups.popleft()
+            yield from self._decode_group(group)
+            self._file.drop(complete)
+
+    def _decode_end(self) -> Iterator[Block]:
+        yield from self._decode(b"")  # row groups without a byte
+        if self._groups:
+            raise FormatError("parquet: truncated within a row group", sample=self._groups[0][0].first)
+
+    def _decode_group(self, group: RowGroup) -> Iterator[Block]:
+        first = group.first
+        with told(f"parquet: row group {group.index}", group.first):
+            for batch in self._batches(group):
+                yield from pick(batch, first, self._start, self._choice)
+                first += len(batch)
+        if first != group.first + group.rows:
+            raise FormatError(
+                f"parquet: damaged: row group {group.index} should have {group.rows} rows, found "
+                f"{first - group.first}",
+                sample=first,
+            )
+
+    def _batches(self, group: RowGroup) -> Iterator[Any]:
+        """What pyarrow makes of a row group: as many rows at a time as fit a block, by those before.
+
+        What the footer tells of sizes is before values are taken out of dictionaries. pyarrow has no way to
+        change the number of rows but to begin again: those that were had are decoded once more.
+        """
+        decoded = check_pages(self._file, group.chunks, group.index)
+        fit = min(
+            MAX_BLOCK_BYTES * group.rows // max(group.decoded_bytes, decoded.size_bytes, 1),
+            _MOST_EXPANDED_BYTES // max(decoded.dictionary_bytes, 1),
+            _MOST_ROWS,
+        )
+        if not decoded.dictionary_bytes and decoded.size_bytes <= _SMALL_GROUP_BYTES:
+            self._rows = fit
+        self._rows = max(1, min(self._rows, fit))
+        had = 0
+        while had < group.rows:
+            rows, at = self._rows, 0
+            batches = self._opened().iter_batches(
+                rows, row_groups=[group.index], columns=self._choice.read, use_threads=False
+            )
+            for batch in batches:
+                at += len(batch)
+                if at <= had:
+                    continue
+                new = batch.slice(len(batch) - (at - had))
+                had = at
+                yield new
+                # The least of the group's: large rows that were had must not come again in larger numbers.
+                fit = max(1, min(MAX_BLOCK_BYTES * len(batch) // max(batch.nbytes, 1), fit))
+                if fit < rows // _STEP or (fit >= 2 * rows and 2 * had < group.rows):
+                    self._rows = min(fit, rows * _STEP)
+                    break
+            else:
+                return
+
+    def _opened(self) -> Any:
+        import pyarrow.parquet
+
+        if self._reader is None:
+            # What is read of the file is what was fed: nothing ahead of it, no footer.
+            self._reader = pyarrow.parquet.ParquetFile(
+                self._file, metadata=self._metadata, pre_buffer=False, page_checksum_verification=True
+            )
+        return self._reader
+
+
+_MAGIC = b"PAR1"
+_ENCRYPTED_MAGIC = b"PARE"
+_TAIL_BYTES = 8  # the length of the footer, and the magic
+
+# Shows what the shard is if it is no Parquet, and is all of a tiny one.
+_HEAD_BYTES = 4 << 10
+
+# Writers up to this one stated lengths of chunks that lack some bytes (PARQUET-816).
+_OLD_WRITER = re.compile(r"parquet-mr version 1\.(0|1|2\.[0-8])\b")
+_OLD_PADDING_BYTES = 100
+
+
+def plan_parquet(spec: ShardSpec) -> Planning:
+    """Plan what to read of a Parquet shard: whole row groups.
+
+    Raises:
+        FormatError: It is no Parquet, truncated, encrypted, or lacks what is wanted of it.
+        ImportError: pyarrow is not installed.
+    """
+    arrow()
+    head = yield Span(0, _HEAD_BYTES)
+    _check_head(head.content, head.length)
+    footer = yield from read_footer("parquet", _MAGIC, head, spec)
+    wanted = range(spec.start_sample, sys.maxsize if spec.stop_sample is None else spec.stop_sample)
+    return _layout_of(footer, head.length, wanted, spec.selection)
+
+
+def _layout_of(footer: bytes, length: int, wanted: range, selection: Selection) -> Layout:
+    """What to read of a shard of ``length`` bytes for the rows that are wanted."""
+    parsed = parse_footer(footer[:-_TAIL_BYTES])
+    metadata, schema = _metadata_of(footer)
+    choice = choose(selection, schema)
+    kept = None if choice.filters is None else kept_by_statistics(footer, schema, choice)
+    padding = _OLD_PADDING_BYTES if _OLD_WRITER.match(parsed.created_by) else 0
+    spans, groups = [], []
+    first = 0
+    for index, group in enumerate(parsed.groups):
+        is_wanted = first < wanted.stop and first + group.rows > wanted.start
+        if is_wanted and group.rows and (kept is None or index in kept):
+            chunks = _chunks_of(group, index, choice)
+            _check_chunks(chunks, index, length - len(footer))
+            spans.append([Span(chunk.start, min(chunk.stop + padding, length)) for chunk in chunks])
+            groups.append(RowGroup(index, first, group.rows, tuple(chunks)))
+        first += group.rows
+    check_rows(first, wanted.start)
+    merged, complete = merge(spans)
+    decoder = partial(
+        ParquetDecoder,
+        partial(HeldSpans, merged, length),
+        metadata,
+        list(zip(groups, complete, strict=True)),
+        choice,
+        wanted.start,
+    )
+    return Layout(tuple(merged), decoder, samples=first, class_names=choice.features.class_names)
+
+
+def _metadata_of(footer: bytes) -> tuple[Any, Any]:
+    """The footer as pyarrow reads it, and its schema in terms of Arrow."""
+    import pyarrow.parquet
+
+    with told("parquet: the footer"):
+        metadata = pyarrow.parquet.read_metadata(arrow().BufferReader(footer))
+        return metadata, metadata.schema.to_arrow_schema()
+
+
+def _check_head(start: bytes, length: int) -> None:
+    if start.startswith(_MAGIC) and length > len(_MAGIC) + _TAIL_BYTES:
+        return
+    if start.startswith(_ENCRYPTED_MAGIC):
+        raise FormatError("parquet: the footer is encrypted; encrypted shards are not read", offset=0)
+    if not length:
+        raise FormatError("parquet: truncated: the shard is empty", offset=0)
+    if start.startswith(_MAGIC):
+        raise FormatError("parquet: truncated: the shard ends before its footer", offset=length)
+    hint = describe_bytes(start)
+    if compression_of(start[:SIGNATURE_BYTES]) is not None:
+        hint += ", and a compressed file cannot be read in parts: decompress it, its columns are compressed"
+    raise FormatError(f"parquet: expected the magic {_MAGIC!r}, found {start[:4]!r}{hint}", offset=0)
+
+
+def _chunks_of(group: GroupChunks, index: int, choice: Choice) -> list[ColumnChunk]:
+    """Those that pyarrow will read."""
+    if any(chunk.path is None for chunk in group.chunks):
+        raise FormatError(f"parquet: columns of row group {index} are encrypted; such shards are not read")
+    prefixes = tuple(f"{name}." for name in choice.read)
+    chunks = [chunk for chunk in group.chunks if f"{chunk.path}.".startswith(prefixes)]
+    return [chunk for chunk in chunks if chunk.stop > chunk.start or chunk.is_encrypted]
+
+
+def _check_chunks(chunks: list[ColumnChunk], group: int, stop: int) -> None:
+    """Refuse what cannot be read, and what is not between the magic and ``stop``."""
+    for chunk in chunks:
+        what = f"column {chunk.path!r} of row group {group}"
+        if chunk.is_encrypted:
+            raise FormatError(f"parquet: {what} is encrypted; encrypted columns are not read")
+        if chunk.file_path:
+            raise FormatError(f"parquet: {what} is in another file, {chunk.file_path!r}")
+        _check_codec(chunk.codec, what)
+        if not len(_MAGIC) <= chunk.start <= chunk.stop <= stop:
+            raise FormatError(
+                f"parquet: damaged: {what} is said to be at bytes {chunk.start} to {chunk.stop} of {stop}"
+            )
+
+
+def _check_codec(codec: str, what: str) -> None:
+    try:
+        known = codec == "UNCOMPRESSED" or arrow().Codec.is_available(codec.lower().removesuffix("_raw"))
+    except ValueError:  # a codec that pyarrow has not heard of
+        known = False
+    if not known:
+        raise FormatError(f"parquet: {what} is compressed with {codec}, which this pyarrow was built without")

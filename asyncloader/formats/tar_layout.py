@@ -1,0 +1,471 @@
+"""The parts of a tar: headers, PAX records, sparse members, and the index that may lie beside one.
+
+Sources: POSIX.1-2017 ``pax`` (ustar and pax interchange format); GNU tar manual, "Basic Tar Format" and
+"Storing Sparse Files"; ``wds2idx`` of NVIDIA DALI. No number is trusted: one out of its range raises
+FormatError.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from zlib import adler32
+
+from ..errors import FormatError
+from .decoder import describe_bytes
+
+__all__ = [
+    "BLOCK",
+    "MAX_EXTENSION_BYTES",
+    "ZERO_BLOCK",
+    "SparsePlan",
+    "check_end",
+    "check_member",
+    "checked_name",
+    "expand_sparse",
+    "idx_beside",
+    "parse_decimal",
+    "parse_header",
+    "parse_idx",
+    "parse_pax_records",
+    "pax_sparse_plan",
+    "read_old_gnu_plan",
+]
+
+
+BLOCK = 512
+ZERO_BLOCK = bytes(BLOCK)
+
+# Extension bodies are held whole before anything in them is known to be sane. Real ones are some
+# hundred bytes; 1 MiB leaves room for stored xattrs and for fragmented sparse maps.
+MAX_EXTENSION_BYTES = 1 << 20
+# PATH_MAX is 4096 on Linux, 32767 on Windows: longer is no name, and names are kept as keys.
+MAX_NAME_BYTES = 1 << 16
+_MAX_NUMBER = (1 << 63) - 1  # what off_t holds
+
+# name, size, checksum, typeflag, magic with version, prefix
+_FIELDS = struct.Struct("100s24x12s12x8sc100x8s80x155s12x")
+_DECIMAL = re.compile(rb"[0-9]{1,19}")
+
+
+def parse_header(block: bytes) -> tuple[str, int, bytes]:
+    """The name, size and typeflag of a header block that is not all zero.
+
+    Args:
+        block: 512 bytes.
+
+    Returns:
+        ``(name, size, typeflag)``. Undecodable bytes of the name become surrogate escapes, as in
+        :func:`os.fsdecode`, so that different names stay different.
+
+    Raises:
+        FormatError: Wrong checksum, or a size that is no number of 0 to 2**63-1.
+    """
+    name, size_field, sum_field, kind, magic, prefix = _FIELDS.unpack(block)
+    # adler32's low half is 1 + the sum of the bytes mod 65521: the one C loop over bytes that the
+    # stdlib has. 256 x 255 + 1 < 65521, so the sum is exact of a header that is half of zeros, as they are.
+    if block.count(0) >= BLOCK // 2:
+        total = adler32(block) & 0xFFFF
+    else:
+        total = (adler32(block[: BLOCK // 2]) & 0xFFFF) + (adler32(block[BLOCK // 2 :]) & 0xFFFF) - 1
+    total += 256 - (adler32(sum_field) & 0xFFFF)  # its own field counts as eight spaces
+    if sum_field != b"%06o\0 " % total:  # the way nearly everybody writes it
+        _check_sum(block, sum_field, total)
+    digits = size_field[:11]
+    if digits.isdigit() and size_field[11] == 0 and not (b"8" in digits or b"9" in digits):
+        size = int(digits, 8)
+    else:
+        size = parse_number(size_field, "size")
+    name = name.partition(b"\0")[0]
+    # Old GNU headers ("ustar  ") keep times where POSIX has the prefix.
+    if prefix[0] and magic.startswith(b"ustar\0"):
+        name = prefix.partition(b"\0")[0] + b"/" + name
+    return str(name, "utf-8", "surrogateescape"), size, kind
+
+
+def _check_sum(block: bytes, sum_field: bytes, total: int) -> None:
+    try:
+        stored = parse_number(sum_field, "checksum")
+    except FormatError:
+        raise FormatError(
+            f"expected a tar header, its checksum field reads {sum_field!r}{describe_bytes(block)}"
+        ) from None
+    if stored == total:
+        return
+    # Some historic tars summed signed chars; both sums are accepted, as by GNU tar.
+    high = sum(byte > 127 for byte in block[:148] + block[156:])
+    if stored != total - 256 * high:
+        raise FormatError(
+            f"tar header checksum: expected {stored}, computed {total}; the shard is corrupt here"
+            f"{describe_bytes(block)}"
+        )
+
+
+def parse_number(field: bytes, what: str) -> int:
+    """A numeric header field: octal digits, or GNU's base-256 if the first bit is set.
+
+    Raises:
+        FormatError: Not octal, negative, or above 2**63-1.
+    """
+    if field[0] & 0x80:
+        value = int.from_bytes(bytes((field[0] & 0x7F,)) + field[1:], "big")
+        if field[0] & 0x40:
+            raise FormatError(f"tar header: expected a {what} of 0 or more, found {field!r}")
+    else:
+        digits = field.partition(b"\0")[0].strip(b" ")
+        if digits.strip(b"01234567"):
+            raise FormatError(f"tar header: expected an octal {what}, found {field!r}")
+        value = int(digits or b"0", 8)
+    if value > _MAX_NUMBER:
+        raise FormatError(f"tar header: {what} {value} is larger than any file")
+    return value
+
+
+def parse_decimal(field: bytes, what: str) -> int:
+    """A decimal number of a PAX record or a sparse map; only digits, at most 2**63-1."""
+    # Not int() alone: it takes signs, underscores and blanks, and is quadratic in long input.
+    if not _DECIMAL.fullmatch(field) or (value := int(field)) > _MAX_NUMBER:
+        raise FormatError(f"tar {what}: expected a decimal number, found {field[:40]!r}")
+    return value
+
+
+def checked_name(raw: bytes) -> str:
+    """A member's name from an extension header, which may be long but not endless."""
+    if len(raw) > MAX_NAME_BYTES:
+        raise FormatError(f"tar: a name of {len(raw)} bytes; at most {MAX_NAME_BYTES} are read")
+    if b"\0" in raw or not raw:
+        raise FormatError(f"tar: expected a name, found {raw[:40]!r}")
+    return str(raw, "utf-8", "surrogateescape")
+
+
+def parse_pax_records(body: bytes) -> list[tuple[bytes, bytes]]:
+    """The records ``"%d %s=%s\\n"`` of a PAX header, in order; keys may repeat (sparse 0.0).
+
+    Raises:
+        FormatError: A record's length is no number, too short for the record itself, or past the
+            end. A length of 0 or less once sent CPython's tarfile into a loop (CVE-2025-8194).
+    """
+    records = []
+    at = 0
+    while at < len(body):
+        if body[at] == 0 and not body[at:].strip(b"\0"):
+            break  # some writers count the padding in
+        space = body.find(b" ", at, at + 20)
+        if space < 0:
+            raise FormatError(f"tar PAX record: expected a length, found {body[at : at + 40]!r}")
+        end = at + parse_decimal(body[at:space], "PAX record length")
+        # Strictly behind the blank, so that every turn goes forward.
+        if not space < end - 1 < len(body) or body[end - 1] != 0x0A:
+            raise FormatError(f"tar PAX record: wrong length in {body[at : at + 40]!r}")
+        key, equals, value = body[space + 1 : end - 1].partition(b"=")
+        if not equals or not key:
+            raise FormatError(f"tar PAX record: expected key=value, found {body[at:end][:40]!r}")
+        records.append((key, value))
+        at = end
+    return records
+
+
+Region = tuple[int, int]
+
+# Held as tuples before a byte of data is seen. 65536 regions of one file system block (4 KiB) are
+# 256 MiB, which is also the most that holes may add to a sample.
+_MAX_REGIONS = 1 << 16
+
+
+@dataclass(slots=True)
+class SparsePlan:
+    """How a sparse member unfolds.
+
+    Args:
+        real_size: Length of the expanded file in bytes.
+        regions: ``(offset, length)`` of each stored run; None if the map opens the body (PAX 1.0).
+    """
+
+    real_size: int
+    regions: list[Region] | None
+
+
+def read_old_gnu_plan(block: bytes) -> Generator[int, bytes, tuple[SparsePlan, int]]:
+    """The plan of a typeflag ``S`` header, and the bytes of map blocks asked for behind it."""
+    regions = _old_gnu_regions(block, 386, 4)
+    more = block[482]
+    map_bytes = 0
+    while more:
+        if len(regions) > _MAX_REGIONS:
+            raise FormatError(f"tar sparse map: more than {_MAX_REGIONS} regions")
+        extension = yield BLOCK
+        map_bytes += BLOCK
+        regions += _old_gnu_regions(extension, 0, 21)
+        more = extension[504]
+    return SparsePlan(parse_number(block[483:495], "real size"), regions), map_bytes
+
+
+def _old_gnu_regions(block: bytes, at: int, count: int) -> list[Region]:
+    regions = []
+    for entry in range(at, at + 24 * count, 24):
+        if not block[entry + 12]:  # GNU tar: an entry without a length ends the map
+            break
+        offset = parse_number(block[entry : entry + 12], "sparse offset")
+        regions.append((offset, parse_number(block[entry + 12 : entry + 24], "sparse length")))
+    return regions
+
+
+def pax_sparse_plan(
+    records: Mapping[bytes, bytes], pairs: Sequence[tuple[bytes, bytes]]
+) -> SparsePlan | None:
+    """The plan that a PAX header tells of, or None if the member is not sparse.
+
+    Args:
+        records: The ``GNU.sparse.*`` records by key.
+        pairs: The repeated offset and numbytes records of version 0.0, in order.
+    """
+    version = (records.get(b"GNU.sparse.major", b"0"), records.get(b"GNU.sparse.minor", b""))
+    if version == (b"1", b"0"):
+        size = records.get(b"GNU.sparse.realsize")
+        regions = None
+    elif version[0] == b"0":
+        size = records.get(b"GNU.sparse.size")
+        listed = records.get(b"GNU.sparse.map")
+        if size is None and listed is None and not pairs:
+            return None
+        numbers = listed.split(b",") if listed else _alternating(pairs)
+        regions = _pairs([parse_decimal(number, "sparse map") for number in numbers])
+    else:
+        raise FormatError(f"tar: sparse format {version} is not known")
+    if size is None:
+        raise FormatError("tar: a sparse member without its real size")
+    return SparsePlan(parse_decimal(size, "sparse size"), regions)
+
+
+def _alternating(pairs: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+    wanted = (b"GNU.sparse.offset", b"GNU.sparse.numbytes")
+    if any(key != wanted[index % 2] for index, (key, _) in enumerate(pairs)):
+        raise FormatError("tar sparse map: offsets and lengths do not alternate")
+    return [value for _, value in pairs]
+
+
+def _pairs(numbers: list[int]) -> list[Region]:
+    if len(numbers) % 2 or len(numbers) > 2 * _MAX_REGIONS:
+        raise FormatError(f"tar sparse map: {len(numbers)} numbers; at most {_MAX_REGIONS} pairs are read")
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def expand_sparse(plan: SparsePlan, stored: bytes) -> bytes:
+    """The whole file: stored runs at their places, zeros between.
+
+    Raises:
+        FormatError: Regions overlap, are out of order, pass the end, or do not fit the stored bytes.
+    """
+    at = 0
+    regions = plan.regions
+    if regions is None:
+        regions, at = _leading_map(stored)
+    source = memoryview(stored)
+    pieces: list[bytes | memoryview] = []
+    filled = 0
+    for index, (offset, length) in enumerate(regions):
+        if offset < filled or offset + length > plan.real_size:
+            raise FormatError(f"tar sparse map: region {index} overlaps, is unordered or past the end")
+        # GNU tar pads each region to whole blocks, others do not; they agree where there is no pad.
+        if length % BLOCK and any(size for _, size in regions[index + 1 :]):
+            raise FormatError(f"tar sparse map: region {index} of {length} bytes is not whole blocks")
+        if at + length > len(stored):
+            raise FormatError("tar sparse map: more bytes in its regions than the member has")
+        pieces += (bytes(offset - filled), source[at : at + length])
+        at += length
+        filled = offset + length
+    if at != len(stored):
+        raise FormatError(f"tar sparse map: {len(stored) - at} bytes of the member in no region")
+    pieces.append(bytes(plan.real_size - filled))
+    return b"".join(pieces)
+
+
+def _leading_map(stored: bytes) -> tuple[list[Region], int]:
+    """The map of PAX 1.0: lines of one number, the count of regions first, padded to a block."""
+    end = stored.find(b"\n")
+    count = parse_decimal(stored[: max(end, 0)], "sparse map")
+    if count > _MAX_REGIONS:
+        raise FormatError(f"tar sparse map: {count} regions, at most {_MAX_REGIONS} are read")
+    at = end + 1
+    numbers = []
+    for _ in range(2 * count):
+        end = stored.find(b"\n", at, at + 21)
+        numbers.append(parse_decimal(stored[at : max(end, at)], "sparse map"))
+        at = end + 1
+    return _pairs(numbers), at + (-at % BLOCK)
+
+
+#: Of a million samples with four members each.
+MOST_IDX_BYTES = 256 << 20
+
+# Behind the last member there are two blocks of zeros, and as many as make a record of it.
+_END_BYTES = 2 * BLOCK
+_MOST_END_BYTES = 1 << 20
+
+# Of version and member: extension, offset, size, and name.
+_WORDS = {"v1.1": 3, "v1.2": 4}
+
+_STALE = "the .idx beside it is of another shard, or older than this one; make it anew, or index without it"
+
+
+@dataclass(frozen=True, slots=True)
+class MemberPlace:
+    """A member, by the index.
+
+    Attributes:
+        begin: Offset of its body.
+        size_bytes: Of that.
+        name: None if the index does not tell.
+    """
+
+    begin: int
+    size_bytes: int
+    name: str | None
+
+    @property
+    def stop(self) -> int:
+        """Offset behind its last block."""
+        return self.begin + -(-self.size_bytes // BLOCK) * BLOCK
+
+
+@dataclass(frozen=True)
+class TarIndex:
+    """What an index says of a tar.
+
+    Attributes:
+        ends: Where each sample ends and a decoder may begin, ``(samples,)``, rising.
+        looked_at: Some members, by which one can tell whether it is of this tar.
+    """
+
+    ends: Sequence[int]
+    looked_at: Sequence[MemberPlace]
+
+    @property
+    def samples(self) -> int:
+        return len(self.ends)
+
+
+def idx_beside(url: str) -> str:
+    """Where the index of a tar is: ``train-000.idx`` beside ``train-000.tar``.
+
+    Raises:
+        ValueError: The name does not end with ``.tar``; what is compressed as a whole has no offsets.
+    """
+    path, mark, query = url.partition("?") if "://" in url else (url, "", "")
+    if not path.lower().endswith(".tar"):
+        raise ValueError(
+            f"an .idx is of a shard whose name ends with .tar, not of {path.rpartition('/')[2]!r}"
+        )
+    return f"{path[:-4]}.idx{mark}{query}"
+
+
+def parse_idx(content: bytes, length: int) -> TarIndex:
+    """Read an index.
+
+    Args:
+        content: All of it.
+        length: Of the tar.
+
+    Raises:
+        FormatError: It is none, of another version, or damaged; or of another tar than one of this length.
+    """
+    if len(content) > MOST_IDX_BYTES:
+        raise FormatError(f"idx: longer than {MOST_IDX_BYTES} bytes")
+    try:
+        first, *lines = content.decode().removesuffix("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise FormatError(f"idx: no UTF-8: {error}") from error
+    version, _, count = first.partition(" ")
+    if version not in _WORDS or not _is_number(count):
+        raise FormatError(
+            f"idx: expected {' or '.join(_WORDS)} and the number of samples in the first line, found "
+            f"{first[:80]!r}"
+        )
+    if len(lines) != int(count):
+        raise FormatError(f"idx: the first line promises {count} samples, found {len(lines)}; is it cut?")
+    ends, members = [], []
+    stop = 0
+    key: str | None = None
+    for number, line in enumerate(lines):
+        found = _members_of(line, _WORDS[version], number)
+        for member in found:
+            if member.begin < stop + BLOCK or member.begin % BLOCK:
+                raise _fault(number, f"a member at byte {member.begin}, where one ends at byte {stop}")
+            stop = member.stop
+            last, key = key, key if member.name is None else _key_of(member.name, number)
+            if member.name is not None and (member is found[0]) == (key == last):
+                raise _fault(
+                    number, f"the member {member.name!r} belongs to another sample, as names have it"
+                )
+        ends.append(stop)
+        members.append(found[0])
+    if not lines or not _END_BYTES <= length - stop <= _MOST_END_BYTES:
+        raise FormatError(f"the last sample ends at byte {stop} of {length}: {_STALE}")
+    return TarIndex(ends, [members[place] for place in {0, len(members) // 2, len(members) - 1}])
+
+
+def check_member(member: MemberPlace, header: bytes) -> None:
+    """Hold a member against the block before its body.
+
+    Raises:
+        FormatError: It is not the header of that member.
+    """
+    try:
+        name, size_bytes, _ = parse_header(header)
+    except FormatError as error:
+        raise FormatError(
+            f"no member is before byte {member.begin}: {_STALE}", offset=member.begin
+        ) from error
+    # Names that are long, or no ASCII, are in an extension, and but a part of them here.
+    is_short = member.name is not None and member.name.isascii() and len(member.name) < 100
+    if size_bytes != member.size_bytes or (is_short and name != member.name):
+        raise FormatError(
+            f"expected {member.name or 'a member'} of {member.size_bytes} bytes at byte {member.begin}, "
+            f"found {name} of {size_bytes}: {_STALE}",
+            offset=member.begin,
+        )
+
+
+def check_end(content: bytes, stop: int) -> None:
+    """Hold what is behind the last sample, from byte ``stop`` on, against the end of a tar.
+
+    Raises:
+        FormatError: There is something else than zeros.
+    """
+    if content.strip(b"\0"):
+        raise FormatError(f"the shard goes on behind byte {stop}: {_STALE}", offset=stop)
+
+
+def _members_of(line: str, words: int, number: int) -> list[MemberPlace]:
+    """The members of a sample; at least one."""
+    found = line.split(" ")
+    if len(found) % words or not found[0]:
+        raise _fault(number, f"{len(found)} words, which are no members of {words} each")
+    return [*_each(found, words, number)]
+
+
+def _each(found: Sequence[str], words: int, number: int) -> Iterator[MemberPlace]:
+    for at in range(0, len(found), words):
+        offset, size = found[at + 1 : at + 3]
+        if not (_is_number(offset) and _is_number(size)):
+            raise _fault(number, f"no offset and size: {offset[:40]!r}, {size[:40]!r} (no blanks in names)")
+        yield MemberPlace(int(offset), int(size), found[at + 3] if words > 3 else None)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
+def _key_of(name: str, number: int) -> str:
+    """What samples are told apart by; see ``_tar_samples``."""
+    start = name.rfind("/") + 1
+    dot = name.find(".", start)
+    if dot <= start or dot == len(name) - 1:
+        raise _fault(number, f"the member {name!r} is no field of a sample, by its name")
+    return name[:dot]
+
+
+def _fault(number: int, what: str) -> FormatError:
+    return FormatError(f"idx: line {number + 2}: {what}", sample=number)
