@@ -2,26 +2,28 @@
 
 from dataclasses import replace
 
-from asyncloader.simulate import Link, Operator, Setting, ShardSize, simulate, simulate_resize
+from asyncloader.simulate import PlannedRun, simulate, simulate_resize
 
-setting = Setting(
-    shards=[ShardSize(size_bytes=200_000_000, samples=2_000)] * 60,
-    link=Link(first_byte_s=0.05, connection_bytes_s=40e6, machine_bytes_s=1.25e9),  # 10 Gbit/s
-    ranks=8,
-    ranks_per_machine=8,
-    operators=[Operator(sample_s=0.009, name="map(decode)")],  # as measured on one processor
-    batch_size=64,
+run = PlannedRun(
+    shard_bytes=[200_000_000] * 60,
+    shard_samples=[2_000] * 60,
+    first_byte_s=0.05,
+    connection_bytes_s=40e6,
+    link_bytes_s=1.25e9 / 8,  # 10 Gbit/s, which eight ranks of a machine share
+    map_s=0.009,  # as measured on one processor
     step_s=0.25,
+    ranks=8,
+    batch_size=64,
 )
 
 for num_workers in (1, 2, 3, 4):
-    outcome = simulate(replace(setting, num_workers=num_workers))
+    outcome = simulate(replace(run, num_workers=num_workers))
     print(
         f"num_workers={num_workers}: {outcome.samples_per_s:,.0f} samples/s, "
         f"{outcome.wait_share:.0%} waiting, limit {outcome.limit}"
     )
 
-three = replace(setting, num_workers=3)
+three = replace(run, num_workers=3)
 indexed = replace(three, is_indexed=True)
 for each in (three, indexed):
     outcome = simulate(each)

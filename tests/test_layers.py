@@ -39,7 +39,7 @@ ROOMS = [
     {"manifest", "shard_listing"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
     {"ray_workers"},  # workers on other machines
-    {"simulate"},  # a pass as it would go, without a byte moved
+    {"simulate"},  # how fast a pass would go
     {"audit"},  # what was delivered, on disk, and the proof of it
     {"catalog"},  # which shards a recipe is of
     {"ops"},  # one transformation of a lane's stream a file

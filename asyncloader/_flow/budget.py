@@ -30,17 +30,10 @@ class Budget:
         total_bytes: For all together.
         lanes: In the order of their turns, which begins with the first.
         read_ahead: Decides how much of the total is of use; None, the default, takes all of it to be.
-        clock: Tells the seconds that it goes by; another than the machine's where reading is simulated.
     """
 
-    def __init__(
-        self,
-        total_bytes: int,
-        lanes: Sequence[int],
-        read_ahead: ReadAhead | None = None,
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
-        self._total_bytes, self._read_ahead, self._clock = total_bytes, read_ahead, clock
+    def __init__(self, total_bytes: int, lanes: Sequence[int], read_ahead: ReadAhead | None = None) -> None:
+        self._total_bytes, self._read_ahead = total_bytes, read_ahead
         self._places = {lane: place for place, lane in enumerate(lanes)}
         self._turn = lanes[0]
         #: The part of a lane that it waits for; a lane that has no parts is not in here.
@@ -117,7 +110,7 @@ class Budget:
             claim.taken_bytes -= size
             self._taken_bytes -= size
             if is_handed_on and self._read_ahead is not None:
-                self._read_ahead.handed_on(size, self._taken_bytes, self._clock())
+                self._read_ahead.handed_on(size, self._taken_bytes, monotonic())
             woken = self._those_that_fit() if self._refused else ()
         for each in woken:
             each.on_room()
@@ -143,7 +136,7 @@ class Budget:
         if self._read_ahead is None or self._read_ahead.is_open:
             return
         with self._lock:
-            self._read_ahead.open(self._clock())
+            self._read_ahead.open(monotonic())
             woken = self._those_that_fit() if self._refused else ()
         for each in woken:
             each.on_room()

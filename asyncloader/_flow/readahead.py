@@ -23,7 +23,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from statistics import fmean
 
-__all__ = ["ReadAhead", "read_ahead_of"]
+__all__ = ["MOST_GROWTH", "ROUND_S", "ReadAhead", "read_ahead_of"]
 
 # What lanes read ahead at least, the first one and each other: four parts for the one whose turn it is, and
 # one for those that wait for theirs. 1 GB of tar from a server on loopback took no less of the processor's
@@ -35,12 +35,12 @@ _LANE_BYTES = 2 << 20
 _WAITS_SHARE = 0.08
 
 # The least time of a round: over less, a rate tells how threads took turns.
-_ROUND_S = 0.05
+ROUND_S = 0.05
 
 # Growth in a round: as much as the waits explain and a quarter more, but not more than BBR's gain at the
 # start.
 _SURPLUS = 1.25
-_MOST_GROWTH = 2.89
+MOST_GROWTH = 2.89
 
 # The link is full if twice no round of three has brought so much more than the one before them. BBR asks for
 # a quarter, once, of rates that it has smoothed; a jittery store needs the second trial, a machine that is
@@ -169,7 +169,7 @@ class ReadAhead:
         """The consumer has taken so many bytes, and so many are under way; this may change ``size_bytes``."""
         self._handed_on_bytes += size
         took_s = now_s - self._began_s
-        if self._handed_on_bytes < self._round_bytes or took_s < _ROUND_S:
+        if self._handed_on_bytes < self._round_bytes or took_s < ROUND_S:
             return
         rate = self._handed_on_bytes / took_s
         busy_share = max(1 - self._waited_s / took_s, 0.0)
@@ -204,7 +204,7 @@ class ReadAhead:
         if self._resting_rounds:
             self._resting_rounds -= 1
         elif not self._is_full:
-            self._try(min(_SURPLUS / max(busy_share, 1e-3), _MOST_GROWTH), _BROUGHT, rate)
+            self._try(min(_SURPLUS / max(busy_share, 1e-3), MOST_GROWTH), _BROUGHT, rate)
         else:
             self._had_more = not self._had_more
             self._try(*((_MORE, _MORE_BROUGHT) if self._had_more else (_LESS, _LESS_BROUGHT)), rate)

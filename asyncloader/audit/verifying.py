@@ -9,7 +9,7 @@ from typing import Any
 
 from ..manifest.lookup import Entries, read_entries
 from ..stores.urls import redact
-from .contents import Contents, Part
+from .contents import Part
 from .reading import Pass, read_audits
 from .verdict import EpochVerdict, judge_epoch
 
@@ -51,14 +51,20 @@ def verify_audit(
         OSError: A file cannot be read.
     """
     places = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
-    counts = None if manifest is None else _Counts(read_entries(os.fspath(manifest), storage_options or {}))
-    verdicts = []
+    entries = None if manifest is None else read_entries(os.fspath(manifest), storage_options or {})
+    has_matched, verdicts = False, []
     for name, audited in sorted(read_audits(places).items()):
-        if audited.contents is None:
+        contents = audited.contents
+        if contents is None:
             raise ValueError(
-                f"there is no {name}.json beside the audit, which rank 0 writes; give its folder too"
+                f"expected {name}.json beside the audit, which rank 0 writes, but found none; give its "
+                "folder too"
             )
-        contents = audited.contents if counts is None else counts.added_to(audited.contents)
+        if entries is not None:
+            parts = [_with_counts(part, entries) for part in contents.parts]
+            has_matched |= any(part is not None for part in parts)
+            known = zip(parts, contents.parts, strict=True)
+            contents = replace(contents, parts=[counted or part for counted, part in known])
         by_epoch: dict[int, list[Pass]] = {}
         for each in audited.passes:
             by_epoch.setdefault(each.begin.epoch, []).append(each)
@@ -67,65 +73,41 @@ def verify_audit(
             for number, passes in sorted(by_epoch.items())
             if epoch in (None, number)
         ]
-    if counts is not None:
-        counts.check()
+    if entries is not None and not has_matched:
+        raise ValueError(
+            f"{_name_of(entries)} lists none of the shards that the audit is of; name that of these shards. "
+            "Its relative names start from where it is, and the audit has paths as the loader was given them"
+        )
     if not verdicts:
         raise ValueError(f"there is no audit of epoch {epoch}")
     return verdicts
 
 
-class _Counts:
-    """The numbers of samples that a manifest tells of, for audits that lack them.
+def _with_counts(part: Part, entries: Entries) -> Part | None:
+    """A source with the numbers of samples that a manifest has; None if it is of other shards.
 
-    Args:
-        entries: The manifest's.
+    Raises:
+        ValueError: It lists some of the shards and not all, or another number of samples than is known.
     """
-
-    def __init__(self, entries: Entries) -> None:
-        self._entries = entries
-        self._has_matched = False
-
-    def added_to(self, contents: Contents) -> Contents:
-        """What is known of a recipe with and by the manifest.
-
-        Raises:
-            ValueError: It lists some of a source's shards and not all, or another number of samples.
-        """
-        return replace(contents, parts=[self._added_to_part(part) for part in contents.parts])
-
-    def check(self) -> None:
-        """After all recipes.
-
-        Raises:
-            ValueError: It was of other shards.
-        """
-        if not self._has_matched:
+    if not part.shards or part.samples is None:
+        return None
+    counts = entries.of(part.shards).counts()
+    unlisted = [shard for shard, count in zip(part.shards, counts, strict=True) if count is None]
+    if len(unlisted) == len(counts):  # another source's, or another recipe's
+        return None
+    if unlisted:
+        raise ValueError(
+            f"{_name_of(entries)} has no number of samples for {len(unlisted)} of the {len(counts)} shards "
+            f"of the audit; the first is {unlisted[0]}. Add them with asyncloader index"
+        )
+    for shard, known, count in zip(part.shards, part.samples, counts, strict=True):
+        if known is not None and known != count:
             raise ValueError(
-                f"{self._name} lists none of the shards that the audit is of; name that of these shards. Its "
-                "relative names start from where it is, and the audit has paths as the loader was given them"
+                f"{_name_of(entries)} has {count} samples in {shard}, and the loader knew {known} when it "
+                "recorded the audit: it is of other shards, or of another time"
             )
+    return replace(part, samples=counts)
 
-    def _added_to_part(self, part: Part) -> Part:
-        if part.shards is None or part.samples is None or not part.shards:
-            return part
-        told = self._entries.of(part.shards).counts()
-        unlisted = [shard for shard, count in zip(part.shards, told, strict=True) if count is None]
-        if len(unlisted) == len(told):  # another source's, or another recipe's
-            return part
-        self._has_matched = True
-        if unlisted:
-            raise ValueError(
-                f"{self._name} tells no number of samples of {len(unlisted)} of the {len(told)} shards of "
-                f"the audit; the first is {unlisted[0]}. Add them with asyncloader index"
-            )
-        for shard, known, count in zip(part.shards, part.samples, told, strict=True):
-            if known is not None and known != count:
-                raise ValueError(
-                    f"{self._name} tells of {count} samples in {shard}, and the loader knew {known} when it "
-                    "recorded the audit: it is of other shards, or of another time"
-                )
-        return replace(part, samples=told)
 
-    @property
-    def _name(self) -> str:
-        return f"the manifest {redact(self._entries.url)}"
+def _name_of(entries: Entries) -> str:
+    return f"the manifest {redact(entries.url)}"

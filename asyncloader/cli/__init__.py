@@ -33,7 +33,7 @@ COMMANDS = {
     "verify": "read shards, and hold them against their manifest",
     "convert": "make shards of other shards: of another form, another size, with fewer fields",
     "pack": "make shards of the files of a folder",
-    "simulate": "say how fast a pass would go, what would limit it, and what a resize would cost",
+    "simulate": "say how fast a pass would go, what its bottleneck is, and what a resize would cost",
     "cache": "list, verify or prune a disk cache",
     "report": "show a traced pass as a page",
     "audit": "prove from what ranks recorded that epochs delivered each sample once",

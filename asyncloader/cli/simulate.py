@@ -1,57 +1,66 @@
-"""``asyncloader simulate``: how a pass would go, without a byte read."""
+"""``asyncloader simulate``: how fast a pass would go, without a byte read."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..quantity import parse_bytes, parse_rate, parse_seconds
 from .arguments import add_format, add_json, add_stores
 from .printing import counted, print_json, print_lines, print_table, size_of
 
 if TYPE_CHECKING:
-    from ..simulate import Balance, Outcome, Resized, Setting, ShardSize
+    from ..simulate import Balance, Outcome, PlannedRun, Resized
 
 HELP = (
-    "Play a pass by the loader's own rules over a model of the link, of the work and of the training step: "
-    "how fast it goes, what limits it, how evenly it is dealt, what it holds in memory. Of shards that are "
-    "named only the manifest or index.json is read. Times are given as 50ms, sizes as 100MB, rates as 40MB/s."
+    "Work out how fast a pass would go, what its bottleneck would be, and how evenly it would be dealt, from "
+    "the plan and from the times that are given. Of shards that are named only the index is read. Times are "
+    "given as 50ms, sizes as 100MB, rates as 40MB/s. A time that is not given is left out."
 )
+
+_TIMES = {
+    "first_byte": "from a request to its first byte",
+    "decode": "to decode a sample, on one processor",
+    "map": "of a function that is called with each sample",
+    "collate": "to make a batch of its samples",
+    "step": "of the training loop, for a batch",
+}
+_RATES = {
+    "connection": "the most that one connection gets",
+    "link": "the most that a rank gets: the link of a machine, divided by its ranks",
+}
+_COUNTS = {
+    "concurrency": (1, "calls of --map at a time, on threads; 1"),
+    "ranks": (1, "that train in step; 1"),
+    "num_workers": (0, "of each rank; 0"),
+    "lanes": (None, "one for each worker of each rank"),
+    "batch_size": (64, "samples of a batch; 64"),
+    "shuffle": (0, "in windows of so many samples; 0 for not at all"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    _add_shards(parser)
-    link = parser.add_argument_group("the link")
-    link.add_argument("--first-byte", default="0s", metavar="TIME", help="from a request to its first byte")
-    link.add_argument("--connection", metavar="RATE", help="the most that one connection gets")
-    link.add_argument("--link", metavar="RATE", help="the most that all connections of a machine get")
-    work = parser.add_argument_group("the work")
-    work.add_argument("--decode", default="0s", metavar="TIME", help="to decode a sample, on one processor")
-    work.add_argument("--map", metavar="TIME", help="of a function that is called with each sample")
-    work.add_argument(
-        "--concurrency", type=int, default=1, metavar="N", help="calls of it at a time, on threads"
+    parser.add_argument(
+        "urls", nargs="*", metavar="URL", help="shards that have an index, as from_urls has them"
     )
-    work.add_argument("--collate", default="0s", metavar="TIME", help="to make a batch of its samples")
-    work.add_argument(
-        "--decoded-size", metavar="SIZE", help="of a sample in a batch; as large as in its shard"
+    add_format(parser)
+    parser.add_argument("-m", "--manifest", help="path or URL of it, if it is not beside them")
+    add_stores(parser)
+    shards = parser.add_argument_group("shards, where none are named")
+    shards.add_argument("--shards", type=int, metavar="N", help="how many")
+    shards.add_argument("--shard-size", metavar="SIZE", help="of each, as stored")
+    shards.add_argument("--shard-samples", type=int, metavar="N", help="of each")
+    parser.add_argument(
+        "--index", action="store_true", help="cut lanes by an index, as is done where shards have one"
     )
-    work.add_argument("--step", default="0s", metavar="TIME", help="of the training loop, for a batch")
+    times = parser.add_argument_group("times and rates")
+    for names, metavar in ((_TIMES, "TIME"), (_RATES, "RATE")):
+        for name, told in names.items():
+            times.add_argument(_option(name), metavar=metavar, help=told)
     loader = parser.add_argument_group("the loaders")
-    loader.add_argument("--ranks", type=int, default=1, metavar="N", help="that train in step; 1")
-    loader.add_argument("--ranks-per-machine", type=int, metavar="N", help="which share its link; all")
-    loader.add_argument("--num-workers", type=int, default=0, metavar="N", help="of each rank; 0")
-    loader.add_argument("--lanes", type=int, metavar="N", help="one for each worker of each rank")
-    loader.add_argument("--batch-size", type=int, default=64, metavar="N", help="samples of a batch; 64")
-    loader.add_argument(
-        "--drop-last", action="store_true", help="leave out a lane's last batch if it is short"
-    )
-    loader.add_argument(
-        "--prefetch-factor", type=int, default=2, metavar="N", help="batches a worker is ahead; 2"
-    )
+    for name, (default, told) in _COUNTS.items():
+        loader.add_argument(_option(name), type=int, default=default, metavar="N", help=told)
     loader.add_argument("--memory-limit", metavar="SIZE", help="of a rank; by default as DataLoader's")
-    loader.add_argument(
-        "--shuffle", type=int, default=0, metavar="WINDOW", help="in windows of so many samples"
-    )
     resize = parser.add_argument_group("a resize")
     resize.add_argument(
         "--resize-to", type=int, metavar="RANKS", help="stop the pass, and go on with so many"
@@ -62,109 +71,71 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json(parser)
 
 
-def _add_shards(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "urls", nargs="*", metavar="URL", help="shards that have a manifest, as from_urls has them"
-    )
-    add_format(parser)
-    parser.add_argument("-m", "--manifest", help="path or URL of it, if it is not beside them")
-    add_stores(parser)
-    shards = parser.add_argument_group("shards, where none are named")
-    shards.add_argument("--shards", type=int, metavar="N", help="how many")
-    shards.add_argument("--shard-size", metavar="SIZE", help="of each, as stored")
-    shards.add_argument("--shard-samples", type=int, metavar="N", help="of each")
-    parser.add_argument(
-        "--index", action="store_true", help="cut lanes by an index; so it is where shards have one"
-    )
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def run(asked: argparse.Namespace) -> int:
     from ..simulate import simulate, simulate_resize
 
-    setting = _setting_of(asked)
-    outcome = simulate(setting)
-    resized = None if asked.resize_to is None else simulate_resize(setting, asked.resize_to, asked.at)
+    planned = _planned_run(asked)
+    outcome = simulate(planned)
+    resized = None if asked.resize_to is None else simulate_resize(planned, asked.resize_to, asked.at)
     if asked.json:
         print_json({**outcome.as_dict(), "resized": None if resized is None else resized.as_dict()})
         return 0
-    _print(setting, outcome)
+    _print(planned, outcome)
     if resized is not None:
-        _print_resized(resized)
+        _print_resized(planned, resized)
     return 0
 
 
 # --- what is asked for ---
 
 
-def _setting_of(asked: argparse.Namespace) -> Setting:
-    from ..plan.memory import DEFAULT_LIMIT_BYTES
-    from ..simulate import Link, Operator, Setting
-
-    rates = {"connection_bytes_s": asked.connection, "machine_bytes_s": asked.link}
-    names = {"connection_bytes_s": "--connection", "machine_bytes_s": "--link"}
-    given = {name: parse_rate(names[name], rate) for name, rate in rates.items() if rate is not None}
-    link = Link(parse_seconds("--first-byte", asked.first_byte), **given)
-    operators = []
-    if asked.map is not None:
-        operators = [Operator(parse_seconds("--map", asked.map), asked.concurrency)]
-    elif asked.concurrency != 1:
-        raise ValueError("--concurrency is that of --map, which says how long a call takes")
-    shards, is_indexed = _shards_of(asked)
-    decoded, limit = asked.decoded_size, asked.memory_limit
-    return Setting(
-        shards=shards,
-        link=link,
-        ranks=asked.ranks,
-        ranks_per_machine=asked.ranks if asked.ranks_per_machine is None else asked.ranks_per_machine,
-        num_workers=asked.num_workers,
-        lanes=asked.lanes,
-        is_indexed=is_indexed or asked.index,
-        seed=0 if asked.shuffle else None,
-        window=asked.shuffle,
-        decode_s=parse_seconds("--decode", asked.decode),
-        operators=operators,
-        collate_s=parse_seconds("--collate", asked.collate),
-        decoded_bytes=None if decoded is None else parse_bytes("--decoded-size", decoded),
-        batch_size=asked.batch_size,
-        drop_last=asked.drop_last,
-        prefetch_factor=asked.prefetch_factor,
-        memory_limit=DEFAULT_LIMIT_BYTES if limit is None else _memory(limit),
-        step_s=parse_seconds("--step", asked.step),
-    )
-
-
-def _memory(limit: str) -> int:
+def _planned_run(asked: argparse.Namespace) -> PlannedRun:
     from ..options import memory_bytes
+    from ..simulate import PlannedRun
 
-    return memory_bytes(limit)
+    given = {name: value for name, value in vars(asked).items() if value is not None}
+    options: dict[str, Any] = {name: given[name] for name in _COUNTS if name in given}
+    for name in _TIMES.keys() & given.keys():
+        options[f"{name}_s"] = parse_seconds(_option(name), given[name])
+    for name in _RATES.keys() & given.keys():
+        options[f"{name}_bytes_s"] = parse_rate(_option(name), given[name])
+    if asked.memory_limit is not None:
+        options["memory_limit"] = memory_bytes(asked.memory_limit)
+    return PlannedRun(**_shards_of(asked), **options)
 
 
-def _shards_of(asked: argparse.Namespace) -> tuple[list[ShardSize], bool]:
-    """The shards, and whether they have an index."""
+def _shards_of(asked: argparse.Namespace) -> dict[str, Any]:
+    """The shards, and whether they have an index, as a planned run takes them."""
     made_up = {
         "--shards": asked.shards, "--shard-size": asked.shard_size, "--shard-samples": asked.shard_samples
     }  # fmt: skip
     missing = [name for name, value in made_up.items() if value is None]
     if asked.urls:
         if len(missing) < len(made_up):
-            raise ValueError(f"shards are named, or made up by {', '.join(made_up)}; not both")
+            raise ValueError(f"expected named shards or {', '.join(made_up)}, but got both")
         return _known_shards(asked)
     if missing:
         raise ValueError(
-            f"name shards that have a manifest, or say what they are like: {', '.join(missing)} "
+            f"expected shards that have an index, or what they are like: {', '.join(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} missing"
         )
     if asked.shards < 1 or asked.shard_samples < 1:
         raise ValueError("--shards and --shard-samples should be 1 or more")
-    from ..simulate import ShardSize
+    import numpy as np
 
-    size = parse_bytes("--shard-size", asked.shard_size)
-    return [ShardSize(size, asked.shard_samples)] * asked.shards, False
+    return {
+        "shard_bytes": np.full(asked.shards, parse_bytes("--shard-size", asked.shard_size)),
+        "shard_samples": np.full(asked.shards, asked.shard_samples),
+        "is_indexed": asked.index,
+    }
 
 
-def _known_shards(asked: argparse.Namespace) -> tuple[list[ShardSize], bool]:
+def _known_shards(asked: argparse.Namespace) -> dict[str, Any]:
     from ..manifest.expectations import Known
-    from ..simulate import ShardSize
     from .recipe import open_shards
 
     shards = open_shards(asked, manifest=asked.manifest)
@@ -180,31 +151,28 @@ def _known_shards(asked: argparse.Namespace) -> tuple[list[ShardSize], bool]:
             f"the index does not say how long {missing} of the {len(shards.urls)} shards are, as they are "
             "compressed: say what they are like with --shards, --shard-size and --shard-samples"
         )
-    sizes = zip(checks.size_bytes.tolist(), checks.samples.tolist(), strict=True)
-    return [ShardSize(size, samples) for size, samples in sizes], checks.is_indexed
+    return {
+        "shard_bytes": checks.size_bytes,
+        "shard_samples": checks.samples,
+        "is_indexed": checks.is_indexed or asked.index,
+    }
 
 
-# --- what is said ---
+# --- what is printed ---
 
 
-def _print(setting: Setting, outcome: Outcome) -> None:
-    sample_bytes = setting.size_bytes / max(setting.samples, 1)
-    first = "none" if outcome.first_batch_s is None else f"{outcome.first_batch_s:.2f} s"
+def _print(planned: PlannedRun, outcome: Outcome) -> None:
     print_lines(
-        f"{counted(len(setting.shards), 'shard')} of {size_of(setting.size_bytes)}, "
-        f"{counted(setting.samples, 'sample')}; {counted(setting.ranks, 'rank')} of "
-        f"{counted(setting.num_workers, 'worker')}, {counted(setting.lane_count, 'lane')}"
+        f"{counted(len(planned.shards[0]), 'shard')} of {size_of(planned.size_bytes)}, "
+        f"{counted(planned.samples, 'sample')}; {counted(planned.ranks, 'rank')} of "
+        f"{counted(planned.num_workers, 'worker')}, {counted(planned.lane_count, 'lane')}"
     )
-    rank = outcome.rank_samples_per_s
-    rows = [
-        ("throughput", f"{outcome.samples_per_s:,.0f} samples/s, {_between(rank)} of a rank"),
-        ("", f"{size_of(outcome.samples_per_s * sample_bytes)}/s of shards"),
-        ("first batch", f"{first}; the whole pass {outcome.elapsed_s:,.1f} s"),
-        ("wait", f"{outcome.wait_share:.0%} of the time"),
-        ("limit", outcome.told),
-        ("lanes", f"{_between(outcome.lane_samples)} samples{_other_balance(setting, outcome)}"),
-        ("memory", f"{size_of(outcome.peak_bytes)} of a rank at most"),
-    ]
+    rows = _rows_of(planned, outcome)
+    if planned.is_indexed:
+        other = f"without an index {_between(outcome.lane_samples_whole)}"
+    else:
+        other = f"with an index {_between(outcome.lane_samples_indexed)}"
+    rows.append(("lanes", f"{_between(outcome.lane_samples)} samples; {other}"))
     if outcome.undelivered_samples:
         rows.append(
             ("left", f"{counted(outcome.undelivered_samples, 'sample')} not delivered: lanes are not equal")
@@ -212,28 +180,34 @@ def _print(setting: Setting, outcome: Outcome) -> None:
     print_table(rows)
 
 
-def _other_balance(setting: Setting, outcome: Outcome) -> str:
-    if setting.is_indexed:
-        return f"; without an index {_between(outcome.lane_samples_whole)}"
-    return f"; with an index {_between(outcome.lane_samples_indexed)}"
-
-
-def _print_resized(resized: Resized) -> None:
-    rest = resized.rest
+def _print_resized(planned: PlannedRun, resized: Resized) -> None:
     print_lines(
         f"stopped after {counted(resized.samples_before, 'sample')}; {counted(resized.ranks, 'rank')} go on"
     )
-    first = "none" if rest.first_batch_s is None else f"{rest.first_batch_s:.2f} s"
     print_table(
         [
-            ("read again", size_of(resized.read_again_bytes)),
+            ("read again", f"about {size_of(resized.read_again_bytes)}"),
             ("left", f"{_between(resized.rank_samples_left)} samples of a rank"),
-            ("throughput", f"{rest.samples_per_s:,.0f} samples/s; first batch {first}"),
-            ("limit", rest.told),
+            *_rows_of(planned, resized.rest),
         ]
     )
 
 
+def _rows_of(planned: PlannedRun, outcome: Outcome) -> list[tuple[str, str]]:
+    """How fast a pass goes, and why."""
+    rate, first_s, elapsed_s = outcome.samples_per_s, outcome.first_batch_s, outcome.elapsed_s
+    if rate is None or first_s is None or elapsed_s is None or outcome.wait_share is None:
+        of_all = ", ".join(map(_option, (*_TIMES, *_RATES)))
+        return [("throughput", f"not known without a time of any stage: give at least one of {of_all}")]
+    stages = [f"{stage} {seconds * 1000:,.3g} ms" for stage, seconds in outcome.stages_s.items() if seconds]
+    return [
+        ("throughput", f"{rate:,.0f} samples/s, {size_of(rate * planned.sample_bytes)}/s of shards"),
+        ("first batch", f"{first_s:.2f} s; the whole pass {elapsed_s:,.1f} s"),
+        ("wait", f"{outcome.wait_share:.0%} of the time"),
+        ("bottleneck", f"{outcome.limit}; a batch of a rank takes {', '.join(stages)}"),
+    ]
+
+
 def _between(balance: Balance) -> str:
-    least, most = f"{balance.least:,.0f}", f"{balance.most:,.0f}"
+    least, most = f"{balance.least:,}", f"{balance.most:,}"
     return least if least == most else f"{least} to {most}"

@@ -20,12 +20,11 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
     return json.loads(capsys.readouterr().out)
 
 
-def write(folder: Path) -> int:
-    """Shards with their manifest; says how many bytes they have."""
+def write(folder: Path) -> None:
+    """Shards with their manifest."""
     with al.ShardWriter(folder / "s-{:d}.tar", max_samples=30) as writer:
         for number in range(100):
             writer.write({"__key__": str(number), "txt": "x" * 1000})
-    return sum(path.stat().st_size for path in folder.glob("*.tar"))
 
 
 def test_shards_that_are_made_up_are_played(capsys: pytest.CaptureFixture[str]) -> None:
@@ -42,20 +41,28 @@ def test_it_tells_in_lines_how_a_pass_goes(capsys: pytest.CaptureFixture[str]) -
     lines = [line.split(maxsplit=1) for line in out.splitlines()]
     assert lines[0][1] == "shards of 120 MB, 1,200 samples; 2 ranks of 0 workers, 4 lanes"
     rows = dict(reversed(lines))
-    assert rows["throughput"].endswith(" of a rank")
-    assert out.count("the training loop limits; making batches is") == 2
+    assert rows["throughput"].endswith("/s of shards")
+    assert out.count("consumer; a batch of a rank takes store ") == 2
     assert rows["stopped"] == "after 300 samples; 4 ranks go on"
     assert rows["read"].startswith("again")
     assert "220 to 230 samples of a rank" in out
 
 
+def test_without_times_it_says_which_ones_it_needs_and_no_rate(capsys: pytest.CaptureFixture[str]) -> None:
+    found = told(capsys, *MADE_UP)
+    assert (found["samples"], found["samples_per_s"], found["limit"]) == (1200, None, None)
+    assert main(["simulate", *MADE_UP]) == 0
+    out = capsys.readouterr().out
+    assert "samples/s" not in out
+    assert "not known without a time of any stage: give at least one of --first-byte, --decode, --map" in out
+
+
 def test_shards_of_a_folder_are_as_their_manifest_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    size_bytes = write(tmp_path)
+    write(tmp_path)
     found = told(capsys, f"{tmp_path}/*.tar", "--ranks", "3", "--batch-size", "5")
     assert (found["samples"], found["undelivered_samples"]) == (100, 0)
-    assert found["received_bytes"] <= size_bytes
     assert found["lane_samples"] == {"least": 33, "most": 34}, "it is an index"
 
 
@@ -81,21 +88,17 @@ WRONG = {
     "nothing": ((), "--shards, --shard-size, --shard-samples are missing"),
     "half": (("--shards", "3"), "--shard-size, --shard-samples are missing"),
     "none": (("--shards", "0", *MADE_UP[2:]), "should be 1 or more"),
-    "both": (("here.tar", *MADE_UP), "not both"),
+    "both": (("here.tar", *MADE_UP), "but got both"),
     "size": ((*MADE_UP, "--shard-size", "10"), "--shard-size should be a number with its unit"),
     "rate": ((*MADE_UP, "--link", "10MB"), "--link should be a number of bytes a second"),
     "connection": ((*MADE_UP, "--connection", "fast"), "--connection should be a number of bytes a second"),
     "time": ((*MADE_UP, "--first-byte", "50"), "--first-byte should be a time with its unit"),
     "step": ((*MADE_UP, "--step", "-1s"), "--step"),
-    "threads": ((*MADE_UP, "--concurrency", "4"), "--concurrency is that of --map"),
+    "threads": ((*MADE_UP, "--concurrency", "4"), "concurrency is that of the calls that take map_s"),
     "calls": ((*MADE_UP, "--map", "1ms", "--concurrency", "0"), "concurrency should be a positive integer"),
     "ranks": ((*MADE_UP, "--ranks", "0"), "ranks should be a positive integer"),
-    "machine": (
-        (*MADE_UP, "--ranks-per-machine", "0"),
-        "ranks_per_machine should be a positive integer",
-    ),
     "too many": ((*MADE_UP, "--ranks", "13"), "12 shards cannot be split over 13 ranks"),
-    "workers": ((*MADE_UP, "--num-workers", "-1"), "num_workers should be 0 or more"),
+    "workers": ((*MADE_UP, "--num-workers", "-1"), "num_workers should be 0 or a positive integer"),
     "lanes": ((*MADE_UP, "--lanes", "3", "--ranks", "2"), "they fit a world size of 1, 3"),
     "memory": ((*MADE_UP, "--memory-limit", "1MB"), "memory_limit should be at least"),
     "resize": ((*MADE_UP, "--ranks", "4", "--resize-to", "3"), "they fit a world size of 1, 2, 4"),

@@ -225,7 +225,7 @@ def test_a_manifest_of_other_shards_is_refused(corpus: Path, tmp_path: Path) -> 
         al.verify_audit(audit, manifest=others)
     part = al.build_index([str(shards / "0.jsonl"), str(shards / "1.jsonl")], output=tmp_path / "part.json")
     with pytest.raises(
-        ValueError, match=r"part.json tells no number of samples of 4 of the 6 shards .*2.jsonl"
+        ValueError, match=r"part.json has no number of samples for 4 of the 6 shards .*2.jsonl"
     ):
         al.verify_audit(audit, manifest=part)
     with pytest.raises(ValueError, match=r"there is no manifest .*none.json"):
@@ -237,7 +237,7 @@ def test_a_manifest_of_other_shards_is_refused(corpus: Path, tmp_path: Path) -> 
     with (shards / "3.jsonl").open("a") as file:
         file.write('{"n": 1}\n')
     changed = al.build_index(str(shards / "*.jsonl"))
-    with pytest.raises(ValueError, match=r"tells of 6 samples in .*3.jsonl, and the loader knew 5"):
+    with pytest.raises(ValueError, match=r"has 6 samples in .*3.jsonl, and the loader knew 5"):
         al.verify_audit(known, manifest=changed)
 
 

@@ -126,7 +126,7 @@ def test_every_byte_is_requested_once_and_handed_on_in_order(
 def test_the_window_and_the_first_requests_are_bounded(shards: list[tuple[int, float]], budget: int) -> None:
     play = Play([total for total, _ in shards], [0] * len(shards), budget)
     play.top_up()
-    assert len(play.rule.window) <= lookahead._MOST_SHARDS_AHEAD
+    assert len(play.rule.window) <= lookahead.MOST_SHARDS_AHEAD
     assert sum(stop - start for _, start, stop in play.requested) <= max(budget, FIRST)
 
 

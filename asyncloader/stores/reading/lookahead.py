@@ -22,7 +22,17 @@ from ...types import Buffer, Layout, Planning, Span
 from ..file_span import FileSpan
 from ..store import NO_END, Body
 
-__all__ = ["FIRST_PART_BYTES", "PART_BYTES", "SMALL_PART_BYTES", "Lookahead", "Part", "Shard", "Wanted"]
+__all__ = [
+    "FIRST_PART_BYTES",
+    "MOST_SHARDS_AHEAD",
+    "PART_BYTES",
+    "SMALL_PART_BYTES",
+    "Lookahead",
+    "Part",
+    "Shard",
+    "Wanted",
+    "part_sizes",
+]
 
 # Small, for a fast first batch.
 FIRST_PART_BYTES = 1 << 20
@@ -38,7 +48,7 @@ PART_BYTES = 8 << 20
 _LEAST_PART_BYTES = 128 << 10
 
 # Requests for shards whose turn is far off only take connections from those that are needed next.
-_MOST_SHARDS_AHEAD = 32
+MOST_SHARDS_AHEAD = 32
 
 # Of shards that have a plan, and of which nothing else was requested: a plan costs two round trips, and
 # each shard takes many.
@@ -197,7 +207,7 @@ class Lookahead:
         for shard in self.window:
             if shard.wants_part:
                 return shard
-        while len(self.window) < _MOST_SHARDS_AHEAD and self._plans_ahead() < _MOST_PLANS_AHEAD:
+        while len(self.window) < MOST_SHARDS_AHEAD and self._plans_ahead() < _MOST_PLANS_AHEAD:
             for url, wanted in islice(self._waiting, 1):
                 if isinstance(wanted, int):
                     wanted = Span(wanted, NO_END)
@@ -216,9 +226,14 @@ class Lookahead:
         return sum(shard.is_planning for shard in self.window)
 
     def _part_bytes(self, shard: Shard, span: Span) -> int:
-        share = self._budget.share_bytes
-        # Where many lanes share little, each has two small ones rather than none.
-        first = min(FIRST_PART_BYTES, max(share // 2, _LEAST_PART_BYTES))
-        # Quarters of a small budget still leave one part in transfer while another is decoded.
-        usual = min(max(share // 32, SMALL_PART_BYTES), PART_BYTES, share // 4)
-        return min(first if shard.total is None else max(usual, first), span.stop - span.start)
+        first, later = part_sizes(self._budget.share_bytes)
+        return min(first if shard.total is None else later, span.stop - span.start)
+
+
+def part_sizes(share_bytes: int) -> tuple[int, int]:
+    """The size of the first part of a shard, and of the later ones, of a lane with a share of the budget."""
+    # Where many lanes share little, each has two small ones rather than none.
+    first = min(FIRST_PART_BYTES, max(share_bytes // 2, _LEAST_PART_BYTES))
+    # Quarters of a small budget still leave one part in transfer while another is decoded.
+    later = min(max(share_bytes // 32, SMALL_PART_BYTES), PART_BYTES, share_bytes // 4)
+    return first, max(later, first)
