@@ -103,7 +103,7 @@ def test_values_are_encoded_by_extension(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["c-%03d.tar", "c-{:03d}.tar", "c-{0:03}.tar"])
 def test_a_new_shard_begins_at_max_samples(tmp_path: Path, pattern: str) -> None:
-    with ShardWriter(tmp_path / pattern, max_samples=4) as writer:
+    with ShardWriter(tmp_path / pattern, samples_per_shard=4) as writer:
         for index in range(10):
             writer.write(sample(index))
     assert [(os.path.basename(shard.path), shard.samples) for shard in writer.shards] == [
@@ -113,7 +113,7 @@ def test_a_new_shard_begins_at_max_samples(tmp_path: Path, pattern: str) -> None
 
 
 def test_a_new_shard_begins_before_max_bytes_is_passed(tmp_path: Path) -> None:
-    with ShardWriter(tmp_path / "c-%d.tar", max_bytes=4096) as writer:
+    with ShardWriter(tmp_path / "c-%d.tar", shard_size=4096) as writer:
         for index, size in enumerate((512, 512, 512, 512, 512, 9000, 512)):
             writer.write(sample(index, size))
     assert [shard.samples for shard in writer.shards] == [4, 1, 1, 1]
@@ -152,7 +152,7 @@ def test_a_shard_that_exists_is_never_replaced(tmp_path: Path) -> None:
 def test_an_exception_discards_the_open_shard_only(tmp_path: Path, compression: str) -> None:
     with (
         pytest.raises(ZeroDivisionError),
-        ShardWriter(tmp_path / f"s-%d.tar{compression}", max_samples=2) as writer,
+        ShardWriter(tmp_path / f"s-%d.tar{compression}", samples_per_shard=2) as writer,
     ):
         for index in range(3):
             writer.write(sample(index))
@@ -330,8 +330,9 @@ def test_jsonl_takes_dicts_of_json_values_only(tmp_path: Path) -> None:
     [
         ("a.orc", {}, "cannot tell the format"), ("a.txt", {}, "not written"),
         ("a.parquet", {}, "not written"),
-        ("a.tar", {"max_samples": 3}, "needs a number"), ("a-%d.tar", {"max_samples": 0}, "at least 1"),
-        ("a-%d.tar", {"max_bytes": 0}, "at least 1"), ("a-%d-%d.tar", {}, "expected one number"),
+        ("a.tar", {"samples_per_shard": 3}, "needs a number"),
+        ("a-%d.tar", {"samples_per_shard": 0}, "at least 1"),
+        ("a-%d.tar", {"shard_size": 0}, "at least 1"), ("a-%d-%d.tar", {}, "expected one number"),
         ("a-{}-{}.tar", {}, "expected one number"),
         ("a-{name}.tar", {}, r"expected one number .* such as \{:05d\}:"),
     ],
@@ -369,7 +370,7 @@ def crc32c_of(content: bytes) -> bytes:
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("format_name", ["tar", "jsonl"])
 def test_the_manifest_tells_what_was_stored(tmp_path: Path, format_name: str, compression: str) -> None:
-    with ShardWriter(tmp_path / f"s-%d.{format_name}{compression}", max_samples=4) as writer:
+    with ShardWriter(tmp_path / f"s-%d.{format_name}{compression}", samples_per_shard=4) as writer:
         for index in range(10):
             writer.write({"__key__": f"{index}", "txt": "text" * 100 * index})
     entries = manifest_of(tmp_path)
@@ -402,7 +403,7 @@ def test_a_relative_pattern_has_its_manifest_beside_it(tmp_path: Path, monkeypat
 
 
 def test_finished_shards_have_entries_whatever_ends_the_writing(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), ShardWriter(tmp_path / "s-%d.tar", max_samples=2) as writer:
+    with pytest.raises(ZeroDivisionError), ShardWriter(tmp_path / "s-%d.tar", samples_per_shard=2) as writer:
         for index in range(5):
             writer.write(sample(index))
         raise ZeroDivisionError
@@ -414,7 +415,7 @@ def test_the_first_exception_is_heard_of_where_the_manifest_fails_too(tmp_path: 
     folder.mkdir()
     with (
         pytest.raises(ZeroDivisionError) as caught,
-        ShardWriter(folder / "s-%d.tar", max_samples=1) as writer,
+        ShardWriter(folder / "s-%d.tar", samples_per_shard=1) as writer,
     ):
         for index in range(3):
             writer.write(sample(index))

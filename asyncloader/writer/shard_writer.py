@@ -74,18 +74,22 @@ class ShardWriter:
             ``"corpus-{:05d}.tar"``. Without a number all goes into one shard. A path without a suffix
             is a folder, whose shards are ``shard-%05d.tar``. The folder is made, with those above it, when
             the first sample is written; a ``~`` at the start is your home.
-        max_samples: Most samples in a shard; None for any number.
-        max_bytes: Most bytes of a shard before compression, headers included. A larger sample gets a
+        samples_per_shard: Most samples in a shard; None for any number.
+        shard_size: Most bytes of a shard before compression, headers included. A larger sample gets a
             shard of its own. The default of 1 GiB is large enough for a request to cost nothing, and
             small enough to give each of many workers several shards. Ignored for a single shard.
 
     Raises:
         ValueError: A URL, a suffix that cannot be written, a limit below 1, a pattern that is none, or
-            ``max_samples`` for a single shard.
+            ``samples_per_shard`` for a single shard.
     """
 
     def __init__(
-        self, pattern: str | os.PathLike[str], *, max_samples: int | None = None, max_bytes: int = 1 << 30
+        self,
+        pattern: str | os.PathLike[str],
+        *,
+        samples_per_shard: int | None = None,
+        shard_size: int = 1 << 30,
     ) -> None:
         path = os.path.expanduser(os.fspath(pattern))
         if "://" in path:
@@ -95,18 +99,20 @@ class ShardWriter:
             )
         if "." not in os.path.basename(path):
             path = os.path.join(path, "shard-%05d.tar")
-        if max_bytes < 1 or (max_samples is not None and max_samples < 1):
-            raise ValueError(f"max_samples={max_samples} and max_bytes={max_bytes} must be at least 1")
+        if shard_size < 1 or (samples_per_shard is not None and samples_per_shard < 1):
+            raise ValueError(
+                f"samples_per_shard={samples_per_shard} and shard_size={shard_size} must be at least 1"
+            )
         self._format, self._compression = split_suffix(path)
         if self._format not in ("tar", "jsonl"):
             raise ValueError(f"shards of format {self._format!r} are not written, only tar and jsonl")
         self._numbered = _FIELD.search(os.path.basename(path)) is not None
-        if max_samples is not None and not self._numbered:
-            raise ValueError(f"max_samples needs a number in the name, such as {{:05d}}, not {path!r}")
+        if samples_per_shard is not None and not self._numbered:
+            raise ValueError(f"samples_per_shard needs a number in the name, such as {{:05d}}, not {path!r}")
         self._pattern = path
         self._path(0)  # raises for a pattern that cannot be filled in
-        self._max_samples = max_samples
-        self._max_bytes = max_bytes
+        self._samples_per_shard = samples_per_shard
+        self._shard_size = shard_size
         self._open: OpenShard | None = None
         self._open_path = ""
         self._closed = False
@@ -194,7 +200,7 @@ class ShardWriter:
     def _is_full(self, shard: OpenShard, more: int) -> bool:
         if not self._numbered:
             return False
-        return shard.samples == self._max_samples or shard.size_bytes + more > self._max_bytes
+        return shard.samples == self._samples_per_shard or shard.size_bytes + more > self._shard_size
 
     def _finish_shard(self) -> None:
         assert self._open is not None

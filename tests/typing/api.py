@@ -193,7 +193,7 @@ al.PadField(side="middle")  # type: ignore[arg-type]  # left or right
 
 # --- shards ---
 
-with al.ShardWriter(Path("shard-%05d.tar"), max_samples=1000) as writer:
+with al.ShardWriter(Path("shard-%05d.tar"), samples_per_shard=1000) as writer:
     assert_type(writer, al.ShardWriter)
     assert_type(writer.write({"__key__": "a", "txt": "text"}), None)
 assert_type(
