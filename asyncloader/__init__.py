@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .collate.default import default_collate, default_convert
     from .collate.empty import is_empty
     from .collate.pad import Pad, PadField
-    from .converting.convert import Converted, convert, pack
+    from .converting.convert import convert
     from .dataset import Dataset
     from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
     from .foreign.folders import from_litdata, from_mds
@@ -41,14 +41,13 @@ if TYPE_CHECKING:
     from .stores.policy import NetworkPolicy
     from .torch_kind.split import split
     from .torch_kind.worker_info import WorkerInfo, get_worker_info
-    from .writer import ShardWriter, WrittenShard
+    from .writer import ShardWriter
 
 __version__ = "0.1.0"
 
 __all__ = [
     "AsyncIterableDataset",
     "Buckets",
-    "Converted",
     "DataLoader",
     "Dataset",
     "EpochVerdict",
@@ -73,7 +72,6 @@ __all__ = [
     "Topology",
     "WorkerDiedError",
     "WorkerInfo",
-    "WrittenShard",
     "build_index",
     "concat",
     "convert",
@@ -89,7 +87,6 @@ __all__ = [
     "is_empty",
     "merge_states",
     "mix",
-    "pack",
     "sample_rng",
     "sample_seed",
     "split",
@@ -101,7 +98,6 @@ __all__ = [
 _HOME = {
     "AsyncIterableDataset": "recipes",
     "Buckets": "ops.buckets",
-    "Converted": "converting.convert",
     "DataLoader": "loader",
     "Dataset": "dataset",
     "EpochVerdict": "audit.verdict",
@@ -126,7 +122,6 @@ _HOME = {
     "Topology": "plan.topology",
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",
-    "WrittenShard": "writer",
     "build_index": "manifest.building",
     "concat": "mixtures",
     "convert": "converting.convert",
@@ -142,7 +137,6 @@ _HOME = {
     "is_empty": "collate.empty",
     "merge_states": "plan.states",
     "mix": "mixtures",
-    "pack": "converting.convert",
     "sample_rng": "ops.calls",
     "sample_seed": "ops.calls",
     "split": "torch_kind.split",
@@ -150,11 +144,14 @@ _HOME = {
     "verify_cache": "cache.audit",
     "zip": "mixtures",
 }
+# Names that are gone, and what to use instead.
+_GONE = {"pack": "asyncloader.convert, which takes a folder of files too"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        instead = f": use {_GONE[name]}" if name in _GONE else ""
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")
     value = getattr(import_module(f".{_HOME[name]}", __name__), name)
     globals()[name] = value
     return value

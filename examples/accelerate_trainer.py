@@ -36,7 +36,7 @@ def as_tensors(sample: dict[str, Any]) -> dict[str, Any]:
 
 def write_corpus(folder: Path) -> None:
     if not folder.exists():
-        with al.ShardWriter(folder / "train-{:02d}.jsonl", max_samples=SAMPLES // 4) as writer:
+        with al.ShardWriter(folder / "train-{:02d}.jsonl", samples_per_shard=SAMPLES // 4) as writer:
             for number in range(SAMPLES):
                 writer.write(point(number))
 

@@ -22,7 +22,7 @@ ANSWER_S = 0.05
 
 
 def write_corpus(folder: Path) -> None:
-    with al.ShardWriter(folder / "train-{:02d}.jsonl", max_samples=50) as writer:
+    with al.ShardWriter(folder / "train-{:02d}.jsonl", samples_per_shard=50) as writer:
         for number in range(SAMPLES):
             writer.write({"number": number, "word": f"word-{number}"})
 

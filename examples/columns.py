@@ -16,7 +16,7 @@ TEXTS = 2000
 
 
 def write_corpus(folder: Path) -> None:
-    with al.ShardWriter(folder / "train-{:02d}.jsonl.gz", max_samples=500) as writer:
+    with al.ShardWriter(folder / "train-{:02d}.jsonl.gz", samples_per_shard=500) as writer:
         for number in range(TEXTS):
             writer.write({"text": "all work and no play " * (number % 7), "number": number})
 

@@ -28,7 +28,7 @@ def theirs(folder):
 
 
 def ours(folder):
-    with al.ShardWriter(f"{folder}/train-{{:05d}}.tar", max_bytes=4096) as writer:
+    with al.ShardWriter(f"{folder}/train-{{:05d}}.tar", shard_size=4096) as writer:
         for number in range(200):
             sample = make_sample(number)
             writer.write(

@@ -23,7 +23,7 @@ def theirs(folder):
 
 
 def ours(folder):
-    with al.ShardWriter(f"{folder}/train-{{:05d}}.tar", max_bytes=4096) as writer:
+    with al.ShardWriter(f"{folder}/train-{{:05d}}.tar", shard_size=4096) as writer:
         for number, sample in enumerate(SAMPLES):
             writer.write(
                 {"__key__": f"{number:08d}", "id.index": sample["id"], "tokens.npy": sample["tokens"]}

@@ -13,7 +13,7 @@ import asyncloader as al
 
 
 def write_corpus(folder):
-    with al.ShardWriter(folder / "train-{:02d}.jsonl", max_samples=50) as writer:
+    with al.ShardWriter(folder / "train-{:02d}.jsonl", samples_per_shard=50) as writer:
         for number in range(200):
             writer.write({"id": number, "tokens": list(range(number % 17 + 1))})
 

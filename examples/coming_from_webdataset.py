@@ -9,7 +9,7 @@ import asyncloader as al
 
 
 def write_corpus(folder):
-    with al.ShardWriter(folder / "train-{:06d}.tar", max_samples=50) as writer:
+    with al.ShardWriter(folder / "train-{:06d}.tar", samples_per_shard=50) as writer:
         for number in range(200):
             features = np.full(number % 5 + 1, number, np.float32)
             writer.write({"__key__": f"clip-{number:04d}", "npy": features, "cls": number % 10})

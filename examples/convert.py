@@ -1,4 +1,4 @@
-"""Pack a folder of files, convert tables to JSON Lines, and go on with a run that was ended half-way."""
+"""Make shards of files, convert tables to JSON Lines, and go on with a run that was ended half-way."""
 
 import csv
 import tempfile
@@ -19,7 +19,7 @@ def main() -> None:
         writer.writerow(["id", "name", "height"])
         writer.writerows([number, f"person {number}", 1.5 + number / 1000] for number in range(300))
 
-    packed = al.pack(folder / "pictures", folder / "packed", shard_size="20kB", labels=True)
+    packed = al.convert(folder / "pictures", folder / "packed", shard_size="20kB", labels=True)
     print(packed.samples, "samples in", packed.shards, "shards")
     sample = al.from_urls(f"{folder}/packed/").decode({"jpg": len}).head(1)[0]
     print(sample["__key__"], sample["jpg"], sample["txt"], sample["cls"], sample["label.txt"])

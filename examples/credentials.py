@@ -54,7 +54,7 @@ def sign(url):
 
 
 with tempfile.TemporaryDirectory() as folder:
-    with al.ShardWriter(Path(folder) / "train-{:03d}.jsonl", max_samples=25) as writer:
+    with al.ShardWriter(Path(folder) / "train-{:03d}.jsonl", samples_per_shard=25) as writer:
         for number in range(100):
             writer.write({"number": number})
 

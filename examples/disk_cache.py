@@ -7,7 +7,7 @@ import asyncloader as al
 from asyncloader import testing
 
 folder, cache = Path(tempfile.mkdtemp()), Path(tempfile.mkdtemp())
-with al.ShardWriter(folder / "train-{:03d}.tar", max_samples=25) as writer:
+with al.ShardWriter(folder / "train-{:03d}.tar", samples_per_shard=25) as writer:
     for number in range(100):
         writer.write({"__key__": f"{number:04d}", "txt": f"sample {number}"})
 

@@ -41,7 +41,7 @@ def load_in_any_world(folder: Path, model: nn.Module, loader: al.DataLoader[Any]
 def main(folder: Path) -> None:
     rank = dist.get_rank()
     if rank == 0:
-        with al.ShardWriter(folder / "train-{}.jsonl", max_samples=50) as writer:
+        with al.ShardWriter(folder / "train-{}.jsonl", samples_per_shard=50) as writer:
             for number in range(400):
                 writer.write({"number": number})
     dist.barrier()

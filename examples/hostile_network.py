@@ -7,7 +7,7 @@ import asyncloader as al
 from asyncloader import testing
 
 folder = Path(tempfile.mkdtemp())
-with al.ShardWriter(folder / "train-{:02d}.jsonl", max_samples=50) as writer:
+with al.ShardWriter(folder / "train-{:02d}.jsonl", samples_per_shard=50) as writer:
     for number in range(2000):
         writer.write({"number": number, "text": "word " * 20})
 

@@ -18,7 +18,7 @@ RECORDINGS, RATE = 600, 100  # frames per second
 def write_corpus(folder: Path) -> None:
     """Features of 1 to 20 seconds, 8 of them a frame, with the seconds beside them."""
     draw, rng = random.Random(0), np.random.default_rng(0)
-    with al.ShardWriter(folder / "train-{:02d}.tar", max_samples=100) as writer:
+    with al.ShardWriter(folder / "train-{:02d}.tar", samples_per_shard=100) as writer:
         for number in range(RECORDINGS):
             seconds = min(max(draw.lognormvariate(1.5, 0.6), 1.0), 20.0)
             frames = rng.standard_normal((int(seconds * RATE), 8), np.float32)

@@ -51,7 +51,7 @@ class Points(lightning.LightningDataModule):
 
     def prepare_data(self) -> None:  # on one rank
         if not self.shards.exists():
-            with al.ShardWriter(self.shards / "train-{:02d}.jsonl", max_samples=SAMPLES // 4) as writer:
+            with al.ShardWriter(self.shards / "train-{:02d}.jsonl", samples_per_shard=SAMPLES // 4) as writer:
                 for number in range(SAMPLES):
                     writer.write(point(number))
 

@@ -15,10 +15,10 @@ import asyncloader as al
 
 def write_corpora(folder: Path) -> None:
     """A large corpus as tar, a small one as JSON Lines."""
-    with al.ShardWriter(folder / "web-{:02d}.tar", max_samples=500) as web:
+    with al.ShardWriter(folder / "web-{:02d}.tar", samples_per_shard=500) as web:
         for number in range(4000):
             web.write({"__key__": f"web-{number}", "txt": f"page {number}"})
-    with al.ShardWriter(folder / "books-{:02d}.jsonl", max_samples=100) as books:
+    with al.ShardWriter(folder / "books-{:02d}.jsonl", samples_per_shard=100) as books:
         for number in range(400):
             books.write({"text": f"chapter {number}", "title": f"book {number // 20}"})
 

@@ -20,7 +20,7 @@ SAMPLES = 400
 
 def write_corpus(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    with al.ShardWriter(folder / "texts-{}.jsonl", max_samples=40) as writer:
+    with al.ShardWriter(folder / "texts-{}.jsonl", samples_per_shard=40) as writer:
         for number in range(SAMPLES):
             writer.write({"number": number, "text": "word " * (number % 7 + 1)})
 

@@ -20,7 +20,7 @@ DOCUMENTS, VOCABULARY, LENGTH, END = 1000, 64, 256, 0
 def write_corpus(folder: Path) -> int:
     """Documents of token ids, 16 to 512 of them, in JSON Lines; returns how many tokens there are."""
     draw, tokens = random.Random(0), 0
-    with al.ShardWriter(folder / "train-{:02d}.jsonl.gz", max_samples=250) as writer:
+    with al.ShardWriter(folder / "train-{:02d}.jsonl.gz", samples_per_shard=250) as writer:
         for number in range(DOCUMENTS):
             length = min(max(int(draw.lognormvariate(4.2, 0.8)), 16), 512)
             start = draw.randrange(VOCABULARY)

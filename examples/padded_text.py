@@ -22,7 +22,7 @@ TEXTS = 600
 def write_corpus(folder: Path) -> None:
     """Texts of unequal length: a few letters of one half of the alphabet; the label says which half."""
     draw = random.Random(0)
-    with al.ShardWriter(folder / "train-{:02d}.jsonl.gz", max_samples=100) as writer:
+    with al.ShardWriter(folder / "train-{:02d}.jsonl.gz", samples_per_shard=100) as writer:
         for _ in range(TEXTS):
             label = draw.randrange(2)
             letters = "abcdefghijklm" if label == 0 else "nopqrstuvwxyz"

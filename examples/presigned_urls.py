@@ -48,7 +48,7 @@ endpoint = f"http://{host}:{port}"
 client = connect(endpoint)
 client.create_bucket(Bucket="corpus")
 with tempfile.TemporaryDirectory() as folder:
-    with al.ShardWriter(Path(folder) / "train-{:03d}.jsonl", max_samples=25) as writer:
+    with al.ShardWriter(Path(folder) / "train-{:03d}.jsonl", samples_per_shard=25) as writer:
         for number in range(100):
             writer.write({"number": number})
     for path in Path(folder).glob("*.jsonl"):

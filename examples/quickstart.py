@@ -37,7 +37,7 @@ def find_sources() -> dict[str, Path]:
 
 def pack(sources: dict[str, Path], folder: Path) -> list[Path]:
     """One sample a file, in shards of at most a megabyte."""
-    with al.ShardWriter(folder / "stdlib-{:03d}.tar", max_bytes=1 << 20) as writer:
+    with al.ShardWriter(folder / "stdlib-{:03d}.tar", shard_size=1 << 20) as writer:
         for key, path in sources.items():
             writer.write({"__key__": key, "py": path.read_bytes()})
     return [Path(shard.path) for shard in writer.shards]

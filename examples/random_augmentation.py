@@ -9,7 +9,7 @@ import torch
 import asyncloader as al
 
 folder = Path(tempfile.mkdtemp())
-with al.ShardWriter(folder / "train-{:02d}.jsonl", max_samples=20) as writer:
+with al.ShardWriter(folder / "train-{:02d}.jsonl", samples_per_shard=20) as writer:
     for number in range(120):
         writer.write({"values": list(range(number, number + 8))})
 

@@ -32,7 +32,7 @@ SAMPLES, LANES, BATCH_SIZE, STEPS_PER_CHECKPOINT = 192, 12, 4, 4
 def write_corpus(folder: Path) -> None:
     """Points of a line with a slope of 3."""
     if not folder.exists():
-        with al.ShardWriter(folder / "train-{:02d}.jsonl", max_samples=SAMPLES // LANES) as writer:
+        with al.ShardWriter(folder / "train-{:02d}.jsonl", samples_per_shard=SAMPLES // LANES) as writer:
             for number in range(SAMPLES):
                 writer.write({"x": [number / SAMPLES], "y": [3 * number / SAMPLES]})
 

@@ -28,7 +28,7 @@ def local_loader(folder: Path) -> al.DataLoader[Any]:
 
 if __name__ == "__main__":
     folder = Path(tempfile.mkdtemp())
-    with al.ShardWriter(folder / "train-{:02d}.jsonl", max_samples=100) as writer:
+    with al.ShardWriter(folder / "train-{:02d}.jsonl", samples_per_shard=100) as writer:
         for number in range(400):
             writer.write({"number": number})
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import asyncloader as al
 
 folder = Path(tempfile.mkdtemp())
-with al.ShardWriter(folder / "train-{:02d}.jsonl", max_samples=100) as writer:
+with al.ShardWriter(folder / "train-{:02d}.jsonl", samples_per_shard=100) as writer:
     for number in range(800):
         writer.write({"number": number})
 

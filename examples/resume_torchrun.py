@@ -33,7 +33,7 @@ def write_corpus(folder: Path) -> None:
     """Points of a line with a slope of 3. The shards are equal, so that all ranks take as many steps."""
     if list(folder.glob("train-*.jsonl")):
         return  # written by the run that is being resumed
-    with al.ShardWriter(folder / "train-{:02d}.jsonl", max_samples=SAMPLES // 8) as writer:
+    with al.ShardWriter(folder / "train-{:02d}.jsonl", samples_per_shard=SAMPLES // 8) as writer:
         for number in range(SAMPLES):
             writer.write({"number": number, "x": [number / SAMPLES], "y": [3 * number / SAMPLES]})
 

@@ -26,7 +26,7 @@ def write_corpus(folder: Path) -> None:
     """Points of a line with a slope of 3."""
     if list(folder.glob("train-*.jsonl")):
         return  # written when the job began
-    with al.ShardWriter(folder / "train-{:02d}.jsonl", max_samples=SAMPLES // LANES) as writer:
+    with al.ShardWriter(folder / "train-{:02d}.jsonl", samples_per_shard=SAMPLES // LANES) as writer:
         for number in range(SAMPLES):
             writer.write({"number": number, "x": [number / SAMPLES], "y": [3 * number / SAMPLES]})
 

@@ -44,7 +44,7 @@ def own_bucket() -> Iterator[tuple[str, dict[str, Any]]]:
     client = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1", **keys)
     client.create_bucket(Bucket="corpus")
     with tempfile.TemporaryDirectory() as folder:
-        with al.ShardWriter(Path(folder) / "train-{:03d}.tar", max_samples=25) as writer:
+        with al.ShardWriter(Path(folder) / "train-{:03d}.tar", samples_per_shard=25) as writer:
             for number in range(100):
                 writer.write({"__key__": f"{number:04d}", "txt": f"sample {number}" * 1000})
         for path in Path(folder).iterdir():  # the manifest too: it is found there, and shards held against it

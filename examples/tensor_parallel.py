@@ -147,7 +147,7 @@ def report(step: int, loss: torch.Tensor, numbers: torch.Tensor, mesh: DeviceMes
 def write_corpus(folder: Path) -> None:
     if list(folder.glob("train-*.jsonl")):
         return  # written by the run that is being resumed
-    with al.ShardWriter(folder / "train-{}.jsonl", max_samples=SAMPLES // 4) as writer:
+    with al.ShardWriter(folder / "train-{}.jsonl", samples_per_shard=SAMPLES // 4) as writer:
         for number in range(SAMPLES):
             writer.write({"number": number, "x": [number / SAMPLES], "y": [3 * number / SAMPLES]})
 

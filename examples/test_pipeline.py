@@ -17,7 +17,7 @@ def make_loader(shards, **options):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("shards")
-    with al.ShardWriter(folder / "train-{:02d}.tar", max_samples=10) as writer:
+    with al.ShardWriter(folder / "train-{:02d}.tar", samples_per_shard=10) as writer:
         for number in range(100):
             writer.write({"__key__": f"{number:03d}", "cls": number})
     return folder

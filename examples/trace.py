@@ -9,7 +9,7 @@ import asyncloader as al
 from asyncloader import testing
 
 folder = Path(tempfile.mkdtemp())
-with al.ShardWriter(folder / "train-{:02d}.tar", max_samples=50) as writer:
+with al.ShardWriter(folder / "train-{:02d}.tar", samples_per_shard=50) as writer:
     for number in range(400):
         writer.write({"__key__": f"{number:05d}", "txt": f"sample {number}"})
 

@@ -14,7 +14,7 @@ import asyncloader as al
 folder = Path(tempfile.mkdtemp())
 packages = [Path(module.__path__[0]) for module in (asyncio, email, unittest)]
 
-with al.ShardWriter(folder / "train-{:03d}.tar", max_samples=16) as writer:
+with al.ShardWriter(folder / "train-{:03d}.tar", samples_per_shard=16) as writer:
     for label, package in enumerate(packages):
         for path in sorted(package.glob("*.py")):
             key = f"{package.name}/{path.stem}"

@@ -9,7 +9,7 @@ import asyncloader as al
 
 folder = Path(tempfile.mkdtemp())
 
-with al.ShardWriter(folder / "audio-{:04d}.tar", max_bytes=100_000) as writer:
+with al.ShardWriter(folder / "audio-{:04d}.tar", shard_size=100_000) as writer:
     for number in range(50):
         writer.write(
             {
@@ -22,7 +22,7 @@ with al.ShardWriter(folder / "audio-{:04d}.tar", max_bytes=100_000) as writer:
         )
 print([(Path(shard.path).name, shard.samples, shard.size_bytes) for shard in writer.shards])
 
-with al.ShardWriter(folder / "text-{:04d}.jsonl.zst", max_samples=100) as writer:
+with al.ShardWriter(folder / "text-{:04d}.jsonl.zst", samples_per_shard=100) as writer:
     for number in range(250):
         writer.write({"id": number, "text": "word " * (number % 7)})
 print([(Path(shard.path).name, shard.samples) for shard in writer.shards])

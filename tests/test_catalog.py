@@ -28,7 +28,7 @@ def catalog(urls: Any, **given: Any) -> Catalog:
 
 
 def write(folder: Path, count: int = 3) -> list[str]:
-    with al.ShardWriter(folder / "s-%d.tar", max_samples=2) as writer:
+    with al.ShardWriter(folder / "s-%d.tar", samples_per_shard=2) as writer:
         for number in range(2 * count):
             writer.write({"__key__": f"{number}", "txt": f"sample {number}"})
     return [shard.path for shard in writer.shards]

@@ -140,7 +140,7 @@ def test_offsets_are_read_back_as_they_were_written(drawn: dict[str, Any]) -> No
 
 
 def test_a_bad_shard_is_told_and_what_was_found_of_the_others_is_kept(tmp_path: Path) -> None:
-    with al.ShardWriter(tmp_path / "s-%d.jsonl", max_samples=2) as writer:
+    with al.ShardWriter(tmp_path / "s-%d.jsonl", samples_per_shard=2) as writer:
         for number in range(8):
             writer.write({"n": number})
     (tmp_path / "manifest.json").unlink()
@@ -163,7 +163,7 @@ def test_a_bad_shard_is_told_and_what_was_found_of_the_others_is_kept(tmp_path: 
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["etag", "no etag"])
 def test_an_object_that_was_replaced_between_two_runs_is_read_again(is_named: bool, tmp_path: Path) -> None:
-    with al.ShardWriter(tmp_path / "shards" / "s-%d.jsonl", max_samples=2) as writer:
+    with al.ShardWriter(tmp_path / "shards" / "s-%d.jsonl", samples_per_shard=2) as writer:
         for number in range(6):
             writer.write({"n": number})
     replaced, bad, same = (Path(shard.path) for shard in writer.shards)
@@ -207,7 +207,7 @@ def test_a_file_that_is_no_manifest_is_told_of_before_anything_is_read(tmp_path:
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     shards = tmp_path / "shards"
-    with al.ShardWriter(shards / "s-%d.jsonl", max_samples=3) as writer:
+    with al.ShardWriter(shards / "s-%d.jsonl", samples_per_shard=3) as writer:
         for number in range(36):
             writer.write({"n": number})
     index, partial = tmp_path / "index.json", tmp_path / ".index.json.partial"

@@ -311,7 +311,7 @@ def test_prefetch_factor_batches_are_made_ahead_with_workers_and_without(
 
 
 def test_back_pressure_reaches_the_socket(tmp_path: Any) -> None:
-    with al.ShardWriter(tmp_path / "shard-%02d.tar", max_samples=8) as writer:
+    with al.ShardWriter(tmp_path / "shard-%02d.tar", samples_per_shard=8) as writer:
         for index in range(64):
             writer.write({"__key__": str(index), "bin": bytes(1 << 20)})
     with testing.serve(tmp_path) as server:

@@ -319,7 +319,7 @@ WRITE = """
 import sys, asyncloader as al
 folder, name = sys.argv[1:]
 sys.stdin.readline()
-with al.ShardWriter(f"{folder}/{name}-%d.jsonl", max_samples=1) as writer:
+with al.ShardWriter(f"{folder}/{name}-%d.jsonl", samples_per_shard=1) as writer:
     for number in range(5):
         writer.write({"n": number})
 """
@@ -383,7 +383,7 @@ def test_a_killed_holder_of_the_lock_stands_in_nobodys_way(tmp_path: Path) -> No
 
 
 def write_shards(folder: Path, suffix: str = "tar.gz") -> list[Path]:
-    with al.ShardWriter(folder / f"s-%d.{suffix}", max_samples=10) as writer:
+    with al.ShardWriter(folder / f"s-%d.{suffix}", samples_per_shard=10) as writer:
         for number in range(25):
             writer.write({"__key__": f"{number}", "txt": f"sample {number}" * 20})
     return [Path(shard.path) for shard in writer.shards]

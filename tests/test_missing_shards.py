@@ -18,7 +18,7 @@ from asyncloader.dataset import recipe_of
 def write(folder: Path, count: int = 4) -> list[Path]:
     """Shards of two samples each, and their manifest."""
     folder.mkdir(parents=True, exist_ok=True)
-    with al.ShardWriter(folder / "s-%d.tar", max_samples=2) as writer:
+    with al.ShardWriter(folder / "s-%d.tar", samples_per_shard=2) as writer:
         for number in range(2 * count):
             writer.write({"__key__": f"{number}", "txt": f"sample {number}"})
     return [Path(shard.path) for shard in writer.shards]

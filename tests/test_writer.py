@@ -17,6 +17,7 @@ from examples_drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asyncloader import from_urls
 from asyncloader.digest import open_digest
 from asyncloader.formats import format_of, open_decoder
 from asyncloader.formats.fields import _tar_member, decode_sample
@@ -101,8 +102,8 @@ def test_values_are_encoded_by_extension(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("pattern", ["c-%03d.tar", "c-{:03d}.tar", "c-{0:03}.tar"])
-def test_a_new_shard_begins_at_max_samples(tmp_path: Path, pattern: str) -> None:
-    with ShardWriter(tmp_path / pattern, max_samples=4) as writer:
+def test_a_new_shard_begins_at_samples_per_shard(tmp_path: Path, pattern: str) -> None:
+    with ShardWriter(tmp_path / pattern, samples_per_shard=4) as writer:
         for index in range(10):
             writer.write(sample(index))
     assert [(os.path.basename(shard.path), shard.samples) for shard in writer.shards] == [
@@ -111,8 +112,8 @@ def test_a_new_shard_begins_at_max_samples(tmp_path: Path, pattern: str) -> None
     assert [item for shard in writer.shards for item in read(shard.path)] == [sample(i) for i in range(10)]
 
 
-def test_a_new_shard_begins_before_max_bytes_is_passed(tmp_path: Path) -> None:
-    with ShardWriter(tmp_path / "c-%d.tar", max_bytes=4096) as writer:
+def test_a_new_shard_begins_before_its_size_is_passed(tmp_path: Path) -> None:
+    with ShardWriter(tmp_path / "c-%d.tar", shard_size=4096) as writer:
         for index, size in enumerate((512, 512, 512, 512, 512, 9000, 512)):
             writer.write(sample(index, size))
     assert [shard.samples for shard in writer.shards] == [4, 1, 1, 1]
@@ -151,7 +152,7 @@ def test_a_shard_that_exists_is_never_replaced(tmp_path: Path) -> None:
 def test_an_exception_discards_the_open_shard_only(tmp_path: Path, compression: str) -> None:
     with (
         pytest.raises(ZeroDivisionError),
-        ShardWriter(tmp_path / f"s-%d.tar{compression}", max_samples=2) as writer,
+        ShardWriter(tmp_path / f"s-%d.tar{compression}", samples_per_shard=2) as writer,
     ):
         for index in range(3):
             writer.write(sample(index))
@@ -328,9 +329,10 @@ def test_jsonl_takes_dicts_of_json_values_only(tmp_path: Path) -> None:
     ("pattern", "options", "message"),
     [
         ("a.orc", {}, "cannot tell the format"), ("a.txt", {}, "not written"),
-        ("a.parquet", {}, "not written"),
-        ("a.tar", {"max_samples": 3}, "needs a number"), ("a-%d.tar", {"max_samples": 0}, "at least 1"),
-        ("a-%d.tar", {"max_bytes": 0}, "at least 1"), ("a-%d-%d.tar", {}, "expected one number"),
+        ("a.parquet.gz", {}, "not written"), ("a.tar", {"schema": 1}, "schema is of Parquet"),
+        ("a.tar", {"samples_per_shard": 3}, "needs a number"),
+        ("a-%d.tar", {"samples_per_shard": 0}, "positive integer"),
+        ("a-%d.tar", {"shard_size": 0}, "positive integer"), ("a-%d-%d.tar", {}, "expected one number"),
         ("a-{}-{}.tar", {}, "expected one number"),
         ("a-{name}.tar", {}, r"expected one number .* such as \{:05d\}:"),
     ],
@@ -343,12 +345,72 @@ def test_wrong_calls_are_refused_before_anything_is_opened(
     assert os.listdir(tmp_path) == []
 
 
-def test_a_url_is_refused_since_shards_are_local_files() -> None:
-    with pytest.raises(
-        ValueError, match=r"local files, not to 's3://b/a-\{:05d\}\.tar': .* upload"
-    ) as caught:
-        ShardWriter("s3://me:SENTINEL@b/a-{:05d}.tar")
+def test_a_url_of_what_is_only_read_is_refused_without_its_secrets() -> None:
+    with pytest.raises(ValueError, match="an object store, not to https://host/x") as caught:
+        ShardWriter("https://me:SENTINEL@host/x/a-{:05d}.tar?sig=SENTINEL")
     assert "SENTINEL" not in str(caught.value)
+
+
+# --- Parquet ---
+
+
+def rows_of(path: str | Path) -> list[dict[str, Any]]:
+    found = from_urls(str(path)).head(100_000)
+    return [{name: value for name, value in row.items() if name != "__url__"} for row in found]
+
+
+def test_parquet_has_the_columns_of_its_samples(tmp_path: Path) -> None:
+    samples = [
+        {"n": index, "text": f"text {index}", "x": None if index % 2 else index / 2} for index in range(10)
+    ]
+    with ShardWriter(tmp_path / "s-%d.parquet", samples_per_shard=4) as writer:
+        for item in samples:
+            writer.write(item)
+    assert [(shard.samples, shard.size_bytes) for shard in writer.shards] == [(4, 72), (4, 72), (2, 36)]
+    assert [row for shard in writer.shards for row in rows_of(shard.path)] == samples
+    assert {name: entry.samples for name, entry in manifest_of(tmp_path).items()} == {
+        "s-0.parquet": 4, "s-1.parquet": 4, "s-2.parquet": 2
+    }  # fmt: skip
+    with ShardWriter(tmp_path / "again" / "s-%d.parquet", samples_per_shard=4) as writer:
+        for item in samples:
+            writer.write(item)
+    assert [(tmp_path / "again" / f"s-{number}.parquet").read_bytes() for number in range(3)] == [
+        (tmp_path / f"s-{number}.parquet").read_bytes() for number in range(3)
+    ]
+
+
+def test_a_row_group_is_some_megabytes(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    with ShardWriter(tmp_path / "s.parquet") as writer:
+        for index in range(50):
+            writer.write({"n": index, "raw": bytes(1 << 20)})
+    groups = pq.ParquetFile(tmp_path / "s.parquet").metadata
+    assert [groups.row_group(number).num_rows for number in range(groups.num_row_groups)] == [32, 18]
+
+
+def test_a_schema_says_what_columns_are(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    schema = pa.schema([("n", pa.int32()), ("late", pa.string())])
+    with ShardWriter(tmp_path / "s.parquet", schema=schema) as writer:
+        writer.write({"n": 1})
+        writer.write({"n": 2, "late": "x"})
+        with pytest.raises(ValueError, match="field 'more' is in none of the samples"):
+            writer.write({"n": 3, "more": 1})
+    assert pa.parquet.read_schema(tmp_path / "s.parquet").equals(schema)
+    assert rows_of(tmp_path / "s.parquet") == [{"n": 1, "late": None}, {"n": 2, "late": "x"}]
+
+
+@pytest.mark.parametrize("late", [1.5, True, "1", 1 << 70, [1]])
+def test_a_value_that_a_column_would_change_is_refused(tmp_path: Path, late: Any) -> None:
+    with ShardWriter(tmp_path / "s-%d.parquet", samples_per_shard=2) as writer:
+        for value in (1, 2, 3):
+            writer.write({"n": value})
+        writer.write({"n": late})
+        with pytest.raises(ValueError, match="field 'n' cannot be kept as int64"):
+            writer.write({"n": 5})  # the shard before it is finished now
+    assert sorted(os.listdir(tmp_path)) == ["manifest.json", "s-0.parquet"]
 
 
 # --- the manifest ---
@@ -368,7 +430,7 @@ def crc32c_of(content: bytes) -> bytes:
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("format_name", ["tar", "jsonl"])
 def test_the_manifest_tells_what_was_stored(tmp_path: Path, format_name: str, compression: str) -> None:
-    with ShardWriter(tmp_path / f"s-%d.{format_name}{compression}", max_samples=4) as writer:
+    with ShardWriter(tmp_path / f"s-%d.{format_name}{compression}", samples_per_shard=4) as writer:
         for index in range(10):
             writer.write({"__key__": f"{index}", "txt": "text" * 100 * index})
     entries = manifest_of(tmp_path)
@@ -401,7 +463,7 @@ def test_a_relative_pattern_has_its_manifest_beside_it(tmp_path: Path, monkeypat
 
 
 def test_finished_shards_have_entries_whatever_ends_the_writing(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), ShardWriter(tmp_path / "s-%d.tar", max_samples=2) as writer:
+    with pytest.raises(ZeroDivisionError), ShardWriter(tmp_path / "s-%d.tar", samples_per_shard=2) as writer:
         for index in range(5):
             writer.write(sample(index))
         raise ZeroDivisionError
@@ -413,7 +475,7 @@ def test_the_first_exception_is_heard_of_where_the_manifest_fails_too(tmp_path: 
     folder.mkdir()
     with (
         pytest.raises(ZeroDivisionError) as caught,
-        ShardWriter(folder / "s-%d.tar", max_samples=1) as writer,
+        ShardWriter(folder / "s-%d.tar", samples_per_shard=1) as writer,
     ):
         for index in range(3):
             writer.write(sample(index))

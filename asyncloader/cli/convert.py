@@ -1,44 +1,28 @@
-"""``asyncloader convert``: shards of another form, another size, with fewer fields."""
+"""``asyncloader convert``: shards of another format, another size, with fewer fields; or of files."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from dataclasses import asdict
-from typing import Any
 
-from ..converting.convert import Converted, convert
+from ..converting.convert import convert
 from .arguments import add_columns, add_json, add_shards, columns_of, storage_options
 from .printing import counted, print_json, print_lines, size_of
 
 HELP = (
-    "Make shards of other shards, with a manifest that is their index. A run that was killed goes on where "
-    "it was when the command is given again; how many processes work makes no difference to what is written."
+    "Make shards of other shards, or of the files of a folder, whose name is given without / at its end: "
+    "files whose paths are the same up to the first dot of their names are one sample. A run that was killed "
+    "goes on when the command is given again. The number of processes makes no difference to what is written."
 )
+
+# Options of what is written, which have their names in Python.
+_SAME = ("to", "shard_size", "samples_per_shard", "decode", "labels", "shuffle", "num_workers", "overwrite")
+_OF_SOURCES = ("format", "delimiter", "block_size", "manifest")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shards(parser)
-    add_output(parser)
-    add_columns(parser)
-    parser.add_argument(
-        "--types",
-        metavar="NAME=TYPE,...",
-        help="what the text of fields becomes, such as that of CSV: int, float, bool, str or json",
-    )
-    parser.add_argument(
-        "--shuffle",
-        type=int,
-        metavar="SEED",
-        help="write all samples in a random order that SEED draws, which takes room for all of them aside; "
-        "by default they keep their order",
-    )
-    parser.add_argument("--manifest", metavar="URL", help="of the sources, if it is not found beside them")
-    add_json(parser)
-
-
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """What is written, where, and by how many; also of ``pack``."""
     parser.add_argument(
         "output", metavar="OUT", help="a folder, or a prefix of an object store, empty or of this command"
     )
@@ -55,13 +39,45 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         help="about how large a shard is, before compression; 256MB by default",
     )
     parser.add_argument(
-        "--samples-per-shard", type=int, metavar="N", help="the most samples of a shard, in place of a size"
+        "--samples-per-shard",
+        type=int,
+        metavar="N",
+        help="the most samples of a shard, in place of a size; of files, beside it",
+    )
+    add_columns(parser)
+    parser.add_argument(
+        "--types",
+        metavar="NAME=TYPE,...",
+        help="what the text of fields becomes, such as that of CSV: int, float, bool, str or json",
     )
     parser.add_argument(
         "--decode",
         action="store_true",
         help="make values of a tar's fields by their extension, such as txt, json, cls; jsonl always does",
     )
+    parser.add_argument(
+        "--labels",
+        action="store_true",
+        help="the folders in a folder of files are classes: samples get their names as label.txt, their "
+        "numbers as cls",
+    )
+    order = parser.add_mutually_exclusive_group()
+    order.add_argument(
+        "--shuffle",
+        type=int,
+        metavar="SEED",
+        help="write all samples in a random order that SEED draws; of shards, which keep their order by "
+        "default, it takes room for all of them; files are shuffled by default, with seed 0",
+    )
+    order.add_argument(
+        "--no-shuffle",
+        dest="shuffle",
+        action="store_false",
+        default=None,
+        help="keep the order of the paths of files, which makes shards of one class each where folders are "
+        "classes",
+    )
+    parser.add_argument("--manifest", metavar="URL", help="of the sources, if it is not found beside them")
     parser.add_argument(
         "--num-workers",
         type=int,
@@ -71,6 +87,7 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite", action="store_true", help="remove the shards that another call has left in OUT"
     )
+    add_json(parser)
 
 
 def run(asked: argparse.Namespace) -> int:
@@ -79,28 +96,13 @@ def run(asked: argparse.Namespace) -> int:
         asked.output,
         columns=columns_of(asked),
         types=_types(asked.types),
-        format=asked.format,
-        delimiter=asked.delimiter,
-        block_size=asked.block_size,
-        manifest=asked.manifest,
-        **output_options(asked),
+        storage_options=storage_options(asked),
+        progress=sys.stderr.isatty(),
+        **{name: getattr(asked, name) for name in _SAME + _OF_SOURCES},
     )
-    say(done, asked.json)
-    return 0
-
-
-def output_options(asked: argparse.Namespace) -> dict[str, Any]:
-    """The options of what is written, by their names in Python; also of ``pack``."""
-    names = ("to", "shard_size", "samples_per_shard", "decode", "shuffle", "num_workers", "overwrite")
-    given = {name: getattr(asked, name) for name in names}
-    return {**given, "storage_options": storage_options(asked), "progress": sys.stderr.isatty()}
-
-
-def say(done: Converted, as_json: bool) -> None:
-    """What was made; also by ``pack``."""
-    if as_json:
+    if asked.json:
         print_json(asdict(done))
-        return
+        return 0
     before = done.shards - done.made
     line = (
         f"{done.output}: {counted(done.samples, 'sample')} in {counted(done.shards, 'shard')}, "
@@ -115,6 +117,7 @@ def say(done: Converted, as_json: bool) -> None:
     if done.hidden_files:
         line += f"; {counted(done.hidden_files, 'hidden file')} left out"
     print_lines(line)
+    return 0
 
 
 def _types(given: str | None) -> dict[str, str]:

@@ -1,46 +1,57 @@
-"""``convert`` and ``pack``: what is asked for is checked, planned, made by processes, and counted."""
+"""``convert``: shards of other shards, or of the files of a folder, made by several processes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
-from functools import partial
 from time import monotonic
 from typing import Any
 
-from ..errors import FormatError
+from .._flow.channel import EndOfChannel
+from ..errors import FormatError, WorkerDiedError
 from ..foreign.folders import open_shards
 from ..manifest.entries import Expected
 from ..processors import usable_processors
 from ..progress import open_bar
-from ..quantity import as_whole
+from ..quantity import as_count, parse_bytes
 from ..stores.expanding import expand_home, read_urls
 from ..stores.policy import NetworkPolicy
-from ..stores.urls import MANIFEST_NAME, scheme_of
-from .counting import count_noted
-from .crew import make_all
-from .file_material import FileMaterial, find_files
-from .job import Job, Plan, finish
-from .looking import look
-from .making import Task
-from .material import Material, Part
-from .outlets import Outlet, make_outlet
-from .plan import cut_by_sizes, cut_evenly, runs_of
-from .shard_material import ShardMaterial, versions_of
-from .spill import spill
-from .target import Target, make_target
+from ..stores.urls import MANIFEST_NAME, local_path, scheme_of
+from ..workers import Worker, WorkerPool, wait_any
+from ..writer.destinations import Destination, FolderDestination, open_destination
+from ..writer.open_shard import encoded_bytes, open_shard, schema_of, table_of
+from .job import (
+    NOTES,
+    Conversion,
+    Cuts,
+    NewShard,
+    cut_by_sizes,
+    cut_evenly,
+    new_shards,
+    note_shard,
+    runs_of,
+)
+from .sources import FileSamples, ShardSamples, Source, SpilledSamples, find_files, read_versions, spill
+from .target import ShardTarget
 
-__all__ = ["Converted", "convert", "pack"]
+__all__ = ["Converted", "convert"]
 
 # From here on more processes would wait for the disk or the network.
 _MOST_WORKERS = 8
+# Shards that a process may finish ahead of their being counted here: they are on disk already.
+_MOST_AHEAD = 64
+
+# Looked at of each source before anything is written: enough to see optional fields and a mean, and no more
+# than one request brings.
+_MOST_SEEN = 256
+_MOST_SEEN_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """What ``convert`` or ``pack`` has made.
+    """What ``convert`` has made.
 
     Attributes:
         output: The folder or prefix, as it may be shown.
@@ -51,7 +62,7 @@ class Converted:
         source_bytes: Length of the sources as stored.
         stored_bytes: Length of the shards.
         elapsed_s: How long this call took.
-        hidden_files: Files that ``pack`` has left out, since their names or those of their folders begin
+        hidden_files: Files of a folder that were left out, since their names or those of their folders begin
             with a dot.
         shuffle: The seed of the samples' order; None if they keep their own.
     """
@@ -78,6 +89,7 @@ def convert(
     columns: Iterable[str] | None = None,
     types: Mapping[str, str] | None = None,
     decode: bool = False,
+    labels: bool = False,
     format: str | None = None,
     delimiter: str | None = None,
     block_size: int | None = None,
@@ -85,243 +97,360 @@ def convert(
     output_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
     manifest: str | os.PathLike[str] | None = None,
-    shuffle: int | None = None,
+    shuffle: int | bool | None = None,
     num_workers: int | None = None,
     overwrite: bool = False,
     progress: bool = False,
 ) -> Converted:
-    """Make shards of other shards: of another form, another size, with fewer fields.
+    """Make shards of other shards (of another format, another size, with fewer fields), or of files.
 
-    The samples keep their order, unless ``shuffle`` draws another. If it is killed, call it again: it goes on
-    with the shards that are missing, and the bytes of all are those that they would have been. Sources whose
-    manifest does not tell how many samples they hold are read twice, the first time to count; Parquet and
-    Arrow files say it themselves, of MDS and LitData their index. What is promised a digest of is read as a
-    whole: if several shards are cut from it, once more. Images stay the bytes of their files.
+    If it is killed, call it again: it goes on with the shards that are missing, and the bytes of all are
+    those that they would have been. Sources whose manifest does not tell how many samples they hold are read
+    twice, the first time to count; Parquet and Arrow files tell it themselves, of MDS and LitData their
+    index. A source with a digest in its manifest is checked as a whole: if several shards are cut from it,
+    by reading it once more. Images stay the bytes of their files.
+
+    Of a folder of files, those whose paths are the same up to the first dot of their names are one sample, as
+    in WebDataset: ``cat/0001.jpg`` and ``cat/0001.json`` are the fields ``jpg`` and ``json`` of sample
+    ``cat/0001``. Hidden files are left out, and counted.
 
     Blocks; in a coroutine, call it on a thread.
 
     Args:
-        urls: Shards, as ``from_urls`` takes them, CSV too; or a folder with an ``index.json`` (``format``).
+        urls: Shards, as ``from_urls`` takes them, CSV too; a folder with an ``index.json`` (``format``); or a
+            local folder of files, without ``/`` at the end of its name, or with ``format="files"``.
         output: A folder, or a prefix of an object store (``s3://``, ``gs://``, ``az://``), empty or of a run
             of the same call. It gets ``shard-00000.tar`` and so on, a ``manifest.json`` that is their index,
             and ``.convert/`` with what they were made of.
         to: ``"tar"`` or ``"jsonl"``, with ``.gz``, ``.zst``, ``.xz`` or ``.bz2`` after it to compress; or
             ``"parquet"``. Which values each keeps, and how, is told in ``docs/reference/converting.md``.
-        shard_size: About how large a shard is to be before compression, told by the first samples of some
-            sources. All have the same number of samples, but for one. The default of 256 MB is worth a
+        shard_size: About how large a shard is to be before compression, estimated from the first samples of
+            some sources; all have the same number of samples, but for one. Of files, the most bytes of those
+            in a shard; a sample that is larger has a shard of its own. The default of 256 MB is worth a
             request, and leaves several for each of many workers.
-        samples_per_shard: The most samples of a shard, in place of a size.
+        samples_per_shard: The most samples of a shard, in place of a size; of files, beside it.
         columns: Names of the fields that are kept, beside ``__key__``; None for all. Of Parquet and Arrow no
             others are read.
         types: Makes of the text of fields, such as all those of CSV, ``"int"``, ``"float"``, ``"bool"`` or
             ``"json"``, by name; for Parquet it also says the type of a column.
-        decode: Make of a tar's fields what their extension says (``txt``, ``json``, ``cls``, ``npy``; not
-            images). ``jsonl`` always does, since JSON has no bytes.
-        format: Of shards whose suffix does not tell; or ``"mds"`` or ``"litdata"``, for the one folder that
-            ``from_mds`` or ``from_litdata`` reads.
+        decode: Make of a tar's fields, or of files, what their extension says (``txt``, ``json``, ``cls``,
+            ``npy``; not images). ``jsonl`` always does, since JSON has no bytes.
+        labels: Take the folders in a folder of files for classes: each sample gets the name of its own as
+            ``label.txt``, and as ``cls`` its number in the order of the names.
+        format: Of shards whose suffix does not tell; ``"mds"`` or ``"litdata"``, for the one folder that
+            ``from_mds`` or ``from_litdata`` reads; or ``"files"``, for the one folder of files.
         delimiter: Of CSV and TSV, as of ``from_urls``.
         block_size: Of LitData's chunks of tokens, as of ``from_litdata``.
         storage_options: Of the sources, and of the output if it is in an object store.
         output_options: Of the output, where they are not those of the sources.
         network: Time-outs, retries and hedging of reading.
         manifest: Of the sources, if it is not found beside them.
-        shuffle: Seed of a random order of all samples, the same for any number of processes; None keeps the
-            order. For sources that are sorted, by class or by date, which no window of ``.shuffle`` can mix.
-            The samples are first written to a file without a name, which takes as much room as they do:
-            in ``output``, or in the temporary folder if that is an object store. A run that goes on writes
-            it again.
-        num_workers: Processes; 0 for this one. By default as many as this process may use, of up to 8. It
-            makes no difference to what is written.
+        shuffle: Seed of a random order of all samples, the same for any number of processes; False keeps the
+            order. By default shards keep their order, and files are shuffled with seed 0, since a folder for
+            each class would make shards of one class each, which no window of ``.shuffle`` can mix. Samples
+            of shards are first written to a file without a name, which takes as much room as they do: in
+            ``output``, or in the temporary folder if that is an object store. A run that goes on writes it
+            again.
+        num_workers: Processes; 0 for this one. By default as many as this process may use, of up to 8 (0
+            where there are no worker processes, which need Linux). It makes no difference to what is written.
         overwrite: Remove the shards that another call has left in ``output``.
         progress: Show a bar of the shards.
 
     Raises:
         TypeError, ValueError: Something that cannot be, such as a format that does not keep a value, an
-            output with other files in it, or of another call; the message says what to do. As far as the
-            first samples tell, before anything is written.
+            output with other files in it, or of another call; or something in a folder that would be lost: a
+            file without an extension, two files for one field, a link to a folder. As far as the first
+            samples tell, before anything is written.
         ImportError: Parquet or Arrow, and pyarrow is not installed.
         StoreError, FormatError: A source cannot be read or is not sound, or was changed meanwhile.
         OSError: A shard cannot be written. What is whole stays, and the next call goes on.
         WorkerDiedError: A process was killed.
     """
-    columns = columns if columns is None or isinstance(columns, str) else [*columns]
-    target = make_target(to, shard_size, samples_per_shard, columns, types, decode, shuffle)
+    if isinstance(columns, str):
+        raise TypeError(f"columns should be a list of names, but got the text {columns!r}")
     workers = _workers(num_workers)
-    outlet = make_outlet(output, output_options if output_options is not None else storage_options or {})
     names = read_urls(urls)
-    # Files of this machine have no options: those that are given are the output's.
-    options = {} if all(scheme_of(name).is_local for name in names) else dict(storage_options or {})
-    began_s = monotonic()
-    shards = open_shards(
-        names,
-        format,
-        block_size=block_size,
-        delimiter=delimiter,
-        columns=target.columns,
-        manifest=manifest,
-        storage_options=options,
-        network=network,
+    folder = _folder_of_files(names, format)
+    target = ShardTarget(
+        to,
+        parse_bytes("shard_size", shard_size),
+        samples_per_shard,
+        None if columns is None else [*columns],
+        dict(types or {}),
+        decode,
+        0 if shuffle is None and folder is not None else None if shuffle is False else shuffle,
     )
-    versions = versions_of(shards)
-    with outlet.alone():
-        job = Job(outlet, target, ShardMaterial(shards).describe(), versions, overwrite)
-        material = ShardMaterial(replace(shards, checks=count_noted(shards, outlet)), versions)
-        plan = partial(_plan_shards, target, material)
-        spilled = target.shuffle is not None
-        return _run(job, outlet, target, material, plan, workers, progress, began_s, spilled=spilled)
-
-
-def pack(
-    folder: str | os.PathLike[str],
-    output: str | os.PathLike[str],
-    *,
-    to: str = "tar",
-    shard_size: int | str = "256MB",
-    samples_per_shard: int | None = None,
-    labels: bool = False,
-    decode: bool = False,
-    shuffle: int | None = 0,
-    storage_options: Mapping[str, Any] | None = None,
-    num_workers: int | None = None,
-    overwrite: bool = False,
-    progress: bool = False,
-) -> Converted:
-    """Make shards of the files of a folder.
-
-    Files whose paths are the same up to the first dot of their names are one sample, as in WebDataset:
-    ``cat/0001.jpg`` and ``cat/0001.json`` are the fields ``jpg`` and ``json`` of sample ``cat/0001``. They
-    are shuffled. Hidden files are left out, and counted. In all else it is as ``convert``.
-
-    Args:
-        folder: With folders in it, of any depth.
-        output: As of ``convert``; not below ``folder``.
-        to: As of ``convert``.
-        shard_size: The most bytes of a shard's files; a sample that is larger has a shard of its own.
-        samples_per_shard: The most samples of a shard, too.
-        labels: Take the folders in ``folder`` for classes: each sample gets the name of its own as
-            ``label.txt``, and as ``cls`` its number in the order of the names.
-        decode: As of ``convert``.
-        shuffle: Seed of a random order of the samples; None for the order of their keys. By default they are
-            shuffled, since a folder for each class would make shards of one class each, which no window of
-            ``.shuffle`` can mix.
-        storage_options: Of the output.
-        num_workers: As of ``convert``.
-        overwrite: Remove the shards that another call has left in ``output``.
-        progress: Show a bar of the shards.
-
-    Raises:
-        TypeError, ValueError: As of ``convert``; or something in the folder that would be lost: a file
-            without an extension, two files for one field, a link to a folder.
-        StoreError: A file cannot be read, or was changed meanwhile.
-        OSError, WorkerDiedError: As of ``convert``.
-    """
-    target = make_target(to, shard_size, samples_per_shard, None, None, decode, shuffle)
-    workers = _workers(num_workers)
-    outlet = make_outlet(output, storage_options or {})
+    destination = open_destination(
+        output, output_options if output_options is not None else storage_options or {}, NOTES
+    )
+    if isinstance(destination, FolderDestination):
+        destination = replace(destination, folder=os.path.abspath(destination.folder))
     began_s = monotonic()
-    root = os.path.abspath(expand_home(os.fspath(folder)))
-    if (outlet.shown + os.sep).startswith(os.path.join(root, "")):
-        raise ValueError(f"the output {outlet.shown!r} is in the folder that is packed: write beside it")
-    material, hidden = find_files(root, labels)
-    if shuffle is not None:
-        material = material.shuffled(shuffle)
-    with outlet.alone():
-        job = Job(outlet, target, material.describe(), material.versions, overwrite)
-        plan = partial(_plan_files, target, material)
-        return _run(job, outlet, target, material, plan, workers, progress, began_s, hidden)
-
-
-def _plan_shards(target: Target, material: ShardMaterial) -> Plan:
-    """Shards of equal numbers of samples."""
-    samples = material.stops[-1] if material.stops else 0
-    seen = look(target, material.look_from())
-    if target.most_samples is not None:
-        most = target.most_samples
+    source: Source
+    if folder is not None:
+        given = {"delimiter": delimiter, "block_size": block_size, "manifest": manifest}
+        if odd := [name for name, value in given.items() if value is not None]:
+            raise ValueError(f"{odd[0]} is for shards, and {folder!r} is a folder of files: leave it out")
+        if (destination.shown + os.sep).startswith(os.path.join(folder, "")):
+            raise ValueError(f"the output {destination.shown!r} is in the folder of files: write beside it")
+        source = find_files(folder, labels, is_sure=format is not None)
+        source = source if target.shuffle is None else source.shuffled(target.shuffle)
     else:
-        most = max(int(target.most_bytes / max(seen.sample_bytes, 1)), 1)
-    return Plan(cut_evenly(samples, most), seen.schema)
-
-
-def _plan_files(target: Target, material: FileMaterial) -> Plan:
-    """Shards of as many samples as fit."""
-    seen = look(target, [material])
-    return Plan(cut_by_sizes(material.sizes, target.most_bytes, target.most_samples), seen.schema)
-
-
-def _run(
-    job: Job,
-    outlet: Outlet,
-    target: Target,
-    material: Material,
-    make_plan: Callable[[], Plan],
-    workers: int,
-    progress: bool,
-    began_s: float,
-    hidden: int = 0,
-    spilled: bool = False,
-) -> Converted:
-    """Make what is missing of a job, and its manifest."""
-    plan = job.plan()
-    if plan is None:
+        if labels:
+            raise ValueError(
+                "labels are of a folder of files, which is named without '/' at its end, or with "
+                "format='files'"
+            )
+        # Files of this machine have no options: those that are given are the output's.
+        options = {} if all(scheme_of(name).is_local for name in names) else dict(storage_options or {})
+        shards = open_shards(
+            names,
+            format,
+            block_size=block_size,
+            delimiter=delimiter,
+            columns=target.columns,
+            manifest=manifest,
+            storage_options=options,
+            network=network,
+        )
+        source = ShardSamples(shards, read_versions(shards))
+    with destination.alone():
+        job = Conversion(destination, target, source, overwrite)
         try:
-            plan = make_plan()
-        except (ValueError, TypeError):
-            # Another call is to be made, which this one's note must not be in the way of.
+            source, cuts = _cut(job, target, source)
+        except Exception:
+            # This call's note must not stand in the way of another one.
             job.withdraw()
             raise
-        job.note_plan(plan)
-    shards = job.shards(plan)
-    made = job.made(shards)
-    missing = len(shards) - len(made)
-    samples = plan.stops[-1] if plan.stops else 0
-    # Of a spill each shard costs the same, wherever its samples are.
-    runs = [*runs_of(shards, made.keys(), (lambda _: 0) if spilled else material.in_vain)]
-    read = [(run[0].first, run[-1].stop) for run in runs]
-    with ExitStack() as stack:
-        part: Callable[[int, int], Part] = material.part
-        inherited: list[int] = []
-        if spilled and runs:
-            assert target.shuffle is not None
-            file = stack.enter_context(outlet.scratch())
-            read = [(0, samples)]
-            with closing(material.part(0, samples).samples()) as source:
-                part = spill(source, samples, target.shuffle, file)
-            inherited = [file.fileno()]
-        tasks = (Task(part(run[0].first, run[-1].stop), run, target, plan.schema, outlet) for run in runs)
-        bar = None
-        if progress:
-            bar = stack.enter_context(open_bar("convert", len(shards), " shards", len(made)))
-
-        def told(name: str, expected: Expected) -> None:
-            made[name] = expected
-            if bar is not None:
-                bar.update()
-
-        make_all(tasks, min(workers, missing), told, inherited)
-    found = sum(expected.samples or 0 for expected in made.values())
-    if found != samples:
-        raise FormatError(f"expected {samples} samples in all shards, found {found}")
-    if missing or not job.is_finished():
-        material.prove(read)
-    finish(outlet, {shard.name: made[shard.name] for shard in shards})
-    return Converted(
-        output=outlet.shown,
-        manifest=os.path.join(outlet.shown, MANIFEST_NAME),
-        samples=samples,
-        shards=len(shards),
-        made=missing,
-        source_bytes=material.size_bytes,
-        stored_bytes=sum(expected.size_bytes or 0 for expected in made.values()),
-        elapsed_s=monotonic() - began_s,
-        hidden_files=hidden,
-        shuffle=target.shuffle,
-    )
+        made = _make_missing(job, target, source, cuts, destination, workers, progress)
+        stored = made.shards.values()
+        return Converted(
+            output=destination.shown,
+            manifest=destination.path_of(MANIFEST_NAME),
+            samples=sum(expected.samples or 0 for expected in stored),
+            shards=len(stored),
+            made=made.count,
+            source_bytes=source.size_bytes,
+            stored_bytes=sum(expected.size_bytes or 0 for expected in stored),
+            elapsed_s=monotonic() - began_s,
+            hidden_files=source.hidden if isinstance(source, FileSamples) else 0,
+            shuffle=target.shuffle,
+        )
 
 
 def _workers(num_workers: int | None) -> int:
     if num_workers is None:
-        return min(usable_processors(), _MOST_WORKERS)
-    count = as_whole(num_workers)
-    if count is None or count < 0:
-        raise ValueError(f"num_workers should be a whole number of 0 or more, but got {num_workers!r}")
-    return count
+        return min(usable_processors(), _MOST_WORKERS) if hasattr(os, "memfd_create") else 0
+    return as_count("num_workers", num_workers, least=0)
+
+
+def _folder_of_files(names: Sequence[str], format: str | None) -> str | None:
+    """The folder of files that the user has named; None if it is something else."""
+    if format == "files" and len(names) != 1:
+        raise ValueError(f"format 'files' takes one folder, but got {len(names)} names")
+    if format not in (None, "files") or len(names) != 1 or not scheme_of(names[0]).is_local:
+        return None
+    path = os.path.abspath(expand_home(local_path(names[0])))
+    is_meant = format == "files" or (not names[0].endswith("/") and os.path.isdir(path))
+    return path if is_meant else None
+
+
+def _cut(job: Conversion, target: ShardTarget, source: Source) -> tuple[Source, Cuts]:
+    """The source with its samples counted, and how it is cut: as a run before has noted it, or anew."""
+    cuts = job.cuts()
+    counted: dict[int, Expected] = {}
+    if isinstance(source, ShardSamples):
+        source, counted = source.counted(cuts.counted if cuts is not None else {})
+    if cuts is None:
+        sample_bytes, schema = _look(target, source)
+        if isinstance(source, FileSamples):
+            stops = cut_by_sizes(source.sizes, target.shard_size, target.samples_per_shard)
+        else:
+            most = target.samples_per_shard or max(int(target.shard_size / max(sample_bytes, 1)), 1)
+            stops = cut_evenly(source.stops[-1] if source.stops else 0, most)
+        cuts = Cuts(stops, schema, counted)
+        job.note_cuts(cuts)
+    return source, cuts
+
+
+def _look(target: ShardTarget, source: Source) -> tuple[float, Any]:
+    """What a sample takes on average, before compression, and the schema of Parquet, by the first samples.
+
+    Raises:
+        ValueError: A value that the target cannot keep; with a note of its sample.
+    """
+    keep = target.keep()
+    rows: list[Mapping[str, Any]] = []
+    total_bytes = count = 0
+    for part in source.looked_at():
+        part_bytes = 0
+        with closing(part.samples()) as samples:
+            for number, (sample, place) in enumerate(samples):
+                if number == _MOST_SEEN or part_bytes > _MOST_SEEN_BYTES:
+                    break
+                try:
+                    kept, encoded = keep(sample, number)
+                except (ValueError, TypeError) as error:
+                    error.add_note(f"in {place}")
+                    raise
+                part_bytes += encoded_bytes(encoded)
+                count += 1
+                if target.format == "parquet":
+                    rows.append(kept)
+        total_bytes += part_bytes
+    schema = None
+    if target.format == "parquet":
+        schema = schema_of(rows, target.types)
+        table_of(schema, rows)  # refuses what the type of a column does not keep
+    return total_bytes / max(count, 1), schema
+
+
+@dataclass
+class _Made:
+    """All shards of a job, by name, and how many of them this call has made."""
+
+    shards: dict[str, Expected]
+    count: int
+
+
+def _make_missing(
+    job: Conversion,
+    target: ShardTarget,
+    source: Source,
+    cuts: Cuts,
+    destination: Destination,
+    workers: int,
+    progress: bool,
+) -> _Made:
+    """Make what is missing of a job, verify its sources, and write its index."""
+    shards = new_shards(cuts.stops, f".{target.to}")
+    made = job.made(shards)
+    missing = len(shards) - len(made)
+    samples = cuts.stops[-1] if cuts.stops else 0
+    is_spilled = target.shuffle is not None and isinstance(source, ShardSamples)
+    # Of a spill each shard costs the same, wherever its samples are.
+    runs = [*runs_of(shards, made.keys(), (lambda _: 0) if is_spilled else source.in_vain)]
+    read = [(run[0].first, run[-1].stop) for run in runs]
+    with ExitStack() as stack:
+        parts: Source | SpilledSamples = source
+        if is_spilled and runs:
+            assert target.shuffle is not None
+            parts = spill(source, samples, target.shuffle, stack.enter_context(destination.scratch()))
+            read = [(0, samples)]
+        makers = [_Maker(target, cuts.schema, destination) for _ in range(min(max(workers, 1), len(runs)))]
+        for run in runs:
+            least = min(makers, key=lambda maker: maker.shards)
+            least.take(parts.part(run[0].first, run[-1].stop), run)
+        bar = None
+        if progress:
+            bar = stack.enter_context(open_bar("convert", len(shards), " shards", len(made)))
+        each = _made_by(makers) if workers else _made_here(makers)
+        for name, expected in stack.enter_context(closing(each)):
+            made[name] = expected
+            if bar is not None:
+                bar.update()
+    found = sum(expected.samples or 0 for expected in made.values())
+    if found != samples:
+        raise FormatError(f"expected {samples} samples in all shards, found {found}")
+    if missing or not job.is_finished:
+        source.verify(read)
+    job.finish({shard.name: made[shard.name] for shard in shards})
+    return _Made(made, missing)
+
+
+class _Maker:
+    """The runs of shards that one process makes: a job of ``workers``, which travels there.
+
+    Args:
+        target: What the shards are to be.
+        schema: Of Parquet.
+        destination: Where they go.
+    """
+
+    def __init__(self, target: ShardTarget, schema: Any, destination: Destination) -> None:
+        self.shards = 0
+        self._runs: list[tuple[Source | SpilledSamples, Sequence[NewShard]]] = []
+        self._target = target
+        self._schema = schema
+        self._destination = destination
+
+    def take(self, part: Source | SpilledSamples, run: Sequence[NewShard]) -> None:
+        """Make these shards too; ``part`` has their samples."""
+        self._runs.append((part, run))
+        self.shards += len(run)
+
+    def __call__(self) -> Generator[tuple[tuple[str, Expected], None], None, None]:
+        """Make the shards, and note each when it is whole.
+
+        Yields:
+            Its name and what it is, and nothing.
+
+        Raises:
+            FormatError: The sources have another number of samples than were counted.
+            ValueError: A value that the target cannot keep; with a note of its sample.
+            StoreError, OSError: The sources cannot be read, or the shards not be written.
+        """
+        keep = self._target.keep()
+        for part, run in self._runs:
+            with closing(part.samples()) as samples:
+                for shard in run:
+                    made = self._make(shard, samples, keep, is_last=shard is run[-1])
+                    note_shard(self._destination, shard.name, made)
+                    yield (shard.name, made), None
+
+    def _make(self, new: NewShard, samples: Iterator[Any], keep: Any, is_last: bool) -> Expected:
+        target = self._target
+        shard = open_shard(self._destination.draft(new.name), target.format, target.compression, self._schema)
+        try:
+            for number in range(new.first, new.stop):
+                sample, place = next(samples, (None, None))
+                if place is None:
+                    raise FormatError(
+                        f"expected {new.stop - number} more samples, as many as were counted, and the "
+                        "sources have no more: have they changed? If so, begin anew with overwrite"
+                    )
+                try:
+                    kept, encoded = keep(sample, number)
+                    shard.check(kept)
+                    shard.write(encoded)
+                except (ValueError, TypeError) as error:
+                    error.add_note(f"in {place}")
+                    raise
+            if is_last and next(samples, None) is not None:
+                # The end of the sources, where they are checked against their digests, comes before the shard
+                # is published.
+                raise FormatError("the sources have more samples than were counted: have they changed?")
+            return shard.finish()
+        except BaseException:
+            shard.discard()
+            raise
+
+
+def _made_here(makers: Sequence[_Maker]) -> Generator[tuple[str, Expected], None, None]:
+    for maker in makers:
+        with closing(maker()) as making:
+            for shard, _ in making:
+                yield shard
+
+
+def _made_by(makers: Sequence[_Maker]) -> Generator[tuple[str, Expected], None, None]:
+    """What each maker makes in a process of its own, as it comes."""
+    with WorkerPool(makers, prefetch=_MOST_AHEAD) as pool:
+        busy: list[Worker] = [*pool.workers]
+        ready: Collection[int] = ()
+        while busy:
+            for worker in [*busy]:
+                try:
+                    while (received := worker.receive_nowait(ready)) is not None:
+                        yield received[0]
+                except EndOfChannel:
+                    busy.remove(worker)
+                except WorkerDiedError as error:
+                    raise WorkerDiedError(
+                        f"{error.args[0]}; call convert again, which goes on with the shards that are "
+                        "missing, with fewer num_workers if there was too little memory",
+                        worker=error.worker,
+                        pid=error.pid,
+                        exitcode=error.exitcode,
+                    ) from None
+            ready = wait_any(busy, None) if busy else ()

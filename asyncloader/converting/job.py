@@ -1,7 +1,10 @@
-"""A job as it is noted beside its shards: what it is, how it was planned, and which shards are made.
+"""A job: its plan, and what is noted of it beside its shards, so that a run that was killed can go on.
 
-Whoever calls ``convert`` again with the same sources and options finds it, and goes on; with others he hears
-what is different, before anything is touched.
+All samples, one source after another, are cut into shards. Which sample goes into which shard depends on the
+sources and the options alone, not on the number of processes, nor on how far an earlier run came.
+
+Whoever calls ``convert`` again with the same sources and options goes on with the job; with others the call
+is refused with what is different, before anything is touched.
 """
 
 from __future__ import annotations
@@ -9,49 +12,131 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 from ..errors import FormatError
 from ..formats import has_format
+from ..formats.arrow_columns import arrow
 from ..manifest.entries import Expected, Manifest, entry_of, format_manifest, parse_entry, parse_manifest
 from ..stores.urls import MANIFEST_NAME
-from .material import Version
-from .outlets import NOTES, Outlet
-from .plan import Shard, shards_of
-from .tables import Schema
-from .target import Target
+from ..writer.destinations import Destination
+from .sources import Source
+from .target import ShardTarget
 
-__all__ = ["COUNTED", "Job", "Plan", "finish", "note_shard"]
+__all__ = [
+    "NOTES",
+    "Conversion",
+    "Cuts",
+    "NewShard",
+    "cut_by_sizes",
+    "cut_evenly",
+    "new_shards",
+    "note_shard",
+    "runs_of",
+]
 
-_JOB, _PLAN, COUNTED = f"{NOTES}job.json", f"{NOTES}plan.json", f"{NOTES}counted.lines"
+#: The folder of notes, below the destination's own.
+NOTES = ".convert/"
+
+_JOB, _PLAN = f"{NOTES}job.json", f"{NOTES}plan.json"
 _SHARD = re.compile(r"shard-\d{5,}(\.[a-z0-9]+){1,2}")
-_VERSION_KEY, _VERSION = "asyncloader_convert", 1
+_VERSION_KEY, _VERSION = "asyncloader_convert", 2
+
+# A run begins where at most this part of its first shard's samples has to be read in vain. Where it takes
+# more, as inside of what is compressed, one process makes the shard and the one before it.
+_MOST_IN_VAIN = 0.5
+
+
+class NewShard(NamedTuple):
+    """A shard to be made: its name, the number of its first sample among all, and that behind its last."""
+
+    name: str
+    first: int
+    stop: int
+
+    @property
+    def samples(self) -> int:
+        return self.stop - self.first
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be made of a job's material.
+class Cuts:
+    """How a job is cut.
 
     Attributes:
         stops: Numbers of samples at which shards stop.
-        schema: Of Parquet.
+        schema: Of Parquet, a ``pyarrow.Schema``.
+        counted: What was found of sources that had to be read to be counted, by number.
     """
 
     stops: Sequence[int]
-    schema: Schema | None
+    schema: Any
+    counted: Mapping[int, Expected]
 
 
-class Job:
-    """One job in its outlet, which nobody else writes to.
+def cut_evenly(samples: int, most_samples: int) -> list[int]:
+    """Where shards stop that have ``most_samples`` at most, and are equal but for one sample."""
+    count = -(-samples // most_samples)
+    share, longer = divmod(samples, count) if count else (0, 0)
+    return [*accumulate(share + (number < longer) for number in range(count))]
+
+
+def cut_by_sizes(sizes: Iterable[int], most_bytes: int, most_samples: int | None) -> list[int]:
+    """Where shards stop that have as many samples as fit; one that is larger has a shard of its own.
 
     Args:
-        outlet: Where its shards go.
+        sizes: Of each sample, in bytes.
+        most_bytes: Of a shard.
+        most_samples: Of a shard; None for any number.
+    """
+    stops, number, held_bytes, first = [], -1, 0, 0
+    for number, size in enumerate(sizes):
+        if number > first and (held_bytes + size > most_bytes or number - first == most_samples):
+            stops.append(number)
+            first, held_bytes = number, 0
+        held_bytes += size
+    return [*stops, number + 1] if number >= 0 else []
+
+
+def new_shards(stops: Sequence[int], suffix: str) -> list[NewShard]:
+    """The shards, by number: ``shard-00000.tar`` and so on."""
+    width = max(5, len(str(len(stops) - 1)))
+    bounds = enumerate(pairwise([0, *stops]))
+    return [NewShard(f"shard-{number:0{width}d}{suffix}", first, stop) for number, (first, stop) in bounds]
+
+
+def runs_of(
+    shards: Sequence[NewShard], made: Collection[str], in_vain: Callable[[int], int]
+) -> Iterator[list[NewShard]]:
+    """The shards that are missing, in runs that one process makes one after another.
+
+    Args:
+        shards: All of them.
+        made: Names of those that are there.
+        in_vain: How many samples have to be read before one, by its number, if reading begins there.
+    """
+    run: list[NewShard] = []
+    for shard in shards:
+        if run and (shard.name in made or in_vain(shard.first) <= _MOST_IN_VAIN * shard.samples):
+            yield run
+            run = []
+        if shard.name not in made:
+            run.append(shard)
+    if run:
+        yield run
+
+
+class Conversion:
+    """One job at its destination, which nobody else writes to.
+
+    Args:
+        destination: Where its shards go.
         target: What they are to be.
-        described: The material, but for its versions.
-        versions: What it is made of.
+        source: What they are made of.
         overwrite: Whether to remove what another job has made.
 
     Raises:
@@ -59,110 +144,100 @@ class Job:
     """
 
     def __init__(
-        self,
-        outlet: Outlet,
-        target: Target,
-        described: Mapping[str, Any],
-        versions: Sequence[Version],
-        overwrite: bool,
+        self, destination: Destination, target: ShardTarget, source: Source, overwrite: bool
     ) -> None:
-        self._outlet = outlet
-        self._target = target
-        self._options = {**described, **target.describe()}
-        self._versions = [list(version) for version in versions]
-        noted = outlet.read(_JOB)
+        self._destination = destination
+        self._options = {**source.describe(), **target.describe()}
+        self._versions = [list(version) for version in source.versions]
+        noted = destination.read(_JOB)
         before = None if noted is None else _parse(noted)
-        wrong = self._difference(before)
+        wrong = None if before is None else self._difference(before)
         if before is None or wrong is not None:
-            self._begin(None if before is None else wrong, overwrite)
-        # Whoever reads the folder would take it for one of the job's.
-        elif foreign := [name for name in outlet.sizes() if not _is_made(name) and has_format(name)]:
+            self._begin(wrong, overwrite)
+        # Else a reader of the folder would take it for one of the job's.
+        elif foreign := [name for name in destination.sizes() if not _is_ours(name) and has_format(name)]:
             raise ValueError(
-                f"{outlet.shown} has {foreign[0]!r} in it, which convert has not made: move it elsewhere, "
-                "and call this again"
+                f"{destination.shown} has {foreign[0]!r} in it, which convert has not made: move it "
+                "elsewhere, and call this again"
             )
 
     def _begin(self, wrong: str | None, overwrite: bool) -> None:
-        """Note the job in an outlet without one."""
-        sizes = self._outlet.sizes()
-        made = [name for name in sizes if _is_made(name)]
-        foreign = [name for name in sizes if name not in made]
-        if foreign:
+        """Note the job at a destination without one."""
+        made = [*self._destination.sizes()]
+        if foreign := [name for name in made if not _is_ours(name)]:
             raise ValueError(
-                f"{self._outlet.shown} should be empty, but has {foreign[0]!r} in it, which convert has not "
-                "made: write to another folder"
+                f"{self._destination.shown} should be empty, but has {foreign[0]!r} in it, which convert has "
+                "not made: write to another folder"
             )
-        # A job without a plan has made nothing, and is in nobody's way.
-        if {*made} - {_JOB, COUNTED} and not overwrite:
+        # A job without a plan has made nothing, and prevents no other.
+        if {*made} - {_JOB} and not overwrite:
             why = wrong or "has shards of another program in it"
             raise ValueError(
-                f"{self._outlet.shown} {why}; call it again as it was called, write to another folder, or "
-                "pass overwrite (--overwrite) to remove what is there"
+                f"{self._destination.shown} {why}; call it again as it was called, write to another folder, "
+                "or pass overwrite (--overwrite) to remove what is there"
             )
         # The job's own note last: as long as it is there, it says what the others are of.
-        self._outlet.remove(sorted(made, key=lambda name: name == _JOB))
+        self._destination.remove(sorted(made, key=lambda name: name == _JOB))
         content = {_VERSION_KEY: _VERSION, "options": self._options, "sources": self._versions}
-        self._outlet.write(_JOB, json.dumps(content).encode())
+        self._destination.write(_JOB, json.dumps(content).encode())
 
-    def _difference(self, before: Mapping[str, Any] | None) -> str | None:
+    def _difference(self, before: Mapping[str, Any]) -> str | None:
         """What another job differs in; None if it is this one."""
-        if before is None:
-            return None
         for name, value in self._options.items():
-            if before["options"].get(name) != value:
-                old = before["options"].get(name)
+            if (old := before["options"].get(name)) != value:
                 return f"was made with {name}={old!r}, and is now to be made with {value!r}"
         if before["sources"] == self._versions:
             return None
         olds = {source[0]: source for source in before["sources"]}
         for source in self._versions:
-            if (old := olds.get(source[0])) is None:
+            if source[0] not in olds:
                 return f"was made of other sources: {source[0]!r} is new"
-            if old != source:
+            if olds[source[0]] != source:
                 return f"was made of other sources: {source[0]!r} has changed since"
         return "was made of other sources, or of the same in another order"
 
-    def plan(self) -> Plan | None:
-        """How it was planned by a run before; None if it was not."""
-        noted = self._outlet.read(_PLAN)
+    def cuts(self) -> Cuts | None:
+        """How a run before has cut it; None if none came so far."""
+        noted = self._destination.read(_PLAN)
         if noted is None:
             return None
         content = json.loads(noted)
         schema = content["schema"]
         if schema is not None:
-            schema = Schema(base64.b64decode(schema["encoded"]), schema["group_rows"])
-        return Plan(content["stops"], schema)
+            schema = arrow().ipc.read_schema(arrow().py_buffer(base64.b64decode(schema)))
+        counted = {
+            number: Expected(size_bytes, samples, offsets=tuple(map(tuple, offsets)))
+            for number, size_bytes, samples, offsets in content["counted"]
+        }
+        return Cuts(content["stops"], schema, counted)
 
-    def note_plan(self, plan: Plan) -> None:
-        """Keep the plan for a run that goes on."""
-        schema = None
-        if plan.schema is not None:
-            encoded = base64.b64encode(plan.schema.encoded).decode()
-            schema = {"encoded": encoded, "group_rows": plan.schema.group_rows}
-        content = json.dumps({"stops": [*plan.stops], "schema": schema})
-        self._outlet.write(_PLAN, content.encode())
-
-    def shards(self, plan: Plan) -> list[Shard]:
-        """The shards of the plan."""
-        return shards_of(plan.stops, self._target.suffix)
+    def note_cuts(self, cuts: Cuts) -> None:
+        """Keep them for a run that goes on."""
+        schema = cuts.schema and base64.b64encode(cuts.schema.serialize().to_pybytes()).decode()
+        counted = [
+            [number, found.size_bytes, found.samples, found.offsets] for number, found in cuts.counted.items()
+        ]
+        content = json.dumps({"stops": [*cuts.stops], "schema": schema, "counted": counted})
+        self._destination.write(_PLAN, content.encode())
 
     def withdraw(self) -> None:
-        """Forget a job of which nothing was made, as if it had never been begun."""
-        self._outlet.remove([COUNTED, _JOB])
+        """Forget a job of which nothing was made."""
+        self._destination.remove([_JOB])
 
+    @property
     def is_finished(self) -> bool:
-        """Whether a run has seen it to its end, where the sources are proved."""
-        return self._outlet.read(MANIFEST_NAME) is not None
+        """Whether a run has come to its end, where the sources are verified."""
+        return self._destination.read(MANIFEST_NAME) is not None
 
-    def made(self, shards: Sequence[Shard]) -> dict[str, Expected]:
+    def made(self, shards: Sequence[NewShard]) -> dict[str, Expected]:
         """The shards that are whole, by name, and what each is: noted, and there, in their length."""
-        sizes = self._outlet.sizes()
+        sizes = self._destination.sizes()
         noted: dict[str, Expected] = {}
         if MANIFEST_NAME in sizes:
             with suppress(FormatError):
-                noted.update(parse_manifest(self._outlet.read(MANIFEST_NAME) or b"").shards)
+                noted.update(parse_manifest(self._destination.read(MANIFEST_NAME) or b"").shards)
         notes = [_note_of(shard.name) for shard in shards if shard.name not in noted]
-        for content in self._outlet.read_each([note for note in notes if note in sizes]):
+        for content in self._destination.read_each([note for note in notes if note in sizes]):
             with suppress(FormatError, ValueError):
                 name, expected = parse_entry("", json.loads(content or b""))
                 noted[name] = expected
@@ -171,27 +246,26 @@ class Job:
             for shard in shards
             if (found := noted.get(shard.name)) is not None
             and sizes.get(shard.name) == found.size_bytes
-            and found.samples == len(shard)
+            and found.samples == shard.samples
         }
 
+    def finish(self, made: Mapping[str, Expected]) -> None:
+        """Write the index, and drop the notes that it replaces."""
+        self._destination.write(MANIFEST_NAME, format_manifest(Manifest(made)))
+        notes = {*map(_note_of, made)}
+        self._destination.remove([name for name in self._destination.sizes() if name in notes])
 
-def note_shard(outlet: Outlet, name: str, made: Expected) -> None:
+
+def note_shard(destination: Destination, name: str, made: Expected) -> None:
     """Note that a shard is whole."""
-    outlet.write(_note_of(name), json.dumps(entry_of(name, made)).encode())
-
-
-def finish(outlet: Outlet, made: Mapping[str, Expected]) -> None:
-    """Write the manifest, and drop the notes that it takes the place of."""
-    outlet.write(MANIFEST_NAME, format_manifest(Manifest(made)))
-    notes = {*map(_note_of, made)}
-    outlet.remove([name for name in outlet.sizes() if name in notes])
+    destination.write(_note_of(name), json.dumps(entry_of(name, made)).encode())
 
 
 def _note_of(name: str) -> str:
     return f"{NOTES}{name}.json"
 
 
-def _is_made(name: str) -> bool:
+def _is_ours(name: str) -> bool:
     """Whether a file is one that convert makes."""
     return name.startswith(NOTES) or name == MANIFEST_NAME or _SHARD.fullmatch(name) is not None
 

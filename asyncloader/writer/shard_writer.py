@@ -1,14 +1,13 @@
-"""Write shards: tar in the WebDataset layout and JSON Lines, compressed or not.
+"""Write shards: tar in the WebDataset layout, JSON Lines, and Parquet.
 
 Laws:
 
-- A shard appears under its name only when it is whole: it is written under a temporary name in the
-  same folder and renamed at the end. A killed writer leaves at most one hidden ``.tmp`` file, which
-  stands in nobody's way.
+- A shard appears under its name only when it is whole. A writer that is killed leaves at most one hidden
+  ``.tmp`` file in a folder, which later writers ignore, and nothing in an object store.
 - The same samples make the same bytes: no times, owners or host names go into headers.
-- What is written reads back as the same samples: names that would not are refused.
-- Of each finished shard the folder's manifest tells length, digests and samples, as they were when the
-  bytes were written: what the disk has made of them since is what a reader checks.
+- What is written reads back as the same samples; names and values that would not are refused.
+- The index has of each finished shard the length, digests and samples that were written: a reader checks
+  against them what the disk has made of it since.
 """
 
 from __future__ import annotations
@@ -23,11 +22,10 @@ from typing import Any
 
 from ..errors import FormatError
 from ..formats import split_suffix
-from ..formats.fields import encode_jsonl_sample, encode_tar_sample, tar_end
 from ..manifest.entries import Expected
-from ..manifest.folder import update_manifest
-from ..stores.urls import MANIFEST_NAME, redact
-from .open_shard import OpenShard, draft_in_folder
+from ..quantity import as_count, parse_bytes
+from .destinations import open_destination
+from .open_shard import OpenShard, check_written, encode, encoded_bytes, open_shard
 
 __all__ = ["ShardWriter", "WrittenShard"]
 
@@ -36,12 +34,12 @@ _FIELD = re.compile(r"%0?\d*d|\{[^{}]*\}")
 
 @dataclass(frozen=True, slots=True)
 class WrittenShard:
-    """A shard that is finished.
+    """A finished shard.
 
     Attributes:
-        path: Where it is.
+        path: Its path or URL.
         samples: How many samples it holds.
-        size_bytes: Length of its samples in bytes, before compression.
+        size_bytes: Length of its samples in bytes, before compression; of Parquet, in memory.
         stored_bytes: Length of the file in bytes.
         sha256: Of the file, in hexadecimal digits.
     """
@@ -54,74 +52,89 @@ class WrittenShard:
 
 
 class ShardWriter:
-    """Write samples to shards, a new one whenever the last is full.
+    """Write samples to shards, and begin a new one when the last is full.
 
-    The suffix says the format: ``.tar`` (each sample a dict of ``__key__`` and fields: ``bytes``, or
-    values encoded by extension as ``asyncloader.formats.encode.encoders`` tells) or ``.jsonl`` (each
-    sample a dict of JSON values), with ``.gz``, ``.zst``, ``.xz`` or ``.bz2`` after it to compress.
+    The suffix says the format: ``.tar`` (each sample a dict of ``__key__`` and fields: ``bytes``, or values
+    encoded by extension, see ``asyncloader.formats.encode.encoders``), ``.jsonl`` (each sample a dict of JSON
+    values), both with ``.gz``, ``.zst``, ``.xz`` or ``.bz2`` after it to compress, or ``.parquet`` (each
+    sample a dict of values that fit one column type a field).
 
-    Use it as a context manager: leaving the block finishes the open shard, leaving it by an exception
-    discards the open shard and keeps those that were finished. Nothing is opened before the first
-    sample; without samples no shard is written. A shard that exists is never replaced: two runs into
-    one folder would leave a mixture of both.
+    Use it as a context manager: leaving the block finishes the open shard; leaving it by an exception
+    discards the open shard and keeps those that were finished. Nothing is opened before the first sample;
+    without samples no shard is written. A shard that exists is never replaced: two runs into one folder would
+    leave a mixture of both.
 
-    At the end, whichever it is, the finished shards are entered into ``manifest.json`` in their folder,
-    which is made or added to; several writers may share a folder. A file of that name which is no such
-    manifest stays as it is, and a ``UserWarning`` tells so.
+    At the end, also after an exception, the finished shards are entered into ``manifest.json`` beside them,
+    which is made or added to; several writers may share a folder. If there is a file of that name which is no
+    such manifest, it stays as it is, with a ``UserWarning``.
 
     Args:
         pattern: Path of the shards with their number in it, ``"corpus-%05d.tar"`` or
-            ``"corpus-{:05d}.tar"``. Without a number all goes into one shard. A path without a suffix
-            is a folder, whose shards are ``shard-%05d.tar``. The folder is made, with those above it, when
-            the first sample is written; a ``~`` at the start is your home.
-        max_samples: Most samples in a shard; None for any number.
-        max_bytes: Most bytes of a shard before compression, headers included. A larger sample gets a
-            shard of its own. The default of 1 GiB is large enough for a request to cost nothing, and
-            small enough to give each of many workers several shards. Ignored for a single shard.
+            ``"corpus-{:05d}.tar"``, or such a URL of an object store (``s3://``, ``gs://``, ``az://``).
+            Without a number all goes into one shard. A path without a suffix is a folder or prefix, whose
+            shards are ``shard-%05d.tar``. A folder is made, with those above it, when the first sample is
+            written; a ``~`` at the start is your home. A shard for an object store is first written to a
+            file without a name in the temporary folder.
+        shard_size: Most bytes of a shard before compression, headers included, as a number or text such as
+            ``"256MB"``. A larger sample gets a shard of its own. The default of 1 GiB is large enough for a
+            request to cost little, and small enough to give each of many workers several shards. Ignored for
+            a single shard.
+        samples_per_shard: Most samples in a shard; None for any number.
+        schema: Of Parquet, a ``pyarrow.Schema``; None takes it from the samples of the first row group, of
+            some 32 MB. Later values have to fit it.
+        storage_options: Of the object store.
 
     Raises:
-        ValueError: A URL, a suffix that cannot be written, a limit below 1, a pattern that is none, or
-            ``max_samples`` for a single shard.
+        TypeError: A path, size or option of a wrong type.
+        ValueError: A URL or suffix that cannot be written, a limit below 1, a wrong pattern,
+            ``samples_per_shard`` for a single shard, or ``schema`` for another format than Parquet.
+        ImportError: Parquet, and pyarrow is not installed.
     """
 
     def __init__(
-        self, pattern: str | os.PathLike[str], *, max_samples: int | None = None, max_bytes: int = 1 << 30
+        self,
+        pattern: str | os.PathLike[str],
+        *,
+        shard_size: int | str = 1 << 30,
+        samples_per_shard: int | None = None,
+        schema: Any = None,
+        storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        path = os.path.expanduser(os.fspath(pattern))
-        if "://" in path:
+        path = os.fspath(pattern)
+        if "." not in path.rpartition("/")[2]:
+            path = f"{path.rstrip('/')}/shard-%05d.tar"
+        folder, slash, self._name = path.rpartition("/")
+        self._destination = open_destination(folder or slash, storage_options or {})
+        self._format, self._compression = split_suffix(self._name)
+        check_written(self._format, self._compression)
+        if schema is not None and self._format != "parquet":
+            raise ValueError(f"schema is of Parquet, and {self._name!r} is {self._format}: leave it out")
+        self._schema = schema
+        self._numbered = _FIELD.search(self._name) is not None
+        if samples_per_shard is not None and not self._numbered:
             raise ValueError(
-                f"shards are written to local files, not to {redact(path)!r}: give a path, and upload the "
-                "folder with its manifest.json afterwards"
+                f"samples_per_shard needs a number in the name, such as {{:05d}}, not {self._name!r}"
             )
-        if "." not in os.path.basename(path):
-            path = os.path.join(path, "shard-%05d.tar")
-        if max_bytes < 1 or (max_samples is not None and max_samples < 1):
-            raise ValueError(f"max_samples={max_samples} and max_bytes={max_bytes} must be at least 1")
-        self._format, self._compression = split_suffix(path)
-        if self._format not in ("tar", "jsonl"):
-            raise ValueError(f"shards of format {self._format!r} are not written, only tar and jsonl")
-        self._numbered = _FIELD.search(os.path.basename(path)) is not None
-        if max_samples is not None and not self._numbered:
-            raise ValueError(f"max_samples needs a number in the name, such as {{:05d}}, not {path!r}")
-        self._pattern = path
-        self._path(0)  # raises for a pattern that cannot be filled in
-        self._max_samples = max_samples
-        self._max_bytes = max_bytes
+        self._name_of(0)  # raises for a pattern that cannot be filled in
+        self._most_samples = (
+            None if samples_per_shard is None else as_count("samples_per_shard", samples_per_shard)
+        )
+        self._most_bytes = as_count("shard_size", parse_bytes("shard_size", shard_size))
         self._open: OpenShard | None = None
-        self._open_path = ""
         self._closed = False
-        self._last_key: object = None
-        self._unlisted: dict[str, Expected] = {}  # finished and not in the manifest yet
+        self._unlisted: dict[str, Expected] = {}  # finished and not in the index yet
         self.shards: list[WrittenShard] = []
 
     def write(self, sample: Mapping[str, Any]) -> None:
         """Add one sample.
 
         Args:
-            sample: For tar ``{"__key__": "a/b", "txt": ...}``; for jsonl a dict of JSON values.
+            sample: For tar ``{"__key__": "a/b", "txt": ...}``; for jsonl a dict of JSON values; for Parquet a
+                dict of the columns' values, where one that is missing is null.
 
         Raises:
-            ValueError: A key or field that would not read back, or the key of the sample before.
+            ValueError: A key, field or value that would not read back, or the key of the sample before. Where
+                a row group of Parquet is refused, the shard is discarded and the writer closed.
             TypeError: A value that has no encoding.
             RuntimeError: The writer is closed.
             FileExistsError: There is a shard of this name; nothing of the sample was written.
@@ -130,42 +143,34 @@ class ShardWriter:
         """
         if self._closed:
             raise RuntimeError("the writer is closed")
-        if self._format == "tar":
-            encoded = encode_tar_sample(sample)
-            if self._open is not None and sample["__key__"] == self._last_key:
-                raise ValueError(f"two samples in a row with __key__ {self._last_key!r} would read as one")
-            self._last_key = sample["__key__"]
-        else:
-            encoded = encode_jsonl_sample(sample)
-        if self._open is not None and self._is_full(self._open, len(encoded)):
-            self._finish_shard()
+        encoded = encode(self._format, sample)
+        if self._open is not None:
+            self._open.check(sample)
+            if self._is_full(self._open, encoded_bytes(encoded)):
+                self._finish_shard()
         if self._open is None:
-            path = self._path(len(self.shards))
-            if os.path.exists(path):
-                raise FileExistsError(
-                    f"{path!r} exists, from another run perhaps; write to an empty folder, or remove it first"
-                )
-            self._open = OpenShard(draft_in_folder(path), self._compression)
-            self._open_path = path
+            self._open = self._begin_shard(self._name_of(len(self.shards)))
+            self._open.check(sample)
         try:
             self._open.write(encoded)
         except BaseException:
-            # Who catches this and goes on must not end up with half a sample in the shard.
+            # A caller that catches this and goes on must not end up with half a sample in the shard.
             self._discard_shard()
             raise
 
     def close(self) -> None:
-        """Finish the open shard and write the manifest; nothing happens the second time.
+        """Finish the open shard and write the index; nothing happens the second time.
 
         Raises:
-            OSError: The shard cannot be written; it is discarded. Or the manifest cannot.
+            OSError: The shard cannot be written; it is discarded. Or the index cannot.
+            ValueError: The last row group of Parquet has a value that does not fit; the shard is discarded.
         """
         self._closed = True
         try:
             if self._open is not None:
                 self._finish_shard()
         finally:
-            self._write_manifest()
+            self._write_index()
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -181,9 +186,17 @@ class ShardWriter:
             return
         self._discard_shard()
         try:
-            self._write_manifest()
-        except OSError as fault:  # the exception that ends the block is the one to hear of
+            self._write_index()
+        except OSError as fault:  # the exception that ends the block is the one to raise
             error.add_note(f"the finished shards have no entry in their manifest: {fault}")
+
+    def _begin_shard(self, name: str) -> OpenShard:
+        if self._destination.exists(name):
+            raise FileExistsError(
+                f"{self._destination.path_of(name)!r} exists, from another run perhaps; write to an empty "
+                "folder, or remove it first"
+            )
+        return open_shard(self._destination.draft(name), self._format, self._compression, self._schema)
 
     def _discard_shard(self) -> None:
         self._closed = True
@@ -194,36 +207,35 @@ class ShardWriter:
     def _is_full(self, shard: OpenShard, more: int) -> bool:
         if not self._numbered:
             return False
-        return shard.samples == self._max_samples or shard.size_bytes + more > self._max_bytes
+        return shard.samples == self._most_samples or shard.size_bytes + more > self._most_bytes
 
     def _finish_shard(self) -> None:
         assert self._open is not None
         shard, self._open = self._open, None
-        stored = shard.finish(tar_end if self._format == "tar" else b"")
+        stored = shard.finish()
+        self._schema = shard.schema
         assert stored.sha256 is not None and stored.size_bytes is not None
-        self._unlisted[os.path.basename(self._open_path)] = stored
+        name = self._name_of(len(self.shards))
+        self._unlisted[name] = stored
+        path = self._destination.path_of(name)
         self.shards.append(
-            WrittenShard(
-                self._open_path, shard.samples, shard.size_bytes, stored.size_bytes, stored.sha256.hex()
-            )
+            WrittenShard(path, shard.samples, shard.size_bytes, stored.size_bytes, stored.sha256.hex())
         )
 
-    def _write_manifest(self) -> None:
+    def _write_index(self) -> None:
         entries, self._unlisted = self._unlisted, {}
         if not entries:
             return
-        path = os.path.join(os.path.dirname(self._pattern), MANIFEST_NAME)
         try:
-            update_manifest(path, entries)
+            self._destination.add_to_index(entries)
         except FormatError as error:
             warnings.warn(f"the shards written have no manifest: {error}", stacklevel=3)
 
-    def _path(self, number: int) -> str:
-        folder, name = os.path.split(self._pattern)
+    def _name_of(self, number: int) -> str:
+        name = self._name
         if not self._numbered:
-            return self._pattern
+            return name
         try:
-            name = name % number if "%" in name else name.format(number)
+            return name % number if "%" in name else name.format(number)
         except (ValueError, TypeError, LookupError) as error:
             raise ValueError(f"expected one number in {name!r}, such as {{:05d}}: {error}") from error
-        return os.path.join(folder, name)

@@ -56,7 +56,7 @@ def main() -> None:
         print(f"| {algorithm} | {'not installed' if speed is None else f'{speed:.1f}'} |")
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
-        with al.ShardWriter(f"{folder}/s-%d.tar", max_bytes=128 << 20) as writer:
+        with al.ShardWriter(f"{folder}/s-%d.tar", shard_size=128 << 20) as writer:
             for number in range(SAMPLES):
                 writer.write({"__key__": str(number), "bin": os.urandom(100_000)})
         paths = tuple(shard.path for shard in writer.shards)

@@ -52,7 +52,7 @@ def run(shards: int, root: str, how: str) -> None:
 
 def write_index(folder: str, shards: int) -> None:
     """A few shards, and a manifest which says that there are many."""
-    with al.ShardWriter(f"{folder}/train-%07d.tar", max_samples=SAMPLES) as writer:
+    with al.ShardWriter(f"{folder}/train-%07d.tar", samples_per_shard=SAMPLES) as writer:
         for number in range(THERE * SAMPLES):
             writer.write({"__key__": f"{number}", "txt": "x" * 1000})
     path = f"{folder}/manifest.json"

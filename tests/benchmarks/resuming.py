@@ -34,7 +34,7 @@ RECIPES = {
 
 def write(folder: Path) -> None:
     """Once with an index and once without."""
-    with al.ShardWriter(folder / "indexed" / "{:04d}.tar", max_samples=SAMPLES) as writer:
+    with al.ShardWriter(folder / "indexed" / "{:04d}.tar", samples_per_shard=SAMPLES) as writer:
         for number in range(SHARDS * SAMPLES):
             writer.write({"__key__": f"{number:06d}", "bin": os.urandom(SAMPLE_BYTES)})
     shutil.copytree(folder / "indexed", folder / "plain", copy_function=os.link)

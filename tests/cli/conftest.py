@@ -82,10 +82,10 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("corpus")
     picture = jpeg(64, 48)
-    with al.ShardWriter(folder / "tar" / "s-%d.tar", max_samples=10) as tars:
+    with al.ShardWriter(folder / "tar" / "s-%d.tar", samples_per_shard=10) as tars:
         for number in range(TAR_SAMPLES):
             tars.write({"__key__": f"k{number}", "cls": number, "jpg": picture, "npy": np.ones((3, 4), "f4")})
-    with al.ShardWriter(folder / "jsonl" / "s-%d.jsonl.gz", max_samples=10) as lines:
+    with al.ShardWriter(folder / "jsonl" / "s-%d.jsonl.gz", samples_per_shard=10) as lines:
         for number in range(JSONL_SAMPLES):
             lines.write({"id": number, "tokens": [*range(number % 3 + 1)], "text": f"text\n{number}"})
     table = pa.table({"id": range(ROWS), "name": [f"n{n}" for n in range(ROWS)], "x": [0.5] * ROWS})

@@ -22,7 +22,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 def write(folder: Path) -> None:
     """Shards with their manifest."""
-    with al.ShardWriter(folder / "s-{:d}.tar", max_samples=30) as writer:
+    with al.ShardWriter(folder / "s-{:d}.tar", samples_per_shard=30) as writer:
         for number in range(100):
             writer.write({"__key__": str(number), "txt": "x" * 1000})
 

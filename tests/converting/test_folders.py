@@ -78,9 +78,9 @@ def test_the_index_tells_the_counts_and_no_shard_is_read_to_be_counted(
 ) -> None:
     source, format = folder
     al.convert(source, tmp_path / "out", format=format, num_workers=0)
-    noted = (tmp_path / "out/.convert/counted.lines").read_text().splitlines()
+    noted = json.loads((tmp_path / "out/.convert/plan.json").read_text())
     # But for the one that is called empty, which nobody would read otherwise.
-    assert [json.loads(line)[0] for line in noted] == [1]
+    assert [number for number, *_ in noted["counted"]] == [1]
 
 
 def test_blocks_of_tokens_are_samples(tmp_path: Path) -> None:

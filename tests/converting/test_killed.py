@@ -19,10 +19,8 @@ from waiting import until
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.converting.counting import count_noted
-from asyncloader.converting.outlets import make_outlet
 from asyncloader.errors import WorkerDiedError
-from asyncloader.foreign.folders import open_shards
+from asyncloader.writer.destinations import open_destination
 
 from .corpora import files_of, write_corpus
 
@@ -151,6 +149,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_an_error(source: str, tmp_pat
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "MARK": str(tmp_path / "out")}
     ) as run:
+        # The run, the process that workers are forked from, and a worker: more could not share these shards.
         until(lambda: len(processes_of(tmp_path / "out")) == 3)
         for pid in processes_of(tmp_path / "out"):
             if pid != run.pid:
@@ -210,22 +209,25 @@ def test_a_full_disk_is_an_error_and_the_next_call_goes_on(source: str, tmp_path
 def test_what_a_killed_run_has_counted_is_not_counted_again(tmp_path: Path) -> None:
     urls = write_corpus("jsonl", tmp_path / "in")
     (tmp_path / "in/manifest.json").unlink()
-    shards = open_shards(urls, None)
-    outlet = make_outlet(tmp_path / "out", {})
-    with outlet.alone():
-        counted = [*count_noted(shards, outlet)]
-        assert [expected and expected.samples for expected in counted] == [6, 20, 34]
-        for url in urls:
-            Path(url).unlink()
-        assert [*count_noted(shards, outlet)] == counted
+    with testing.serve(tmp_path / "in") as server:
+        sources = [server.url_of(Path(url).name) for url in urls]
+        al.convert(sources, tmp_path / "out", samples_per_shard=10, num_workers=0)
+        expected = files_of(tmp_path / "out")
+        (tmp_path / "out/shard-00005.tar").unlink()
+        sent = server.counters.bytes_sent
+        assert al.convert(sources, tmp_path / "out", samples_per_shard=10, num_workers=0).made == 1
+        # A byte of each to learn whether it has changed, and the one that the shard is cut from.
+        most = Path(urls[2]).stat().st_size + 100
+        assert server.counters.bytes_sent - sent < most
+    assert files_of(tmp_path / "out") == expected
 
 
 def test_the_notes_in_an_object_store_are_read_some_at_a_time_and_in_their_order() -> None:
     names = [f".convert/shard-{number:05d}.jsonl.json" for number in range(100)]
     objects = {f"corpus/out/{name}": name.encode() for name in names if name != names[7]}
     with testing.serve(objects, latency_s=0.2) as server:
-        outlet = make_outlet("s3://corpus/out/", {"endpoint": server.url, "anonymous": True})
-        found = list(outlet.read_each(names))
+        options = {"endpoint": server.url, "anonymous": True}
+        found = list(open_destination("s3://corpus/out/", options).read_each(names))
         at_a_time = server.counters.max_concurrent
     assert found == [None if name == names[7] else name.encode() for name in names]
     assert 1 < at_a_time <= 32

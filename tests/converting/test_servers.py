@@ -17,6 +17,7 @@ from waiting import until
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.manifest.entries import parse_manifest
 from asyncloader.stores.objects.writing import ObjectFolder
 
 from .corpora import SAMPLES, files_of, samples_of, write_corpus
@@ -65,7 +66,7 @@ def test_from_a_bucket_to_a_bucket_is_as_between_folders(
     found = objects_of(moto, f"out{workers}/")
     assert (done.samples, done.shards, done.made) == (SAMPLES, 4, 4)
     assert done.manifest == f"s3://corpus/out{workers}/manifest.json"
-    notes = {".convert/job.json", ".convert/plan.json", ".convert/counted.lines"}
+    notes = {".convert/job.json", ".convert/plan.json"}
     assert found.keys() - notes == files_of(tmp_path / "out").keys()
     assert {name: found[name] for name in files_of(tmp_path / "out")} == files_of(tmp_path / "out")
     assert samples_of(f"s3://corpus/out{workers}/", storage_options=moto.options) == samples_of(
@@ -83,15 +84,40 @@ def test_from_a_bucket_to_a_bucket_is_as_between_folders(
     assert "shard-00000.tar" not in objects_of(moto, f"out{workers}/")
 
 
+def test_a_writer_puts_its_shards_into_a_bucket(moto: S3Server, tmp_path: Path) -> None:
+    url = "s3://corpus/written"
+    for number, pattern in enumerate((f"{url}/a-%d.tar", url, f"{url}/b.parquet")):
+        with al.ShardWriter(pattern, storage_options=moto.options) as writer:
+            writer.write({"__key__": str(number), "txt": "x"})
+            assert not [name for name in objects_of(moto, "written/") if name == "b.parquet"]
+    assert writer.shards[0].path == f"{url}/b.parquet"
+    found = objects_of(moto, "written/")
+    assert sorted(found) == ["a-0.tar", "b.parquet", "manifest.json", "shard-00000.tar"]
+    assert {*parse_manifest(found["manifest.json"]).shards} == {*found} - {"manifest.json"}
+    with (
+        pytest.raises(FileExistsError, match=r"written/b.parquet' exists"),
+        al.ShardWriter(f"{url}/b.parquet", storage_options=moto.options) as again,
+    ):
+        again.write({"txt": "y"})
+    with (
+        pytest.raises(ZeroDivisionError),
+        al.ShardWriter(f"{url}/c.tar", storage_options=moto.options) as ended,
+    ):
+        ended.write({"__key__": "0", "txt": "x"})
+        raise ZeroDivisionError
+    assert objects_of(moto, "written/") == found
+    assert len(al.from_urls(f"{url}/*.tar", storage_options=moto.options).head(9)) == 2
+
+
 def test_a_folder_is_packed_into_a_bucket(moto: S3Server, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(5):
         (tmp_path / f"in/{number}.bin").write_bytes(bytes([number]) * (9 << 20))  # an upload in parts
-    done = al.pack(
+    done = al.convert(
         tmp_path / "in",
         "s3://corpus/packed",
         shard_size="30MB",
-        shuffle=None,
+        shuffle=False,
         storage_options=moto.options,
         num_workers=1,
     )

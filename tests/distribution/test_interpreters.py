@@ -34,7 +34,7 @@ TESTS = [
 # Reading a recipe is torch's business as soon as there are batches; a head is samples.
 PROGRAM = """
 import asyncloader as al
-with al.ShardWriter("train-{:02d}.tar", max_samples=10) as writer:
+with al.ShardWriter("train-{:02d}.tar", samples_per_shard=10) as writer:
     for number in range(25):
         writer.write({"__key__": str(number), "cls": number})
 dataset = al.from_urls("train-{00..02}.tar").shuffle(100, seed=0).decode().map(lambda sample: sample["cls"])

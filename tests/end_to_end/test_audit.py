@@ -385,7 +385,7 @@ def test_a_receipt_says_what_came_and_what_was_to(workers: int, corpus: Path, tm
 
 
 def test_a_receipt_knows_the_epoch_by_an_index(corpus: Path, tmp_path: Path) -> None:
-    with al.ShardWriter(tmp_path / "{:02d}.jsonl", max_samples=5) as writer:
+    with al.ShardWriter(tmp_path / "{:02d}.jsonl", samples_per_shard=5) as writer:
         for number in range(23):
             writer.write({"number": number})
     loader = al.DataLoader(al.from_urls(str(tmp_path / "*.jsonl")), 4, rank=1, world_size=2)

@@ -31,7 +31,7 @@ SAMPLES = 6
 
 def write(folder: Path, suffix: str, salt: int = 0) -> list[str]:
     """Shards whose text can be damaged without their format noticing."""
-    with al.ShardWriter(folder / f"s-%d.{suffix}", max_samples=SAMPLES) as writer:
+    with al.ShardWriter(folder / f"s-%d.{suffix}", samples_per_shard=SAMPLES) as writer:
         for number in range(SHARDS * SAMPLES):
             writer.write({"__key__": f"{number:04d}", "txt": f"sample {number + salt:06d} " * 30})
     return [shard.path for shard in writer.shards]

@@ -436,7 +436,7 @@ def test_a_position_names_the_sample_that_each_component_goes_on_at(tmp_path: Pa
 def test_components_share_little_memory_without_waiting_for_each_other(workers: int, tmp_path: Path) -> None:
     """Each shard is larger than what a component may have in flight."""
     for name in "abc":
-        with al.ShardWriter(tmp_path / f"{name}-{{}}.tar", max_samples=4) as writer:
+        with al.ShardWriter(tmp_path / f"{name}-{{}}.tar", samples_per_shard=4) as writer:
             for index in range(24):
                 writer.write({"__key__": f"{name}-{index}", "bin": bytes(200_000)})
     with testing.serve(tmp_path) as server:

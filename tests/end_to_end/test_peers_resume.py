@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("fork_server")
 
 def numbered(folder: Path, shards: int, samples: int, padding: int = 0) -> None:
     """JSON Lines of rising numbers, with so many bytes beside each."""
-    with al.ShardWriter(folder / "shard-{:02d}.jsonl", max_samples=samples) as writer:
+    with al.ShardWriter(folder / "shard-{:02d}.jsonl", samples_per_shard=samples) as writer:
         for number in range(shards * samples):
             writer.write({"number": number, "padding": "x" * padding})
 

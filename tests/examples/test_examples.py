@@ -266,7 +266,7 @@ def test_readme_streams_every_sample_of_its_shards(tmp_path: Path, run: Callable
 
 def _write_texts(folder: Path, count: int) -> Sequence[str]:
     keys = [f"text-{number}" for number in range(count)]
-    with al.ShardWriter(folder / "train-{:05d}.tar", max_samples=-(-count // 8)) as writer:
+    with al.ShardWriter(folder / "train-{:05d}.tar", samples_per_shard=-(-count // 8)) as writer:
         for key in keys:
             writer.write({"__key__": key, "txt": key})
     return keys

@@ -19,7 +19,7 @@ COUNT, LANES = 120, 4
 
 @pytest.fixture
 def shards(tmp_path: Path) -> str:
-    with al.ShardWriter(tmp_path / "shard-{}.jsonl", max_samples=COUNT // 8) as writer:
+    with al.ShardWriter(tmp_path / "shard-{}.jsonl", samples_per_shard=COUNT // 8) as writer:
         for number in range(COUNT):
             writer.write({"number": number})
     return str(tmp_path / "shard-{0..7}.jsonl")

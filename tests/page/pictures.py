@@ -41,7 +41,7 @@ def decode(sample: Any) -> Any:
 def trace(folder: Path) -> Path:
     """A pass whose training step becomes quicker half-way."""
     draw = random.Random(0)
-    with al.ShardWriter(str(folder / "train-{:03d}.tar"), max_samples=SAMPLES) as writer:
+    with al.ShardWriter(str(folder / "train-{:03d}.tar"), samples_per_shard=SAMPLES) as writer:
         for number in range(SHARDS * SAMPLES):
             text = "x" * int(draw.lognormvariate(4, 0.4))
             writer.write({"__key__": f"{number:06d}", "txt": text, "bin": draw.randbytes(20_000)})

@@ -59,7 +59,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 def run_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of a pass in which a little of everything happens."""
     folder = tmp_path_factory.mktemp("traced")
-    with al.ShardWriter(str(folder / "{:02d}.tar"), max_samples=40) as writer:
+    with al.ShardWriter(str(folder / "{:02d}.tar"), samples_per_shard=40) as writer:
         for number in range(400):
             writer.write({"__key__": f"{number:04d}", "txt": "x" * (3 + number % 30), "bin": bytes(5_000)})
     path = folder / "run.json"

@@ -34,7 +34,7 @@ def slow(sample: Any) -> Any:
 def shards(tmp_path: Path) -> Path:
     folder = tmp_path / "shards"
     folder.mkdir()
-    with al.ShardWriter(str(folder / "{:02d}.tar"), max_samples=20) as writer:
+    with al.ShardWriter(str(folder / "{:02d}.tar"), samples_per_shard=20) as writer:
         for number in range(20 * SHARDS):
             writer.write({"__key__": f"{number:05d}", "txt": "x" * (5 + number % 20), "bin": bytes(5_000)})
     return folder

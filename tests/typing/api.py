@@ -16,6 +16,7 @@ import torch
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.converting.convert import Converted
 from asyncloader.statistics import Statistics
 
 
@@ -193,13 +194,13 @@ al.PadField(side="middle")  # type: ignore[arg-type]  # left or right
 
 # --- shards ---
 
-with al.ShardWriter(Path("shard-%05d.tar"), max_samples=1000) as writer:
+with al.ShardWriter(Path("shard-%05d.tar"), samples_per_shard=1000) as writer:
     assert_type(writer, al.ShardWriter)
     assert_type(writer.write({"__key__": "a", "txt": "text"}), None)
 assert_type(
-    al.convert("s3://b/x/", Path("out"), to="parquet", columns=["id"], types={"id": "int"}), al.Converted
+    al.convert("s3://b/x/", Path("out"), to="parquet", columns=["id"], types={"id": "int"}), Converted
 )
-assert_type(al.pack(Path("pictures"), "s3://b/y", labels=True).samples, int)
+assert_type(al.convert(Path("pictures"), "s3://b/y", labels=True).samples, int)
 
 
 # --- errors ---

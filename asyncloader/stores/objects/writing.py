@@ -61,6 +61,16 @@ class ObjectFolder:
                 return None
             raise
 
+    def exists(self, name: str) -> bool:
+        """Whether there is an object of this name."""
+        try:
+            self._ask(name, lambda client: obstore.head(client, self._prefix + name))
+        except OSError as error:
+            if getattr(error, "status", None) == 404:
+                return False
+            raise
+        return True
+
     def write(self, name: str, content: bytes | IO[bytes]) -> None:
         """Put an object, in place of what there was of its name."""
 

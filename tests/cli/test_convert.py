@@ -1,4 +1,4 @@
-"""``convert`` and ``pack``, from a folder and from a bucket."""
+"""``convert``, of shards and of files, from a folder and from a bucket."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def test_types_of_csv(ask: Ask, tmp_path: Path) -> None:
     assert al.from_urls(f"{tmp_path}/out/").head() == [{"id": 7, "text": "x"}]
 
 
-def test_pack(ask: Ask, tmp_path: Path) -> None:
+def test_convert_makes_samples_of_files(ask: Ask, tmp_path: Path) -> None:
     for name in ("cat/1.jpg", "cat/1.txt", "dog/1.jpg", ".hidden"):
         (tmp_path / "in" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "in" / name).write_bytes(b"x")
-    told = ask("pack", tmp_path / "in", tmp_path / "out", "--labels", "--num-workers", "0", "--no-shuffle")
+    told = ask("convert", tmp_path / "in", tmp_path / "out", "--labels", "--num-workers", "0", "--no-shuffle")
     assert told.status == 0, told.err
     assert told.out.startswith(f"{tmp_path}/out: 2 samples in 1 shard, ")
     assert told.out.endswith("1 hidden file left out\n")
@@ -62,13 +62,13 @@ def test_pack(ask: Ask, tmp_path: Path) -> None:
     assert [(sample["__key__"], sample["cls"]) for sample in found] == [("cat/1", b"0"), ("dog/1", b"1")]
 
 
-def test_pack_shuffles_and_says_by_which_seed(ask: Ask, tmp_path: Path) -> None:
+def test_convert_shuffles_files_and_says_by_which_seed(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for number in range(50):
         (tmp_path / f"in/{number:02d}.txt").write_text(str(number))
     orders = []
     for seed, options in ((0, ()), (7, ("--shuffle", "7"))):
-        told = ask("pack", tmp_path / "in", tmp_path / f"out{seed}", *options, "--num-workers", "0")
+        told = ask("convert", tmp_path / "in", tmp_path / f"out{seed}", *options, "--num-workers", "0")
         assert told.status == 0, told.err
         assert told.out.endswith(f"; shuffled with seed {seed}\n")
         orders.append([sample["txt"] for sample in al.from_urls(f"{tmp_path}/out{seed}/").head(99)])
@@ -104,7 +104,7 @@ def test_convert_shuffles_if_it_is_given_a_seed(ask: Ask, corpus: Path, tmp_path
         (["--shard-size", "large"], "shard_size should be a number with its unit"),
         (["--samples-per-shard", "0"], "samples_per_shard should be a positive integer"),
         (["--samples-per-shard", "x"], "invalid int value: 'x'"),
-        (["--num-workers", "-1"], "num_workers should be a whole number of 0 or more"),
+        (["--num-workers", "-1"], "num_workers should be 0 or a positive integer"),
         (["--columns", "a,,b"], "--columns should be names with commas"),
         (["--columns", "nix"], "expected the field 'nix'"),
         (["--types", "id"], "--types should be NAME=TYPE"),
@@ -127,8 +127,8 @@ def test_bad_arguments_of_convert(
     ("arguments", "message"),
     [
         (["{in}"], "arguments are required: OUT"),
-        (["{in}/nowhere", "{out}"], "takes a folder of files, but there is no folder"),
-        (["{in}", "{in}/out"], "is in the folder that is packed"),
+        (["{in}/nowhere", "{out}", "--format", "files"], "there is no folder"),
+        (["{in}", "{in}/out"], "is in the folder of files"),
         (["{in}", "{out}", "--labels"], "labels are the names of subfolders"),
         (["{in}", "https://h/x"], "shards are written to a folder or an object store"),
         (["{in}", "s3://b/x", "--option", "regoin=x"], "did you mean 'region'?"),
@@ -136,25 +136,27 @@ def test_bad_arguments_of_convert(
     ],
     ids=lambda value: "-".join(value)[:40],
 )
-def test_bad_arguments_of_pack(ask: Ask, tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_bad_arguments_of_convert_with_files(
+    ask: Ask, tmp_path: Path, arguments: list[str], message: str
+) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.bin").write_bytes(b"x")
     names = {"in": tmp_path / "in", "out": tmp_path / "out"}
-    told = ask("pack", *(argument.format(**names) for argument in arguments))
+    told = ask("convert", *(argument.format(**names) for argument in arguments))
     assert (told.status, told.out) == (2, "")
     assert message in told.err
 
 
-@pytest.mark.parametrize("command", ["convert", "pack"])
+@pytest.mark.parametrize("end", ["", "/"])
 def test_an_option_of_a_wrong_type_for_the_output_is_told_in_a_line(
-    ask: Ask, tmp_path: Path, command: str
+    ask: Ask, tmp_path: Path, end: str
 ) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in/a.jsonl").write_text('{"n": 1}\n')
     (tmp_path / "options.json").write_text('{"region": 5}')
-    told = ask(command, tmp_path / "in", "s3://corpus/out", "--options", tmp_path / "options.json")
+    told = ask("convert", f"{tmp_path}/in{end}", "s3://corpus/out", "--options", tmp_path / "options.json")
     assert told.status == 2
     assert told.err == (
-        f"asyncloader {command}: option 'region' should be a string, not int; --option takes true, false and "
+        "asyncloader convert: option 'region' should be a string, not int; --option takes true, false and "
         "strings, --options JSON\n"
     )
