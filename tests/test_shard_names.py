@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import asyncloader as al
-from asyncloader.shard_names import check_names, check_prefix, formats_of
+from asyncloader.shard_search import check_names, check_prefix, formats_of
 from asyncloader.stores.urls import local_path
 
 

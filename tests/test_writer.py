@@ -21,7 +21,8 @@ from asyncloader.digest import open_digest
 from asyncloader.formats import format_of, open_decoder
 from asyncloader.formats.encode import _tar_member
 from asyncloader.formats.fields import decode_sample
-from asyncloader.manifest.entries import Expected, parse_manifest
+from asyncloader.manifest.entries import parse_manifest
+from asyncloader.manifest.expectations import Expected
 from asyncloader.writer import ShardWriter
 
 COMPRESSIONS = ["", ".gz", ".zst", ".xz", ".bz2"]
@@ -356,7 +357,7 @@ def test_a_url_is_refused_since_shards_are_local_files() -> None:
 
 
 def manifest_of(folder: Path) -> dict[str, Expected]:
-    return dict(parse_manifest((folder / "manifest.json").read_bytes()).shards)
+    return dict(parse_manifest((folder / "manifest.json").read_bytes()))
 
 
 def crc32c_of(content: bytes) -> bytes:

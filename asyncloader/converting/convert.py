@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import FormatError
 from ..foreign.opening import open_shards
-from ..manifest.entries import Expected
+from ..manifest.expectations import Expected
 from ..processors import usable_processors
 from ..progress import open_bar
 from ..quantity import as_whole

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
 
-from ..manifest.entries import Expected
-from ..manifest.expectations import Expectations
+from ..manifest.expectations import Expectations, Expected
 from ..sources.shards import Shards
 from ..sources.surveying import count_shards
 from .job import COUNTED

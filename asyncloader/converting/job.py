@@ -16,7 +16,8 @@ from typing import Any
 
 from ..errors import FormatError
 from ..formats import has_format
-from ..manifest.entries import Expected, Manifest, entry_of, format_manifest, parse_entry, parse_manifest
+from ..manifest.entries import entry_of, format_manifest, parse_entry, parse_manifest
+from ..manifest.expectations import Expected
 from ..stores.urls import MANIFEST_NAME
 from .material import Version
 from .outlets import NOTES, Outlet
@@ -160,11 +161,11 @@ class Job:
         noted: dict[str, Expected] = {}
         if MANIFEST_NAME in sizes:
             with suppress(FormatError):
-                noted.update(parse_manifest(self._outlet.read(MANIFEST_NAME) or b"").shards)
+                noted.update(parse_manifest(self._outlet.read(MANIFEST_NAME) or b""))
         notes = [_note_of(shard.name) for shard in shards if shard.name not in noted]
         for content in self._outlet.read_each([note for note in notes if note in sizes]):
             with suppress(FormatError, ValueError):
-                name, expected = parse_entry("", json.loads(content or b""))
+                name, expected = parse_entry(json.loads(content or b""))
                 noted[name] = expected
         return {
             shard.name: found
@@ -182,7 +183,7 @@ def note_shard(outlet: Outlet, name: str, made: Expected) -> None:
 
 def finish(outlet: Outlet, made: Mapping[str, Expected]) -> None:
     """Write the manifest, and drop the notes that it takes the place of."""
-    outlet.write(MANIFEST_NAME, format_manifest(Manifest(made)))
+    outlet.write(MANIFEST_NAME, format_manifest(made))
     notes = {*map(_note_of, made)}
     outlet.remove([name for name in outlet.sizes() if name in notes])
 

@@ -16,7 +16,7 @@ from ..errors import FormatError, StoreError
 from ..recipes import check_renewed
 from ..stores.access import Access
 from ..stores.expanding import expand_home
-from ..stores.listing.asking import look
+from ..stores.listing import look
 from ..stores.names import ShardNames
 from ..stores.objects.options import check_buckets
 from ..stores.options import check_storage_options

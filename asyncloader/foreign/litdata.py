@@ -10,14 +10,13 @@ from ..dataset import Dataset
 from ..formats.columnar.selection import make_selection
 from ..formats.litdata import Index, decoder_of, parse_index
 from ..manifest.check import INDEX, OLDER_INDEX, FolderIndex
-from ..manifest.entries import Expected
-from ..manifest.expectations import Expectations
+from ..manifest.expectations import Expectations, Expected
 from ..quantity import as_count
 from ..recipes import make_access
 from ..sources.shards import Shards
 from ..stores.access import Renew
+from ..stores.names import RunLengths
 from ..stores.policy import NetworkPolicy
-from ..texts import RunLengths
 from .folder import opened_index
 
 __all__ = ["from_litdata"]

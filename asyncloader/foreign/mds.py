@@ -13,13 +13,12 @@ from ..errors import FormatError
 from ..formats.columnar.selection import make_selection
 from ..formats.mds.index import IndexedFile, IndexedShard, parse_index
 from ..manifest.check import FolderIndex
-from ..manifest.entries import Expected
-from ..manifest.expectations import Expectations
+from ..manifest.expectations import Expectations, Expected
 from ..recipes import make_access
 from ..sources.shards import Shards
 from ..stores.access import Renew
+from ..stores.names import RunLengths
 from ..stores.policy import NetworkPolicy
-from ..texts import RunLengths
 from ..types import Unpacked
 from .folder import opened_index
 

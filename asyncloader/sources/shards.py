@@ -21,8 +21,7 @@ from ..formats import compression_named, formats, open_decoder, open_plan
 from ..formats.columnar.selection import EVERYTHING, Selection
 from ..formats.decoder import Decoder, PassOver
 from ..manifest.check import FolderIndex, ShardCheck, teller_of
-from ..manifest.entries import Expected
-from ..manifest.expectations import Expectations, Known
+from ..manifest.expectations import Expectations, Expected, Known
 from ..ops.op import START, Blocks, Lane
 from ..ops.skips import Attempts
 from ..plan.counts import Deal, UnknownCount

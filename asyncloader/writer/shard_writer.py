@@ -24,8 +24,8 @@ from typing import Any
 from ..errors import FormatError
 from ..formats import split_suffix
 from ..formats.encode import encode_jsonl_sample, encode_tar_sample, tar_end
-from ..manifest.entries import Expected
-from ..manifest.folder import update_manifest
+from ..manifest.building import update_manifest
+from ..manifest.expectations import Expected
 from ..stores.urls import MANIFEST_NAME, redact
 from .open_shard import OpenShard, draft_in_folder
 

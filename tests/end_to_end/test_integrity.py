@@ -14,8 +14,7 @@ from corpus import Corpus, deal_whole, keys_of
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.formats import format_of
-from asyncloader.manifest.entries import Expected
-from asyncloader.manifest.expectations import Expectations
+from asyncloader.manifest.expectations import Expectations, Expected
 from asyncloader.manifest.lookup import Entries, expectations, find_local_manifests
 from asyncloader.sources.shards import Shards
 
