@@ -30,14 +30,12 @@ from .manifest.lookup import (
     open_local_manifest,
 )
 from .manifest.survey import Survey
-from .shard_names import formats_of, is_shard_name
-from .shard_search import Found, IsShard, find_shards
+from .shard_search import FoundShards, IsShard, find_shards, formats_of, is_shard_name
 from .stores.access import Access
-from .stores.braces import Braces
 from .stores.expanding import Match, expand_home
 from .stores.globs import folder_before
 from .stores.local import length_of
-from .stores.names import ShardNames
+from .stores.names import Braces, ShardNames
 from .stores.policy import NetworkPolicy
 from .stores.router import Stores
 from .stores.schemes import Scheme
@@ -143,7 +141,7 @@ def make_catalog(
     return Catalog(found.names, formats, checks, found.schemes, sizes, lacking)
 
 
-def _sizes(found: Found, checks: Expectations) -> npt.NDArray[np.int64] | None:
+def _sizes(found: FoundShards, checks: Expectations) -> npt.NDArray[np.int64] | None:
     """How long shards are by manifests, listings and the local disk, in this order; None if one is not known.
 
     Whether it is known depends on the names and on what has told of them; no server is asked.
@@ -169,7 +167,7 @@ def _sizes(found: Found, checks: Expectations) -> npt.NDArray[np.int64] | None:
     return sizes
 
 
-def _found_beside(found: Found, is_shard: IsShard, web: Entries | None) -> Expectations:
+def _found_beside(found: FoundShards, is_shard: IsShard, web: Entries | None) -> Expectations:
     """What manifests expect that lie beside shards: in local folders, folders listed, and on a web server."""
     local = LocalManifests()
     any_local = any(scheme.is_local for scheme in found.schemes)
@@ -203,7 +201,7 @@ def _listed_place(pattern: str) -> str:
     return root + folder_before(key) + MANIFEST_NAME
 
 
-def _web_place(found: Found) -> str | None:
+def _web_place(found: FoundShards) -> str | None:
     """Where one manifest would lie beside all shards of web servers: in the folder that they have in common.
 
     None if they have none, and where a query follows their names: it may sign one name alone, or say what is
@@ -259,7 +257,7 @@ def _read_web(place: str, options: Mapping[str, Any], network: NetworkPolicy) ->
     return Entries(place, file) if is_found_manifest(place, file) else None
 
 
-def _lacking(found: Found, checks: Expectations, where: str | Beside | None, web: str | None) -> str:
+def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | None, web: str | None) -> str:
     """Why no manifest says how many samples are in each shard, and what to do; empty where one does."""
     uncounted = np.flatnonzero(checks.known & Known.SAMPLES == 0) if len(checks) else [0]
     if not len(uncounted):

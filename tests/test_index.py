@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.formats import formats, open_decoder
-from asyncloader.manifest.entries import Expected, Manifest, format_manifest, parse_manifest
-from asyncloader.manifest.offsets import OFFSET_BYTES, OffsetPicker, thin
+from asyncloader.manifest.entries import OFFSET_BYTES, OffsetPicker, format_manifest, parse_manifest, thin
+from asyncloader.manifest.expectations import Expected
 
 
 def entries_of(path: Path) -> dict[str, Expected]:
-    return dict(parse_manifest(path.read_bytes()).shards)
+    return dict(parse_manifest(path.read_bytes()))
 
 
 def write_large(folder: Path, suffix: str, samples: int = 30) -> Path:
@@ -106,11 +106,11 @@ def test_many_offsets_are_thinned_evenly_until_they_fit() -> None:
 @pytest.mark.parametrize(
     ("offsets", "message"),
     [
-        ({}, "offsets: expected a list of pairs"),
-        ([1], r"offsets\[0\]: expected a pair of a sample and a byte, found 1"),
-        ([[1, 2, 3]], r"offsets\[0\]: expected a pair"),
-        ([[True, 2]], r"offsets\[0\]: expected a pair"),
-        ([[1, 2.0]], r"offsets\[0\]: expected a pair"),
+        ({}, r"shards\[0\]\.offsets: expected array, got object"),
+        ([1], r"shards\[0\]\.offsets\[0\]: expected array, got int"),
+        ([[1, 2, 3]], r"offsets\[0\]: expected array of length 2, got 3"),
+        ([[True, 2]], r"offsets\[0\]\[0\]: expected int, got bool"),
+        ([[1, 2.0]], r"offsets\[0\]\[1\]: expected int, got float"),
         ([[0, 10]], r"offsets\[0\]: expected a pair above \[0, 0\] and below \[9, 100\]"),
         ([[1, 10], [1, 20]], r"offsets\[1\]: expected a pair above \[1, 10\]"),
         ([[1, 10], [2, 10]], r"offsets\[1\]: expected a pair above \[1, 10\]"),
@@ -133,7 +133,7 @@ _OFFSETS = st.lists(st.integers(1, 98), unique=True).map(
 @given(st.dictionaries(st.sampled_from("abcd"), st.none() | _OFFSETS))
 def test_offsets_are_read_back_as_they_were_written(drawn: dict[str, Any]) -> None:
     entries = {name: Expected(1000, 99, bytes(32), None, offsets) for name, offsets in drawn.items()}
-    assert parse_manifest(format_manifest(Manifest(entries))).shards == entries
+    assert parse_manifest(format_manifest(entries)) == entries
 
 
 # --- building it ---

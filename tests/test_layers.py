@@ -23,7 +23,7 @@ ROOMS = [
     {"blocks", "stopwatch"},  # runs of samples; where the time goes
     {"page"},  # how a pass is drawn
     # Small things that know nobody else: values, and what lies in memory and on disk.
-    {"printable", "processors", "quantity", "sizes", "statistics", "texts", "tracebacks"},
+    {"printable", "processors", "quantity", "sizes", "statistics", "tracebacks"},
     {"advice", "counting"},  # what to change; a pass's counts, which statistics are a copy of
     {"report"},  # the verdict on a pass
     {"progress"},  # bars
@@ -34,9 +34,8 @@ ROOMS = [
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "collate", "seeding"},  # bytes; samples; batches
-    {"shard_names"},  # what names tell of formats, and what to write where they tell none
-    {"shard_search"},  # names checked, expanded and looked up
-    {"manifest", "shard_listing"},  # what shards should be, in a file beside them
+    {"shard_search"},  # names checked, expanded and looked up; what they tell of formats
+    {"manifest"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
     {"ray_workers"},  # workers on other machines
     {"simulate"},  # how fast a pass would go

@@ -10,7 +10,7 @@ import pytest
 
 import asyncloader as al
 from asyncloader.dataset import recipe_of
-from asyncloader.shard_names import check_names, check_prefix, formats_of
+from asyncloader.shard_search import check_names, check_prefix, formats_of
 from asyncloader.stores.urls import local_path
 
 

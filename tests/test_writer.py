@@ -21,7 +21,8 @@ from asyncloader import from_urls
 from asyncloader.digest import open_digest
 from asyncloader.formats import format_of, open_decoder
 from asyncloader.formats.fields import _tar_member, decode_sample
-from asyncloader.manifest.entries import Expected, parse_manifest
+from asyncloader.manifest.entries import parse_manifest
+from asyncloader.manifest.expectations import Expected
 from asyncloader.writer import ShardWriter
 
 COMPRESSIONS = ["", ".gz", ".zst", ".xz", ".bz2"]
@@ -417,7 +418,7 @@ def test_a_value_that_a_column_would_change_is_refused(tmp_path: Path, late: Any
 
 
 def manifest_of(folder: Path) -> dict[str, Expected]:
-    return dict(parse_manifest((folder / "manifest.json").read_bytes()).shards)
+    return dict(parse_manifest((folder / "manifest.json").read_bytes()))
 
 
 def crc32c_of(content: bytes) -> bytes:

@@ -6,8 +6,8 @@ import argparse
 
 from ..foreign.folders import is_folder
 from ..manifest.building import open_index
-from ..manifest.entries import Expected
-from ..manifest.measuring import Measured
+from ..manifest.expectations import Expected
+from ..manifest.survey import Measured
 from ..stores.urls import MANIFEST_NAME, redact
 from .arguments import add_concurrency, add_json, add_shards, storage_options
 from .printing import counted, print_json, print_lines, seen

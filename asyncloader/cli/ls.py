@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 
 from ..foreign.folders import is_folder
-from ..shard_listing import ListedShard, ShardList, open_lengths, open_shard_list
+from ..shard_search import ListedShard, ShardList, open_lengths, open_shard_list
 from .arguments import add_json, add_shards, storage_options
 from .printing import counted, print_json, print_lines, seen, size_of
 from .recipe import open_shards

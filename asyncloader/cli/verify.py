@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import partial
 
 from ..foreign.folders import is_folder
-from ..manifest.verifying import Verified, Verifying, open_verifying, open_verifying_by_index
+from ..manifest.survey import Verified, Verifying, open_verifying, open_verifying_by_index
 from ..stores.urls import MANIFEST_NAME
 from .arguments import add_concurrency, add_json, add_shards, storage_options
 from .printing import counted, print_json, print_lines, seen

@@ -12,7 +12,7 @@ from typing import Any
 from .._flow.channel import EndOfChannel
 from ..errors import FormatError, WorkerDiedError
 from ..foreign.folders import open_shards
-from ..manifest.entries import Expected
+from ..manifest.expectations import Expected
 from ..processors import usable_processors
 from ..progress import open_bar
 from ..quantity import as_count, parse_bytes

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from ..errors import FormatError
 from ..formats import has_format
 from ..formats.arrow_columns import arrow
-from ..manifest.entries import Expected, Manifest, entry_of, format_manifest, parse_entry, parse_manifest
+from ..manifest.entries import entry_of, format_manifest, parse_entry, parse_manifest
+from ..manifest.expectations import Expected
 from ..stores.urls import MANIFEST_NAME
 from ..writer.destinations import Destination
 from .sources import Source
@@ -235,11 +236,11 @@ class Conversion:
         noted: dict[str, Expected] = {}
         if MANIFEST_NAME in sizes:
             with suppress(FormatError):
-                noted.update(parse_manifest(self._destination.read(MANIFEST_NAME) or b"").shards)
+                noted.update(parse_manifest(self._destination.read(MANIFEST_NAME) or b""))
         notes = [_note_of(shard.name) for shard in shards if shard.name not in noted]
         for content in self._destination.read_each([note for note in notes if note in sizes]):
             with suppress(FormatError, ValueError):
-                name, expected = parse_entry("", json.loads(content or b""))
+                name, expected = parse_entry(json.loads(content or b""))
                 noted[name] = expected
         return {
             shard.name: found
@@ -251,7 +252,7 @@ class Conversion:
 
     def finish(self, made: Mapping[str, Expected]) -> None:
         """Write the index, and drop the notes that it replaces."""
-        self._destination.write(MANIFEST_NAME, format_manifest(Manifest(made)))
+        self._destination.write(MANIFEST_NAME, format_manifest(made))
         notes = {*map(_note_of, made)}
         self._destination.remove([name for name in self._destination.sizes() if name in notes])
 

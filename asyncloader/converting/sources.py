@@ -25,7 +25,7 @@ from .._flow.budget import Budget
 from .._flow.engine import Engine
 from ..errors import FormatError, StoreError
 from ..formats import formats, split_suffix
-from ..manifest.entries import Expected
+from ..manifest.expectations import Expected
 from ..ops.op import Lane
 from ..plan.order import draw_order, permutation
 from ..plan.pieces import Pieces

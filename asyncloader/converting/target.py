@@ -16,8 +16,7 @@ import numpy as np
 
 from ..blocks import Ragged
 from ..formats import split_suffix
-from ..formats.fields import encode_jsonl_sample, encode_tar_sample, encoders
-from ..formats.fields import decode_sample, default_handlers
+from ..formats.fields import decode_sample, default_handlers, encode_jsonl_sample, encode_tar_sample, encoders
 from ..quantity import as_count, as_whole
 from ..writer.open_shard import check_written
 

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from ..catalog import BESIDE
-from ..dataset import Dataset
+from ..dataset import Dataset, dataset_of, recipe_of
 from ..digest import ALGORITHMS, open_digest
 from ..errors import FormatError, StoreError
 from ..formats import columns_of_all
@@ -22,20 +22,18 @@ from ..formats.litdata import LitDataIndex, decoder_of, parse_litdata_index
 from ..formats.mds import IndexedFile, IndexedShard, parse_mds_index
 from ..formats.selection import make_selection
 from ..manifest.check import INDEX, OLDER_INDEX, FolderIndex
-from ..manifest.entries import Expected
-from ..manifest.expectations import Expectations
+from ..manifest.expectations import Expectations, Expected
 from ..quantity import as_count
 from ..recipes import check_renewed, from_urls, make_access
 from ..sources.shards import Shards
 from ..stores.access import Access, Renew
 from ..stores.expanding import expand_home, read_urls
-from ..stores.listing.asking import look
-from ..stores.names import ShardNames
+from ..stores.listing import look
+from ..stores.names import RunLengths, ShardNames
 from ..stores.objects.options import check_buckets
 from ..stores.options import check_storage_options
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import check_web_url, local_path, redact, scheme_of
-from ..texts import RunLengths
 from ..types import Unpacked
 
 __all__ = ["from_litdata", "from_mds", "is_folder", "open_recipe", "open_shards"]
@@ -300,7 +298,9 @@ def from_mds(
         names = folder.shards_of(shard.file.basename for shard in shards)
         expected = Expectations.of(map(_expected, shards))
     formats = RunLengths.of(shard.format for shard in shards)
-    return Dataset(Shards(names, formats, access, expected, selection, index=FolderIndex(folder.index_url)))
+    return dataset_of(
+        Shards(names, formats, access, expected, selection, index=FolderIndex(folder.index_url))
+    )
 
 
 def _expected(shard: IndexedShard) -> Expected:
@@ -395,7 +395,7 @@ def from_litdata(
     told = FolderIndex(folder.index_url, schema, OLDER_INDEX if schema.may_be_older else INDEX)
     shards = Shards(names, formats, access, _checks(index), selection, index=told)
     media = decoder_of(schema.tree, schema.leaves, selection.columns) if decode else None
-    return Dataset(shards) if media is None else Dataset(shards).map(media, concurrency=concurrency)
+    return dataset_of(shards) if media is None else dataset_of(shards).map(media, concurrency=concurrency)
 
 
 def _checks(index: LitDataIndex) -> Expectations:
@@ -427,7 +427,7 @@ def is_folder(format: str | None, block_size: int | None) -> bool:
 
 def open_shards(urls: Urls, format: str | None, **options: Any) -> Shards:
     """What such a recipe begins with, for those who do something else with it; as ``open_recipe``."""
-    source = open_recipe(urls, format, **options).source
+    source = recipe_of(open_recipe(urls, format, **options)).source
     assert isinstance(source, Shards), "it begins with shards"
     return source
 
@@ -468,11 +468,11 @@ def open_recipe(
             options["block_size"] = block_size
         return _FOLDERS[format](root, columns=columns, decode=decode, **options)
     place = BESIDE if manifest is None else manifest
-    recipe = from_urls(urls, format=format, delimiter=delimiter, manifest=place, **options)
-    assert isinstance(recipe.source, Shards), "it begins with shards"
-    selection = columns_of_all(columns, recipe.source.formats)
-    recipe = Dataset(replace(recipe.source, selection=replace(selection, decode=decode)))
-    return recipe if columns is None or selection.columns is not None else recipe.select(*columns)
+    source = recipe_of(from_urls(urls, format=format, delimiter=delimiter, manifest=place, **options)).source
+    assert isinstance(source, Shards), "it begins with shards"
+    selection = columns_of_all(columns, source.formats)
+    dataset = dataset_of(replace(source, selection=replace(selection, decode=decode)))
+    return dataset if columns is None or selection.columns is not None else dataset.select(*columns)
 
 
 def _the_one(names: Sequence[str], format: str | None, manifest: object) -> str:

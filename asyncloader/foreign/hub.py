@@ -20,12 +20,11 @@ from ..sources.surveying import count_shards
 from ..stores.access import Access
 from ..stores.hub.sets import CONVERTED, Sets, arrange
 from ..stores.hub.urls import parse_hub_url
-from ..stores.listing.asking import look
-from ..stores.names import ShardNames
+from ..stores.listing import look
+from ..stores.names import RunLengths, ShardNames
 from ..stores.options import check_storage_options
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import scheme_of
-from ..texts import RunLengths
 
 __all__ = ["from_hub"]
 

@@ -16,9 +16,8 @@ from ..plan.topology import World
 from ..sources.components import Composed, Recipe, is_endless, leaves_of
 from ..sources.shards import Shards, Unit
 from ..sources.zipped import Zipped
-from ..stores.braces import Braces
 from ..stores.globs import has_special
-from ..stores.names import ShardNames
+from ..stores.names import Braces, ShardNames
 from ..stores.urls import redact, scheme_of
 
 __all__ = ["check_shares", "dealt_as"]

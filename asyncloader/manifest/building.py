@@ -8,29 +8,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from ..descriptors import occupy_standard_descriptors
+from ..draft import write_whole
 from ..errors import FormatError, StoreError
 from ..formats import check_delimited, check_format
 from ..formats.tar_layout import idx_beside
 from ..progress import open_bar
-from ..shard_names import formats_of
-from ..shard_search import find_shards
+from ..shard_search import find_shards, formats_of
 from ..stores.expanding import expand_home
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
-from .entries import Expected
-from .folder import check_manifest, update_manifest
-from .journal import Journal
-from .measuring import Measured, open_measuring
+from .entries import MAX_MANIFEST_BYTES, format_manifest, is_manifest, parse_manifest
+from .expectations import Expected
+from .lookup import open_local_manifest
+from .survey import Journal, Measured, open_measuring
 
-__all__ = ["Index", "build_index", "open_index"]
+__all__ = ["IndexBuild", "build_index", "check_manifest", "open_index", "update_manifest"]
 
 
 @dataclass
-class Index:
+class IndexBuild:
     """An index that is being made; see ``open_index``.
 
     Attributes:
@@ -69,7 +70,7 @@ def open_index(
     network: NetworkPolicy | None = None,
     concurrency: int | None = None,
     idx: bool = False,
-) -> Iterator[Index]:
+) -> Iterator[IndexBuild]:
     """As ``build_index``, for those who look at each shard.
 
     The journal is written while they are measured, and the manifest by ``Index.write`` alone.
@@ -91,7 +92,7 @@ def open_index(
         Journal(manifest) as journal,
     ):
         measured = measuring.each(shards, formats, names, None if idx else journal, idx=idx)
-        yield Index(local_path(manifest), len(shards), measured, names, journal)
+        yield IndexBuild(local_path(manifest), len(shards), measured, names, journal)
 
 
 def build_index(
@@ -156,7 +157,7 @@ def build_index(
         return index.manifest
 
 
-def _shown(index: Index) -> Iterator[Measured]:
+def _shown(index: IndexBuild) -> Iterator[Measured]:
     """What is measured, with a bar of it."""
     with open_bar("index", index.count, " shards") as bar:
         for shard in index.measured:
@@ -214,3 +215,73 @@ def _name_in(folder: str, url: str) -> str:
     if not path.startswith(os.path.join(folder, "")):
         raise ValueError(f"{path} is not below {folder}, the folder of the manifest")
     return os.path.relpath(path, folder).replace(os.sep, "/")
+
+
+def check_manifest(path: str) -> None:
+    """Refuse what ``update_manifest`` could not add to.
+
+    Raises:
+        FormatError: There is a file of this name that is no manifest, or none of this version.
+    """
+    _read(path)
+
+
+def update_manifest(path: str, entries: Mapping[str, Expected]) -> None:
+    """Add entries to a manifest, or make it.
+
+    Entries of the same names are replaced, and those dropped whose files have gone from the folder. A
+    killed process leaves the old manifest or the new one, and at most one hidden ``.tmp`` file.
+
+    Args:
+        path: The manifest.
+        entries: By name.
+
+    Raises:
+        FormatError: There is a file of this name that is no manifest, or none of this version; it stays.
+        OSError: The file cannot be written.
+    """
+    folder = os.path.dirname(path) or "."
+    occupy_standard_descriptors()
+    with _locked(folder):
+        present = set(os.listdir(folder))
+        kept = {
+            name: expected
+            for name, expected in _read(path).items()
+            if "/" in name or name in present  # URLs and files of other folders are not looked for
+        }
+        write_whole(path, format_manifest({**kept, **entries}))
+
+
+def _read(path: str) -> dict[str, Expected]:
+    with open_local_manifest(path) as file:
+        content = None if file is None else file.read(MAX_MANIFEST_BYTES + 1)
+    if content is None and not os.path.lexists(path):
+        return {}
+    if content is None or not is_manifest(content):
+        raise FormatError("there is a file of this name that is no manifest of shards", shard=path)
+    try:
+        return parse_manifest(content)
+    except FormatError as error:
+        error.shard = path
+        raise
+
+
+@contextmanager
+def _locked(folder: str) -> Iterator[None]:
+    """One process at a time. The lock is the folder's own, so that no file is left and none can be stale.
+
+    Some network file systems lock no folders, and Windows none at all. There two writers that close in the
+    same moment may lose each other's entries; a shard without an entry is read unchecked.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)

@@ -14,7 +14,7 @@ from ..digest import Verifier, extra_of
 from ..errors import FormatError, StoreError
 from ..stores.reading.chunks import ShardChunks
 from ..types import Buffer, Position, Unpacked
-from .entries import Expected
+from .expectations import Expected
 
 __all__ = ["INDEX", "MANIFEST", "OLDER_INDEX", "FolderIndex", "ShardCheck", "Teller", "teller_of"]
 

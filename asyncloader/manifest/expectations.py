@@ -1,7 +1,7 @@
-"""What is expected of many shards, as columns: a million of them are a few arrays, and no objects.
+"""What is expected of shards: of one as an object, of many as columns, so that a million are a few arrays.
 
-What one shard should be is put together when it is asked for. Whoever wants all of one thing, such as the
-numbers of samples, takes the column.
+The object of one of many is made when it is asked for. Code that needs one value of all, such as the numbers
+of samples, takes the column.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ import numpy.typing as npt
 
 from ..digest import ALGORITHMS
 from ..types import Unpacked
-from .entries import Expected
 
-__all__ = ["Expectations", "Known", "Rows"]
+__all__ = ["Expectations", "Expected", "Known", "Offsets", "Rows", "begins_of"]
+
+Offsets: TypeAlias = tuple[tuple[int, int], ...]
+"""Where a decoder may begin inside of a shard: pairs of a number of samples and the byte behind them."""
 
 Rows: TypeAlias = npt.NDArray[np.int64]
 """Numbers of rows, ``(rows,) int64``."""
@@ -37,6 +39,43 @@ class Known:
     """What an entry tells, as bits, and that it does not tell a length; 0 for a shard that has none."""
 
     ENTRY, SAMPLES, SHA256, CRC32C, OFFSETS, HASHED, NO_SIZE, UNPACKED = (1 << bit for bit in range(8))
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What one shard should be.
+
+    Attributes:
+        size_bytes: Length as stored, compressed if it is; None if not known, which it is by every manifest.
+        samples: How many samples it holds; None if that is not known.
+        sha256: Of the stored bytes; None if not known.
+        crc32c: Of the stored bytes, big-endian; None if not known.
+        offsets: Where a decoder may begin inside of it, none where its format cannot; None if nobody has
+            looked.
+        hashed: Another digest of the stored bytes: its algorithm, of those in ``digest``, and itself.
+            Manifests have none; indexes of other libraries may.
+        unpacked: What it becomes when it is decompressed; None if nobody says, as in manifests.
+    """
+
+    size_bytes: int | None
+    samples: int | None = None
+    sha256: bytes | None = None
+    crc32c: bytes | None = None
+    offsets: Offsets | None = None
+    hashed: tuple[str, bytes] | None = None
+    unpacked: Unpacked | None = None
+
+    @property
+    def is_indexed(self) -> bool:
+        """Whether it tells what it takes to cut lanes inside of the shard."""
+        return self.samples is not None and self.offsets is not None
+
+    @property
+    def digests(self) -> dict[str, bytes]:
+        """The digests that are known, by algorithm."""
+        known = [("sha256", self.sha256), ("crc32c", self.crc32c)]
+        ours = {algorithm: digest for algorithm, digest in known if digest is not None}
+        return ours if self.hashed is None else {self.hashed[0]: self.hashed[1], **ours}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,7 +123,7 @@ class Expectations(Sequence[Expected | None]):
             hashed=_rows([_hashed_row(None if one is None else one.hashed) for one in each]),
             unpacked=_rows([_unpacked_row(None if one is None else one.unpacked) for one in each]),
             offsets=np.array([*chain.from_iterable(offsets)], np.int64).reshape(-1, 2),
-            begins=_begins(np.array([*map(len, offsets)], np.int64)),
+            begins=begins_of(np.array([*map(len, offsets)], np.int64)),
         )
 
     @classmethod
@@ -124,7 +163,7 @@ class Expectations(Sequence[Expected | None]):
             return Expectations.of([None] * len(rows))
         there = rows >= 0
         counts = np.diff(self.begins)[rows] * there
-        begins = _begins(counts)
+        begins = begins_of(counts)
         # How far the offsets of each shard are moved, for each of them.
         moves = np.repeat(self.begins[rows] - begins[:-1], counts)
         columns = {name: getattr(self, name)[rows] for name in _FIXED}
@@ -259,7 +298,7 @@ def _unpacked_at(row: bytes) -> Unpacked:
     return Unpacked(int.from_bytes(size, "little"), _hashed_at(rest) if any(rest[1:2]) else None)
 
 
-def _begins(counts: _Int64) -> _Int64:
+def begins_of(counts: _Int64) -> _Int64:
     """Where each run of so many begins, and where the last one ends."""
     begins = np.zeros(len(counts) + 1, np.int64)
     np.cumsum(counts, out=begins[1:])

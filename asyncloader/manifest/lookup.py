@@ -1,32 +1,34 @@
-"""Which entry of a manifest is whose: shards are found by place, however their URLs are written."""
+"""Which entry of a manifest is of which shard: by place, however their URLs are written.
+
+A place is the one spelling of a shard's URL in which entries and shards are compared. A shard below the
+manifest's folder has its path from there for a place, others have their whole URL.
+"""
 
 from __future__ import annotations
 
 import glob
 import io
 import os
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from http import HTTPStatus
 from itertools import chain
 from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
 
 import numpy as np
 
 from ..errors import FormatError, StoreError
-from ..stores.braces import Braces
 from ..stores.expanding import Match, expand_home
 from ..stores.globs import KeyGlob, matcher
-from ..stores.listing.asking import look
-from ..stores.names import ShardNames
-from ..stores.runs import runs_of
+from ..stores.listing import look
+from ..stores.names import Braces, ShardNames, in_lines, lie_flat, runs_of, shared_folder
 from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of, split_key
-from .entries import MOST_LOOKED_AT_BYTES, is_broken, is_manifest
+from .entries import MOST_LOOKED_AT_BYTES, check_unique, is_broken, is_manifest, read_manifest
 from .expectations import Expectations, Rows
-from .packed import PackedTexts
-from .places import Folders, PlaceIndex, place_of, places_of
-from .reading import read_manifest
 
 __all__ = [
     "Entries",
@@ -36,6 +38,8 @@ __all__ = [
     "find_local_manifests",
     "is_found_manifest",
     "open_local_manifest",
+    "place_of",
+    "places_of",
     "read_entries",
 ]
 
@@ -44,6 +48,10 @@ _MOST_NAMED = 3
 
 # Files looked for that a manifest beside them does not list: a few ms of disk at most.
 _MOST_LOOKED_FOR = 1000
+
+# What is more than itself in some URL: in a name without any, what is behind the last slash is the same in
+# the place. Tabs and breaks are left out of web URLs.
+_has_special = re.compile(r"[%?#\t\r\n]").search
 
 
 class Entries:
@@ -63,20 +71,18 @@ class Entries:
         self._folder = folder + slash
         try:
             file = io.BytesIO(manifest) if isinstance(manifest, bytes) else manifest
-            self._names, self._expected = read_manifest(file)
-            self._places = self._names
-            if self._names.contain("://"):
-                places = Folders(self._folder).places_of_listed
-                self._places = PackedTexts.of(chain.from_iterable(map(places, runs_of(self._names))))
-            self._rows = PlaceIndex(self._places)
-            self._check_unique()
+            names, self._expected = read_manifest(file)
+            check_unique(names)
+            self._places = names
+            if any("://" in in_lines(run) for run in runs_of(names)):
+                self._places = self._places_listed(names)
         except FormatError as error:
             error.shard = redact(manifest_url)
             raise
 
     def of(self, urls: Iterable[str]) -> Expectations:
         """The entry of each shard, None for those that have none."""
-        return self._expected.take(self._rows.find(places_of(urls, self._folder)))
+        return self._expected.take(self._find(urls))
 
     def missing(self, match: Match, is_shard: Callable[[str], bool]) -> list[str]:
         """The shards that are listed here and meant by a pattern, but were not found for it.
@@ -91,21 +97,116 @@ class Entries:
         """
         if [*match.urls[:2]] == [match.pattern]:  # an object of that very name, and so a name
             return []
-        is_there = np.zeros(len(self._names) + 1, bool)  # the last one stands for all without an entry
-        is_there[self._rows.find(places_of(match.urls, self._folder))] = True
+        is_there = np.zeros(len(self._places) + 1, bool)  # the last one stands for all without an entry
+        is_there[self._find(match.urls)] = True
         is_meant = _meaning(match.pattern, is_shard)
-        listed = self._places.take(np.flatnonzero(~is_there[:-1]))
+        listed = map(self._places.__getitem__, np.flatnonzero(~is_there[:-1]).tolist())
         places = [place if "://" in place else os.path.join(self._folder, place) for place in listed]
         return [place for place in places if is_meant(place)]
 
-    def _check_unique(self) -> None:
-        twice = self._rows.repeated()
-        names = [(self._names[first], self._names[second]) for first, second in twice]
-        for (_, second), (first_name, name) in zip(twice, names, strict=True):
-            if first_name == name:
-                raise FormatError(f"manifest: shards[{second}].name: {name!r} is there twice")
-        if names:
-            raise FormatError(f"manifest: {names[0][1]!r} is a second name of a shard that has one already")
+    def _find(self, urls: Iterable[str]) -> Rows:
+        """The row of each shard, -1 for one without an entry."""
+        found = [np.zeros(0, np.int64)]
+        first = 0
+        for run in runs_of(places_of(urls, self._folder)):
+            # Most are asked for in the order in which they are listed, which takes no dictionary.
+            is_next = self._places[first : first + len(run)] == run
+            rows = range(first, first + len(run)) if is_next else [self._rows.get(place, -1) for place in run]
+            found.append(np.fromiter(rows, np.int64, len(run)))
+            first = rows[-1] + 1
+        return np.concatenate(found)
+
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {place: row for row, place in enumerate(self._places)}
+
+    def _places_listed(self, names: Sequence[str]) -> list[str]:
+        """The places of names, of which one that is no URL is a place already."""
+        places: list[str] = []
+        for run in runs_of(names):
+            if "://" in shared_folder(run):
+                places += places_of(run, self._folder)
+            else:
+                for name in run:
+                    places += places_of([name], self._folder) if "://" in name else [name]
+        if len({*places}) < len(places):
+            seen: set[str] = set()
+            for name, place in zip(names, places, strict=True):
+                if place in seen:
+                    raise FormatError(f"manifest: {name!r} is a second name of a shard that has one already")
+                seen.add(place)
+        return places
+
+
+def place_of(url: str) -> str:
+    """``url`` without query, user info and escapes, and a path as an absolute one."""
+    try:
+        scheme = scheme_of(url)
+    except ValueError:  # a name in a manifest, from a version that knows more schemes
+        return url
+    if scheme.is_local:
+        path = os.path.abspath(local_path(url))
+        return path.replace(os.sep, "/")
+    rest = url.partition("://")[2]
+    if scheme.is_web:
+        parts = urlsplit(url)
+        rest = parts.netloc.rpartition("@")[2].lower() + unquote(parts.path)
+    return f"{scheme.name}://{rest}"
+
+
+def places_of(urls: Iterable[str], folder: str) -> Iterator[str]:
+    """The place of each, from ``folder`` on, which ends with a slash.
+
+    What is the same for all shards of a folder is worked out once.
+    """
+    parts = urls.parts if isinstance(urls, ShardNames) else (urls,)
+    return chain.from_iterable(_places_of_part(part, folder) for part in parts)
+
+
+def _places_of_part(urls: Iterable[str], folder: str) -> Iterable[str]:
+    if isinstance(urls, Braces) and (places := _places_of_braces(urls.pattern, folder)) is not None:
+        return places
+    beginnings: dict[str, str] = {}
+    return chain.from_iterable(_places_of_run(run, folder, beginnings) for run in runs_of(urls))
+
+
+def _places_of_run(run: Sequence[str], folder: str, beginnings: dict[str, str]) -> Iterable[str]:
+    """The places of some names; ``beginnings`` are those of folders, as far as they are known."""
+
+    def beginning_of(start: str) -> str:
+        if start not in beginnings:
+            beginnings[start] = _place_from(folder, place_of(start + "x")[:-1])
+        return beginnings[start]
+
+    def place(url: str) -> str:
+        cut = url.rfind("/") + 1
+        start, name = url[:cut], url[cut:]
+        if not cut or name in ("", ".", "..") or _has_special(url) is not None:
+            return _place_from(folder, place_of(url))
+        return beginning_of(start) + name
+
+    start, lines = shared_folder(run), in_lines(run)
+    if lie_flat(run, start) and not any(odd in lines for odd in (*"%?#\t\r", "/\n", "/.\n", "/..\n")):
+        beginning, cut = beginning_of(start), len(start)
+        return [beginning + name[cut:] for name in run]
+    return map(place, run)
+
+
+def _places_of_braces(pattern: str, folder: str) -> Braces | None:
+    """The places of the names of a pattern, where they are those of another pattern."""
+    before, slash, behind = pattern.rpartition("/")
+    # What has its braces behind all of its slashes has them in the same way in its place.
+    if "{" not in before and _has_special(pattern) is None:
+        place = _place_from(folder, place_of(before + slash + "x")[:-1] + behind)
+        if place.endswith(behind) and "{" not in place.removesuffix(behind):
+            return Braces(place)
+    return None
+
+
+def _place_from(folder: str, place: str) -> str:
+    """A place as it is told from a folder: what is below it by its path from there."""
+    below = place.removeprefix(folder)
+    return place if "://" in below else below
 
 
 def read_entries(place: str, options: Mapping[str, Any]) -> Entries:
@@ -251,14 +352,14 @@ def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:
     beginnings: dict[str, list[int]] = {}
     first = 0
     for run in runs_of(names):
-        if run.is_flat and not run.has("%"):
-            beginnings.setdefault(run.folder, []).extend(range(first, first + len(run.names)))
+        if lie_flat(run, folder := shared_folder(run)) and "%" not in in_lines(run):
+            beginnings.setdefault(folder, []).extend(range(first, first + len(run)))
         else:
-            for number, url in enumerate(run.names, first):
+            for number, url in enumerate(run, first):
                 # With an escape it may be a slash that is behind the last slash.
                 beginning = url if "%" in url else url[: url.rfind("/") + 1]
                 beginnings.setdefault(beginning, []).append(number)
-        first += len(run.names)
+        first += len(run)
     return [
         (os.path.dirname(local_path(names[numbers[0]])), numbers)
         for numbers in beginnings.values()

@@ -1,31 +1,57 @@
-"""Read shards once, and see what a manifest would say of them."""
+"""Read shards once, several at a time: to see what a manifest would say of them, or what differs from it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import json
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from http import HTTPStatus
+from threading import Lock
+from typing import Any, TypeAlias
 
 from .._flow.budget import claim_alone
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine
 from ..blocks import Block, OffsetTrail
+from ..counting import NetworkCounts
 from ..digest import extra_of, open_digest
 from ..errors import FormatError, StoreError
-from ..formats import compression_named, open_decoder, open_plan
+from ..formats import check_delimited, check_format, compression_named, open_decoder, open_plan
 from ..formats.decoder import Decoder, Selection
 from ..formats.tar_layout import check_end, check_member, idx_beside, parse_idx
+from ..processors import usable_processors
+from ..quantity import as_count
+from ..shard_search import find_shards, formats_of, is_shard_name
+from ..stores.access import Access
+from ..stores.expanding import expand_home
+from ..stores.policy import NetworkPolicy
 from ..stores.reading.chunks import ShardChunks
 from ..stores.reading.reader import read_shards
 from ..stores.router import Stores
-from ..stores.urls import redact, suffix_path
+from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of, suffix_path
 from ..types import Buffer, Layout, Planning, Span
 from .check import MANIFEST, FolderIndex, ShardCheck, Teller
-from .entries import MAX_MANIFEST_BYTES, Expected
-from .offsets import OffsetPicker
+from .entries import MAX_MANIFEST_BYTES, OffsetPicker, entry_of, parse_entry
+from .expectations import Expectations, Expected
+from .lookup import Entries
 
-__all__ = ["Survey", "differences"]
+__all__ = [
+    "Journal",
+    "Measured",
+    "Measuring",
+    "Survey",
+    "Verified",
+    "Verifying",
+    "differences",
+    "open_measuring",
+    "open_verifying",
+    "open_verifying_by_index",
+]
 
 # Eight large parts in flight: shards are read one after another, and each as fast as one may be.
 _READ_BYTES = 64 << 20
@@ -283,3 +309,329 @@ def differences(expected: Expected, found: Expected, teller: Teller = MANIFEST) 
     if odd := {*(expected.offsets or ())} - {*(found.offsets or ())}:
         wrong.append(f"offsets: no sample begins at {', '.join(map(str, sorted(odd)[:3]))}")
     return wrong
+
+
+Measured: TypeAlias = tuple[str, Expected | StoreError | FormatError]
+"""A shard with what it is, or why that cannot be told."""
+
+# Shards that are measured before the one whose turn it is to be told: one that is large holds up nobody.
+_MOST_AHEAD = 64
+
+
+class Journal:
+    """What was found of shards, a line each, beside the manifest; used with ``with``.
+
+    Args:
+        manifest: Path of the manifest.
+    """
+
+    def __init__(self, manifest: str) -> None:
+        folder, name = os.path.split(local_path(manifest))
+        self.path = os.path.join(folder, f".{name}.partial")
+        self._lock = Lock()
+        self._known: dict[str, tuple[Expected, str | None]] = {}
+        self._file: Any = None
+
+    def __enter__(self) -> Journal:
+        with suppress(FileNotFoundError), open(self.path, "rb") as file:
+            for line in file:
+                with suppress(ValueError, FormatError):  # a killed run may have left a part of its last line
+                    entry = json.loads(line)
+                    if line.endswith(b"\n") and isinstance(entry, dict):
+                        name, expected = parse_entry(entry)
+                        self._known[name] = expected, entry.get("etag")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def of(self, name: str, version: Callable[[], tuple[int | None, str | None]]) -> Expected | None:
+        """What a run before has found of a shard; None if nothing, or if that may be of another version.
+
+        Args:
+            name: In the manifest.
+            version: Asks what the shard is now, as ``Survey.version``; called if something was found.
+        """
+        found, etag = self._known.get(name, (None, None))
+        if found is None or etag is None:
+            return None
+        return found if version() == (found.size_bytes, etag) else None
+
+    def add(self, name: str, found: Expected, etag: str | None) -> None:
+        """Keep what was found of a shard, in the version that its store calls ``etag``.
+
+        Where no file can be written nothing is kept: it is the manifest that the user has to hear of.
+        """
+        line = json.dumps({**entry_of(name, found), "etag": etag}) + "\n"
+        with self._lock, suppress(OSError):
+            if self._file is None:
+                # Appended to: of two runs at once each keeps what it has found.
+                self._file = open(self.path, "ab", buffering=0)  # noqa: SIM115 - closed on leaving
+                if self._file.tell():
+                    self._file.write(b"\n")  # behind a line that was cut
+            self._file.write(line.encode())
+
+    def remove(self) -> None:
+        """All of it is in the manifest."""
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+
+class Measuring:
+    """Measures shards on threads; see ``open_measuring``.
+
+    Attributes:
+        survey: Reads them.
+    """
+
+    def __init__(self, survey: Survey, threads: ThreadPoolExecutor) -> None:
+        self.survey = survey
+        self._threads = threads
+
+    def each(
+        self,
+        urls: Sequence[str],
+        formats: Sequence[str],
+        names: Sequence[str] = (),
+        journal: Journal | None = None,
+        *,
+        idx: bool = False,
+        promised: Expectations | None = None,
+    ) -> Iterator[Measured]:
+        """Each shard with what it is, or why that cannot be told.
+
+        Args:
+            urls: In order, which is kept.
+            formats: Of each.
+            names: Of each in the journal.
+            journal: Knows some already, and is told of the others.
+            idx: Go by the ``.idx`` beside each, and read none.
+            promised: What each should be, so that no other digests are computed; None for those of a
+                manifest.
+        """
+
+        def measure(number: int) -> Expected | StoreError | FormatError:
+            url, name = urls[number], names[number] if journal is not None else ""
+            try:
+                if idx:
+                    return self.survey.measure_by_idx(url)
+                version = partial(self.survey.version, url)
+                if journal is not None and (known := journal.of(name, version)) is not None:
+                    return known
+                if promised is None:
+                    found, etag = self.survey.measure(url, formats[number])
+                else:
+                    expected = promised[number]
+                    algorithms = () if expected is None else expected.digests
+                    found, etag = self.survey.measure(url, formats[number], algorithms)
+            except (StoreError, FormatError) as error:
+                return error
+            if journal is not None:
+                journal.add(name, found, etag)
+            return found
+
+        return zip(urls, self._in_order(measure, len(urls)), strict=True)
+
+    def _in_order(self, measure: Callable[[int], Any], count: int) -> Iterator[Any]:
+        """What ``measure`` gives of each number; some are worked at ahead of what is taken."""
+        running: deque[Future[Any]] = deque()
+        for number in range(count):
+            running.append(self._threads.submit(measure, number))
+            if len(running) >= _MOST_AHEAD:
+                yield running.popleft().result()
+        while running:
+            yield running.popleft().result()
+
+
+@contextmanager
+def open_measuring(
+    options: Mapping[str, Any],
+    network: NetworkPolicy | None,
+    concurrency: int | None,
+    index: FolderIndex | None = None,
+    delimiter: str | None = None,
+) -> Iterator[Measuring]:
+    """Threads that measure shards, and the engine that they read by.
+
+    Args:
+        options: Storage options.
+        network: Time-outs, retries and hedging.
+        concurrency: How many shards at a time; None for as many as there are processors that this process
+            may use, of up to 8.
+        index: Of the shards, if another library has written it.
+        delimiter: What separates the fields of CSV; None for what is usual.
+
+    Raises:
+        ValueError: ``concurrency`` is no whole number, or below 1.
+    """
+    count = min(usable_processors(), 8) if concurrency is None else as_count("concurrency", concurrency)
+    threads = ThreadPoolExecutor(count, thread_name_prefix="asyncloader-index")
+    try:
+        # Within the threads, so that its end ends what they wait for.
+        with Engine() as engine:
+            access = Access(options, network or NetworkPolicy())
+            stores = Stores(engine.resources, access, NetworkCounts())
+            yield Measuring(Survey(engine, stores, index, delimiter), threads)
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A shard, and what is wrong with it.
+
+    Attributes:
+        shard: Its URL or path, without query and user info.
+        samples: How many it has; None if that cannot be told.
+        size_bytes: Its length; None if that cannot be told.
+        wrong: What is not as was promised, each with both values; empty for a sound shard.
+    """
+
+    shard: str
+    samples: int | None
+    size_bytes: int | None
+    wrong: tuple[str, ...]
+
+
+@dataclass
+class Verifying:
+    """Shards that are being verified; see ``open_verifying``.
+
+    Attributes:
+        manifest: Where it is, or the index, without query and user info.
+        count: How many shards there are, those included that are listed and not there.
+        each: Each of them, as it becomes known; to be iterated once.
+        teller: What it is, for messages.
+    """
+
+    manifest: str
+    count: int
+    each: Iterator[Verified]
+    teller: str
+
+
+@contextmanager
+def open_verifying(
+    urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    manifest: str | os.PathLike[str] | None = None,
+    format: str | None = None,
+    delimiter: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    concurrency: int | None = None,
+) -> Iterator[Verifying]:
+    """Read shards, and hold them against their manifest; writes nothing.
+
+    Args:
+        urls: Shards, as ``from_urls`` takes them. Of a folder, prefix or glob shards are missed that are
+            listed and not there.
+        manifest: Path or URL; None for ``manifest.json`` in the one folder or prefix that the shards are in.
+        format: Of shards whose suffix does not tell.
+        delimiter: Of CSV and TSV, as of ``from_urls``.
+        storage_options: As of ``from_urls``.
+        concurrency: How many shards are read at a time; see ``build_index``.
+
+    Raises:
+        TypeError: ``urls`` holds something else than strings and paths.
+        ValueError: No shard, names that do not fit, no manifest, or ``concurrency`` below 1.
+        StoreError: A server cannot be asked, or the manifest not be read.
+        FormatError: The manifest is not sound.
+    """
+    if format is not None:
+        check_format(format)
+    options = dict(storage_options or {})
+    found = find_shards(urls, format, options)
+    shards = found.names
+    formats = formats_of(shards, format)
+    check_delimited(delimiter, formats)
+    place = _manifest_beside(shards) if manifest is None else expand_home(os.fspath(manifest))
+    with open_measuring(options, None, concurrency, delimiter=delimiter) as measuring:
+        entries = _read(measuring.survey, place)
+        is_shard = partial(is_shard_name, format=format)
+        gone = (place for match in found.matches for place in entries.missing(match, is_shard))
+        missing = [*dict.fromkeys(gone)]
+        promised = entries.of(shards)
+        each = _each(missing, promised, measuring.each(shards, formats, promised=promised))
+        yield Verifying(redact(place), len(shards) + len(missing), each, MANIFEST.name)
+
+
+@contextmanager
+def open_verifying_by_index(
+    urls: Sequence[str],
+    formats: Sequence[str],
+    promised: Expectations,
+    index: FolderIndex,
+    access: Access,
+    concurrency: int | None = None,
+) -> Iterator[Verifying]:
+    """The same of the shards of a folder, by the index that another library has written.
+
+    Args:
+        urls: In the order of the index, which names them all.
+        formats: Of each.
+        promised: What it says of each.
+        index: Where it is, and what else it says.
+        access: How they are reached.
+        concurrency: How many shards are read at a time; see ``build_index``.
+
+    Raises:
+        ValueError: ``concurrency`` is below 1.
+    """
+    with open_measuring(access.options, access.network, concurrency, index) as measuring:
+        each = _each((), promised, measuring.each(urls, formats, promised=promised), index.teller)
+        yield Verifying(redact(index.url), len(urls), each, index.teller.name)
+
+
+def _read(survey: Survey, place: str) -> Entries:
+    if scheme_of(place).is_local and not os.path.lexists(local_path(place)):
+        raise _no_manifest(place)
+    try:
+        return Entries(place, survey.read(place))
+    except StoreError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+    raise _no_manifest(place)
+
+
+def _no_manifest(place: str) -> ValueError:
+    return ValueError(
+        f"there is no manifest {redact(place)}; asyncloader index makes one, and --manifest names another"
+    )
+
+
+def _each(
+    missing: Sequence[str],
+    entries: Expectations,
+    measured: Iterator[Measured],
+    teller: Teller = MANIFEST,
+) -> Iterator[Verified]:
+    for place in missing:
+        yield Verified(place, None, None, ("missing, and listed in the manifest",))
+    for entry, (url, found) in zip(entries, measured, strict=True):
+        shown = redact(url)
+        if not isinstance(found, Expected):
+            yield Verified(shown, None, None, (str(found),))
+            continue
+        wrong = ["no entry in the manifest"] if entry is None else differences(entry, found, teller)
+        yield Verified(shown, found.samples, found.size_bytes, tuple(wrong))
+
+
+def _manifest_beside(urls: Sequence[str]) -> str:
+    """Where the manifest lies beside shards of one folder.
+
+    Raises:
+        ValueError: They are not of one, or are behind URLs that are signed each for itself.
+    """
+    folders = {_folder_of(url) for url in urls}
+    folder = folders.pop()
+    if folders or folder is None:
+        raise ValueError("the shards are not of one folder or prefix; say with --manifest where theirs is")
+    return os.path.join(folder, MANIFEST_NAME)
+
+
+def _folder_of(url: str) -> str | None:
+    scheme = scheme_of(url)
+    if scheme.is_local:
+        return os.path.dirname(local_path(url))
+    return None if scheme.is_web and "?" in url else url.rpartition("/")[0]

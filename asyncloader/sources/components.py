@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 
 from .._flow.budget import Portion
 from ..blocks import Place, Provenance
+from ..ops.calls import cut
 from ..ops.map import Map
 from ..ops.op import Blocks, Lane, Op, Opener, Source, call_of, shown
-from ..ops.pieces import cut
 from ..ops.repeat import Repeat
 from ..ops.shuffle import Shuffle
 from ..ops.take import Take

@@ -20,8 +20,7 @@ from ..errors import FormatError, StoreError
 from ..formats import compression_named, formats, open_decoder, open_plan
 from ..formats.decoder import EVERYTHING, Decoder, PassOver, Selection
 from ..manifest.check import FolderIndex, ShardCheck, teller_of
-from ..manifest.entries import Expected
-from ..manifest.expectations import Expectations, Known
+from ..manifest.expectations import Expectations, Expected, Known
 from ..ops.op import START, Blocks, Lane
 from ..ops.skips import Attempts
 from ..plan.counts import Deal, UnknownCount

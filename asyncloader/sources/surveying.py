@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from .._flow.engine import Engine
 from ..counting import NetworkCounts
-from ..manifest.entries import Expected
-from ..manifest.expectations import Expectations
+from ..manifest.expectations import Expectations, Expected
 from ..manifest.survey import Survey
 from ..stores.router import Stores
 from .shards import Shards

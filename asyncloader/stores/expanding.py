@@ -9,11 +9,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TypeAlias, cast
 
-from .braces import MOST_SHARDS, Braces, range_meant
-from .folders import files_below, find_matches, index_hint
-from .globs import has_special
-from .names import Part, is_even
-from .runs import NameRun, runs_of
+from .globs import files_below, find_matches, has_special, index_hint
+from .names import MOST_SHARDS, Braces, Part, in_lines, is_even, range_meant, runs_of, shared_folder
 from .schemes import Scheme
 from .urls import (
     MANIFEST_NAME,
@@ -166,22 +163,23 @@ class _Sorter:
         # Of folders whose scheme and server were found to be good: long lists repeat a few.
         self._known: dict[str, Scheme] = {}
 
-    def add_run(self, run: NameRun) -> None:
+    def add_run(self, run: Sequence[str]) -> None:
         if self._is_plain(run):
-            self._count += len(run.names)
-            self._names += run.names
+            self._count += len(run)
+            self._names += run
         else:
-            for pattern in run.names:
+            for pattern in run:
                 self.add(pattern)
 
-    def _is_plain(self, run: NameRun) -> bool:
+    def _is_plain(self, run: Sequence[str]) -> bool:
         """Whether all are names of shards, of one server, which needs no look at any other than the first."""
-        if not run.folder or run.has("{") or self._count + len(run.names) > MOST_SHARDS:
+        lines = in_lines(run)
+        if not shared_folder(run) or "{" in lines or self._count + len(run) > MOST_SHARDS:
             return False
-        scheme = self._scheme_of(run.names[0])
+        scheme = self._scheme_of(run[0])
         if scheme.is_local:
-            local_path(run.names[0])  # refuses a host
-        return scheme.is_web or not run.has((*"*?[%", "/\n"))
+            local_path(run[0])  # refuses a host
+        return scheme.is_web or not any(piece in lines for piece in (*"*?[%", "/\n"))
 
     def add(self, pattern: str) -> None:
         names = _expand_braces(pattern) if "{" in pattern else (pattern,)

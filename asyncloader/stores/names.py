@@ -1,8 +1,11 @@
-"""The shards of a recipe as a sequence: a range of a million stays a range, and is not looked through.
+"""The names of shards: sequences that make a name when it is asked for, and what names have in common.
 
-Law: whatever is asked of the names of a pattern (scheme, server, bucket, what of it may be shown, whether
-somebody has to be asked what it means) is the same for all of them. One that does not promise that by its
-text alone is expanded.
+A pattern of braces is parsed into parts, each of which knows how many texts it stands for and which the
+``index``-th is: a million names take no more room than two.
+
+Law: everything that is asked about the names of a pattern in ``ShardNames`` (scheme, server, bucket, what of
+it may be shown, whether a server has to be asked what it means) is the same for all of them. A pattern whose
+text alone does not promise that is expanded.
 """
 
 from __future__ import annotations
@@ -10,21 +13,33 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate, chain
+from functools import reduce
+from itertools import accumulate, chain, groupby, islice, repeat, starmap
 from operator import eq
-from typing import TypeAlias
+from typing import Protocol, TypeAlias, overload
 
-from ..texts import Texts
-from .braces import Braces
-from .runs import runs_of
 from .schemes import SCHEMES
 from .urls import LOCAL, PLAIN, WEB, local_path, redact, scheme_of
 
-__all__ = ["Part", "ShardNames", "is_even", "names_digest", "places_digest"]
-
-Part: TypeAlias = Braces | tuple[str, ...]
+__all__ = [
+    "MOST_SHARDS",
+    "Braces",
+    "Part",
+    "RunLengths",
+    "ShardNames",
+    "has_unclosed_brace",
+    "in_lines",
+    "is_even",
+    "lie_flat",
+    "names_digest",
+    "places_digest",
+    "range_meant",
+    "runs_of",
+    "shared_folder",
+]
 
 # Up to the first brace stands the scheme with server or bucket; without a scheme no colon is anywhere, so
 # that no name can be taken for a URL, and no tilde that may be a home. What is in and between the braces
@@ -39,11 +54,273 @@ _EVEN = re.compile(
 # A glob, or an escape that may be one; or what a message leaves out.
 _SPECIAL = re.compile(r"[*?\[#%]")
 
+_RUN = 4096  # names, which stay in the processor's cache
+
 # Names that are shown as they are, a line each.
 _PLAIN_LINES = re.compile(rf"(?:{PLAIN}\n)*")
 
+#: More shards than any data set has; a slip such as {0..999999999} should not eat the memory.
+MOST_SHARDS = 10_000_000
 
-class ShardNames(Texts):
+_RANGE = re.compile(r"([0-9]+)\.\.([0-9]+)")
+
+# Such as {000-015}, {000...015} and {0 .. 15}; {:03d} and %03d, which are Python's.
+_OTHER_RANGE = re.compile(r"\{\s*([0-9]+)\s*(?:-|\.{2,}|\u2026)\s*([0-9]+)\s*\}")
+_OTHER_FORMAT = re.compile(r"\{\w*:0?[0-9]*d?\}|%0?[0-9]*d")
+
+
+class _Lazy(Sequence[str]):
+    """Texts, each made when it is asked for; equal to a tuple of the same, and a slice is one."""
+
+    @abstractmethod
+    def at(self, index: int) -> str:
+        """The text at ``index``, from 0 on, which is below the length."""
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[str, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> str | tuple[str, ...]:
+        places = range(len(self))
+        if isinstance(index, slice):
+            return tuple(map(self.at, places[index]))
+        return self.at(places[index])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Lazy | tuple):
+            return NotImplemented
+        return len(self) == len(other) and all(map(eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]  # it would have to be that of the tuple
+
+
+class RunLengths(_Lazy):
+    """Texts of which the same one often follows itself, held once for all places in a row.
+
+    Args:
+        runs: Each text, and how often it comes here.
+    """
+
+    def __init__(self, runs: Iterable[tuple[str, int]]) -> None:
+        self.runs = tuple(runs)
+        self._ends = list(accumulate(count for _, count in self.runs))
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> RunLengths:
+        """The runs of ``texts``."""
+        return cls((text, sum(1 for _ in same)) for text, same in groupby(texts))
+
+    def __len__(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def at(self, index: int) -> str:
+        return self.runs[bisect_right(self._ends, index)][0]
+
+    def __iter__(self) -> Iterator[str]:
+        return chain.from_iterable(starmap(repeat, self.runs))
+
+    def __repr__(self) -> str:
+        return f"RunLengths({self.runs})"
+
+
+class Braces(_Lazy):
+    """The names that a pattern stands for, in the order in which a shell expands it.
+
+    Ranges (``{000..127}``, padded as written) and lists (``{a,b}``) are expanded, also in one another, and
+    other braces left alone. It pickles as its pattern.
+
+    Args:
+        pattern: A brace without a partner is a character like others.
+
+    Raises:
+        ValueError: A range that falls, or more than ``MOST_SHARDS`` names.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self.pattern = pattern
+        self._meaning = _parse(pattern)
+        if self._meaning.count > MOST_SHARDS:
+            raise ValueError(f"its braces name more than {MOST_SHARDS} shards")
+
+    def __len__(self) -> int:
+        return self._meaning.count
+
+    def at(self, index: int) -> str:
+        return self._meaning.at(index)
+
+    def __iter__(self) -> Iterator[str]:
+        return self._meaning.within("", "")
+
+    def __reduce__(self) -> tuple[type[Braces], tuple[str]]:
+        return Braces, (self.pattern,)
+
+
+def has_unclosed_brace(text: str) -> bool:
+    """Whether a brace is opened in ``text`` and not closed."""
+    return text.count("{") > len(_partners(text))
+
+
+def range_meant(text: str) -> tuple[str, str] | None:
+    """What in ``text`` is a range to other tools and none here, and what to write; None if there is none."""
+    if (slip := _OTHER_RANGE.search(text)) is not None:
+        return slip[0], f"{{{slip[1]}..{slip[2]}}}"
+    slip = _OTHER_FORMAT.search(text)
+    return None if slip is None else (slip[0], "a range such as {000..127}")
+
+
+class _Meaning(Protocol):
+    """What a part of a pattern stands for. Its number may be too large for ``len``."""
+
+    count: int
+
+    def at(self, index: int) -> str: ...
+
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        """All texts in order, with these around each: the innermost part makes them, in one step each."""
+        ...
+
+
+class _Literal:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.count = 1
+
+    def at(self, index: int) -> str:
+        return self._text
+
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        yield before + self._text + behind
+
+
+class _Numbers:
+    def __init__(self, first: str, last: str) -> None:
+        low, high = int(first), int(last)
+        if low > high or high - low >= MOST_SHARDS:
+            raise ValueError(
+                f"a brace range should rise and name at most {MOST_SHARDS} shards, but got "
+                f"{{{first}..{last}}}"
+            )
+        padded = any(bound.startswith("0") and len(bound) > 1 for bound in (first, last))
+        self._width = max(len(first), len(last)) if padded else 0
+        self._numbers = range(low, high + 1)
+        self.count = len(self._numbers)
+
+    def at(self, index: int) -> str:
+        return f"{self._numbers[index]:0{self._width}}"
+
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        # Thousand by thousand: to put two texts together takes a quarter of the time of formatting a number.
+        low, stop = self._numbers.start, self._numbers.stop
+        tails = [f"{number:03}{behind}" for number in range(1000)] if stop > 1000 else []
+        below = (f"{before}{number:0{self._width}}{behind}" for number in range(low, min(stop, 1000)))
+        return chain(below, chain.from_iterable(self._thousands(before, tails, max(low, 1000), stop)))
+
+    def _thousands(self, before: str, tails: Sequence[str], low: int, stop: int) -> Iterator[list[str]]:
+        for begin in range(low // 1000 * 1000, stop, 1000):
+            head = f"{before}{begin // 1000:0{max(self._width - 3, 0)}}"
+            yield [head + tail for tail in tails[max(low - begin, 0) : stop - begin]]
+
+
+class _Around:
+    """Texts with others before and behind each."""
+
+    def __init__(self, before: str, inner: _Meaning, behind: str) -> None:
+        self._before, self._inner, self._behind = before, inner, behind
+        self.count = inner.count
+
+    def at(self, index: int) -> str:
+        return self._before + self._inner.at(index) + self._behind
+
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        return self._inner.within(before + self._before, self._behind + behind)
+
+
+class _Either:
+    """Those of each option, one option after the other."""
+
+    def __init__(self, options: Sequence[_Meaning]) -> None:
+        self._options = options
+        self._firsts = [0, *accumulate(option.count for option in options)]
+        self.count = self._firsts.pop()
+
+    def at(self, index: int) -> str:
+        option = bisect_right(self._firsts, index) - 1
+        return self._options[option].at(index - self._firsts[option])
+
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        return chain.from_iterable(option.within(before, behind) for option in self._options)
+
+
+class _Each:
+    """Each of the first with each of the second, the second running faster."""
+
+    def __init__(self, first: _Meaning, second: _Meaning) -> None:
+        self._first, self._second = first, second
+        self.count = first.count * second.count
+
+    def at(self, index: int) -> str:
+        slow, fast = divmod(index, self._second.count)
+        return self._first.at(slow) + self._second.at(fast)
+
+    def within(self, before: str, behind: str) -> Iterator[str]:
+        slow = self._first.within(before, "")
+        return chain.from_iterable(self._second.within(text, behind) for text in slow)
+
+
+def _parse(pattern: str) -> _Meaning:
+    partners = _partners(pattern)
+    groups = []
+    done = 0
+    for first in sorted(partners):
+        if first >= done:  # else it is in a group, which is parsed on its own
+            groups.append((pattern[done:first], _choices(pattern[first + 1 : partners[first]])))
+            done = partners[first] + 1
+    tail = pattern[done:]
+    if not groups:
+        return _Literal(tail)
+    texts: list[_Meaning] = [_Around(before, choices, "") for before, choices in groups[:-1]]
+    before, choices = groups[-1]
+    return reduce(_Each, [*texts, _Around(before, choices, tail)])
+
+
+def _choices(inside: str) -> _Meaning:
+    """What may stand in place of a brace, its contents and its partner."""
+    if (bounds := _RANGE.fullmatch(inside)) is not None:
+        return _Numbers(bounds[1], bounds[2])
+    parts = _split_list(inside)
+    if len(parts) > 1:
+        return _Either([_parse(part) for part in parts])
+    return _Around("{", _parse(inside), "}")
+
+
+def _partners(text: str) -> dict[int, int]:
+    """Where each brace that is closed is closed."""
+    opened: list[int] = []
+    partners = {}
+    for index, character in enumerate(text):
+        if character == "{":
+            opened.append(index)
+        elif character == "}" and opened:
+            partners[opened.pop()] = index
+    return partners
+
+
+def _split_list(inside: str) -> list[str]:
+    """Split at the commas that are in no brace of their own."""
+    parts, begin, depth = [], 0, 0
+    for index, character in enumerate(inside):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if character == "," and depth == 0:
+            parts.append(inside[begin:index])
+            begin = index + 1
+    return [*parts, inside[begin:]]
+
+
+Part: TypeAlias = Braces | tuple[str, ...]
+
+
+class ShardNames(_Lazy):
     """Names in order, of which those of even patterns are made when they are asked for.
 
     It pickles as its parts.
@@ -94,6 +371,42 @@ def is_even(pattern: str) -> bool:
     return not behind.endswith("/") if behind else not {",", "/"} & {*inside}
 
 
+def runs_of(names: Iterable[str]) -> Iterator[list[str]]:
+    """The names in order, some thousands at a time.
+
+    A million names are looked through several times before the first request, and each time takes half a
+    second in steps of Python. So what holds for all names of a run is found by a few searches, and only a
+    run that is not plain is looked at name by name.
+    """
+    rest = iter(names)
+    while run := [*islice(rest, _RUN)]:
+        yield run
+
+
+def in_lines(names: Iterable[str]) -> str:
+    """The names, with a line break behind each, to be searched all at once."""
+    return "\n".join([*names, ""])
+
+
+def shared_folder(names: Sequence[str]) -> str:
+    """The deepest folder that all names are below, with its slash, if it settles their scheme and server.
+
+    Empty where there is none.
+    """
+    # All others are between these two, and so begin with what both begin with.
+    common = os.path.commonprefix([min(names), max(names)])  # noqa: RUF071 - in characters
+    folder = common[: common.rfind("/") + 1]
+    _, colon, behind = folder.partition(":")
+    # Less than a whole server may go on as another one, and a colon that ends no scheme may be a slip.
+    return folder if not colon or (behind.startswith("//") and len(behind) > 2) else ""
+
+
+def lie_flat(names: Sequence[str], folder: str) -> bool:
+    """Whether all names that are below ``folder`` are in it itself, and none has a line break."""
+    lines, inside = in_lines(names), folder.count("/")
+    return inside > 0 and lines.count("\n") == len(names) and lines.count("/") == inside * len(names)
+
+
 def names_digest(names: Sequence[str]) -> str:
     """SHA-256 of the names as they may be shown, a line each; the same however they were named."""
     digest = hashlib.sha256()
@@ -101,7 +414,8 @@ def names_digest(names: Sequence[str]) -> str:
         # Braces are where nothing is left out, so that what is shown of all names is shown of the pattern.
         is_shown = isinstance(part, Braces)
         for run in runs_of(Braces(redact(part.pattern)) if isinstance(part, Braces) else part):
-            shown = run.lines if is_shown or _PLAIN_LINES.fullmatch(run.lines) else _shown(run.names)
+            lines = in_lines(run)
+            shown = lines if is_shown or _PLAIN_LINES.fullmatch(lines) else in_lines(map(redact, run))
             digest.update(shown.encode(errors="surrogatepass"))
     return digest.hexdigest()
 
@@ -125,18 +439,15 @@ def _in_full(part: Part) -> Part:
         folder, rest = part.pattern[:end], part.pattern[end:]
         if not any(odd in f"/{rest}" for odd in ("//", "/./", "/../")):
             return Braces(_folder_in_full(folder) + rest)
-    folders: dict[str, str] = {}
     found: list[str] = []
     for run in runs_of(part):
-        if run.is_flat:
-            full, cut = _folder_in_full(run.folder), len(run.folder)
-            found += run.names if full == run.folder else [full + name[cut:] for name in run.names]
-            continue
-        for name in run.names:
-            cut = name.rfind("/") + 1
-            if (full := folders.get(name[:cut], "")) == "":
-                full = folders[name[:cut]] = _folder_in_full(name[:cut])
-            found.append(full + name[cut:])
+        if lie_flat(run, folder := shared_folder(run)):
+            full, cut = _folder_in_full(folder), len(folder)
+            found += run if full == folder else [full + name[cut:] for name in run]
+        else:
+            folders = {name[: name.rfind("/") + 1] for name in run}
+            fulls = {folder: _folder_in_full(folder) for folder in folders}
+            found += [fulls[name[: (cut := name.rfind("/") + 1)]] + name[cut:] for name in run]
     return tuple(found)
 
 
@@ -145,7 +456,3 @@ def _folder_in_full(folder: str) -> str:
     if not scheme_of(folder).is_local:
         return folder
     return os.path.join(os.path.abspath(local_path(folder)), "")
-
-
-def _shown(names: Iterable[str]) -> str:
-    return "\n".join([*map(redact, names), ""])

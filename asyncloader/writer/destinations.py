@@ -21,7 +21,8 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias
 from ..descriptors import occupy_standard_descriptors
 from ..draft import Draft, write_whole
 from ..errors import FormatError
-from ..manifest.entries import Expected, Manifest, format_manifest, is_manifest, parse_manifest
+from ..manifest.entries import format_manifest, is_manifest, parse_manifest
+from ..manifest.expectations import Expected
 from ..manifest.folder import update_manifest
 from ..stores.expanding import expand_home
 from ..stores.options import options_of
@@ -287,8 +288,8 @@ class ObjectDestination:
                 raise FormatError(
                     "there is an object of this name that is no manifest of shards", shard=where
                 )
-            kept = parse_manifest(content).shards
-        self.write(MANIFEST_NAME, format_manifest(Manifest({**kept, **entries})))
+            kept = parse_manifest(content)
+        self.write(MANIFEST_NAME, format_manifest({**kept, **entries}))
 
 
 Destination: TypeAlias = FolderDestination | ObjectDestination

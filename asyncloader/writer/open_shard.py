@@ -19,10 +19,10 @@ import numpy as np
 from ..blocks import Ragged
 from ..digest import Digest, open_digest
 from ..draft import named
-from ..formats.columnar.importing import arrow, check_pyarrow
-from ..formats.encode import encode_jsonl_sample, encode_tar_sample, tar_end
-from ..manifest.entries import Expected
-from ..manifest.offsets import OffsetPicker
+from ..formats.arrow_columns import arrow, check_pyarrow
+from ..formats.fields import encode_jsonl_sample, encode_tar_sample, tar_end
+from ..manifest.entries import OffsetPicker
+from ..manifest.expectations import Expected
 from ..sizes import bytes_of
 from ..types import Buffer
 from .destinations import Pending

@@ -22,7 +22,7 @@ from typing import Any
 
 from ..errors import FormatError
 from ..formats import split_suffix
-from ..manifest.entries import Expected
+from ..manifest.expectations import Expected
 from ..quantity import as_count, parse_bytes
 from .destinations import open_destination
 from .open_shard import OpenShard, check_written, encode, encoded_bytes, open_shard

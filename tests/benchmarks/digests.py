@@ -19,8 +19,7 @@ from _measure import machine
 import asyncloader as al
 from asyncloader.dataset import dataset_of
 from asyncloader.digest import ALGORITHMS, open_digest
-from asyncloader.manifest.entries import Expected
-from asyncloader.manifest.expectations import Expectations
+from asyncloader.manifest.expectations import Expectations, Expected
 from asyncloader.manifest.lookup import find_local_manifests
 from asyncloader.sources.shards import Shards
 

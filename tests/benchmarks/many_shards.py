@@ -57,7 +57,7 @@ def write_index(folder: str, shards: int) -> None:
             writer.write({"__key__": f"{number}", "txt": "x" * 1000})
     path = f"{folder}/manifest.json"
     with open(path, "rb") as file:
-        entries = parse_manifest(file.read()).shards
+        entries = parse_manifest(file.read())
     drawn = random.Random(0)
     *_, last = entries.values()
     with open(path, "wb") as file:

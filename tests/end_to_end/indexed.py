@@ -17,9 +17,9 @@ from tfrecord_files import example, record
 import asyncloader as al
 from asyncloader.blocks import OffsetTrail
 from asyncloader.formats import format_of, formats, open_decoder
-from asyncloader.manifest.entries import Expected
-from asyncloader.manifest.folder import update_manifest
-from asyncloader.manifest.offsets import OffsetPicker, Offsets
+from asyncloader.manifest.building import update_manifest
+from asyncloader.manifest.entries import OffsetPicker
+from asyncloader.manifest.expectations import Expected, Offsets
 
 __all__ = ["SUFFIXES", "index_entry", "write_indexed"]
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from corpus import in_turn
 
 import asyncloader as al
-from asyncloader.manifest.entries import Expected
-from asyncloader.manifest.folder import update_manifest
+from asyncloader.manifest.building import update_manifest
+from asyncloader.manifest.expectations import Expected
 
 __all__ = ["Sample", "Shards", "loader_of", "make_shards", "sample_of", "samples_of"]
 

@@ -15,8 +15,7 @@ import asyncloader as al
 from asyncloader import testing
 from asyncloader.dataset import dataset_of, recipe_of
 from asyncloader.formats import format_of
-from asyncloader.manifest.entries import Expected
-from asyncloader.manifest.expectations import Expectations
+from asyncloader.manifest.expectations import Expectations, Expected
 from asyncloader.manifest.lookup import Entries, expectations, find_local_manifests
 from asyncloader.sources.shards import Shards
 

@@ -20,7 +20,7 @@ from corpus import in_turn
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.counting import NetworkCounts
-from asyncloader.manifest.entries import Manifest, format_manifest, parse_manifest
+from asyncloader.manifest.entries import format_manifest, parse_manifest
 
 from .random_faults import Scenario, draw_faults, draw_scenario
 from .shards import Sample, Shards, loader_of, make_shards, sample_of, samples_of
@@ -122,9 +122,9 @@ class Reading:
         self._options: dict[str, Any] = {"network": scenario.network, "manifest": None}
         if scenario.manifest:
             self._options["manifest"] = folder / "manifest.json"
-            entries = parse_manifest((shards.folder / "manifest.json").read_bytes()).shards
+            entries = parse_manifest((shards.folder / "manifest.json").read_bytes())
             of_urls = {server.url_of(name): entry for name, entry in entries.items()}
-            (folder / "manifest.json").write_bytes(format_manifest(Manifest(of_urls)))
+            (folder / "manifest.json").write_bytes(format_manifest(of_urls))
         if scenario.cached:
             self._options["cache_dir"] = folder / "cache"
         self._workers = cycle(scenario.workers)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.stores.braces import Braces, has_unclosed_brace
+from asyncloader.stores.names import Braces, has_unclosed_brace
 
 _TEXT = st.text("ab-/.", max_size=3)
 

@@ -18,7 +18,7 @@ import pytest
 from asyncloader.errors import StoreError
 from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.backend import open_store
-from asyncloader.stores.listing.asking import look
+from asyncloader.stores.listing import look
 from asyncloader.stores.objects.options import check_options
 from asyncloader.stores.objects.store import ObjectStore
 from asyncloader.stores.policy import NetworkPolicy

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from asyncloader.stores import braces, expanding
-from asyncloader.stores.braces import Braces
+from asyncloader.stores import expanding
+from asyncloader.stores import names as names_module
 from asyncloader.stores.expanding import RemotePattern, read_urls
-from asyncloader.stores.names import ShardNames
+from asyncloader.stores.names import Braces, ShardNames
 
 
 def expand_urls(urls: Any, *given: Any) -> ShardNames:
@@ -76,7 +76,7 @@ def test_a_list_keeps_its_order_and_its_repetitions() -> None:
 
 @pytest.mark.parametrize("pattern", ["{3..1}", "{0..1000}", "{0..99}{0..99}", "{x,{0..99}{0..99}}"])
 def test_bad_and_boundless_ranges_are_refused(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(braces, "MOST_SHARDS", 1000)
+    monkeypatch.setattr(names_module, "MOST_SHARDS", 1000)
     monkeypatch.setattr(expanding, "MOST_SHARDS", 1000)
     with pytest.raises(ValueError, match=r"at most|more than"):
         expand_urls(f"s3://b/{pattern}")
@@ -210,7 +210,7 @@ def test_a_range_is_not_looked_through_and_what_differs_is() -> None:
     patterns = ["s3://b/{0..999999}.tar", "s3://b/x", "y", "/d/{0..999999}.tar", "{s3,gs}://b/{0..1}"]
     expanded = expanding.expand_urls(patterns)
     assert list(map(len, expanded.parts)) == [1_000_000, 2, 1_000_000, 4]  # type: ignore[arg-type]
-    assert list(map(type, expanded.parts)) == [braces.Braces, tuple, braces.Braces, tuple]
+    assert list(map(type, expanded.parts)) == [Braces, tuple, Braces, tuple]
     assert {scheme.name for scheme in expanded.schemes} == {"s3", "gs", "file"}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from asyncloader import StoreError
-from asyncloader.stores.folders import files_below, find_matches
+from asyncloader.stores.globs import files_below, find_matches
 
 _NOBODY = 65534
 

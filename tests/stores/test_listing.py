@@ -18,8 +18,8 @@ from moto_s3 import KEYS, S3, serve_s3
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
-from asyncloader.stores.listing.answering import choose_shards
-from asyncloader.stores.listing.asking import look
+from asyncloader.stores.listing import look
+from asyncloader.stores.listing_process import choose_shards
 from asyncloader.stores.policy import NetworkPolicy
 from asyncloader.stores.urls import is_remote_pattern
 
@@ -192,7 +192,7 @@ def test_an_error_of_the_predicate_and_wrong_options_come_back(s3: S3) -> None:
 def test_the_child_ends_with_its_parent(serve: Serve) -> None:
     server = serve({}, [testing.Delay(60)])
     program = (
-        "import sys; from asyncloader.stores.listing.asking import look\n"
+        "import sys; from asyncloader.stores.listing import look\n"
         "look(['s3://corpus/x/'], {'endpoint': sys.argv[1], 'anonymous': True}, len)"
     )
     parent = subprocess.Popen([sys.executable, "-c", program, server.url])

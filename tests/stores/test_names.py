@@ -10,9 +10,8 @@ from examples_drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.stores.braces import Braces
 from asyncloader.stores.globs import has_special
-from asyncloader.stores.names import ShardNames, is_even, names_digest
+from asyncloader.stores.names import Braces, ShardNames, is_even, names_digest
 from asyncloader.stores.urls import check_web_url, is_remote_pattern, redact, scheme_of
 
 _ROOTS = st.sampled_from(

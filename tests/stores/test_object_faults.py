@@ -241,7 +241,7 @@ async def test_an_exception_of_the_caller_passes_as_it_is(serve: Serve) -> None:
 
 _LISTED_THEN_FORKED = """
 import asyncio, json, os, sys
-from asyncloader.stores.listing.asking import look
+from asyncloader.stores.listing import look
 
 async def read():
     from asyncloader.stores.objects.store import ObjectStore

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import asyncloader as al
 from asyncloader.dataset import recipe_of
-from asyncloader.stores.runs import NameRun, runs_of
+from asyncloader.stores.names import lie_flat, runs_of, shared_folder
 from asyncloader.stores.urls import origin_of, scheme_of
 
 MANY = 10_000
@@ -35,7 +35,7 @@ _NAMES = st.lists(
 @example(["s3://a/x", "s3://b/x"])
 @example(["https://a/x", "https:/b"])
 def test_the_folder_of_a_run_settles_scheme_and_server_of_each(names: list[str]) -> None:
-    folder = NameRun(names).folder
+    folder = shared_folder(names)
     assert folder == "" or folder.endswith("/")
     assert all(name.startswith(folder) for name in names)
 
@@ -50,22 +50,15 @@ def test_the_folder_of_a_run_settles_scheme_and_server_of_each(names: list[str])
 
 
 @given(_NAMES)
-def test_what_is_told_of_a_run_holds_for_each(names: list[str]) -> None:
-    run = NameRun(names)
-    for ending in ("/", "a", ".b"):
-        # It may be taken for less than it is, and never for more.
-        assert not run.all_end_with(ending) or all(name.endswith(ending) for name in names)
-        assert run.has([f"{ending}\n"]) or not any(name.endswith(ending) for name in names)
-    for piece in ("::", "ab", "/."):
-        assert run.has([piece]) == any(piece in name for name in names)
-    if run.is_flat:
-        assert {name[: name.rfind("/") + 1] for name in names} == {run.folder}
+def test_names_that_lie_flat_are_all_in_the_folder(names: list[str]) -> None:
+    if lie_flat(names, shared_folder(names)):
+        assert {name[: name.rfind("/") + 1] for name in names} == {shared_folder(names)}
 
 
 def test_runs_are_all_names_in_order() -> None:
     names = [f"{number}" for number in range(MANY)]
     runs = [*runs_of(names)]
-    assert [name for run in runs for name in run.names] == names and len(runs) > 1
+    assert [name for run in runs for name in run] == names and len(runs) > 1
 
 
 GOOD = [f"s3://bucket/{number // 100:03}/{number:05}.tar" for number in range(MANY)]

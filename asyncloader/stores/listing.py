@@ -17,11 +17,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..._flow.children import clean_python
-from ...descriptors import occupy_standard_descriptors
-from ..policy import NetworkPolicy
+from .._flow.children import clean_python
+from ..descriptors import occupy_standard_descriptors
+from .policy import NetworkPolicy
 
-__all__ = ["Listed", "Listing", "Look", "Order", "look"]
+__all__ = ["Listed", "Listing", "ListingOrder", "LookedUp", "look"]
 
 # Ten million keys, a thousand in an answer, need ten thousand answers of 50 ms each.
 _DEADLINE_S = 600.0
@@ -29,7 +29,7 @@ _DEADLINE_S = 600.0
 # By then the child has ended by its own deadline, and said so.
 _GRACE_S = 10.0
 
-_PROGRAM = "from asyncloader.stores.listing._main import main; main()"
+_PROGRAM = "from asyncloader.stores.listing_process import main; main()"
 
 
 class Listed(NamedTuple):
@@ -66,7 +66,7 @@ class Listing:
 
 
 @dataclass(frozen=True)
-class Look:
+class LookedUp:
     """The answer to an order: a listing for each pattern, a content for each URL to fetch."""
 
     listings: tuple[Listing, ...]
@@ -74,7 +74,7 @@ class Look:
 
 
 @dataclass(frozen=True)
-class Order:
+class ListingOrder:
     """What to look up; see ``look``."""
 
     patterns: tuple[str, ...] = field(repr=False)
@@ -95,7 +95,7 @@ def look(
     manifests: bool = False,
     fetch: Sequence[str] = (),
     deadline_s: float = _DEADLINE_S,
-) -> Look:
+) -> LookedUp:
     """Ask the servers which shards there are, and fetch small objects. Blocks; starts no obstore here.
 
     Args:
@@ -114,7 +114,7 @@ def look(
         StoreError: A server cannot be asked, or not in time.
         RuntimeError: No process could be started.
     """
-    order = Order(
+    order = ListingOrder(
         tuple(patterns),
         dict(options),
         NetworkPolicy() if network is None else network,
@@ -124,15 +124,15 @@ def look(
         deadline_s,
     )
     if not (order.patterns or order.fetch):
-        return Look((), ())
+        return LookedUp((), ())
     answer = _ask_child(order)
     if isinstance(answer, Exception):
         raise answer
-    assert isinstance(answer, Look)
+    assert isinstance(answer, LookedUp)
     return answer
 
 
-def _ask_child(order: Order) -> object:
+def _ask_child(order: ListingOrder) -> object:
     occupy_standard_descriptors()  # also for the child, which prints to what it inherits
     order_bytes = _pickled(order)
     command, environment = clean_python(_PROGRAM)
@@ -154,7 +154,7 @@ def _ask_child(order: Order) -> object:
     return pickle.loads(answer)
 
 
-def _pickled(order: Order) -> bytes:
+def _pickled(order: ListingOrder) -> bytes:
     import cloudpickle  # options and predicates may be functions of the main module
 
     try:

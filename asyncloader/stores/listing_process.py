@@ -1,36 +1,46 @@
-"""Looking up prefixes and globs, in the process that was started for it; see ``asking``."""
+"""The program of the process that looks up prefixes and globs: one order in, one answer out."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import pickle
 import random
+import signal
+import sys
+import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
+from pathlib import PurePath
 
-from ..._flow.clock import pause
-from ...counting import NetworkCounts
-from ...errors import StoreError
-from ..access import Access
-from ..backends import open_lister
-from ..braces import MOST_SHARDS
-from ..failures import TransientError
-from ..globs import folder_before, matcher
-from ..network.notices import Notices
-from ..network.retries import Attempts, RetryBudget
-from ..options import options_of
-from ..policy import NetworkPolicy
-from ..router import Stores
-from ..urls import MANIFEST_NAME, redact, scheme_of, split_key
-from .asking import Listed, Listing, Look, Order
+import cloudpickle
 
-__all__ = ["answer_order", "choose_shards"]
+from .._flow.clock import pause
+from ..counting import NetworkCounts
+from ..errors import StoreError
+from .access import Access
+from .backends import open_lister
+from .failures import TransientError
+from .globs import folder_before, matcher
+from .listing import Listed, Listing, ListingOrder, LookedUp
+from .names import MOST_SHARDS
+from .network.notices import Notices
+from .network.retries import Attempts, RetryBudget
+from .objects.provider import PROVIDER_NOTE
+from .options import options_of
+from .policy import NetworkPolicy
+from .router import Stores
+from .urls import MANIFEST_NAME, redact, scheme_of, split_key
+
+__all__ = ["answer_order", "choose_shards", "main"]
 
 # A manifest of a million shards.
 _MOST_FETCHED_BYTES = 256 << 20
 
 
-async def answer_order(order: Order) -> Look:
+async def answer_order(order: ListingOrder) -> LookedUp:
     """List and fetch what was ordered.
 
     Raises:
@@ -43,7 +53,7 @@ async def answer_order(order: Order) -> Look:
             stores = Stores(resources, Access(order.options, order.network), NetworkCounts())
             listings = [await _list(pattern, order, stores) for pattern in order.patterns]
             fetched = [await _fetch(stores, url) for url in order.fetch]
-            return Look(tuple(listings), tuple(fetched))
+            return LookedUp(tuple(listings), tuple(fetched))
     except TimeoutError:
         if not deadline.expired():
             raise
@@ -84,7 +94,7 @@ def choose_shards(
     return tuple(shards)
 
 
-async def _list(pattern: str, order: Order, stores: Stores) -> Listing:
+async def _list(pattern: str, order: ListingOrder, stores: Stores) -> Listing:
     root, key = split_key(pattern)
     sizes = await _sizes(root, folder_before(key), order)
     shards = choose_shards(pattern, sizes, order.is_shard)
@@ -93,7 +103,7 @@ async def _list(pattern: str, order: Order, stores: Stores) -> Listing:
     return Listing(pattern, shards, manifest)
 
 
-async def _sizes(root: str, folder: str, order: Order) -> dict[str, int]:
+async def _sizes(root: str, folder: str, order: ListingOrder) -> dict[str, int]:
     """The size of every object below a folder, by key."""
     scheme, notices = scheme_of(root), Notices()
     lister = open_lister(scheme, root, options_of(scheme, order.options))
@@ -157,3 +167,60 @@ def _shown(pattern: str) -> str:
     """The pattern without what would be a query of other URLs; where it was cut is told."""
     shown = redact(pattern)
     return shown if shown == pattern else f"{shown}..."
+
+
+def main() -> None:
+    """Read an order, and write the answer or the exception that it ended with."""
+    # Ctrl-C reaches the whole group; the parent decides, and this process sees its end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What the user's own functions print must not get into the answer.
+    answers = os.dup(1)
+    os.dup2(2, 1)
+    order = pickle.load(sys.stdin.buffer)
+    assert isinstance(order, ListingOrder)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with open(answers, "wb") as out:
+        # An exception of the user's main module has no other way to travel.
+        cloudpickle.dump(_answer(order), out)
+        out.flush()
+    # obstore's threads and the one above have nothing left to do that anybody waits for.
+    os._exit(0)
+
+
+def _answer(order: ListingOrder) -> object:
+    try:
+        return asyncio.run(answer_order(order))
+    except Exception as error:
+        if PROVIDER_NOTE in getattr(error, "__notes__", ()):
+            return _of_user(error)
+        if isinstance(error, StoreError | ValueError | TypeError):
+            return _bare(error)
+        # Its text may be a client library's, and so hold a secret.
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{PurePath(frame.filename).name}:{frame.lineno}"
+        return RuntimeError(f"listing failed with {type(error).__name__} at {where}")
+
+
+def _bare(error: StoreError | ValueError | TypeError) -> Exception:
+    """``error`` as a class that the parent knows; a subclass may be any library's."""
+    if isinstance(error, StoreError):
+        return error
+    return (ValueError if isinstance(error, ValueError) else TypeError)(*error.args[:1])
+
+
+def _of_user(error: Exception) -> Exception:
+    """What the user's own function raised, with its frames, which stay behind, as a note."""
+    text = "".join(traceback.format_exception(error)).rstrip()
+    error.add_note(f"in the process that looks up shards:\n{text}")
+    try:
+        pickle.loads(cloudpickle.dumps(error))
+    except Exception:  # such as one whose arguments are not those of its constructor
+        return RuntimeError(text)
+    return error
+
+
+def _end_with_parent() -> None:
+    # Reads from the descriptor: a thread that holds the lock of sys.stdin would hang the interpreter's end.
+    while os.read(0, 4096):
+        pass
+    os._exit(1)

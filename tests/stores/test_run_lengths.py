@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.texts import RunLengths
+from asyncloader.stores.names import RunLengths
 
 
 @given(st.lists(st.sampled_from(["tar", "text"]), max_size=20).map(tuple), st.slices(20))
