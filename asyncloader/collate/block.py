@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ..blocks import Block, Column, Columns
+from ..stopwatch import COLLATE, DECODE
 from ..tensors import standing_in
 from .columns import stack_columns
 from .default import default_collate
@@ -16,7 +17,12 @@ from .streaming import streaming_collate
 __all__ = ["collate_block", "collate_columns", "does_without_torch", "takes_columns"]
 
 
-def collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[int], str]) -> Any:
+def collate_block(
+    fn: Callable[[Any], Any],
+    block: Block,
+    place_of: Callable[[int], str],
+    enter: Callable[[str], object] = str,
+) -> Any:
     """What ``fn`` makes of the samples of a block.
 
     Whatever is wrong with the samples is left to the rows: so there is one place that says it.
@@ -25,19 +31,24 @@ def collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[in
         fn: Any ``collate_fn``.
         block: The samples.
         place_of: Says of a sample, by its index, where it came from.
+        enter: Is told at which stage it is: to make rows of columns is not what ``fn`` does.
     """
     if "torch" not in sys.modules and does_without_torch(fn):
         with standing_in():
-            return _collate_block(fn, block, place_of)
-    return _collate_block(fn, block, place_of)
+            return _collate_block(fn, block, place_of, enter)
+    return _collate_block(fn, block, place_of, enter)
 
 
-def _collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[int], str]) -> Any:
+def _collate_block(
+    fn: Callable[[Any], Any], block: Block, place_of: Callable[[int], str], enter: Callable[[str], object]
+) -> Any:
     if isinstance(block, Columns):
         batch = collate_columns(fn, block.fields)
         if batch is not NotImplemented:
             return batch
+        enter(DECODE)
     rows = list(block.rows())  # the function may change it
+    enter(COLLATE)
     with telling_entries(rows, place_of):
         return fn(rows)
 

@@ -43,7 +43,7 @@ def test_it_tells_in_lines_how_a_pass_goes(capsys: pytest.CaptureFixture[str]) -
     assert lines[0][1] == "shards of 120 MB, 1,200 samples; 2 ranks of 0 workers, 4 lanes"
     rows = dict(reversed(lines))
     assert rows["throughput"].endswith(" of a rank")
-    assert out.count("the training loop limits; making batches is") == 2
+    assert out.count("the training loop is the bottleneck; making batches is") == 2
     assert rows["stopped"] == "after 300 samples; 4 ranks go on"
     assert rows["read"].startswith("again")
     assert "220 to 230 samples of a rank" in out
