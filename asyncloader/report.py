@@ -21,9 +21,10 @@ from .stopwatch import (
     STORE,
     name_of,
     shares_of,
+    steady_rate,
 )
 
-__all__ = ["Report", "Setup", "judge", "steady_rate"]
+__all__ = ["Report", "Setup", "judge"]
 
 # Less, and the loader is not what limits: a tenth of the time is what a training step varies by.
 _WAITS_SHARE = 0.1
@@ -173,20 +174,6 @@ class Report:
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
-
-
-def steady_rate(count: float, batches: int, elapsed_s: float, first_batch_s: float | None) -> float:
-    """How much comes in a second once the first batch has come; of a pass of one batch, from its beginning.
-
-    Args:
-        count: Of what is in the batches.
-        batches: Delivered.
-        elapsed_s: Of the pass.
-        first_batch_s: When the first batch was delivered.
-    """
-    if batches < 2 or first_batch_s is None:
-        return count / max(elapsed_s, 1e-9)
-    return count * (batches - 1) / batches / max(elapsed_s - first_batch_s, 1e-9)
 
 
 def judge(statistics: Statistics, setup: Setup) -> Report:

@@ -32,6 +32,7 @@ __all__ = [
     "Stopwatch",
     "name_of",
     "shares_of",
+    "steady_rate",
 ]
 
 T = TypeVar("T")
@@ -114,6 +115,20 @@ def shares_of(makers: Iterable[Mapping[str, float]]) -> dict[str, float]:
     total_s = sum(seconds.values())
     by_time = sorted(seconds, key=seconds.__getitem__, reverse=True)
     return {stage: seconds[stage] / total_s for stage in by_time} if total_s else {}
+
+
+def steady_rate(count: float, batches: int, elapsed_s: float, first_batch_s: float | None) -> float:
+    """How much comes in a second once the first batch has come; of a pass of one batch, from its beginning.
+
+    Args:
+        count: Of what is in the batches.
+        batches: Delivered.
+        elapsed_s: Of the pass.
+        first_batch_s: When the first batch was delivered.
+    """
+    if batches < 2 or first_batch_s is None:
+        return count / max(elapsed_s, 1e-9)
+    return count * (batches - 1) / batches / max(elapsed_s - first_batch_s, 1e-9)
 
 
 class Spent(NamedTuple):

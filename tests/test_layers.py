@@ -19,11 +19,11 @@ PACKAGE = Path(asyncloader.__file__).parent
 
 #: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
 ROOMS = [
-    {"errors", "processors", "types"},  # the exceptions, by whose fault; the nouns
+    {"errors", "processors", "quantity", "types"},  # the exceptions, by whose fault; the nouns
     {"blocks", "stopwatch"},  # runs of samples; where the time goes
     {"page"},  # how a pass is drawn
     # Small things that know nobody else: values, and what lies in memory and on disk.
-    {"printable", "quantity", "sizes", "statistics", "texts", "tracebacks"},
+    {"printable", "sizes", "statistics", "texts", "tracebacks"},
     {"counting"},  # a pass's counts, which statistics are a copy of
     {"report"},  # the verdict on a pass
     {"progress"},  # bars

@@ -19,7 +19,7 @@ import pytest
 import asyncloader as al
 from asyncloader import stopwatch as module
 from asyncloader.page import report_html
-from asyncloader.page.look import colour_of
+from asyncloader.page.plots import colour_of
 from asyncloader.processors import read_delay_s
 from asyncloader.report import Report, Setup, judge
 from asyncloader.statistics import Calls, Maker, Network, Statistics

@@ -200,7 +200,7 @@ class Measured:
         return self._rate(self.statistics.size_bytes)
 
     def _rate(self, count: int) -> float:
-        from ..report import steady_rate
+        from ..stopwatch import steady_rate
 
         told = self.statistics
         return steady_rate(count, told.batches, told.elapsed_s, told.first_batch_s)
