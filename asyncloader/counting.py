@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from threading import RLock
-from typing import Protocol
+from typing import Any
 
 from .processors import read_throttled_s
 from .statistics import Calls, Maker, Network, Statistics, Totals
@@ -44,18 +44,6 @@ class NetworkCounts:
         self.cached += more.cached
 
 
-class Bar(Protocol):
-    """Whatever shows a pass while it goes on."""
-
-    def show(self, counters: Counters) -> None:
-        """One batch more was delivered."""
-        ...
-
-    def close(self, counters: Counters) -> None:
-        """The pass is over."""
-        ...
-
-
 class Counters:
     """Counts one pass. What reads them from another thread asks for a ``snapshot``.
 
@@ -63,7 +51,7 @@ class Counters:
         passes: How many passes the loader has begun, with this one.
         epoch: See ``Statistics``.
         components: The names of a mixture's.
-        bar: Shown every batch, and closed at the end.
+        bar: A ``ProgressBar``: shown every batch, and closed at the end.
         earlier: Of the pass before; None if there was none.
 
     Attributes: those of ``Statistics``, and
@@ -80,7 +68,7 @@ class Counters:
         passes: int = 1,
         epoch: int | None = None,
         components: Iterable[str] = (),
-        bar: Bar | None = None,
+        bar: Any = None,
         earlier: Counters | None = None,
     ) -> None:
         self._earlier = Totals() if earlier is None else earlier.snapshot().totals()
