@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from threading import RLock
-from typing import Protocol
+from typing import Any
 
+from .processors import read_throttled_s
 from .statistics import Calls, Maker, Network, Statistics, Totals
 from .stopwatch import Spent
 
@@ -22,6 +23,7 @@ class NetworkCounts:
     retries: int = 0
     throttled: int = 0
     hedges: int = 0
+    cached: int = 0
 
     def since(self, before: NetworkCounts) -> NetworkCounts:
         """The difference to an earlier count."""
@@ -30,6 +32,7 @@ class NetworkCounts:
             self.retries - before.retries,
             self.throttled - before.throttled,
             self.hedges - before.hedges,
+            self.cached - before.cached,
         )
 
     def add(self, more: NetworkCounts | Network) -> None:
@@ -38,18 +41,7 @@ class NetworkCounts:
         self.retries += more.retries
         self.throttled += more.throttled
         self.hedges += more.hedges
-
-
-class Bar(Protocol):
-    """Whatever shows a pass while it goes on."""
-
-    def show(self, counters: Counters) -> None:
-        """One batch more was delivered."""
-        ...
-
-    def close(self, counters: Counters) -> None:
-        """The pass is over."""
-        ...
+        self.cached += more.cached
 
 
 class Counters:
@@ -59,7 +51,7 @@ class Counters:
         passes: How many passes the loader has begun, with this one.
         epoch: See ``Statistics``.
         components: The names of a mixture's.
-        bar: Shown every batch, and closed at the end.
+        bar: A ``ProgressBar``: shown every batch, and closed at the end.
         earlier: Of the pass before; None if there was none.
 
     Attributes: those of ``Statistics``, and
@@ -76,7 +68,7 @@ class Counters:
         passes: int = 1,
         epoch: int | None = None,
         components: Iterable[str] = (),
-        bar: Bar | None = None,
+        bar: Any = None,
         earlier: Counters | None = None,
     ) -> None:
         self._earlier = Totals() if earlier is None else earlier.snapshot().totals()
@@ -95,6 +87,8 @@ class Counters:
         self._waiting_since_s: float | None = self.started_s  # for the pass to start
         self._first_batch_s: float | None = None
         self._ended_s: float | None = None
+        self._throttled_before_s = read_throttled_s()
+        self._throttled_s: float | None = None  # of a pass that has ended
         self._components = dict.fromkeys(components, 0)
         self._network = NetworkCounts()
         self._spent: dict[int, Spent] = {}
@@ -169,6 +163,7 @@ class Counters:
             if self._ended_s is not None:
                 return
             self._ended_s = time.perf_counter()
+            self._throttled_s = self._read_throttled_s()
         if self._bar is not None:
             self._bar.close(self)
 
@@ -177,6 +172,7 @@ class Counters:
 
     def snapshot(self) -> Statistics:
         """All of it at this moment, from any thread."""
+        throttled_s = self._read_throttled_s()
         with self._lock:
             now_s, waiting_since_s = self._now_s(), self._waiting_since_s
             waiting_s = 0.0 if waiting_since_s is None else max(0.0, now_s - waiting_since_s)
@@ -193,7 +189,7 @@ class Counters:
                 wait_s=self._wait_s + waiting_s,
                 first_batch_s=None if first_s is None else first_s - self.started_s,
                 components=dict(self._components),
-                network=Network(counts.requests, counts.retries, counts.throttled, counts.hedges),
+                network=Network(*astuple(counts)),
                 worker_restarts=self.worker_restarts,
                 skipped=self.skipped,
                 empty_shards=self.empty_shards,
@@ -201,6 +197,7 @@ class Counters:
                 undelivered_batches=self.undelivered_batches,
                 undelivered_samples=self.undelivered_samples,
                 makers=tuple(_maker(worker, self._spent[worker]) for worker in sorted(self._spent)),
+                throttled_s=throttled_s,
                 loop_stages_s=dict(self._loop_stages_s),
                 earlier=self._earlier,
             )
@@ -210,10 +207,14 @@ class Counters:
             self._wait_s += max(0.0, now_s - self._waiting_since_s)
             self._waiting_since_s = None
 
+    def _read_throttled_s(self) -> float:
+        ended_s = self._throttled_s
+        return max(read_throttled_s() - self._throttled_before_s, 0.0) if ended_s is None else ended_s
+
     def _now_s(self) -> float:
         return time.perf_counter() if self._ended_s is None else self._ended_s
 
 
 def _maker(worker: int, spent: Spent) -> Maker:
-    calls = {stage: Calls(took_s, cpu_s) for stage, (took_s, cpu_s) in spent.calls.items()}
+    calls = {stage: Calls(*each) for stage, each in spent.calls.items()}
     return Maker(worker, dict(spent.seconds), calls, spent.wants_memory, spent.cpu_s)

@@ -20,12 +20,14 @@ class Network:
         retries: Of them those that asked again, after an error or a broken body.
         throttled: Answered with 429 or 503.
         hedges: Sent beside a slow one, for the same bytes.
+        cached: Shards that were read while a cache on disk downloaded them.
     """
 
     requests: int = 0
     retries: int = 0
     throttled: int = 0
     hedges: int = 0
+    cached: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +37,12 @@ class Calls:
     Attributes:
         took_s: How long they took, all together.
         cpu_s: How much of the processor's time.
+        delay_s: How long they were ready to run and had no processor.
     """
 
     took_s: float
     cpu_s: float
+    delay_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,8 @@ class Statistics:
             made yet.
         undelivered_samples: In those batches.
         makers: Where the time went of those who make the batches, by the number of the worker.
+        throttled_s: How long the container's quota has kept its processes from running during the pass, the
+            time of all its processors together; 0 where there is no quota.
         loop_stages_s: Of torch's kinds with workers, seconds that the loop's process itself worked for the
             batches, by stage: ``"sampler"`` draws indices, ``"receiving"`` unpacks what workers have sent.
         earlier: What the passes before this one came to.
@@ -144,6 +150,7 @@ class Statistics:
     undelivered_batches: int = 0
     undelivered_samples: int = 0
     makers: tuple[Maker, ...] = ()
+    throttled_s: float = 0.0
     loop_stages_s: Mapping[str, float] = field(default_factory=dict)
     earlier: Totals = field(default_factory=Totals)
 
@@ -171,6 +178,7 @@ class Statistics:
                 network.retries + self.network.retries,
                 network.throttled + self.network.throttled,
                 network.hedges + self.network.hedges,
+                network.cached + self.network.cached,
             ),
             before.worker_restarts + self.worker_restarts,
             stages_s,

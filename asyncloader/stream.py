@@ -117,9 +117,9 @@ class Job:
     skipped_before: tuple[tuple[int, int], ...] = ()
     is_traced: bool = False
 
-    def open_stopwatch(self) -> Stopwatch:
-        """Of a thread that reads some of these lanes."""
-        return TracingStopwatch() if self.is_traced else Stopwatch()
+    def open_stopwatch(self, since_s: float | None = None) -> Stopwatch:
+        """Of a thread that reads some of these lanes; see ``Stopwatch``."""
+        return TracingStopwatch(since_s) if self.is_traced else Stopwatch(since_s)
 
     def open_skips(self, number: int, start: Position) -> Skips | None:
         """What counts what lane ``number`` skips from a position on."""
@@ -146,6 +146,7 @@ def read_lanes(job: Job, engine: Engine, stopwatch: Stopwatch) -> Collated:
     """
     if not job.turns:  # all of them were done when the state was saved
         return
+    stopwatch.fetcher = engine.native_id
     budget, lanes = _lanes_of(job, engine, stopwatch)
     network, shortfalls = lanes[0].network, lanes[0].shortfalls  # of all of them
     empty_shards = lanes[0].empty_shards  # likewise
@@ -242,7 +243,8 @@ def _collate(job: Job, lane: Lane, tables: Tables | None, batch: Batch) -> tuple
                 collated = job.collate_fn(block.rows()[0])
             else:
                 with borrowing():
-                    collated = collate_block(job.collate_fn, block, lambda index: str(trail.place(index)))
+                    place_of, enter = (lambda index: str(trail.place(index))), lane.stopwatch.enter
+                    collated = collate_block(job.collate_fn, block, place_of, enter)
     except Exception as error:
         note_batch(error, "collate_fn", trail, len(block))
         raise

@@ -19,12 +19,12 @@ PACKAGE = Path(asyncloader.__file__).parent
 
 #: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
 ROOMS = [
-    {"errors", "types"},  # the exceptions, by whose fault; the nouns
+    {"errors", "processors", "quantity", "types"},  # the exceptions, by whose fault; the nouns
     {"blocks", "stopwatch"},  # runs of samples; where the time goes
     {"page"},  # how a pass is drawn
     # Small things that know nobody else: values, and what lies in memory and on disk.
-    {"printable", "processors", "quantity", "sizes", "statistics", "tracebacks"},
-    {"advice", "counting"},  # what to change; a pass's counts, which statistics are a copy of
+    {"printable", "sizes", "statistics", "tracebacks"},
+    {"counting"},  # a pass's counts, which statistics are a copy of
     {"report"},  # the verdict on a pass
     {"progress"},  # bars
     {"previews"},  # what a value is, in a line
@@ -53,7 +53,6 @@ ROOMS = [
     {"interop"},  # what Lightning and accelerate probe a loader for
     {"loader"},  # the facade
     {"metrics"},  # what is counted, for those who collect it
-    {"bench"},  # how fast a loader is
     {"cli"},  # the command line, a command a file
     {"__main__"},  # the package as a program
 ]

@@ -64,7 +64,7 @@ def test_they_are_json_and_come_back_from_it() -> None:
     assert saved["makers"][1] == {
         "worker": 1,
         "stages_s": {"map(f)": 2.0},
-        "calls": {"map(f)": {"took_s": 4.0, "cpu_s": 1.0}},
+        "calls": {"map(f)": {"took_s": 4.0, "cpu_s": 1.0, "delay_s": 0.0}},
         "wants_memory": False,
         "cpu_s": 0.0,
     }

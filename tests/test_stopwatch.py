@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import replace
 from time import thread_time
 from typing import Any
 
 import pytest
 
+import asyncloader as al
 from asyncloader import stopwatch as module
-from asyncloader.advice import Setup
 from asyncloader.page import report_html
-from asyncloader.page.look import colour_of
-from asyncloader.report import Report, judge
-from asyncloader.statistics import Calls, Maker, Statistics
+from asyncloader.page.plots import colour_of
+from asyncloader.processors import read_delay_s
+from asyncloader.report import Report, Setup, judge
+from asyncloader.statistics import Calls, Maker, Network, Statistics
 from asyncloader.stopwatch import (
     COLLATE,
     DECODE,
+    PROCESSOR,
     RESTING,
     STARTING,
     STORE,
@@ -136,9 +141,9 @@ def test_calls_in_threads_are_counted_beside_the_stages() -> None:
         thread.join()
     spent = stopwatch.news(at_once=True)
     assert spent is not None
-    took_s, cpu_s = spent.calls["map(f)"]
+    took_s, cpu_s, delay_s = spent.calls["map(f)"]
     assert took_s >= 0.2 > cpu_s
-    assert spent.plus(Spent({}, spent.calls)).calls["map(f)"] == (2 * took_s, 2 * cpu_s)
+    assert spent.plus(Spent({}, spent.calls)).calls["map(f)"] == (2 * took_s, 2 * cpu_s, 2 * delay_s)
 
 
 def test_what_nobody_asks_for_does_not_grow() -> None:
@@ -276,13 +281,159 @@ def test_batches_that_are_sooner_made_than_handed_over_want_no_workers() -> None
 
 def test_threads_that_keep_several_processors_busy_take_no_turns() -> None:
     setup = replace(ALONE, concurrency={"map(f)": 8})
-    busy, locked = ({"map(f)": Calls(took_s=60.0, cpu_s=cpu_s)} for cpu_s in (18.0, 9.5))
-    assert (
-        judged("map(f)", setup, calls=busy, cpu_s=0.1)
-        .lines[2]
-        .startswith("its 8 threads keep processors busy")
+    for took_s, cpu_s, delay_s, processors, advice in [
+        (60.0, 18.0, 0.0, 4, "its 8 threads keep processors busy"),
+        (60.0, 18.0, 0.0, 2, "its 8 threads keep every processor busy"),
+        (60.0, 9.5, 0.0, 4, "its 8 threads take turns with the interpreter's lock"),
+        # They wait for a processor, or for something else: nobody has seen them wait for the lock.
+        (60.0, 9.5, 20.0, 4, "try num_workers=4"),
+        (60.0, 9.5, 0.0, 1, "every processor has its process"),
+        (60.0, 6.0, 0.0, 4, "try num_workers=4"),
+        (60.0, 1.0, 0.0, 4, "its calls mostly wait: raise concurrency from 8"),
+    ]:
+        calls = {"map(f)": Calls(took_s, cpu_s, delay_s)}
+        told = judged("map(f)", replace(setup, processors=processors), calls=calls, cpu_s=0.1)
+        assert told.lines[2].startswith(advice), told
+
+
+def test_what_waits_for_a_processor_is_not_told_to_overlap_its_calls() -> None:
+    setup = replace(ALONE, concurrency={"map(f)": 1})
+    for work_s, delay_s, throttled_s, limit, advice in [
+        (10.0, 0.0, 0.0, "map(f)", "it mostly waits: pass concurrency=16"),
+        (6.6, 3.3, 0.0, "map(f)", "try num_workers=2"),
+        (10.0, 0.0, 5.0, "map(f)", "try num_workers=2"),  # a system that counts only what a quota holds up
+        (3.0, 7.0, 0.0, PROCESSOR, "leave the loader more processors"),
+        (
+            3.0,
+            7.0,
+            5.0,
+            PROCESSOR,
+            "raise the container's processor quota, which held its processes up for 5.0 s",
+        ),
+    ]:
+        maker = Maker(0, {"map(f)": work_s, PROCESSOR: delay_s}, cpu_s=0.4 * work_s)
+        statistics = replace(WAITED, makers=(maker,), throttled_s=throttled_s)
+        told = judge(statistics, setup)
+        assert (told.limit, told.lines[2].startswith(advice)) == (limit, True), told
+
+
+def test_starting_workers_is_the_verdict_where_it_dominates() -> None:
+    for stages_s, limit in [
+        ({STARTING: 6.0, STORE: 3.0, DECODE: 1.0}, "start"),
+        ({STARTING: 2.0, STORE: 6.0, DECODE: 2.0}, STORE),
+    ]:
+        setup = replace(ALONE, num_workers=2)
+        assert judged(DECODE, setup, stages_s=stages_s).limit == limit
+        assert judged(DECODE, replace(setup, style="map"), stages_s=stages_s).limit == limit
+    assert judged(DECODE, ALONE, stages_s={STARTING: 6.0, DECODE: 4.0}).limit == DECODE
+
+
+WAITED = Statistics(batches=100, samples=100, elapsed_s=10.0, wait_s=9.9, first_batch_s=0.1)
+
+
+def two_workers(setup: Setup, slow: dict[str, float], network: Network) -> Report:
+    """The report on one worker with work, while the other is idle."""
+    makers = (Maker(0, slow), Maker(1, {"map(f)": 1.0, RESTING: 9.0}))
+    return judge(replace(WAITED, makers=makers, network=network), replace(setup, num_workers=2))
+
+
+def test_who_waits_out_an_outage_is_no_slow_worker() -> None:
+    waiting, working = {STORE: 8.0, "map(f)": 2.0}, {"map(f)": 10.0}
+    assert two_workers(ALONE, waiting, Network(requests=40, retries=6)).limit == STORE
+    assert two_workers(ALONE, waiting, Network(requests=40)).limit == "lanes"
+    assert two_workers(ALONE, working, Network(requests=40, retries=6)).limit == "lanes"
+
+
+def test_a_cache_that_is_full_is_not_filled() -> None:
+    setup = replace(ALONE, caches=True, is_local=False, in_order=False)
+    waiting = {STORE: 10.0}
+    told = two_workers(setup, waiting, Network(requests=40))
+    assert told.limit == STORE and told.lines[2].startswith("give cache_dir room")
+    assert two_workers(setup, waiting, Network(requests=40, cached=3)).limit == "cache"
+
+
+def test_the_rate_and_the_wait_are_of_the_same_time() -> None:
+    statistics = Statistics(
+        batches=5,
+        samples=50,
+        elapsed_s=12.0,
+        wait_s=11.0,
+        first_batch_s=10.0,
+        makers=(Maker(0, {DECODE: 2.0}),),
     )
-    assert "take turns" in judged("map(f)", setup, calls=locked, cpu_s=0.1).lines[2]
+    assert "20 samples/s; the consumer waits 50% of the time" in judge(statistics, ALONE).lines[0]
+
+
+def test_a_wait_for_what_is_there_is_not_one_for_the_store() -> None:
+    stopwatch = Stopwatch()
+    stopwatch.enter(DECODE)
+    stopwatch.waited(STORE, time.perf_counter())
+    began_s = time.perf_counter()
+    time.sleep(SOON_S)
+    waited_s = stopwatch.waited(STORE, began_s)
+    spent = stopwatch.news(at_once=True)
+    assert spent is not None
+    assert spent.seconds[STORE] == pytest.approx(waited_s, rel=0.01)
+    assert stopwatch.enter(COLLATE) == DECODE
+
+
+@pytest.fixture
+def contended() -> Iterator[None]:
+    """This thread, and those it starts, have one processor, with two other processes on it."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+        os.sched_setaffinity(0, allowed)
+
+
+def spin(seconds: float) -> None:
+    """Work as long, however long that takes."""
+    until_s = thread_time() + seconds
+    while thread_time() < until_s:
+        pass
+
+
+counts_delays = pytest.mark.skipif(read_delay_s(threading.get_native_id()) == 0.0, reason="no schedstat here")
+
+
+@counts_delays
+@pytest.mark.usefixtures("contended")
+def test_a_wait_for_a_processor_is_a_stage_of_its_own() -> None:
+    stopwatch = Stopwatch()
+    stopwatch.enter("map(f)")
+    stopwatch.news(at_once=True)
+    began_s = time.perf_counter()
+    spin(0.3)
+    spent = stopwatch.news(at_once=True)
+    took_s = time.perf_counter() - began_s
+    assert spent is not None
+    assert spent.seconds[PROCESSOR] > 0.05
+    assert 0.25 <= spent.seconds["map(f)"] < 0.9 * took_s
+    assert sum(spent.seconds.values()) == pytest.approx(took_s, rel=0.1)
+
+
+@counts_delays
+@pytest.mark.usefixtures("contended")
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_work_on_a_busy_processor_is_not_told_to_wait_less(concurrency: int) -> None:
+    def works(sample: Any) -> Any:
+        spin(0.004)
+        return sample
+
+    numbers = al.from_iterable(range(200)).map(works, concurrency=concurrency)
+    with al.DataLoader(numbers, 8) as loader:
+        for _ in loader:
+            pass
+        report, (maker,) = loader.report(), loader.statistics.makers
+    assert report.limit == PROCESSOR or report.limit.startswith("map("), report
+    assert maker.stages_s[PROCESSOR] > 0.1
+    assert "concurrency" not in report.lines[2] and "lock" not in report.lines[2], report
 
 
 def test_of_lanes_that_are_cut_equally_the_slow_samples_should_be_spread() -> None:

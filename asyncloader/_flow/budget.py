@@ -42,6 +42,7 @@ class Budget:
         # Claims belong to a loop, and turns are passed on by the thread that reads.
         self._lock = threading.Lock()
         self._refused: dict[Claim, int] = {}
+        self._was_short = False
 
     def claim(self, lane: int) -> Claim:
         """What the one reader of ``lane`` takes."""
@@ -59,8 +60,8 @@ class Budget:
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether more would be of use than there is."""
-        return self._read_ahead is not None and self._read_ahead.wants_more
+        """Whether more would be of use than there is, and a reader has asked for more."""
+        return self._was_short and self._read_ahead is not None and self._read_ahead.wants_more
 
     def most_bytes(self, share: float) -> int:
         """What a reader could have at most that has such a share of a lane's."""
@@ -94,6 +95,8 @@ class Budget:
             fits = self._taken_bytes + size <= self._room_bytes() and (
                 not claim.taken_bytes or claim.taken_bytes + size <= claim.share_bytes
             )
+            if not fits and self._read_ahead is not None and self._read_ahead.wants_more:
+                self._was_short = True
             if not fits and not (is_needed and self._is_due(claim)):
                 # With something of its own under way, it will ask again when that is freed.
                 if is_needed or not claim.taken_bytes:

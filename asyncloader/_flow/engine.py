@@ -135,6 +135,11 @@ class Engine:
         if self._start_error is not None:
             raise self._start_error
 
+    @property
+    def native_id(self) -> int | None:
+        """The system's number of its thread; None before it is started."""
+        return None if self._thread is None else self._thread.native_id
+
     def submit(self, work: Work, outlet: Channel[Any]) -> None:
         """Start ``work()`` as a task from any thread; see ``Scope.start``.
 

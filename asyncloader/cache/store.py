@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from ..counting import NetworkCounts
 from ..errors import StoreError
 from ..stores.access import Access, CacheSetting
 from ..stores.buffers import BUFFER_BYTES
@@ -38,6 +39,7 @@ class CachedStores:
         setting: Of the cache.
         resources: The engine's; it closes the cache before the clients that it reads from.
         start: ``Engine.submit``.
+        counts: Of the process.
         shares: Whether lanes share shards, so that one is kept too if it is first opened in its middle.
     """
 
@@ -48,6 +50,7 @@ class CachedStores:
         setting: CacheSetting,
         resources: AsyncExitStack,
         start: Start,
+        counts: NetworkCounts,
         shares: bool = False,
     ) -> None:
         self._remote = remote
@@ -55,6 +58,7 @@ class CachedStores:
         self._setting = setting
         self._resources = resources
         self._start = start
+        self._counts = counts
         self._sha256s: dict[str, bytes] = {}
         self._shares = shares
         self._cache: Cache | None = None
@@ -78,7 +82,8 @@ class CachedStores:
             if self._cache is None:
                 opened = Cache.open(self._setting, self._start, self._access.network)
                 self._cache = await self._resources.enter_async_context(opened)
-        return CachedStore(store, self._cache, self._access.options, self._sha256s, lane, self._shares)
+        options, counts = self._access.options, self._counts
+        return CachedStore(store, self._cache, options, self._sha256s, lane, self._shares, counts)
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,7 @@ class CachedStore:
         sha256s: What a manifest promises of shards, by URL. A file that differs is not used.
         lane: Who reads: lanes take turns where shards have to be waited for.
         shares: Whether lanes share shards.
+        counts: Told of each shard that is read while it is being downloaded.
     """
 
     def __init__(
@@ -124,6 +130,7 @@ class CachedStore:
         sha256s: Mapping[str, bytes] = MappingProxyType({}),
         lane: int = 0,
         shares: bool = False,
+        counts: NetworkCounts | None = None,
     ) -> None:
         self._remote = remote
         self._cache = cache
@@ -131,6 +138,7 @@ class CachedStore:
         self._sha256s = sha256s
         self._lane = lane
         self._shares = shares
+        self._counts = NetworkCounts() if counts is None else counts
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
@@ -153,6 +161,7 @@ class CachedStore:
             async with self._remote.read(url, start, stop, etag=etag) as body:
                 yield body
             return
+        self._counts.cached += copy.growing and etag is None
         try:
             end = min(stop, copy.size)
             async with aclosing(self._chunks(copy, url, identity, start, end)) as chunks:

@@ -1,19 +1,27 @@
-"""``asyncloader bench``: how fast batches come, and what limits them."""
+"""``asyncloader bench``: how fast batches come to a consumer that does nothing, and what limits them."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .arguments import add_columns, add_json, add_shards
 from .printing import counted, print_json, print_lines, print_table, size_of, with_bar
 
 if TYPE_CHECKING:
-    from ..bench import Measured
     from ..dataset import Dataset
+    from ..loader import DataLoader
+    from ..report import Report
+    from ..statistics import Statistics
+
+# Less is noise: two runs of one loader differ by as much.
+_NOISE_SHARE = 0.05
 
 HELP = (
     "Read batches for some seconds with a DataLoader whose consumer does nothing, and say how fast they "
@@ -56,7 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(asked: argparse.Namespace) -> int:
     _check(asked)
-    from ..bench import best_of, measure, numbers_of_workers
     from ..loader import DataLoader
     from ..processors import usable_processors
     from .recipe import open_recipe, told_of_fields
@@ -72,6 +79,7 @@ def run(asked: argparse.Namespace) -> int:
             loader = DataLoader(recipe, num_workers=number, **options)
             measured.append(measure(loader, asked.seconds, asked.batches))
     best = best_of(measured)
+    measured[measured.index(best)] = best = agreeing(best, measured)
     if asked.json:
         print_json({"runs": [_as_json(each) for each in measured], "best_num_workers": best.num_workers})
     elif asked.sweep:
@@ -126,9 +134,9 @@ def _print(measured: Measured) -> None:
         f"{counted(statistics.batches, 'batch', 'batches')} of {counted(statistics.samples, 'sample')} "
         f"in {statistics.elapsed_s:.2f} s{whole}"
     )
-    if measured.first_batch_s is None:
+    if statistics.first_batch_s is None:
         return
-    print_lines(f"first batch    {measured.first_batch_s:.2f} s")
+    print_lines(f"first batch    {statistics.first_batch_s:.2f} s")
     rate = f"{measured.samples_per_s:,.0f} samples/s, {size_of(measured.bytes_per_s)}/s of batches"
     print_lines(f"then           {rate}")
     print_lines(*measured.report.lines)
@@ -142,12 +150,12 @@ def _print_sweep(measured: list[Measured], best: Measured) -> None:
 
 
 def _row(measured: Measured) -> tuple[str, ...]:
-    first_s = "" if measured.first_batch_s is None else f"{measured.first_batch_s:.2f} s"
+    first_s = measured.statistics.first_batch_s
     return (
         str(measured.num_workers),
         f"{measured.samples_per_s:,.0f}",
         f"{size_of(measured.bytes_per_s)}/s",
-        first_s,
+        "" if first_s is None else f"{first_s:.2f} s",
         measured.report.limit,
     )
 
@@ -156,10 +164,88 @@ def _as_json(measured: Measured) -> dict[str, Any]:
     report = measured.report
     return {
         "num_workers": measured.num_workers,
-        "first_batch_s": measured.first_batch_s,
+        "first_batch_s": measured.statistics.first_batch_s,
         "samples_per_s": measured.samples_per_s,
         "bytes_per_s": measured.bytes_per_s,
         "is_whole": measured.is_whole,
         "report": {"limit": report.limit, "wait_share": report.wait_share, "lines": [*report.lines]},
         "statistics": measured.statistics.as_dict(),
     }
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured of a loader.
+
+    Attributes:
+        num_workers: As it was made with.
+        is_whole: Whether the epoch was over before the time was.
+        statistics: Of the pass.
+        report: The verdict on it.
+    """
+
+    num_workers: int
+    is_whole: bool
+    statistics: Statistics
+    report: Report
+
+    @property
+    def samples_per_s(self) -> float:
+        """After the first batch, while processes start and caches fill: the rate of the report."""
+        return self._rate(self.statistics.samples)
+
+    @property
+    def bytes_per_s(self) -> float:
+        """Of the batches, likewise: not of what was read for them, which may be compressed."""
+        return self._rate(self.statistics.size_bytes)
+
+    def _rate(self, count: int) -> float:
+        from ..stopwatch import steady_rate
+
+        told = self.statistics
+        return steady_rate(count, told.batches, told.elapsed_s, told.first_batch_s)
+
+
+def measure(loader: DataLoader[Any], seconds: float, batches: int | None = None) -> Measured:
+    """Read a pass for some time, and close the loader.
+
+    Args:
+        loader: A fresh one.
+        seconds: When to stop, counted from the first batch, since to start may take longer. A batch that
+            takes longer is waited for, as long as the network policy allows.
+        batches: When to stop, if that is before.
+
+    Raises:
+        Exception: Whatever the loader raises.
+    """
+    is_whole, began_s = True, 0.0
+    with loader:
+        for number, _ in enumerate(loader, 1):
+            began_s = began_s or perf_counter()
+            if number == batches or perf_counter() - began_s >= seconds:
+                is_whole = False
+                break
+        return Measured(loader.num_workers, is_whole, loader.statistics, loader.report())
+
+
+def numbers_of_workers(processors: int) -> list[int]:
+    """The numbers to try: 0, and from 1 on twice the one before, up to a worker for each processor."""
+    powers = [1 << bit for bit in range(processors.bit_length()) if 1 << bit < processors]
+    return [0, *powers, processors]
+
+
+def best_of(measured: Sequence[Measured]) -> Measured:
+    """The fastest; of those that are as fast as it but for noise, the one with the fewest workers."""
+    most = max(each.samples_per_s for each in measured)
+    as_fast = [each for each in measured if each.samples_per_s >= most * (1 - _NOISE_SHARE)]
+    return min(as_fast, key=lambda each: each.num_workers)
+
+
+def agreeing(best: Measured, measured: Sequence[Measured]) -> Measured:
+    """The best, whose advice is not to try a number of workers that was tried and is no faster."""
+    report = best.report
+    tried = [each.num_workers for each in measured if each.num_workers > best.num_workers]
+    if not tried or not re.search(r"num_workers|more workers", report.lines[2]):
+        return best
+    advice = f"nothing to change: num_workers={' or '.join(map(str, tried))} was no faster"
+    return replace(best, report=replace(report, lines=(*report.lines[:2], advice)))

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from ..printable import printable
 from ..progress import open_bar
+from ..quantity import bytes_text as size_of
 
 __all__ = ["age_of", "counted", "print_json", "print_lines", "print_table", "seen", "size_of", "with_bar"]
 
@@ -49,15 +50,6 @@ def print_table(rows: Iterable[Sequence[str]], right: Sequence[int] = ()) -> Non
             for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
         print("  ".join(cells).rstrip())
-
-
-def size_of(count: float) -> str:
-    """A number of bytes for people: three digits and a unit in powers of 1000."""
-    for unit in ("B", "kB", "MB", "GB", "TB"):
-        if count < 999.5:  # what is more has four digits when it is rounded
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.0f} PB"
 
 
 def age_of(seconds: float) -> str:

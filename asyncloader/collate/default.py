@@ -25,6 +25,7 @@ import numpy as np
 
 from ..blocks import Block, Column, Columns, Ragged
 from ..lent_memory import LEAST_BYTES, copied, stacked
+from ..stopwatch import COLLATE, DECODE
 from ..tensors import has_tensors, may_stand_in, standing_in, tensor_of
 from .fault import naming_entries, note_field
 
@@ -300,7 +301,12 @@ def _as_writable(value: Any) -> Any:
 # --- blocks and columns ---
 
 
-def collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[int], str]) -> Any:
+def collate_block(
+    fn: Callable[[Any], Any],
+    block: Block,
+    place_of: Callable[[int], str],
+    enter: Callable[[str], object] = str,
+) -> Any:
     """What ``fn`` makes of the samples of a block: from its columns where both can, otherwise from rows.
 
     If anything is wrong with the samples, the rows are collated: so there is one place that reports it.
@@ -309,19 +315,24 @@ def collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[in
         fn: Any ``collate_fn``.
         block: The samples.
         place_of: Says where a sample came from, by its index.
+        enter: Called with the stage that begins: making rows of columns is not what ``fn`` does.
     """
     if "torch" not in sys.modules and does_without_torch(fn):
         with standing_in():
-            return _collate_block(fn, block, place_of)
-    return _collate_block(fn, block, place_of)
+            return _collate_block(fn, block, place_of, enter)
+    return _collate_block(fn, block, place_of, enter)
 
 
-def _collate_block(fn: Callable[[Any], Any], block: Block, place_of: Callable[[int], str]) -> Any:
+def _collate_block(
+    fn: Callable[[Any], Any], block: Block, place_of: Callable[[int], str], enter: Callable[[str], object]
+) -> Any:
     if isinstance(block, Columns):
         batch = collate_columns(fn, block.fields)
         if batch is not NotImplemented:
             return batch
+        enter(DECODE)
     rows = list(block.rows())  # the function may change it
+    enter(COLLATE)
     with naming_entries(rows, place_of):
         return fn(rows)
 

@@ -1,22 +1,31 @@
-"""The page, from its head to its foot. Pure."""
+"""The page of a traced pass, and what a notebook shows: templates, and what stands in them. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from html import escape
-from typing import Any
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
-from .look import STYLE
-from .makers import balance_plot, latency_plot
-from .overtime import OverTime
-from .plots import flight_plot, incidents_plot, padding_plot, throughput_plot, waits_plot
-from .units import amount, bytes_text, percent, seconds_text
+from ..quantity import amount, bytes_text, percent, seconds_text
+from ..stopwatch import name_of, steady_rate
+from .plots import COLOURS, bar_of, colour_of, plots_of
 
-__all__ = ["render"]
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
-# Neither a network nor a script, whatever stands in names of fields and shards.
-_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+__all__ = ["loader_html", "render", "report_html"]
+
+
+class Judged(Protocol):
+    """A ``Report``, as far as it is shown."""
+
+    @property
+    def lines(self) -> Sequence[str]: ...
+
+    @property
+    def shares(self) -> Mapping[str, float]: ...
 
 
 def render(run: Mapping[str, Any]) -> str:
@@ -28,28 +37,60 @@ def render(run: Mapping[str, Any]) -> str:
     Returns:
         The file's text, which asks for nothing from anywhere and runs no script.
     """
-    report, own = run["report"], dict[str, int]()
-    head, middle = _headline(report["lines"])
-    title = f"{escape(head)} · {_named(run)}"
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{title}</title><style>{STYLE}</style></head><body><main>"
-        f"<header><p>{_named(run)} · {_began(run)}, {_lasted(run)}</p><h1>{escape(head)}</h1>"
-        f'<p class="verdict">{escape(_sentence(report["lines"][0]))}. {escape(_sentence(middle))}.</p>'
-        f'<p class="advice"><b>What to change:</b> {escape(report["lines"][2])}.</p></header>'
-        f"{_tiles(run)}"
-        f'<div class="cards">{_plots(run, own)}</div>'
-        f"{_foot(run)}</main></body></html>\n"
+    lines = run["report"]["lines"]
+    head, _, rest = lines[1].partition("; ")
+    return _html(
+        "page.html",
+        run=run,
+        head=head if "(" in head else _sentence(head),
+        named=_named(run),
+        began=datetime.fromtimestamp(run["began_unix_s"], UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        lasted=seconds_text(run["statistics"]["elapsed_s"]),
+        verdict=_sentence(lines[0]),
+        middle=_sentence(rest or head),
+        advice=lines[2],
+        tiles=[(name, *_split_unit(text)) for name, text in _tiles(run).items()],
+        plots=plots_of(run),
     )
 
 
-def _headline(lines: list[str]) -> tuple[str, str]:
-    """What limits, and the rest of the line that says it."""
-    head, _, rest = lines[1].partition("; ")
-    return head if "(" in head else _sentence(head), rest or head
+def report_html(report: Judged) -> str:
+    """A verdict: its lines, and where the time of those goes who make batches."""
+    return _small(None, report)
+
+
+def loader_html(shown: str, report: Judged | None) -> str:
+    """A loader, with the verdict on its latest pass if there is one.
+
+    Args:
+        shown: Its repr.
+        report: The verdict.
+    """
+    return _small(shown, report)
+
+
+def _small(shown: str | None, report: Judged | None) -> str:
+    own: dict[str, int] = {}
+    shares = {} if report is None else {name: part for name, part in report.shares.items() if part >= 0.01}
+    keys = [(colour_of(stage, own), part, name_of(stage), percent(part)) for stage, part in shares.items()]
+    return _html("small.html", shown=shown, report=report, shares=bar_of(shares, own), keys=keys).strip()
+
+
+def _html(template: str, **values: Any) -> str:
+    return _environment().get_template(template).render(colours=list(COLOURS.items()), **values)
+
+
+@cache
+def _environment() -> Environment:
+    # All that comes from a user's names is escaped; what a template lacks is an error.
+    from jinja2 import (  # a fifth of a second, for who looks at a page
+        Environment,
+        FileSystemLoader,
+        StrictUndefined,
+    )
+
+    templates = FileSystemLoader(Path(__file__).parent / "templates")
+    return Environment(loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
 
 
 def _sentence(text: str) -> str:
@@ -64,68 +105,30 @@ def _named(run: Mapping[str, Any]) -> str:
         named.append(f"replica {run['replica']} of {run['replicas']}")
     workers = run["num_workers"]
     named.append("without workers" if not workers else f"{workers} worker{'s' * (workers > 1)}")
-    return escape(" · ".join(named))
+    return " · ".join(named)
 
 
-def _began(run: Mapping[str, Any]) -> str:
-    return datetime.fromtimestamp(run["began_unix_s"], UTC).strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _lasted(run: Mapping[str, Any]) -> str:
-    return seconds_text(run["statistics"]["elapsed_s"])
-
-
-def _tiles(run: Mapping[str, Any]) -> str:
+def _tiles(run: Mapping[str, Any]) -> dict[str, str]:
     """The numbers to remember."""
-    statistics, latency = run["statistics"], run["latency"]
-    elapsed_s = max(statistics["elapsed_s"], 1e-9)
+    told, latency = run["statistics"], run["latency"]
+    pass_ = told["batches"], told["elapsed_s"], told["first_batch_s"]
     tiles = {
         "of the time waiting": percent(run["report"]["wait_share"]),
-        "samples/s": amount(statistics["samples"] / elapsed_s),
-        "delivered": f"{bytes_text(statistics['size_bytes'] / elapsed_s)}/s",
-        "batches": f"{statistics['batches']:,}",
+        "samples/s": amount(steady_rate(told["samples"], *pass_)),
+        "delivered": f"{bytes_text(steady_rate(told['size_bytes'], *pass_))}/s",
+        "batches": f"{told['batches']:,}",
     }
-    if statistics["first_batch_s"] is not None:
-        tiles["to the first batch"] = seconds_text(statistics["first_batch_s"])
+    if told["first_batch_s"] is not None:
+        tiles["to the first batch"] = seconds_text(told["first_batch_s"])
     if latency["p95_s"] is not None:
         tiles["store, 95 of 100 faster"] = seconds_text(latency["p95_s"])
-    while len(tiles) < 6:
-        tiles["retries" if "in all" in tiles else "in all"] = (
-            f"{statistics['network']['retries']:,}" if "in all" in tiles else seconds_text(elapsed_s)
-        )
-    cells = "".join(f"<div><dt>{name}</dt><dd>{_with_unit(text)}</dd></div>" for name, text in tiles.items())
-    return f'<dl class="tiles">{cells}</dl>'
+    more = {
+        "in all": seconds_text(max(told["elapsed_s"], 1e-9)),
+        "retries": f"{told['network']['retries']:,}",
+    }
+    return tiles | dict(list(more.items())[: 6 - len(tiles)])
 
 
-def _with_unit(text: str) -> str:
+def _split_unit(text: str) -> tuple[str, str]:
     number, _, unit = text.partition(" ")
-    return f"{number} <small>{unit}</small>" if unit else number
-
-
-def _plots(run: Mapping[str, Any], own: dict[str, int]) -> str:
-    statistics = run["statistics"]
-    over = OverTime(run["series"], statistics["elapsed_s"], statistics["batches"])
-    plots = [
-        throughput_plot(over),
-        waits_plot(over, own),
-        balance_plot(statistics, own),
-        latency_plot(run["latency"]),
-        flight_plot(over),
-        padding_plot(over),
-        incidents_plot(over, statistics),
-    ]
-    return "".join(plot.html() for plot in plots if plot is not None)
-
-
-def _foot(run: Mapping[str, Any]) -> str:
-    dropped = run["dropped"]
-    left_out = ""
-    if dropped["slices"] or dropped["flights"]:
-        left_out = (
-            f" The timeline lacks its {dropped['slices']:,} shortest stretches ({dropped['seconds']:.1f} s "
-            f"in all) and {dropped['flights']:,} parts; this page counts all."
-        )
-    return (
-        f'<footer><code class="loader">{escape(run["loader"])}</code><br>'
-        f"The same file opens as a timeline in Perfetto.{left_out}</footer>"
-    )
+    return number, unit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter, time
 from typing import Any
@@ -218,14 +218,17 @@ class _WorkerJob:
     Attributes:
         worker: Its number.
         turns: Its lanes.
+        began_s: When it began to be started, by ``time.perf_counter()``.
     """
 
     worker: int
     turns: Turns
+    began_s: float = field(default_factory=perf_counter)
 
     def __call__(self, shared: tuple[Job, WorkerSetting]) -> Iterator[tuple[Any, Note]]:
         job, setting = shared
-        engine, stopwatch = Engine(), job.open_stopwatch()
+        # Processes of one machine share that clock, so that starting this one is part of its time.
+        engine, stopwatch = Engine(), job.open_stopwatch(self.began_s if setting.clock_s is None else None)
         batches = _worker_batches(replace(job, turns=self.turns), self.worker, setting, engine, stopwatch)
         if setting.clock_s is not None and job.is_traced:
             batches = _by_clock(batches, time() - perf_counter() - setting.clock_s)

@@ -29,4 +29,5 @@ def _open(access: Access, lane: Lane, shares: bool) -> Stores | CachedStores:
     stores = Stores(engine.resources, access, lane.network, lane.traffic)
     if access.cache is None:
         return stores
-    return CachedStores(stores, access, access.cache, engine.resources, engine.submit, shares=shares)
+    cache, resources = access.cache, engine.resources
+    return CachedStores(stores, access, cache, resources, engine.submit, lane.network, shares=shares)

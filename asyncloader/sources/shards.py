@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -172,11 +173,11 @@ class Shards:
         for nth, shard, cut in cuts:
             url = redact(self.urls[shard])
             reading.nth, reading.sample = nth, cut.first
-            former = lane.stopwatch.enter(STORE)
+            began_s = perf_counter()
             try:
                 chunks = shards.receive()
             finally:
-                lane.stopwatch.enter(former)
+                lane.stopwatch.waited(STORE, began_s)
             chunks.stopwatch = lane.stopwatch
             for block in self._decode(shard, cut, chunks, lane, reading.attempts):
                 trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)

@@ -123,13 +123,12 @@ class Laps(Watch):
 
     def _news(self, now_s: float, *, at_once: bool = False) -> Spent | None:
         self._tell_sums(now_s)
-        spent = self.stopwatch.news(at_once=at_once)
-        if spent is None:
-            return None
         # All else that the thread works on is the consumer's.
         cpu_s = self._cpu_s * (self._waits_s / self._measured_s) if self._measured_s else 0.0
-        self._cpu_s = self._measured_s = self._waits_s = 0.0
-        return spent._replace(cpu_s=cpu_s)
+        spent = self.stopwatch.news(at_once=at_once, cpu_s=cpu_s)
+        if spent is not None:
+            self._cpu_s = self._measured_s = self._waits_s = 0.0
+        return spent
 
     def _tell_sums(self, now_s: float) -> None:
         """Tell the stopwatch of all batches since it was told before as if they were one, after one rest."""

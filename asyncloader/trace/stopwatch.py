@@ -37,8 +37,8 @@ class TracingStopwatch(Stopwatch):
         self._helpers.add(helper)
         return helper
 
-    def news(self, *, at_once: bool = False) -> Spent | None:
-        spent = super().news(at_once=at_once)
+    def news(self, *, at_once: bool = False, cpu_s: float | None = None) -> Spent | None:
+        spent = super().news(at_once=at_once, cpu_s=cpu_s)
         if spent is None:
             return None
         self._record(self._stage)

@@ -74,7 +74,7 @@ def standing() -> Iterator[None]:
             Stopwatch,
             enter=lambda stopwatch, stage, now_s=None: RESTING,
             timed=lambda stopwatch, stage, items: items,
-            news=lambda stopwatch, at_once=False: None,
+            news=lambda stopwatch, at_once=False, cpu_s=None: None,
         ),
         mock.patch.multiple(
             Laps,

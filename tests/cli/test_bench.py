@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from asyncloader.bench import Measured, best_of, numbers_of_workers
+from asyncloader.cli.bench import Measured, agreeing, best_of, numbers_of_workers
 from asyncloader.report import Report
 from asyncloader.statistics import Statistics
 
@@ -69,10 +69,35 @@ def test_numbers_of_workers_rise_to_the_processors() -> None:
 
 
 def test_of_those_that_are_as_fast_the_one_with_fewest_workers_is_best() -> None:
-    def measured(workers: int, rate: float) -> Measured:
-        report = Report("store", 1.0, {}, ("", "", ""))
-        return Measured(workers, 0.1, rate, 0.0, True, Statistics(), report)
-
     runs = [measured(workers, rate) for workers, rate in ((0, 50), (1, 97), (2, 100), (4, 99))]
     assert best_of(runs).num_workers == 1
     assert best_of(runs[:1]).num_workers == 0
+
+
+def measured(workers: int, rate: int, advice: str = "") -> Measured:
+    report = Report("map(f)", 1.0, {}, ("", "", advice))
+    return Measured(workers, True, Statistics(batches=1, samples=rate, elapsed_s=1.0), report)
+
+
+@pytest.mark.parametrize(
+    ("advice", "agrees"),
+    [
+        ("try num_workers=2, as there are 2 processors", False),
+        ("its 4 threads keep processors busy: take less work, or more workers", False),
+        ("raise concurrency from 4, if processors are idle", True),
+    ],
+)
+def test_the_best_of_a_sweep_is_not_told_to_try_what_was_slower(advice: str, agrees: bool) -> None:
+    runs = [measured(0, 100, advice), measured(1, 60, advice), measured(2, 80, advice)]
+    told = agreeing(best_of(runs), runs)
+    assert told.num_workers == 0
+    assert told.report.lines[2] == (
+        advice if agrees else "nothing to change: num_workers=1 or 2 was no faster"
+    )
+    assert agreeing(runs[2], runs).report.lines[2] == advice, "more were not tried"
+
+
+def test_one_output_has_one_rate(ask: Ask, place: Place) -> None:
+    told = ask("bench", *place("tar/"), "--no-collate", "--batch-size", "5")
+    rate = told.out.splitlines()[2].split()[1]
+    assert f", {rate} samples/s; " in told.out.splitlines()[3]

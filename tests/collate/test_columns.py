@@ -219,3 +219,9 @@ def test_rules_that_a_user_registered_hold(collate: Any, kind: Any, rules: dict[
     )
     rows = block.rows()
     assert exact(collate_block(collate, block, str)) == exact(torch.utils.data.default_collate(rows))
+
+
+def test_making_rows_is_not_charged_to_the_function() -> None:
+    block, entered = Columns({"n": np.arange(2)}, OffsetTrail(0, None)), list[str]()
+    collate_block(len, block, str, entered.append)
+    assert entered == ["decode", "collate"]

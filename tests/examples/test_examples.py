@@ -106,7 +106,7 @@ SAYS = {
         r"8 batches, .*\nImagesTogether\.__getitem__ limits"
     ),
     "slow_loader.py": (
-        r"13 batches, .* the consumer waits \d+% of the time, .*\nmap\(decode\) limits; .*\n"
+        r"13 batches, .* the consumer waits \d+% of the time, .*\nmap\(decode\) is the bottleneck; .*\n"
         r"it mostly waits: pass concurrency=.*\n13 batches, .*\n.* limits?; making batches is .*"
     ),
     "stream_object_store.py": (

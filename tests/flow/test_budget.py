@@ -215,3 +215,12 @@ def test_every_part_of_every_lane_comes_through_within_the_total(
         due = step % 3 * 2 + data.draw(st.integers(0, 1))
         portions[due].wait()
         takers.step(due, data.draw(st.lists(st.integers(0, 5), max_size=5)), size)
+
+
+def test_memory_is_short_only_where_a_reader_was_refused_all_there_is() -> None:
+    """A data set that fits leaves nobody waiting, however far the link would like to read ahead."""
+    budget = Budget(100, [0], ReadAhead(100, 100))
+    claim = budget.claim(0)
+    budget.answered()
+    assert claim.take(60) and not budget.is_exhausted
+    assert not claim.take(60) and budget.is_exhausted

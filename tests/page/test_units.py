@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.page.overtime import OverTime
-from asyncloader.page.units import amount, bytes_text, percent, seconds_text, ticks
+from asyncloader.page.plots import OverTime
+from asyncloader.quantity import amount, bytes_text, percent, seconds_text, ticks
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from time import monotonic
+from time import perf_counter
 
 from ..._flow.channel import Channel
 from ...stopwatch import STORE, Stopwatch
@@ -65,12 +65,11 @@ class ShardChunks(Channel[Buffer | FileSpan]):
     def _receive(self, timeout_s: float | None) -> Buffer | FileSpan:
         if len(self):
             return super().receive(timeout_s)
-        began_s, former = monotonic(), self.stopwatch.enter(STORE)
+        began_s = perf_counter()
         try:
             return super().receive(timeout_s)
         finally:
-            self.stopwatch.enter(former)
-            self._waited(monotonic() - began_s)
+            self._waited(self.stopwatch.waited(STORE, began_s))
 
     @property
     def total(self) -> int | None:

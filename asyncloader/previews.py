@@ -1,20 +1,24 @@
-"""A preview of each field of a sample, whatever it holds."""
+"""What a value is, in a line: kind, dtype, shape, size, beginning. Pure, and decodes nothing.
+
+An image is told by its header where Pillow is installed; elsewhere it is bytes.
+"""
 
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from io import BytesIO
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..blocks import Ragged
-from ..printable import clip
-from ..sizes import bytes_of
-from .images import image_of
+from .blocks import Ragged
+from .printable import clip
+from .sizes import bytes_of
 
-__all__ = ["Preview", "preview_field", "preview_sample"]
+__all__ = ["Image", "Preview", "image_of", "preview_field", "preview_sample"]
 
 # A line of a terminal, with the name of the field before it.
 _MOST_CHARACTERS = 60
@@ -23,6 +27,35 @@ _MOST_VALUES = 8
 _MOST_BYTES = 4 * _MOST_CHARACTERS
 
 _NPY = b"\x93NUMPY"
+
+_IMAGES = ("JPEG", "PNG", "GIF", "WEBP", "BMP")
+
+
+class Image(NamedTuple):
+    """An image.
+
+    Attributes:
+        kind: ``jpeg``, ``png``, ``gif``, ``webp`` or ``bmp``.
+        width: In pixels, as stored: a note of the camera's that it be turned is not heeded.
+        height: In pixels.
+    """
+
+    kind: str
+    width: int
+    height: int
+
+
+def image_of(content: bytes) -> Image | None:
+    """The image that some bytes are, by their header; None if they are none or cut, and without Pillow."""
+    try:
+        from PIL import Image as pillow
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a size that nobody is going to decode
+            with pillow.open(BytesIO(content), formats=_IMAGES) as image:
+                return Image(str(image.format).lower(), *image.size)
+    except Exception:  # whatever Pillow says of bytes that are no image
+        return None
 
 
 @dataclass(frozen=True)
@@ -82,8 +115,7 @@ def preview_field(value: Any) -> Preview:
 
 def _of_bytes(content: bytes) -> Preview:
     size = len(content)
-    image = image_of(content)
-    if image is not None:
+    if (image := image_of(content)) is not None:
         return Preview(image.kind, None, (image.height, image.width), size, "")
     if content.startswith(_NPY) and (header := _npy_header(content)) is not None:
         return Preview("npy", header[1], header[0], size, "")
@@ -92,8 +124,6 @@ def _of_bytes(content: bytes) -> Preview:
 
 
 def _npy_header(content: bytes) -> tuple[tuple[int, ...], str] | None:
-    from io import BytesIO
-
     from numpy.lib import format as npy
 
     file = BytesIO(content)
