@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from .metrics import Metrics
     from .mixtures import concat, mix
     from .mixtures import zip as zip
-    from .ops.buckets import Buckets
     from .ops.calls import sample_rng, sample_seed
+    from .ops.lengths import Buckets, TokenBatches
     from .ops.pack import Pack
     from .ops.skips import Skip
-    from .ops.token_batches import TokenBatches
     from .plan.states import merge_states
     from .plan.topology import Topology, get_topology
     from .ray_workers import RayWorkers
@@ -101,7 +100,7 @@ __all__ = [
 
 _HOME = {
     "AsyncIterableDataset": "recipes",
-    "Buckets": "ops.buckets",
+    "Buckets": "ops.lengths",
     "Converted": "converting.convert",
     "DataLoader": "loader",
     "Dataset": "dataset",
@@ -123,7 +122,7 @@ _HOME = {
     "SkipBudgetError": "errors",
     "Statistics": "statistics",
     "StoreError": "errors",
-    "TokenBatches": "ops.token_batches",
+    "TokenBatches": "ops.lengths",
     "Topology": "plan.topology",
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",

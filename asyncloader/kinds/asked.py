@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
+from ..advice import Setup
 from ..dataset import Dataset
 from ..ops.batching import Batching, FixedSize, Single
 from ..ops.map import AsyncMap
@@ -16,7 +17,6 @@ from ..plan.memory import DEFAULT_LIMIT_BYTES
 from ..plan.topology import World, process_group
 from ..processors import usable_processors
 from ..program_settings import read_settings
-from ..report import Setup
 from ..run.workers import WorkerSetting
 from ..sources.components import leaves_of
 from ..sources.shards import Shards

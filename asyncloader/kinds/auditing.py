@@ -14,17 +14,14 @@ from ..audit.contents import Contents, Part, write_contents
 from ..audit.recording import Recording
 from ..audit.rows import Begin
 from ..dataset import Dataset
-from ..ops.filter import Filter
-from ..ops.filter_batches import FilterBatches
+from ..ops.filter import Filter, FilterBatches
 from ..ops.op import Op, shown
-from ..ops.repeat import Repeat
-from ..ops.take import Take
+from ..ops.take import Repeat, Take
 from ..plan.cursor import Cursor
 from ..plan.states import without
 from ..plan.topology import World
-from ..sources.components import Composed
+from ..sources.components import Composed, Recipe
 from ..sources.mixture import Mixture
-from ..sources.recipe import Recipe
 from ..sources.shards import Shards
 from ..sources.zipped import Zipped
 from ..stores.expanding import expand_home

@@ -8,7 +8,7 @@ from functools import partial
 
 from ..dataset import Dataset
 from ..ops.batching import Batching
-from ..ops.repeat import Repeat
+from ..ops.take import Repeat
 from ..plan.counts import Deal, UnknownCount
 from ..plan.cursor import Cursor, Row
 from ..plan.lanes import rank_lanes

@@ -14,8 +14,7 @@ from ..errors import RanksError
 from ..ops.take import Take
 from ..plan.counts import Deal, UnknownCount
 from ..plan.topology import World
-from ..sources.components import Composed, is_endless, leaves_of
-from ..sources.recipe import Recipe
+from ..sources.components import Composed, Recipe, is_endless, leaves_of
 from ..sources.shards import Shards, Unit
 from ..sources.zipped import Zipped
 from ..stores.braces import Braces

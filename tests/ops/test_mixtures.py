@@ -18,11 +18,10 @@ from asyncloader.blocks import Columns, OffsetTrail, Rows
 from asyncloader.dataset import Dataset
 from asyncloader.ops.filter import Filter
 from asyncloader.ops.op import START, Op
-from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle
+from asyncloader.ops.take import Repeat
 from asyncloader.plan.weights import EpochWeights
-from asyncloader.sources.components import Composed
-from asyncloader.sources.concat import Concat
+from asyncloader.sources.components import Composed, Concat
 from asyncloader.sources.mixture import Mixture
 from asyncloader.sources.zipped import Zipped
 from asyncloader.types import Position
