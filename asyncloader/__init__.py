@@ -27,11 +27,10 @@ if TYPE_CHECKING:
     from .metrics import Metrics
     from .mixtures import concat, mix
     from .mixtures import zip as zip
-    from .ops.buckets import Buckets
     from .ops.calls import sample_rng, sample_seed
+    from .ops.lengths import Buckets, TokenBatches
     from .ops.pack import Pack
     from .ops.skips import Skip
-    from .ops.token_batches import TokenBatches
     from .plan.states import merge_states
     from .plan.topology import Topology, get_topology
     from .ray_workers import RayWorkers
@@ -97,7 +96,7 @@ __all__ = [
 
 _HOME = {
     "AsyncIterableDataset": "recipes",
-    "Buckets": "ops.buckets",
+    "Buckets": "ops.lengths",
     "DataLoader": "loader",
     "Dataset": "dataset",
     "EpochVerdict": "audit.verdict",
@@ -118,7 +117,7 @@ _HOME = {
     "SkipBudgetError": "errors",
     "Statistics": "statistics",
     "StoreError": "errors",
-    "TokenBatches": "ops.token_batches",
+    "TokenBatches": "ops.lengths",
     "Topology": "plan.topology",
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",

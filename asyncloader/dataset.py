@@ -16,15 +16,11 @@ from ._flow.budget import Budget
 from ._flow.engine import Engine
 from .formats.fields import decode_sample, handlers_with
 from .ops.calls import MakeContext
-from .ops.checks import is_async
-from .ops.fields import Rename, Select
-from .ops.filter import Filter
-from .ops.filter_batches import FilterBatches
+from .ops.filter import Filter, FilterBatches, Rename, Select
 from .ops.map import AsyncMap, Map, MapBatches
-from .ops.op import START, Lane, Op, Source
-from .ops.repeat import Repeat
+from .ops.op import START, Lane, Op, Source, is_async
 from .ops.shuffle import Shuffle
-from .ops.take import Take
+from .ops.take import Repeat, Take
 from .plan.topology import Topology
 from .quantity import as_count
 from .sources.components import Recipe

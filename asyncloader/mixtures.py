@@ -10,8 +10,7 @@ from .dataset import Dataset, dataset_of, recipe_of
 from .plan.mixing import Stop
 from .plan.weights import EpochWeights, Weights
 from .quantity import as_whole
-from .sources.components import Composed, Recipe
-from .sources.concat import Concat
+from .sources.components import Composed, Concat, Recipe
 from .sources.mixture import Mixture
 from .sources.shards import Shards
 from .sources.zipped import Zipped

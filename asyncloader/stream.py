@@ -23,10 +23,9 @@ from .counting import NetworkCounts
 from .lent_memory import borrowing
 from .ops.batching import Batch, Batching, Single
 from .ops.calls import UserCodeErrors
-from .ops.left_out import LeavesOut
+from .ops.left_out import LeavesOut, Shortfall
 from .ops.map import AsyncMap, Map, MapBatches
 from .ops.op import Lane, note_batch
-from .ops.shortfalls import Shortfall
 from .ops.skips import Skip, Skips
 from .plan.cursor import Row
 from .plan.lanes import Rotation

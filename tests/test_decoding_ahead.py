@@ -14,7 +14,7 @@ from asyncloader._flow.budget import Budget
 from asyncloader._flow.channel import Channel, EndOfChannel
 from asyncloader.blocks import Columns, OffsetTrail, Rows
 from asyncloader.ops.op import Blocks
-from asyncloader.sources.decoding import decode_ahead
+from asyncloader.sources.shards import decode_ahead
 
 AMPLE = 1 << 30
 _WAIT_S = 20

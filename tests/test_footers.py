@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from asyncloader.sources import footers
-from asyncloader.sources.footers import FooterCache
+from asyncloader.sources import shards as footers
+from asyncloader.sources.shards import FooterCache
 
 
 def test_a_footer_is_that_of_its_shard_version_and_length() -> None:

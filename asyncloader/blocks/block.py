@@ -14,8 +14,6 @@ import numpy as np
 from .columns import Column, column_of, join_columns, part_of, read_only, settled, take_of
 from .trails import JoinedTrail, PickedTrail, Trail
 
-__all__ = ["Block", "Columns", "Gather", "Rows", "columns_of", "join"]
-
 
 class Block(Protocol):
     """A run of consecutive samples, and the trail of their positions.

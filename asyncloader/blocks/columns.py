@@ -15,22 +15,6 @@ from typing import Any, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "Column",
-    "IntegerLists",
-    "Objects",
-    "Ragged",
-    "WithNulls",
-    "array_of",
-    "column_of",
-    "join_columns",
-    "offsets_of",
-    "part_of",
-    "read_only",
-    "settled",
-    "take_of",
-]
-
 Column: TypeAlias = "NDArray[Any] | Ragged | list[Any]"
 """One field of ``n`` samples: an array ``(n, ...)``, sequences of unequal length, or a list of objects."""
 

@@ -19,29 +19,6 @@ from numpy.typing import NDArray
 
 from ..types import Position
 
-__all__ = [
-    "MOST_TABLES",
-    "Indices",
-    "JoinedTrail",
-    "NestedTrail",
-    "OffsetTrail",
-    "Origin",
-    "OriginTable",
-    "OuterTrail",
-    "PickedTrail",
-    "Place",
-    "Provenance",
-    "References",
-    "Referred",
-    "SourceTrail",
-    "Tables",
-    "Trail",
-    "joined",
-    "resolve",
-    "runs_on",
-]
-
-
 # --- provenance of many samples ---
 
 

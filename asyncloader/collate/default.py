@@ -29,17 +29,6 @@ from ..stopwatch import COLLATE, DECODE
 from ..tensors import has_tensors, may_stand_in, standing_in, tensor_of
 from .fault import naming_entries, note_field
 
-__all__ = [
-    "collate_block",
-    "collate_columns",
-    "collate_plain",
-    "default_collate",
-    "default_convert",
-    "does_without_torch",
-    "takes_columns",
-    "use_own_rules",
-]
-
 _Rule = Callable[..., Any]
 
 _NUMBERS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float64}

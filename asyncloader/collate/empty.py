@@ -12,8 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-__all__ = ["empty_from_text", "empty_like", "empty_to_text", "is_empty"]
-
 
 def empty_like(batch: Any, collate_fn: Callable[[Any], Any] | None = None) -> Any:
     """A batch of the structure of ``batch``, and of no samples.

@@ -15,16 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = [
-    "entry",
-    "fill_advice",
-    "naming_entries",
-    "note_field",
-    "null_advice",
-    "squeeze_advice",
-    "standing_for",
-]
-
 Attempt: TypeAlias = Callable[[Sequence[Any]], object]
 Path: TypeAlias = tuple[Any, ...]
 

@@ -36,8 +36,6 @@ from .ragged import (
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Pad", "PadField", "PadLongest"]
-
 
 @dataclass(frozen=True, slots=True)
 class PadField:

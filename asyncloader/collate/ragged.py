@@ -18,20 +18,6 @@ from ..blocks import Ragged
 from ..lent_memory import filled
 from .fault import null_advice, squeeze_advice
 
-__all__ = [
-    "Overflow",
-    "Side",
-    "bound",
-    "exact_cast",
-    "exact_fill",
-    "is_number",
-    "lay",
-    "lay_runs",
-    "real_mask",
-    "to_arrays",
-    "to_pieces",
-]
-
 Piece: TypeAlias = NDArray[Any]
 Side: TypeAlias = Literal["left", "right"]
 Overflow: TypeAlias = Literal["raise", "truncate"]

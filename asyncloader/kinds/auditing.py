@@ -13,11 +13,9 @@ from typing import Any
 from ..audit.contents import Contents, Part, write_contents
 from ..audit.recording import Recording
 from ..audit.rows import Begin
-from ..ops.filter import Filter
-from ..ops.filter_batches import FilterBatches
+from ..ops.filter import Filter, FilterBatches
 from ..ops.op import Op, shown
-from ..ops.repeat import Repeat
-from ..ops.take import Take
+from ..ops.take import Repeat, Take
 from ..plan.cursor import Cursor
 from ..plan.states import without
 from ..plan.topology import World

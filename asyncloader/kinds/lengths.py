@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from ..ops.batching import Batching
-from ..ops.repeat import Repeat
+from ..ops.take import Repeat
 from ..plan.counts import Deal, UnknownCount
 from ..plan.cursor import Cursor, Row
 from ..plan.lanes import rank_lanes

@@ -18,8 +18,6 @@ from ..plan.counts import batch_count
 from ..types import Position
 from .op import Lane, Opener
 
-__all__ = ["Batch", "Batches", "Batching", "FixedSize", "Single"]
-
 
 class Batch(NamedTuple):
     """What is collated at once.

@@ -19,18 +19,27 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Scope
+from .._flow.residents import MakeContext
 from .._flow.threads import Threads
 from ..blocks import Block, Column, Columns, PickedTrail, Ragged, Rows, array_of, column_of, columns_of
 from ..quantity import as_counts
 from ..types import Position
-from .calls import AdaptiveSize, MakeContext, UserCalls, call_each, call_user_code, cut, with_context
-from .checks import check_map, check_plain
-from .chunks import hand_on, open_chunks
-from .op import PIECE_SAMPLES, Blocks, Lane, Op, Opener, name_of, note_batch, note_sample, shown
-from .pools import Pool
+from .calls import AdaptiveSize, UserCalls, call_each, call_user_code, cut, with_context
+from .op import (
+    PIECE_SAMPLES,
+    Blocks,
+    Lane,
+    Op,
+    Opener,
+    check_map,
+    check_plain,
+    name_of,
+    note_batch,
+    note_sample,
+    shown,
+)
+from .shuffle import Pool, hand_on, open_chunks
 from .skips import Applied
-
-__all__ = ["AsyncMap", "Map", "MapBatches"]
 
 # A thread hop costs some 30 us, next to nothing for the millisecond functions that threads are for.
 _THREAD_PIECE_SAMPLES = 4

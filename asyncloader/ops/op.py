@@ -1,9 +1,11 @@
-"""What an operator is, and what it is given to run in."""
+"""What an operator is, what it is called in messages, and the checks of what it is given."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from inspect import iscoroutinefunction
 from itertools import groupby
 from typing import Any, Protocol, TypeAlias
 
@@ -17,25 +19,8 @@ from ..stopwatch import Stopwatch
 from ..trace.traffic import Traffic
 from ..tracebacks import add_note
 from ..types import Position
-from .left_out import LeavesOut
-from .shortfalls import Shortfall
-from .skips import Attempts, Skips
-
-__all__ = [
-    "PIECE_SAMPLES",
-    "START",
-    "Blocks",
-    "Lane",
-    "Op",
-    "Opener",
-    "Rounds",
-    "Source",
-    "call_of",
-    "name_of",
-    "note_batch",
-    "note_sample",
-    "shown",
-]
+from .left_out import LeavesOut, Shortfall
+from .skips import Skips, StepSkips
 
 START: Position = {}
 """The position before the first sample."""
@@ -157,7 +142,7 @@ class Lane:
         assert self.leaves_out is not None
         self.leaves_out.add(by, self.component, block.trail, indices)
 
-    def attempts(self, start: Position, step: object = None) -> Attempts | None:
+    def attempts(self, start: Position, step: object = None) -> StepSkips | None:
         """Those of the operator that is opened at ``start``, if errors are skipped."""
         step = self.operator if step is None else step
         return None if self.skips is None else self.skips.attempts(self.component, step, start)
@@ -273,3 +258,43 @@ def note_batch(error: BaseException, what: str, trail: Trail, count: int) -> Non
     if count > len(places):
         told.append(f"and {count - len(places)} more")
     add_note(error, f"in {what} of {count} samples: {'; '.join(told)}")
+
+
+# Checks of what the operators of a recipe are given, made with the operator, before anything runs.
+
+
+def is_async(fn: object) -> bool:
+    """Whether calling it gives a coroutine."""
+    target = fn.func if isinstance(fn, partial) else fn
+    return iscoroutinefunction(target) or iscoroutinefunction(getattr(target, "__call__", None))  # noqa: B004  # the method itself is asked for
+
+
+def check_map(fn: object, context: object) -> None:
+    """Check what ``.map`` is given."""
+    _check_callable("map", fn, "one sample")
+    # One that is made already may be callable too: contextlib's are decorators as well.
+    made = hasattr(context, "__aenter__") and not isinstance(context, type)
+    if context is not None and (made or not callable(context)):
+        raise TypeError(
+            "context should be a function that makes an asynchronous context manager in each process, "
+            f"such as the class itself, but got a {type(context).__name__}"
+        )
+
+
+def check_plain(op: str, fn: object, of: str, hint: str = "") -> None:
+    """Check that it is a plain function, of what ``of`` says."""
+    _check_callable(op, fn, of)
+    if is_async(fn):
+        raise TypeError(f"{op} should get a plain function, but got a coroutine function{hint}")
+
+
+def check_names(op: str, names: Iterable[object]) -> None:
+    """Check that they are names of fields."""
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{op} should get field names, but got {type(name).__name__}: {name!r}")
+
+
+def _check_callable(op: str, fn: object, of: str) -> None:
+    if not callable(fn):
+        raise TypeError(f"{op} should get a function of {of}, but got {type(fn).__name__}")

@@ -1,4 +1,4 @@
-"""Packed blocks: rows of one length, each of several documents."""
+"""``Pack``: blocks of rows of one length, each of several documents."""
 
 from __future__ import annotations
 
@@ -10,21 +10,74 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..blocks import Columns, JoinedTrail
-from ..collate.packed import PackedCollate
+from ..blocks import Column, Columns, JoinedTrail
 from ..collate.pad import PadField
+from ..lent_memory import stacked
 from ..plan.counts import UnknownCount
 from ..quantity import as_counts
+from ..tensors import tensor_of
 from ..types import Position
 from .batching import Batch, Batches
-from .documents import DocumentReader, Documents
 from .op import START, Lane, Opener
-from .packing import PACKED_FIELDS, Cutter, Part, Row, best_fit, lay_rows, split_lengths
-from .pools import Pool, cut_pools, draw_pool
+from .packing import (
+    PACKED_FIELDS,
+    Cutter,
+    DocumentPart,
+    DocumentReader,
+    Documents,
+    PackedRow,
+    best_fit,
+    lay_rows,
+    split_lengths,
+)
+from .shuffle import Pool, cut_pools, draw_pool
 
-__all__ = ["Pack"]
+# Makes a batch of packed rows: tensors, and where each segment begins for variable-length attention.
 
-RowStream: TypeAlias = Generator[Row, None, None]
+# Entries of a batch that are not columns.
+_BOUNDS = ("cu_seqlens", "max_seqlen")
+
+
+class PackedCollate:
+    """The ``collate_fn`` of ``Pack``.
+
+    Called with ``B`` rows, dicts of arrays ``(T, ...)``, it returns a dict with each of them as a tensor
+    ``(B, T, ...)``, and ``cu_seqlens (S + 1,) int32`` and the int ``max_seqlen``: segment ``i`` of the block
+    flattened to ``B*T`` tokens is ``cu_seqlens[i]:cu_seqlens[i + 1]``. The padding with which a row ends is a
+    segment of its own.
+    """
+
+    def __call__(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return self.from_columns({name: stacked([row[name] for row in rows]) for name in rows[0]})
+
+    def from_columns(self, fields: Mapping[str, Column]) -> dict[str, Any]:
+        """The same batch from columns ``(B, T, ...)``."""
+        arrays = {name: np.asarray(column) for name, column in fields.items()}
+        bounds = _segment_bounds(arrays["segment_ids"])
+        batch: dict[str, Any] = {name: tensor_of(array) for name, array in arrays.items()}
+        batch["cu_seqlens"] = tensor_of(bounds)
+        batch["max_seqlen"] = int(np.diff(bounds).max())
+        return batch
+
+    @property
+    def does_without_torch(self) -> bool:
+        """See ``collate_block``; a subclass is the user's."""
+        return type(self) is PackedCollate
+
+    def empty(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Such a batch of no rows: no segment, and so the one bound 0."""
+        tensors = {name: value[:0].clone() for name, value in batch.items() if name not in _BOUNDS}
+        return {**tensors, "cu_seqlens": batch["cu_seqlens"].new_zeros(1), "max_seqlen": 0}
+
+
+def _segment_bounds(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Where segments begin in the flattened block, and its end: ``(S + 1,) int32``."""
+    begins = np.ones(segment_ids.shape, bool)
+    begins[:, 1:] = segment_ids[:, 1:] != segment_ids[:, :-1]
+    return np.append(np.flatnonzero(begins), segment_ids.size).astype(np.int32)
+
+
+RowStream: TypeAlias = Generator[PackedRow, None, None]
 
 # What collation adds to a batch, which so is no name for a field.
 _TAKEN = (*PACKED_FIELDS, "cu_seqlens", "max_seqlen")
@@ -91,7 +144,7 @@ class Pack:
         )
         names, fills = list(self._fields), [how.value for how in self._fields.values()]
         with closing(rows):
-            open_rows: list[Row] = []
+            open_rows: list[PackedRow] = []
             for row in rows:
                 open_rows.append(row)
                 del row  # which may hold the tokens of all its pool
@@ -152,7 +205,7 @@ class Pack:
                     del row
                 del pool, rows
 
-    def _fit(self, pool: Pool, reader: DocumentReader) -> list[Row]:
+    def _fit(self, pool: Pool, reader: DocumentReader) -> list[PackedRow]:
         """The rows of a pool."""
         # A pool with a bad document is read one by one up to that, so this is the whole of a good one.
         ((block, documents),) = list(reader.read(pool.samples))
@@ -165,9 +218,9 @@ class Pack:
         is_last = (before + part_lengths == lengths[document]).tolist()
         rows = []
         for inside in best_fit(part_lengths, self.length):
-            row = Row()
+            row = PackedRow()
             for part in inside:
-                row.add(Part(documents.values, begin[part], end[part]), block.trail, of[part])
+                row.add(DocumentPart(documents.values, begin[part], end[part]), block.trail, of[part])
                 if is_last[part]:
                     row.ended.append((block.trail, of[part]))
             rows.append(row)
@@ -185,7 +238,7 @@ class Pack:
         return first, np.minimum(stop, first + self.length) if self.overlong == "truncate" else stop
 
 
-def _batch(rows: list[Row], names: list[str], fills: list[float], width: int) -> Batch:
+def _batch(rows: list[PackedRow], names: list[str], fills: list[float], width: int) -> Batch:
     columns = lay_rows(rows, names, fills, width)
     trail = JoinedTrail([row.place for row in rows])
     ended = [sample for row in rows for sample in row.ended]

@@ -19,8 +19,6 @@ from ..errors import SkipBudgetError
 from ..quantity import as_counts, as_whole
 from ..types import Position
 
-__all__ = ["Applied", "Attempts", "Skip", "Skips", "skipped_in"]
-
 _KEY = "skipped"
 
 # What ``rate`` is a part of: enough for one in a hundred to mean something.
@@ -94,7 +92,7 @@ class Skips:
         # A stream that is opened anew, as ``.repeat`` does, goes on with the counts that it had.
         self._carried: dict[tuple[Any, ...], int] = {}
 
-    def attempts(self, component: tuple[int, ...], step: object, start: Position) -> Attempts:
+    def attempts(self, component: tuple[int, ...], step: object, start: Position) -> StepSkips:
         """Those of one step of a recipe.
 
         Args:
@@ -102,7 +100,7 @@ class Skips:
             step: Which of its operators; anything else for its source.
             start: The position that it is opened at.
         """
-        return Attempts(self, (component, step), f"{_KEY}{step}", start)
+        return StepSkips(self, (component, step), f"{_KEY}{step}", start)
 
     def carried(self, key: tuple[Any, ...]) -> int:
         return self._carried.get(key, 0)
@@ -130,7 +128,7 @@ class Skips:
             file.write((json.dumps(line) + "\n").encode())
 
 
-class Attempts:
+class StepSkips:
     """What a step of a recipe has tried in a lane, and what of it was skipped."""
 
     def __init__(self, skips: Skips, key: tuple[Any, ...], name: str, start: Position) -> None:
@@ -241,7 +239,7 @@ class Applied:
     picked: Sequence[int] | None = None
     took_s: float | None = None
 
-    def hand_on(self, attempts: Attempts | None, during: str) -> Iterator[Block]:
+    def hand_on(self, attempts: StepSkips | None, during: str) -> Iterator[Block]:
         """What was made, then the failure: what came before it is good, and may complete a batch."""
         made = self.made if attempts is None else attempts.account(self, during)
         if len(made):

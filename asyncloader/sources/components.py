@@ -1,9 +1,9 @@
-"""A source with its operators, and sources made of several of these: the components and their lanes.
+"""A source with its operators, and sources made of several of these: components, their lanes, ``concat``.
 
 A component has a lane of its own within each lane of the whole, with another key for what is drawn there,
 another part of the budget, and places that name it. Where components come in shards, the first lane of each
-is the one behind the last shard of those before it, or the last sample where an index tells: so as many lanes
-have something as there are shards, or samples, in all.
+is the one behind the last shard of those before it, or the last sample where an index knows: so as many
+lanes have something as there are shards, or samples, in all.
 """
 
 from __future__ import annotations
@@ -15,29 +15,19 @@ from functools import partial
 from itertools import chain
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .._flow.budget import Portion
-from ..blocks import Place, Provenance
+from ..blocks import Block, Indices, NestedTrail, Place, Provenance, Trail
 from ..ops.calls import cut
 from ..ops.map import Map
-from ..ops.op import Blocks, Lane, Op, Opener, Source, call_of, shown
-from ..ops.repeat import Repeat
+from ..ops.op import START, Blocks, Lane, Op, Opener, Source, call_of, shown
 from ..ops.shuffle import Shuffle
-from ..ops.take import Take
+from ..ops.take import Repeat, Take
 from ..plan.counts import Counter, Deal
+from ..tracebacks import add_note
 from ..types import Position
-
-__all__ = [
-    "Composed",
-    "Recipe",
-    "components_of",
-    "counted_names",
-    "innermost",
-    "is_endless",
-    "leaves_of",
-    "of_component",
-    "places_of",
-    "repeated",
-]
 
 # So many repetitions of a component within one of the whole are told apart.
 _REPETITION_BITS = 20
@@ -288,3 +278,175 @@ def counted_names(source: object) -> tuple[str, ...]:
 def repeated(outer: int, inner: int) -> int:
     """One number for a repetition inside of another one, which has no end that is known."""
     return (outer << _REPETITION_BITS) + inner
+
+
+# One component in one lane, read in the pieces that the whole takes of it.
+
+
+class ComponentMark:
+    """The position behind a sample, worked out once, if somebody asks.
+
+    Args:
+        trail: Of the sample's block.
+        index: Of the sample in it.
+    """
+
+    __slots__ = ("_found", "_index", "_trail")
+
+    def __init__(self, trail: Trail, index: int) -> None:
+        self._trail: Trail | None = trail
+        self._index = index
+        self._found: Position = START
+
+    @classmethod
+    def at(cls, position: Position) -> ComponentMark:
+        """One that is known."""
+        mark = cls.__new__(cls)
+        mark._trail, mark._index, mark._found = None, 0, position
+        return mark
+
+    def position(self) -> Position:
+        if self._trail is not None:
+            self._found, self._trail = self._trail.after(self._index), None
+        return self._found
+
+
+class Feed:
+    """One component in one lane: its blocks, pulled when they are due, and taken in pieces.
+
+    Args:
+        source: The whole, in which the component is known by its number.
+        number: Of the component.
+        lane: Of the whole.
+        share: See ``Composed.lane_of``.
+        saved: Where the component goes on; None if nothing was taken of it before.
+        begins_anew: Whether it may, so that positions say which repetition they are in.
+
+    Attributes:
+        held: How many samples are here.
+        mark: Where it goes on behind the last sample that was taken; None before the first one.
+        repetition: How often it has begun anew.
+    """
+
+    def __init__(
+        self,
+        source: Composed,
+        number: int,
+        lane: Lane,
+        share: float,
+        saved: Position | None,
+        begins_anew: bool = False,
+    ) -> None:
+        self._recipe = source.recipes[number]
+        self._name = source.names[number]
+        self._kind = source.kind
+        self._lane, self._portion = source.lane_of(number, lane, share)
+        self._blocks: Blocks | None = None
+        self._held: Block | None = None
+        self.held = 0
+        self._begins_anew = begins_anew
+        self.mark = None if saved is None else ComponentMark.at(saved)
+        self.repetition: int = (saved or START).get("repetition", 0)
+
+    def pull(self) -> bool:
+        """Wait for the next block, when nothing is held; says whether there is one."""
+        self._portion.wait()
+        try:
+            if self._blocks is None:
+                self._blocks = self._open(START if self.mark is None else self.mark.position())
+            self._held = next(self._blocks, None)
+        except Exception as error:
+            add_note(error, f"in component {self._name!r} of {self._kind}")
+            raise
+        self.held = 0 if self._held is None else len(self._held)
+        return self._held is not None
+
+    def take(self, count: int) -> Block:
+        """The next samples of those held, all or fewer of them."""
+        block = self._held
+        assert block is not None and 0 < count <= self.held
+        first = len(block) - self.held
+        self.held -= count
+        part = block.part(first, first + count) if count < len(block) else block
+        if not self.held:
+            self._held = None
+        self.mark = ComponentMark(part.trail, count - 1)
+        return part
+
+    def begin_anew(self) -> None:
+        """Go on with the next repetition from its beginning; shuffles draw anew in it."""
+        self.close()
+        self.repetition += 1
+
+    def close(self) -> None:
+        """Close what is open. Idempotent."""
+        blocks, self._blocks, self._held, self.held = self._blocks, None, None, 0
+        if blocks is not None:
+            blocks.close()
+
+    def _open(self, start: Position) -> Blocks:
+        lane = self._lane
+        if self._begins_anew:
+            lane = lane.repeated(repeated(lane.repetition, self.repetition))
+            # A position in the repetition before is of one that is over.
+            start = start.get("from", START) if start.get("repetition") == self.repetition else START
+        with closing(self._recipe.open(start, lane)) as blocks:
+            for block in blocks:
+                if self._begins_anew:
+                    block = block.follow(NestedTrail(block.trail, {"repetition": self.repetition}))
+                yield block
+
+
+# The source that reads several recipes one after another, in each lane for itself.
+
+
+@dataclass(frozen=True, repr=False)
+class Concat(Composed):
+    """Samples of several recipes: those that a lane has of the first, then those of the second, and so on."""
+
+    kind = "concat"
+
+    def open(self, start: Position, lane: Lane) -> Blocks:
+        first: int = start.get("component", 0)
+        for number in range(first, len(self.recipes)):
+            saved = start.get("from") if number == first else None
+            with closing(Feed(self, number, lane, 1.0, saved)) as feed:
+                while feed.pull():
+                    block = feed.take(feed.held)
+                    yield block.follow(_ConcatTrail(block.trail, number))
+                    del block
+
+    def positions_of(self, position: Position) -> dict[int, Position]:
+        return {position.get("component", 0): position.get("from", START)}
+
+    def count_samples(self, deal: Deal) -> list[float]:
+        return [sum(of_lane) for of_lane in zip(*self.counts_of(deal), strict=True)]
+
+
+@dataclass(slots=True)
+class _ConcatTrail(Trail):
+    """Positions inside a block of one component.
+
+    Args:
+        trail: Of its samples.
+        number: Of the component.
+    """
+
+    trail: Trail
+    number: int
+
+    def after(self, index: int) -> Position:
+        return {"component": self.number, "from": self.trail.after(index)}
+
+    def place(self, index: int) -> Place:
+        return self.trail.place(index)
+
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return np.full(len(indices), self.number)
+
+    def provenance(self, indices: Indices) -> Provenance:
+        return of_component(self.number, self.trail.provenance(indices))
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        found, order = self.trail.table()
+        return of_component(self.number, found), order

@@ -30,8 +30,6 @@ from ..plan.topology import AskedTopology, Topology, enter_topology
 from ..sizes import bytes_of
 from ..types import Position
 
-__all__ = ["Iterables", "Make", "iterate_async"]
-
 Make: TypeAlias = Callable[[Topology], Iterable[Any] | AsyncIterable[Any]]
 
 # A block should be worth its hand-over and not hold up the first batch of a slow source.

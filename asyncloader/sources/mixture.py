@@ -21,10 +21,7 @@ from ..plan.counts import Deal
 from ..plan.mixing import Draws, Stop, goes_on_without, leg_of, mixed_count
 from ..plan.weights import EpochWeights
 from ..types import Position
-from .components import Composed, of_component, repeated
-from .feed import Feed, Mark
-
-__all__ = ["Mixture"]
+from .components import ComponentMark, Composed, Feed, of_component, repeated
 
 # As for ``.repeat``: shards are dealt anew, so that a repetition without a sample is not the last one.
 _MOST_EMPTY = 100
@@ -199,7 +196,7 @@ class _MixedTrail(Trail):
 
     made: NDArray[np.int64]
     trails: Mapping[int, Trail]
-    before: Sequence[Mark | None]
+    before: Sequence[ComponentMark | None]
     drawn: int
     gone: Sequence[int]
     known: Provenance | None = field(default=None, init=False)

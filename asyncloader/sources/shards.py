@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from bisect import bisect_left
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -14,8 +16,10 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from .._flow.channel import Channel
-from ..blocks import NestedTrail, Place, SourceTrail
+from .._flow.budget import Claim
+from .._flow.channel import Channel, EndOfChannel
+from .._flow.producer import Producer
+from ..blocks import Block, Columns, NestedTrail, Place, Rows, SourceTrail
 from ..cache.store import CachedStores
 from ..errors import FormatError, StoreError
 from ..formats import compression_named, formats, open_decoder, open_plan
@@ -23,9 +27,10 @@ from ..formats.decoder import EVERYTHING, Decoder, PassOver, Selection
 from ..manifest.check import FolderIndex, ShardCheck, teller_of
 from ..manifest.expectations import Expectations, Expected, Known
 from ..ops.op import START, Blocks, Lane
-from ..ops.skips import Attempts
+from ..ops.skips import StepSkips
 from ..plan.counts import Deal, UnknownCount
 from ..plan.pieces import Cut, Dealing, Piece, Pieces, cut_piece
+from ..sizes import bytes_of
 from ..stopwatch import DECODE, STORE
 from ..stores.access import Access
 from ..stores.names import names_digest, places_digest
@@ -34,12 +39,193 @@ from ..stores.reading.lookahead import Wanted
 from ..stores.reading.reader import read_shards
 from ..stores.router import Stores
 from ..stores.urls import redact, suffix_path
-from ..types import Position, Span
-from .clients import stores_of
-from .decoding import Reading, decode_ahead, decoded, up_to, with_url
-from .footers import FooterCache
+from ..types import Buffer, Position, Span
 
-__all__ = ["Shards", "Unit"]
+# From the bytes of a shard to its blocks: as far as they are wanted, by the shard's name, and ahead.
+
+# Of blocks that wait, and of the one in the making: one of the largest, some ten of token ids.
+_AHEAD_BYTES = 8 << 20
+
+# More than this part of what a lane may have is not worth it: it is better read ahead.
+_MOST_SHARE = 1 / 8
+
+
+def decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], close: bytes) -> Blocks:
+    """What the bytes of a shard are, from the first sample that is wanted on."""
+    decoder: Decoder | None = None
+    for chunk in watched:
+        decoder = decoder or open_decoder()
+        yield from decoder.feed(chunk)
+        del chunk
+    decoder = decoder or open_decoder()
+    if close:
+        yield from decoder.feed(close)
+    yield from decoder.finish()
+
+
+def up_to(stop: int | None, blocks: Blocks) -> Blocks:
+    """The blocks up to a sample of their shard; closes them there."""
+    with closing(blocks):
+        for block in blocks:
+            if stop is None or block.trail.place(len(block) - 1).sample < stop - 1:
+                yield block
+                continue
+            wanted = bisect_left(range(len(block)), stop, key=lambda index: block.trail.place(index).sample)
+            if wanted:
+                yield block.part(0, wanted)
+            return
+
+
+def with_url(block: Block, url: str) -> Block:
+    """Name the shard in samples that have a key; other JSON objects stay the user's."""
+    if isinstance(block, Rows):  # columns have no keys
+        for sample in block.samples:  # each for itself: where a block ends depends on how the bytes came
+            if "__key__" in sample:
+                sample["__url__"] = url
+    return block
+
+
+@dataclass(slots=True)
+class PieceReading:
+    """Where a lane is in its pieces.
+
+    Attributes:
+        attempts: Counts what is skipped; None where every error is raised.
+        nth: Number of the piece.
+        sample: Index in the shard of the sample that comes next, as far as that is of use.
+    """
+
+    attempts: StepSkips | None
+    nth: int
+    sample: int = 0
+
+    def entries(self, block: Block) -> dict[str, Any]:
+        """What positions of the next block say of the piece."""
+        if self.attempts is None:
+            return {"shard": self.nth}
+        self.attempts.good(len(block))
+        self.sample = block.trail.place(len(block) - 1).sample + 1
+        return {"shard": self.nth, **self.attempts.entries()}
+
+
+def decode_ahead(blocks: Blocks, claim: Claim, wake: Callable[[], None]) -> Blocks:
+    """The same blocks, decoded on a thread of their own while those before become batches.
+
+    Or decoded as they are asked for, where memory is short. It pays for decoders that release the
+    interpreter's lock, as pyarrow's do: others only change places with the thread that they are to relieve.
+
+    Args:
+        blocks: Pulled and closed on a thread.
+        claim: To take the memory from, for nothing else; closed in the end.
+        wake: Makes ``blocks`` end soon wherever it waits; called from another thread, before it is closed.
+    """
+    if not claim.set_aside(_AHEAD_BYTES, _MOST_SHARE):
+        claim.close()
+        with closing(blocks):
+            yield from blocks
+        return
+    producer = Producer(lambda: _costs_of(blocks), _AHEAD_BYTES, on_close=wake, name="asyncloader-decoder")
+    with closing(claim), closing(producer):
+        producer.start()
+        while True:
+            try:
+                made = [producer.receive()]
+            except EndOfChannel:
+                return
+            yield made.pop()  # nothing here holds it meanwhile
+
+
+def _costs_of(blocks: Blocks) -> Generator[tuple[Block, int], None, None]:
+    """Each block with the bytes that it holds."""
+    with closing(blocks):
+        for block in blocks:
+            yield block, bytes_of(dict(block.fields)) if isinstance(block, Columns) else 0
+            del block
+
+
+# The clients of stores that lanes share.
+
+
+def stores_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedStores:
+    """One set of clients for all lanes of an engine.
+
+    Args:
+        access: How shards are reached.
+        lane: One of them.
+        shares: Whether several lanes read parts of one shard.
+    """
+    stores: Stores | CachedStores | None = lane.shared.get(id(access))
+    if stores is None:
+        stores = lane.shared[id(access)] = _open(access, lane, shares)
+    return stores
+
+
+def _open(access: Access, lane: Lane, shares: bool) -> Stores | CachedStores:
+    engine = lane.engine
+    stores = Stores(engine.resources, access, lane.network, lane.traffic)
+    if access.cache is None:
+        return stores
+    cache, resources = access.cache, engine.resources
+    return CachedStores(stores, access, cache, resources, engine.submit, lane.network, shares=shares)
+
+
+# The footers of shards, kept from epoch to epoch.
+
+# Of some 3,000 shards with 20 KiB each, which is usual. Those least lately used go first.
+_MOST_BYTES = 64 << 20
+
+_Version = tuple[str, int]
+
+
+class FooterCache:
+    """Footers by URL, of each shard that of the last version and length. Empty in another process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # plans run on several threads
+        self._footers: OrderedDict[str, tuple[_Version, bytes]] = OrderedDict()
+        self._bytes = 0
+
+    def __reduce__(self) -> Any:
+        return FooterCache, ()
+
+    def of(self, url: str) -> ShardFooters:
+        """Those of one shard."""
+        return ShardFooters(self, url)
+
+    def find(self, url: str, version: _Version) -> bytes | None:
+        """The footer, if it is kept."""
+        with self._lock:
+            kept = self._footers.get(url)
+            if kept is None or kept[0] != version:
+                return None
+            self._footers.move_to_end(url)
+            return kept[1]
+
+    def keep(self, url: str, version: _Version, footer: bytes) -> None:
+        """Keep it, in place of that of another version, and of what was used longest ago."""
+        with self._lock:
+            if url in self._footers:
+                self._bytes -= len(self._footers.pop(url)[1])
+            self._footers[url] = version, footer
+            self._bytes += len(footer)
+            while self._bytes > _MOST_BYTES:
+                _, (_, oldest) = self._footers.popitem(last=False)
+                self._bytes -= len(oldest)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFooters:
+    """Those of one shard; see ``formats.columnar.footers``."""
+
+    cache: FooterCache
+    url: str
+
+    def find(self, version: str, length: int) -> bytes | None:
+        return self.cache.find(self.url, (version, length))
+
+    def keep(self, version: str, length: int, footer: bytes) -> None:
+        self.cache.keep(self.url, (version, length), footer)
+
 
 Unit: TypeAlias = Literal["samples", "bytes"]
 """What shards are weighed in."""
@@ -113,7 +299,7 @@ class Shards:
         inside: Position = start.get("from", START)
         attempts = lane.attempts(start, "")
         while first < len(mine):
-            reading = Reading(attempts, first)
+            reading = PieceReading(attempts, first)
             try:
                 yield from self._read(mine, inside, lane, reading)
                 return
@@ -127,9 +313,9 @@ class Shards:
 
     def read(self, pieces: Pieces, lane: Lane) -> Blocks:
         """The samples of these pieces, and no byte behind them, as far as an index tells where that is."""
-        return self._read(pieces, START, lane, Reading(None, 0))
+        return self._read(pieces, START, lane, PieceReading(None, 0))
 
-    def _read(self, mine: Pieces, start: Position, lane: Lane, reading: Reading) -> Blocks:
+    def _read(self, mine: Pieces, start: Position, lane: Lane, reading: PieceReading) -> Blocks:
         """The samples from the piece on that ``reading`` is at, up to what cannot be read."""
         first = reading.nth
         if self._cut(mine[first], start) is None:
@@ -167,7 +353,11 @@ class Shards:
             yield from blocks
 
     def _blocks_of(
-        self, cuts: Iterator[tuple[int, int, Cut]], shards: Channel[ShardChunks], lane: Lane, reading: Reading
+        self,
+        cuts: Iterator[tuple[int, int, Cut]],
+        shards: Channel[ShardChunks],
+        lane: Lane,
+        reading: PieceReading,
     ) -> Blocks:
         """The blocks of these pieces, whose bytes come from ``shards``."""
         for nth, shard, cut in cuts:
@@ -332,7 +522,7 @@ class Shards:
         return decoder
 
     def _decode(
-        self, shard: int, cut: Cut, chunks: ShardChunks, lane: Lane, attempts: Attempts | None
+        self, shard: int, cut: Cut, chunks: ShardChunks, lane: Lane, attempts: StepSkips | None
     ) -> Blocks:
         """The samples of one piece; closes the shard's channel, which stops its requests."""
         url = redact(self.urls[shard])

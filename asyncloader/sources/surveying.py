@@ -14,8 +14,6 @@ from ..manifest.survey import Survey
 from ..stores.router import Stores
 from .shards import Shards
 
-__all__ = ["count_shards", "open_survey"]
-
 
 @contextmanager
 def open_survey(shards: Shards, at_once: int) -> Iterator[tuple[Survey, ThreadPoolExecutor]]:

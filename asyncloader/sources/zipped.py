@@ -15,10 +15,7 @@ from ..blocks import Block, Columns, Indices, Place, Provenance, Rows, Trail
 from ..ops.op import Blocks, Lane
 from ..plan.counts import Deal
 from ..types import Position
-from .components import Composed, of_component
-from .feed import Feed
-
-__all__ = ["Zipped"]
+from .components import Composed, Feed, of_component
 
 # What tar samples have beside their fields: of the first component alone.
 _OWN = frozenset(("__key__", "__url__"))

@@ -17,14 +17,11 @@ from asyncloader.blocks import Columns, OffsetTrail, Ragged
 from asyncloader.collate.default import collate_block
 from asyncloader.collate.pad import Pad
 from asyncloader.ops.batching import FixedSize
-from asyncloader.ops.fields import Rename, Select
-from asyncloader.ops.filter import Filter
-from asyncloader.ops.filter_batches import FilterBatches
+from asyncloader.ops.filter import Filter, FilterBatches, Rename, Select
 from asyncloader.ops.map import Map, MapBatches
 from asyncloader.ops.op import START, Op
-from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle
-from asyncloader.ops.take import Take
+from asyncloader.ops.take import Repeat, Take
 from asyncloader.sources.components import Recipe
 from asyncloader.types import Position
 

@@ -15,13 +15,11 @@ import asyncloader as al
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Ragged
 from asyncloader.dataset import dataset_of
-from asyncloader.ops.filter import Filter
-from asyncloader.ops.filter_batches import FilterBatches
+from asyncloader.ops.filter import Filter, FilterBatches
 from asyncloader.ops.map import Map, MapBatches
 from asyncloader.ops.op import Op
-from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle
-from asyncloader.ops.take import Take
+from asyncloader.ops.take import Repeat, Take
 from asyncloader.sources.components import Recipe
 
 from .running import Listed, ListedColumns, assert_resumes_everywhere, lane_of, places_of, positions_of, run

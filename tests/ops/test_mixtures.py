@@ -17,11 +17,10 @@ from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Rows
 from asyncloader.ops.filter import Filter
 from asyncloader.ops.op import START, Op
-from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle
+from asyncloader.ops.take import Repeat
 from asyncloader.plan.weights import EpochWeights
-from asyncloader.sources.components import Composed, Recipe
-from asyncloader.sources.concat import Concat
+from asyncloader.sources.components import Composed, Concat, Recipe
 from asyncloader.sources.mixture import Mixture
 from asyncloader.sources.zipped import Zipped
 from asyncloader.types import Position

@@ -16,13 +16,11 @@ from hypothesis import strategies as st
 from asyncloader import testing
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import JoinedTrail, OffsetTrail, Rows, SourceTrail
-from asyncloader.ops.fields import Rename, Select
-from asyncloader.ops.filter import Filter
+from asyncloader.ops.filter import Filter, Rename, Select
 from asyncloader.ops.map import AsyncMap, Map
 from asyncloader.ops.op import Op, name_of, note_batch, note_sample
-from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle
-from asyncloader.ops.take import Take
+from asyncloader.ops.take import Repeat, Take
 
 from .running import Listed, assert_resumes_everywhere, lane_of, positions_of, run
 

@@ -9,9 +9,8 @@ from asyncloader.blocks import Place
 from asyncloader.ops.filter import Filter
 from asyncloader.ops.map import AsyncMap, Map
 from asyncloader.ops.op import Op
-from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle
-from asyncloader.ops.take import Take
+from asyncloader.ops.take import Repeat, Take
 
 from .running import Listed, lane_of, places_of, positions_of
 

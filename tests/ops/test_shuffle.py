@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncloader._flow.engine import Engine
-from asyncloader.ops.repeat import Repeat
 from asyncloader.ops.shuffle import Shuffle
+from asyncloader.ops.take import Repeat
 
 from .running import Listed, lane_of, run
 

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 import asyncloader as al
 from asyncloader._flow.engine import Engine
 from asyncloader.ops.filter import Filter
-from asyncloader.ops.repeat import Repeat
-from asyncloader.ops.shortfalls import Shortfall, describe_shortfalls
-from asyncloader.ops.take import Take
+from asyncloader.ops.left_out import Shortfall, describe_shortfalls
+from asyncloader.ops.take import Repeat, Take
 from asyncloader.sources.components import Recipe
 
 from .running import Listed, lane_of, run
