@@ -18,8 +18,9 @@ from ._flow.engine import Engine
 from .formats.fields import decode_sample, handlers_with
 from .ops.calls import MakeContext, cut
 from .ops.filter import Filter, FilterBatches, Rename, Select
+from .ops.lane import START, Blocks, Lane, Opener, Services
 from .ops.map import AsyncMap, Map, MapBatches
-from .ops.op import START, Blocks, Lane, Op, Opener, Source, call_of, is_async, shown
+from .ops.op import Op, Source, call_of, is_async, shown
 from .ops.shuffle import Shuffle
 from .ops.take import Repeat, Take
 from .plan.counts import Counter, Deal
@@ -246,7 +247,7 @@ class Dataset:
         samples: list[Any] = []
         with Engine() as engine:
             budget = Budget(_HEAD_READ_BYTES, [0])
-            lane = Lane(Topology(), engine, budget, _HEAD_READ_BYTES, self.order_seed, singly=True)
+            lane = Lane(Topology(), Services(engine, _HEAD_READ_BYTES), budget, self.order_seed, singly=True)
             with closing(self.open(START, lane)) as blocks:
                 for block in blocks:
                     samples.extend(block.rows())

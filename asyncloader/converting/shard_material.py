@@ -16,7 +16,7 @@ from .._flow.budget import Budget
 from .._flow.engine import Engine
 from ..errors import StoreError
 from ..formats import formats
-from ..ops.op import Lane
+from ..ops.lane import Lane, Services
 from ..plan.pieces import Pieces
 from ..plan.topology import Topology
 from ..sources.shards import Shards
@@ -131,7 +131,7 @@ class ShardMaterial:
         left = self.stops[-1] - self.skip if self.count is None else self.count
         with Engine() as engine:
             budget = Budget(_READ_BYTES, [0])
-            lane = Lane(Topology(), engine, budget, _READ_BYTES)
+            lane = Lane(Topology(), Services(engine, _READ_BYTES), budget)
             last = self.stops[-2] if len(self.stops) > 1 else 0
             numbers = np.arange(len(shards.urls))
             pieces = Pieces(numbers, shards.checks.samples, self.skip, self.skip + left - last)

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from .._flow.budget import Portion
 from ..blocks import Block, Indices, NestedTrail, Place, Provenance, Trail
-from ..ops.op import START, Blocks, Lane, Op, Source
+from ..ops.lane import START, Blocks, Lane
+from ..ops.op import Op, Source
 from ..ops.take import Repeat, Take
 from ..plan.counts import Deal
 from ..tracebacks import add_note
