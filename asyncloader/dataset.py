@@ -17,8 +17,9 @@ from ._flow.engine import Engine
 from .formats.fields import decode_sample, handlers_with
 from .ops.calls import MakeContext
 from .ops.filter import Filter, FilterBatches, Rename, Select
+from .ops.lane import START, Lane, Services
 from .ops.map import AsyncMap, Map, MapBatches
-from .ops.op import START, Lane, Op, Source, is_async
+from .ops.op import Op, Source, is_async
 from .ops.shuffle import Shuffle
 from .ops.take import Repeat, Take
 from .plan.topology import Topology
@@ -242,7 +243,8 @@ class Dataset:
         samples: list[Any] = []
         with Engine() as engine:
             budget = Budget(_HEAD_READ_BYTES, [0])
-            lane = Lane(Topology(), engine, budget, _HEAD_READ_BYTES, self._recipe.order_seed, singly=True)
+            order_seed = self._recipe.order_seed
+            lane = Lane(Topology(), Services(engine, _HEAD_READ_BYTES), budget, order_seed, singly=True)
             with closing(self._recipe.open(START, lane)) as blocks:
                 for block in blocks:
                     samples.extend(block.rows())

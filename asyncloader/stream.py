@@ -23,9 +23,9 @@ from .counting import NetworkCounts
 from .lent_memory import borrowing
 from .ops.batching import Batch, Batching, Single
 from .ops.calls import UserCodeErrors
-from .ops.left_out import LeavesOut, Shortfall
+from .ops.lane import Lane, LeavesOut, Services, Shortfall
 from .ops.map import AsyncMap, Map, MapBatches
-from .ops.op import Lane, note_batch
+from .ops.op import note_batch
 from .ops.skips import Skip, Skips
 from .plan.cursor import Row
 from .plan.lanes import Rotation
@@ -147,8 +147,8 @@ def read_lanes(job: Job, engine: Engine, stopwatch: Stopwatch) -> Collated:
         return
     stopwatch.fetcher = engine.native_id
     budget, lanes = _lanes_of(job, engine, stopwatch)
-    network, shortfalls = lanes[0].network, lanes[0].shortfalls  # of all of them
-    empty_shards = lanes[0].empty_shards  # likewise
+    services = lanes[0].services  # of all of them
+    network, shortfalls, empty_shards = services.network, services.shortfalls, services.empty_shards
     skips = {lane.topology.lane: lane.skips for lane in lanes}
     leaves_out = {lane.topology.lane: lane.leaves_out for lane in lanes}
     told = NetworkCounts()
@@ -192,24 +192,16 @@ def _lanes_of(job: Job, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, l
     makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.all_ops)
     read_bytes, made_bytes = share_with_operators(job.read_bytes, makers)
     budget = Budget(read_bytes, order, read_ahead_of(len(order), read_bytes))
-    open_lane = partial(
-        Lane,
-        engine=engine,
-        budget=budget,
-        made_bytes=made_bytes // (len(order) * max(makers, 1)),
-        order_seed=job.recipe.order_seed,
-        network=NetworkCounts(),
-        shared={},
-        shortfalls=[],
-        empty_shards=[],
-        columns=takes_columns(job.collate_fn),
-        stopwatch=stopwatch,
-        traffic=_traffic_of(stopwatch),
-    )
+    services = Services(engine, made_bytes // (len(order) * max(makers, 1)), traffic=_traffic_of(stopwatch))
     return budget, [
-        open_lane(
+        Lane(
             job.place(lane),
+            services,
+            budget,
+            job.recipe.order_seed,
+            columns=takes_columns(job.collate_fn),
             skips=job.open_skips(lane, row.position),
+            stopwatch=stopwatch,
             leaves_out=LeavesOut() if job.is_audited else None,
         )
         for lane, row in job.turns

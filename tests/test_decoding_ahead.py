@@ -13,7 +13,7 @@ from waiting import until
 from asyncloader._flow.budget import Budget
 from asyncloader._flow.channel import Channel, EndOfChannel
 from asyncloader.blocks import Columns, OffsetTrail, Rows
-from asyncloader.ops.op import Blocks
+from asyncloader.ops.lane import Blocks
 from asyncloader.sources.shards import decode_ahead
 
 AMPLE = 1 << 30

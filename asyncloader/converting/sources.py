@@ -26,7 +26,7 @@ from .._flow.engine import Engine
 from ..errors import FormatError, StoreError
 from ..formats import formats, split_suffix
 from ..manifest.expectations import Expected
-from ..ops.op import Lane
+from ..ops.lane import Lane
 from ..plan.order import draw_order, permutation
 from ..plan.pieces import Pieces
 from ..plan.topology import Topology
@@ -184,7 +184,7 @@ class ShardSamples:
         shards = self.shards
         left = self.stops[-1] - self.skip if self.count is None else self.count
         with Engine() as engine:
-            lane = Lane(Topology(), engine, Budget(_READ_BYTES, [0]), _READ_BYTES)
+            lane = Lane(Topology(), Services(engine, _READ_BYTES), Budget(_READ_BYTES, [0]))
             last = self.stops[-2] if len(self.stops) > 1 else 0
             numbers = np.arange(len(shards.urls))
             pieces = Pieces(numbers, shards.checks.samples, self.skip, self.skip + left - last)

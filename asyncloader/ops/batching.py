@@ -16,7 +16,7 @@ import numpy as np
 from ..blocks import Block, Gather, Referred, Trail, runs_on
 from ..plan.counts import batch_count
 from ..types import Position
-from .op import Lane, Opener
+from .lane import Lane, Opener
 
 
 class Batch(NamedTuple):

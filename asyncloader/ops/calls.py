@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from .._flow.residents import MakeContext
 from ..blocks import Block, Trail
 from ..sizes import bytes_of
-from .op import Lane, name_of
+from .lane import Lane
+from .op import name_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -240,9 +241,9 @@ def with_context(fn: Callable[..., Any], context: MakeContext | None, lane: Lane
     if context is None:
         return fn
     key = id(context)  # which may not hash; the recipe keeps it alive
-    if key not in lane.shared:
-        lane.shared[key] = lane.engine.enter(context)
-    value = lane.shared[key]
+    if key not in lane.services.clients:
+        lane.services.clients[key] = lane.services.engine.enter(context)
+    value = lane.services.clients[key]
 
     def call(sample: Any) -> Any:
         return fn(sample, value)
@@ -252,6 +253,13 @@ def with_context(fn: Callable[..., Any], context: MakeContext | None, lane: Lane
 
 
 # --- how many samples at a time ---
+
+PIECE_SAMPLES = 32
+"""How many samples an operator that runs the user's code takes at a time.
+
+Few enough that the first of them is handed on before a whole block of decoded images is made; enough
+that what a block costs (some 2 us) is lost among them.
+"""
 
 # What is being made should stay near the processor, whatever the memory may hold.
 _MOST_BYTES = 8 << 20

@@ -19,21 +19,9 @@ from ..blocks import Block, Columns, Rows, array_of, column_of, columns_of
 from ..plan.counts import Counter, Deal, UnknownCount
 from ..quantity import as_counts
 from ..types import Position
-from .calls import UserCalls, call_each, cut, next_size
-from .op import (
-    PIECE_SAMPLES,
-    Blocks,
-    Lane,
-    Op,
-    Opener,
-    Rounds,
-    check_names,
-    check_plain,
-    name_of,
-    note_batch,
-    note_sample,
-    shown,
-)
+from .calls import PIECE_SAMPLES, UserCalls, call_each, cut, next_size
+from .lane import Blocks, Lane, Opener, Rounds
+from .op import Op, check_names, check_plain, name_of, note_batch, note_sample, shown
 from .shuffle import hand_on, open_chunks
 from .skips import Applied
 
@@ -64,7 +52,7 @@ class Filter:
         with closing(upstream(start, replace(lane, columns=False, rounds=rounds))) as blocks:
             for block in blocks:
                 for piece in cut(block, most):
-                    lane.engine.check()
+                    lane.services.engine.check()
                     began_s = perf_counter()
                     applied = self._apply(piece, lane)
                     in_a_second = len(piece) / max(perf_counter() - began_s, 1e-9)

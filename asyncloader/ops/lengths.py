@@ -24,7 +24,8 @@ from ..quantity import as_count, as_counts
 from ..types import Position
 from .batching import Batch, Batches
 from .calls import UserCodeErrors
-from .op import Lane, Opener, name_of, note_sample
+from .lane import Lane, Opener
+from .op import name_of, note_sample
 from .shuffle import cut_pools, draw_pool
 
 Length: TypeAlias = str | Callable[[Any], float]

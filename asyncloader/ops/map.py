@@ -24,20 +24,9 @@ from .._flow.threads import Threads
 from ..blocks import Block, Column, Columns, PickedTrail, Ragged, Rows, array_of, column_of, columns_of
 from ..quantity import as_counts
 from ..types import Position
-from .calls import AdaptiveSize, UserCalls, call_each, call_user_code, cut, with_context
-from .op import (
-    PIECE_SAMPLES,
-    Blocks,
-    Lane,
-    Op,
-    Opener,
-    check_map,
-    check_plain,
-    name_of,
-    note_batch,
-    note_sample,
-    shown,
-)
+from .calls import PIECE_SAMPLES, AdaptiveSize, UserCalls, call_each, call_user_code, cut, with_context
+from .lane import Blocks, Lane, Opener
+from .op import Op, check_map, check_plain, name_of, note_batch, note_sample, shown
 from .shuffle import Pool, hand_on, open_chunks
 from .skips import Applied
 
@@ -125,7 +114,7 @@ class _OnThreads(Generic[P, R]):
     def __init__(self, call: Callable[[P], R], concurrency: int, name: str, what: str, lane: Lane) -> None:
         self._call = partial(lane.stopwatch.call, what)
         self._of_piece = call
-        self._threads = Threads[R](concurrency, name, what, lane.engine)
+        self._threads = Threads[R](concurrency, name, what, lane.services.engine)
         self.take = self._threads.take
         self.close = self._threads.close
 
@@ -172,7 +161,7 @@ class _OneByOne(Op):
     ) -> Blocks:
         """What the calls make, in pieces of at most ``most`` samples."""
         attempts, during = lane.attempts(start), shown(self)
-        size = AdaptiveSize(most, lane.made_bytes)
+        size = AdaptiveSize(most, lane.services.made_bytes)
         with closing(upstream(start, lane.for_columns(False))) as blocks:
             pieces = chain.from_iterable(cut(block, size.samples) for block in blocks)
             for applied in in_order(pieces, calls, size, self.concurrency, window):
@@ -196,7 +185,7 @@ class Map(_OneByOne):
             return
 
         def call(sample: Any) -> Any:
-            lane.engine.check()  # so that closing the pass waits for one call, and not for a piece
+            lane.services.engine.check()  # so that closing the pass waits for one call, and not for a piece
             return fn(sample)
 
         apply_piece = partial(self._apply, call, lane)
@@ -206,7 +195,7 @@ class Map(_OneByOne):
             yield from self._hand_on(upstream, start, lane, threads, _THREAD_PIECE_SAMPLES, window)
 
     def _apply_here(self, fn: Callable[[Any], Any], lane: Lane, block: Block) -> Applied:
-        lane.engine.check()
+        lane.services.engine.check()
         began_s = perf_counter()
         applied = self._apply(fn, lane, block)
         applied.took_s = perf_counter() - began_s
@@ -272,7 +261,7 @@ class _OnLoop:
         self._failed = False
         self.submit = self._inbox.send
         self.take = self._outbox.receive
-        lane.engine.submit(self._run_all, self._outbox)
+        lane.services.engine.submit(self._run_all, self._outbox)
 
     @property
     def is_first_done(self) -> bool:
@@ -376,7 +365,7 @@ class MapBatches(Op):
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         # A chunk counts as one sample.
-        size = AdaptiveSize(1, lane.made_bytes)
+        size = AdaptiveSize(1, lane.services.made_bytes)
         apply_chunk, window = partial(self._apply_chunk, lane), _WINDOW * self.concurrency
         calls: _CallsInProgress[Pool, tuple[Pool, Columns]] = _InPlace(apply_chunk)
         with ExitStack() as stack:

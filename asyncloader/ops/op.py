@@ -2,168 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from inspect import iscoroutinefunction
 from itertools import groupby
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
-from .._flow.budget import Budget, Portion
-from .._flow.engine import Engine
-from ..blocks import Block, Indices, Place, Trail
-from ..counting import NetworkCounts
+from ..blocks import Block, Place, Trail
 from ..plan.counts import Counter, Deal
-from ..plan.topology import Topology
-from ..stopwatch import Stopwatch
-from ..trace.traffic import Traffic
 from ..tracebacks import add_note
 from ..types import Position
-from .left_out import LeavesOut, Shortfall
-from .skips import Skips, StepSkips
-
-START: Position = {}
-"""The position before the first sample."""
-
-PIECE_SAMPLES = 32
-"""How many samples an operator that runs the user's code takes at a time.
-
-Few enough that the first of them is handed on before a whole block of decoded images is made; enough
-that what a block costs (some 2 us) is lost among them.
-"""
-
+from .lane import Blocks, Lane, Opener
 
 # How many samples of a batch a message names: as many as a person looks at.
 _MOST_PLACES = 16
-
-
-# What a filter behind an endless repetition gives up after: so many rounds in a row, since one that draws
-# may keep none of few samples a few times; or so many samples in more rounds than there are lanes, since each
-# may be dealt all shards in turn. A million take seconds, and hardly anybody seeks one sample among more.
-_MOST_ROUNDS = 100
-_ENOUGH_SAMPLES = 1_000_000
-
-
-class Rounds:
-    """What a filter has dropped since it last kept a sample, and how often the data has begun anew since.
-
-    Args:
-        behind: That of a filter further down, which the same rounds count for.
-    """
-
-    def __init__(self, behind: Rounds | None = None) -> None:
-        self._behind = behind
-        self._ended = 0
-        self._dropped = 0
-
-    def end(self) -> None:
-        """An endless ``.repeat`` begins anew."""
-        self._ended += 1
-        if self._behind is not None:
-            self._behind.end()
-
-    def kept(self, kept: int, samples: int, by: str, lanes: int) -> None:
-        """A filter has kept so many of the next samples.
-
-        Args:
-            kept: How many.
-            samples: Of how many.
-            by: The filter, for messages.
-            lanes: How many there are.
-
-        Raises:
-            RuntimeError: It keeps nothing, and would run for ever.
-        """
-        if kept:
-            self._ended = self._dropped = 0
-            return
-        self._dropped += samples
-        is_enough = self._ended > lanes and self._dropped >= _ENOUGH_SAMPLES
-        if self._ended > _MOST_ROUNDS or is_enough:
-            raise RuntimeError(
-                f"{by} has kept none of {self._dropped} samples, in {self._ended} repetitions of the data: "
-                "behind .repeat() it would go on for ever. See what its function is given and returns, with "
-                "asyncloader head or a loop over a few samples; behind the filter, .repeat() ends by itself"
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class Lane:
-    """One lane of one pass, as sources and operators see it.
-
-    Attributes:
-        topology: Which lane of how many, and the epoch.
-        engine: Where I/O and the user's coroutines run.
-        budget: Bounds what the sources of all lanes have requested and not yet handed on.
-        made_bytes: Bound on what each of its operators has made and not yet handed on; what it is working
-            at is always let in.
-        order_seed: Seed that draws the order of shards, None for the order given.
-        repetition: Which repetition of the data within the epoch this is, from 0.
-        network: Counts the requests of this process.
-        shared: Clients shared by the lanes of one engine, made by the source that needs them.
-        operator: Which of the recipe's operators is being opened, from 0.
-        singly: Whether each sample is handed on before the next one is begun: for a look at a few samples,
-            which should call no function for more.
-        shortfalls: Told of each ``take`` that could not be kept.
-        empty_shards: Told of each shard of no bytes, which gave no sample.
-        columns: Whether what reads the stream has a use for columns. It decides nothing of what samples are:
-            a source that has the choice gives what is had for less.
-        component: Which component of a mixture this is the lane of, behind those of the mixtures around it;
-            empty outside of any. Keeps apart what components of one seed draw.
-        skips: Counts what is skipped; None where every error is raised.
-        stopwatch: Divides the time of the thread that pulls the stream.
-        leaves_out: Told of what operators leave out; None where nobody audits it.
-        traffic: Told of what is asked of stores.
-        rounds: Told when an endless repetition begins anew; None where no filter is behind it.
-    """
-
-    topology: Topology
-    engine: Engine
-    budget: Budget | Portion = field(compare=False)
-    made_bytes: int
-    order_seed: int | None = None
-    repetition: int = 0
-    network: NetworkCounts = field(default_factory=NetworkCounts, compare=False)
-    shared: dict[Any, Any] = field(default_factory=dict, compare=False)
-    operator: int = 0
-    singly: bool = False
-    shortfalls: list[Shortfall] = field(default_factory=list, compare=False)
-    empty_shards: list[str] = field(default_factory=list, compare=False)
-    columns: bool = False
-    component: tuple[int, ...] = ()
-    skips: Skips | None = field(default=None, compare=False)
-    stopwatch: Stopwatch = field(default_factory=Stopwatch, compare=False)
-    leaves_out: LeavesOut | None = field(default=None, compare=False)
-    traffic: Traffic = field(default_factory=Traffic, compare=False)
-    rounds: Rounds | None = field(default=None, compare=False)
-
-    def leave_out(self, by: str, block: Block, indices: Indices) -> None:
-        """These samples of a block go no further: to be said where ``leaves_out`` is there."""
-        assert self.leaves_out is not None
-        self.leaves_out.add(by, self.component, block.trail, indices)
-
-    def attempts(self, start: Position, step: object = None) -> StepSkips | None:
-        """Those of the operator that is opened at ``start``, if errors are skipped."""
-        step = self.operator if step is None else step
-        return None if self.skips is None else self.skips.attempts(self.component, step, start)
-
-    def repeated(self, repetition: int) -> Lane:
-        """This lane in another repetition; shuffles draw anew in each."""
-        return replace(self, repetition=repetition)
-
-    def for_columns(self, columns: bool) -> Lane:
-        """This lane as it is for whoever reads columns, or rows."""
-        return self if columns == self.columns else replace(self, columns=columns)
-
-    def draw_key(self, seed: int) -> tuple[int, ...]:
-        """What seeds a draw for all lanes alike."""
-        return seed, self.topology.epoch, self.repetition, *self.component
-
-
-Blocks: TypeAlias = Generator[Block, None, None]
-"""A running stream. It holds threads, requests and files: whoever opened it closes it."""
-
-Opener: TypeAlias = Callable[[Position, Lane], Blocks]
 
 
 class Source(Protocol):

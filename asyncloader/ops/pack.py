@@ -18,7 +18,7 @@ from ..quantity import as_counts
 from ..tensors import tensor_of
 from ..types import Position
 from .batching import Batch, Batches
-from .op import START, Lane, Opener
+from .lane import START, Lane, Opener
 from .packing import (
     PACKED_FIELDS,
     Cutter,

@@ -17,7 +17,9 @@ from ..blocks import Block, Gather, OuterTrail, PickedTrail, Provenance, Referre
 from ..plan.order import permutation
 from ..quantity import as_counts, as_whole
 from ..types import Position
-from .op import PIECE_SAMPLES, START, Blocks, Lane, Op, Opener
+from .calls import PIECE_SAMPLES
+from .lane import START, Blocks, Lane, Opener
+from .op import Op
 
 # Keeps the draw apart from that of a shuffle's window of the same number.
 _DRAW = 0x706F6F6C

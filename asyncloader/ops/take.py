@@ -13,8 +13,7 @@ from ..blocks import NestedTrail
 from ..plan.counts import Counter, Deal, UnknownCount, take_share
 from ..quantity import as_counts
 from ..types import Position
-from .left_out import Shortfall
-from .op import START, Blocks, Lane, Opener
+from .lane import START, Blocks, Lane, Opener, Shortfall
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,9 @@ class Take:
                 taken += len(block)
                 if taken == share:
                     return
-        lane.shortfalls.append(Shortfall(self.count, lane.topology.lane, lanes, share, taken, lane.component))
+        lane.services.shortfalls.append(
+            Shortfall(self.count, lane.topology.lane, lanes, share, taken, lane.component)
+        )
 
     def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
         shares = [take_share(self.count, lane, deal.lane_count) for lane in deal.lanes]

@@ -10,7 +10,7 @@ from typing import Protocol
 from ..audit.rows import LeftSamples
 from ..counting import Counters
 from ..errors import SkipBudgetError
-from ..ops.left_out import Shortfall, describe_shortfalls
+from ..ops.lane import Shortfall, describe_shortfalls
 from ..stream import Job, Note
 from ..tracebacks import users_level
 

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from .._flow.budget import Portion
 from ..blocks import Block, Indices, NestedTrail, Place, Provenance, Trail
 from ..ops.calls import cut
+from ..ops.lane import START, Blocks, Lane, Opener
 from ..ops.map import Map
-from ..ops.op import START, Blocks, Lane, Op, Opener, Source, call_of, shown
+from ..ops.op import Op, Source, call_of, shown
 from ..ops.shuffle import Shuffle
 from ..ops.take import Repeat, Take
 from ..plan.counts import Counter, Deal

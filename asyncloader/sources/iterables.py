@@ -24,7 +24,8 @@ from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine, Scope
 from ..blocks import Block, OffsetTrail, Place, Rows, SourceTrail
 from ..ops.calls import UserCodeErrors, call_user_code
-from ..ops.op import Blocks, Lane, name_of
+from ..ops.lane import Blocks, Lane
+from ..ops.op import name_of
 from ..plan.counts import Deal, UnknownCount
 from ..plan.topology import AskedTopology, Topology, enter_topology
 from ..sizes import bytes_of
@@ -92,7 +93,7 @@ class Iterables:
                 check = partial(self._check, iterable, here)
         most_bytes = lane.budget.claim(lane.topology.lane).most_bytes
         if isinstance(iterable, AsyncIterable):
-            blocks = _open_async(iterable, skip, here, check, lane.engine, most_bytes)
+            blocks = _open_async(iterable, skip, here, check, lane.services.engine, most_bytes)
         elif isinstance(iterable, Iterable):
             blocks = _open_sync(iterable, skip, context, check, min(most_bytes, _BLOCK_BYTES))
         else:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Block, Columns, Indices, Place, Provenance, Rows, Trail, join, joined
-from ..ops.op import Blocks, Lane
+from ..ops.lane import Blocks, Lane
 from ..plan.counts import Deal
 from ..plan.mixing import Draws, Stop, goes_on_without, leg_of, mixed_count
 from ..plan.weights import EpochWeights

@@ -26,7 +26,7 @@ from ..formats import compression_named, formats, open_decoder, open_plan
 from ..formats.decoder import EVERYTHING, Decoder, PassOver, Selection
 from ..manifest.check import FolderIndex, ShardCheck, teller_of
 from ..manifest.expectations import Expectations, Expected, Known
-from ..ops.op import START, Blocks, Lane
+from ..ops.lane import START, Blocks, Lane
 from ..ops.skips import StepSkips
 from ..plan.counts import Deal, UnknownCount
 from ..plan.pieces import Cut, Dealing, Piece, Pieces, cut_piece
@@ -154,19 +154,19 @@ def stores_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedSto
         lane: One of them.
         shares: Whether several lanes read parts of one shard.
     """
-    stores: Stores | CachedStores | None = lane.shared.get(id(access))
+    stores: Stores | CachedStores | None = lane.services.clients.get(id(access))
     if stores is None:
-        stores = lane.shared[id(access)] = _open(access, lane, shares)
+        stores = lane.services.clients[id(access)] = _open(access, lane, shares)
     return stores
 
 
 def _open(access: Access, lane: Lane, shares: bool) -> Stores | CachedStores:
-    engine = lane.engine
-    stores = Stores(engine.resources, access, lane.network, lane.traffic)
+    engine = lane.services.engine
+    stores = Stores(engine.resources, access, lane.services.network, lane.services.traffic)
     if access.cache is None:
         return stores
     cache, resources = access.cache, engine.resources
-    return CachedStores(stores, access, cache, resources, engine.submit, lane.network, shares=shares)
+    return CachedStores(stores, access, cache, resources, engine.submit, lane.services.network, shares=shares)
 
 
 # The footers of shards, kept from epoch to epoch.
@@ -338,9 +338,9 @@ class Shards:
             (self._wanted(shard, cut, stores) for _, shard, cut in cuts()),
             lane.budget.claim(lane.topology.lane),
             out,
-            lane.traffic,
+            lane.services.traffic,
         )
-        lane.engine.submit(work, out)
+        lane.services.engine.submit(work, out)
         # Rows are made with the lock held, so that who wants those would only take turns with the decoder.
         # What is skipped is counted as it comes, on one thread.
         if lane.columns and self._decodes_without_lock and reading.attempts is None:
@@ -545,7 +545,7 @@ class Shards:
                 yield check.count(with_url(block, url))
             check.finish()
             if check.is_empty_unpromised:
-                lane.empty_shards.append(url)
+                lane.services.empty_shards.append(url)
         except FormatError as error:
             error.shard = url
             raise

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .._flow.budget import Portion
 from ..blocks import Block, Columns, Indices, Place, Provenance, Rows, Trail
-from ..ops.op import Blocks, Lane
+from ..ops.lane import Blocks, Lane
 from ..plan.counts import Deal
 from ..types import Position
 from .components import Composed, Feed, of_component

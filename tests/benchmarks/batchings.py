@@ -22,7 +22,7 @@ from asyncloader._flow.budget import Budget
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Block, Columns, OffsetTrail, Ragged, Rows, offsets_of
 from asyncloader.collate.default import collate_block
-from asyncloader.ops.op import START, Lane
+from asyncloader.ops.lane import START, Lane, Services
 from asyncloader.plan.topology import Topology
 
 ROUNDS = 5
@@ -76,7 +76,7 @@ def main() -> None:
     print("| batching | padding | columns, M tokens/s | rows, M tokens/s |")
     print("|---|---|---|---|")
     with Engine() as engine:
-        lane = Lane(Topology(), engine, Budget(1 << 20, [0]), 1 << 20)
+        lane = Lane(Topology(), Services(engine, 1 << 20), Budget(1 << 20, [0]))
         ways = [(name, upstream) for name in BATCHINGS for upstream in (columns, rows)]
         best: dict[Any, float] = {}
         padding: dict[str, float] = {}

@@ -13,7 +13,7 @@ import numpy as np
 
 from asyncloader.blocks import Block, Columns, OffsetTrail, Ragged, Rows, SourceTrail
 from asyncloader.ops.batching import Batch, Batching
-from asyncloader.ops.op import START, Blocks, Lane
+from asyncloader.ops.lane import START, Blocks, Lane
 from asyncloader.types import Position
 
 __all__ = ["Made", "Texts", "assert_resumes_everywhere", "lognormal_lengths", "made_of"]

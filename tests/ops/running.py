@@ -11,7 +11,8 @@ from typing import Any
 from asyncloader._flow.budget import Budget
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Block, Columns, OffsetTrail, Place, Rows, SourceTrail, Trail
-from asyncloader.ops.op import START, Blocks, Lane, Op
+from asyncloader.ops.lane import START, Blocks, Lane, Services
+from asyncloader.ops.op import Op
 from asyncloader.plan.topology import Topology
 from asyncloader.sources.components import Recipe
 from asyncloader.types import Position
@@ -79,7 +80,7 @@ class ListedColumns(Listed):
 
 
 def lane_of(engine: Engine, lane: int = 0, lanes: int = 1, epoch: int = 0) -> Lane:
-    return Lane(Topology(lane, lanes, 0, 1, epoch), engine, Budget(1 << 20, [lane]), 1 << 20)
+    return Lane(Topology(lane, lanes, 0, 1, epoch), Services(engine, 1 << 20), Budget(1 << 20, [lane]))
 
 
 def run(source: Listed, ops: Sequence[Op], lane: Lane, start: Position = START) -> list[Any]:

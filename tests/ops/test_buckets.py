@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import asyncloader as al
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Rows
-from asyncloader.ops.op import START
+from asyncloader.ops.lane import START
 from asyncloader.plan.counts import UnknownCount
 
 from .batching import Texts, assert_resumes_everywhere, made_of

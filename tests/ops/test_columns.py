@@ -18,8 +18,9 @@ from asyncloader.collate.default import collate_block
 from asyncloader.collate.pad import Pad
 from asyncloader.ops.batching import FixedSize
 from asyncloader.ops.filter import Filter, FilterBatches, Rename, Select
+from asyncloader.ops.lane import START
 from asyncloader.ops.map import Map, MapBatches
-from asyncloader.ops.op import START, Op
+from asyncloader.ops.op import Op
 from asyncloader.ops.shuffle import Shuffle
 from asyncloader.ops.take import Repeat, Take
 from asyncloader.sources.components import Recipe

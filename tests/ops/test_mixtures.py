@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Rows
 from asyncloader.ops.filter import Filter
-from asyncloader.ops.op import START, Op
+from asyncloader.ops.lane import START
+from asyncloader.ops.op import Op
 from asyncloader.ops.shuffle import Shuffle
 from asyncloader.ops.take import Repeat
 from asyncloader.plan.weights import EpochWeights

@@ -16,7 +16,7 @@ import asyncloader as al
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Block, Columns, OffsetTrail, Ragged, Rows
 from asyncloader.ops.batching import Batch
-from asyncloader.ops.op import START
+from asyncloader.ops.lane import START
 from asyncloader.plan.counts import UnknownCount
 
 from .batching import Made, Texts, assert_resumes_everywhere, lognormal_lengths, made_of

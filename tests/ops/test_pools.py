@@ -11,7 +11,7 @@ import pytest
 import asyncloader as al
 from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Ragged
-from asyncloader.ops.op import START
+from asyncloader.ops.lane import START
 
 from .running import lane_of
 

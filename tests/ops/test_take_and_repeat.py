@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import asyncloader as al
 from asyncloader._flow.engine import Engine
 from asyncloader.ops.filter import Filter
-from asyncloader.ops.left_out import Shortfall, describe_shortfalls
+from asyncloader.ops.lane import Shortfall, describe_shortfalls
 from asyncloader.ops.take import Repeat, Take
 from asyncloader.sources.components import Recipe
 
@@ -46,7 +46,7 @@ def test_a_lane_whose_share_is_nothing_opens_nothing(engine: Engine) -> None:
 def test_a_lane_that_has_too_few_says_so_with_the_numbers(engine: Engine) -> None:
     lane = lane_of(engine, 1, 2)
     assert len(run(Listed(range(10)), [Take(30)], lane)) == 10
-    assert lane.shortfalls == [Shortfall(30, 1, 2, share=15, taken=10)]
+    assert lane.services.shortfalls == [Shortfall(30, 1, 2, share=15, taken=10)]
 
 
 def test_shortfalls_of_many_lanes_are_one_sentence() -> None:
