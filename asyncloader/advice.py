@@ -92,7 +92,11 @@ def advise(limit: str, statistics: Statistics, setup: Setup) -> str:
     if limit == "lanes" and setup.is_indexed:
         return "shuffle, so that every lane has its part of the slow samples, or pass in_order=False"
     if limit == "workers":
-        evenly = "deal samples evenly, as asyncloader.split does" if setup.style == "iterable" else "shuffle"
+        evenly = (
+            "deal samples evenly, as asyncloader.split_iterable does"
+            if setup.style == "iterable"
+            else "shuffle"
+        )
         return f"{evenly}, or pass in_order=False"
     if limit == "start":
         return (

@@ -29,7 +29,7 @@ from .ops.map import Map
 from .ops.map_batches import MapBatches
 from .ops.op import Lane, note_batch
 from .ops.shortfalls import Shortfall
-from .ops.skips import Skip, Skips
+from .ops.skips import SkipErrors, Skips
 from .plan.cursor import Row
 from .plan.lanes import Rotation
 from .plan.memory import share_with_operators
@@ -115,7 +115,7 @@ class Job:
     collate_fn: Callable[[Any], Any]
     read_bytes: int
     is_audited: bool = False
-    budget: Skip | None = None
+    budget: SkipErrors | None = None
     skipped_before: tuple[tuple[int, int], ...] = ()
     is_traced: bool = False
 

@@ -13,13 +13,11 @@ if TYPE_CHECKING:
     from .default import default_collate, default_convert
     from .empty import is_empty
     from .pad import Pad
-    from .pad_field import PadField
 
-__all__ = ["Pad", "PadField", "default_collate", "default_convert", "is_empty"]
+__all__ = ["Pad", "default_collate", "default_convert", "is_empty"]
 
 _HOME = {
     "Pad": ".pad",
-    "PadField": ".pad_field",
     "default_collate": ".default",
     "default_convert": ".default",
     "is_empty": ".empty",

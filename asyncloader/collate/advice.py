@@ -21,7 +21,7 @@ def fill_advice(value: float, dtype: np.dtype[Any]) -> str:
     """What to write where ``value`` does not fit the data's ``dtype``."""
     whole = dtype.kind in "biu" and -(1 << 63) <= value < 1 << 63 and value == int(value)
     wider = "complex128" if dtype.kind == "c" else "int64" if whole else "float64"
-    return f'give the field a dtype that holds it, as with PadField(value={value!r}, dtype="{wider}")'
+    return f'give the field a dtype that holds it, as with {{"value": {value!r}, "dtype": "{wider}"}}'
 
 
 def null_advice(*values: Any) -> str:
@@ -47,7 +47,7 @@ def type_advice(value: Any) -> str:
 
 def odd_lists_advice() -> str:
     """A clause on lists of unequal lengths that no padding helps, such as tags."""
-    return "; leave it out by .select or in .map, or make it one text there, as with json.dumps"
+    return "; leave it out by .select_columns or in .map, or make it one text there, as with json.dumps"
 
 
 def squeeze_advice(*shapes: tuple[int, ...]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,18 @@ from .ragged import Overflow, Side, exact_fill, is_number, real_mask
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["PadField", "padded_entries"]
+__all__ = ["PadField", "PadOptions", "padded_entries"]
+
+
+class PadOptions(TypedDict, total=False):
+    """Options of one padded field; see ``PadField``."""
+
+    value: float
+    side: Side
+    multiple_of: int
+    max_length: int | None
+    overflow: Overflow
+    dtype: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +61,16 @@ class PadField:
     max_length: int | None = None
     overflow: Overflow = "raise"
     dtype: Any = None
+
+    def with_options(self, name: str, given: object) -> PadField:
+        """The same with the options, or the value, that are given for the field ``name``."""
+        options: Any = given if isinstance(given, Mapping) else {"value": given}
+        if unknown := [option for option in options if option not in PadOptions.__annotations__]:
+            raise TypeError(
+                f"options of the field {name!r} should be among {list(PadOptions.__annotations__)}, but got "
+                f"{unknown}"
+            )
+        return replace(self, **options)
 
     def __post_init__(self) -> None:
         if not isinstance(self.value, Real | np.bool_):

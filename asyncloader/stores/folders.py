@@ -97,7 +97,7 @@ def _refuse(error: OSError) -> NoReturn:
     raise StoreError(
         f"cannot look into the folder {error.filename!r}, and there may be shards in it: {error.strerror}; "
         "make it readable, or leave it out by a list of names: sorted(glob.glob(pattern, recursive=True)) of "
-        "Python's glob passes over it. on_error=Skip(...) does not: it is for shards whose names are known",
+        "Python's glob passes over it. on_error=SkipErrors(...) does not: it is for shards that are named",
         shard=error.filename,
     ) from None
 

@@ -1,0 +1,47 @@
+# What type checkers see of the package; tests/test_layers.py compares it with __init__.py.
+from . import cache as cache
+from . import errors as errors
+from . import observe as observe
+from . import testing as testing
+from . import tools as tools
+from .blocks import Ragged as Ragged
+from .collate import Pad as Pad
+from .collate import default_collate as default_collate
+from .collate import default_convert as default_convert
+from .collate import is_empty as is_empty
+from .converting.convert import Converted as Converted
+from .converting.convert import convert as convert
+from .converting.convert import pack as pack
+from .dataset import Dataset as Dataset
+from .errors import Error as Error
+from .errors import FormatError as FormatError
+from .errors import StoreError as StoreError
+from .errors import WorkerDiedError as WorkerDiedError
+from .foreign.hub import from_hub as from_hub
+from .foreign.litdata import from_litdata as from_litdata
+from .foreign.mds import from_mds as from_mds
+from .loader import DataLoader as DataLoader
+from .manifest.building import build_index as build_index
+from .mixtures import concat as concat
+from .mixtures import mix as mix
+from .mixtures import zip_datasets as zip_datasets
+from .ops.buckets import Buckets as Buckets
+from .ops.draws import sample_rng as sample_rng
+from .ops.draws import sample_seeded as sample_seeded
+from .ops.pack import Pack as Pack
+from .ops.skips import SkipErrors as SkipErrors
+from .ops.token_batches import TokenBatches as TokenBatches
+from .plan.states import merge_states as merge_states
+from .plan.topology import get_topology as get_topology
+from .ray_workers import RayWorkers as RayWorkers
+from .recipes import AsyncIterableDataset as AsyncIterableDataset
+from .recipes import from_iterable as from_iterable
+from .recipes import from_urls as from_urls
+from .stores.policy import NetworkPolicy as NetworkPolicy
+from .torch_kind.split import split_iterable as split_iterable
+from .torch_kind.worker_info import WorkerInfo as WorkerInfo
+from .torch_kind.worker_info import get_worker_info as get_worker_info
+from .writer import ShardWriter as ShardWriter
+from .writer import WrittenShard as WrittenShard
+
+__version__: str
