@@ -1,160 +1,64 @@
 """Stream training data from HTTP servers, object stores and local disk into PyTorch.
 
-``from_urls`` makes a recipe, ``DataLoader`` runs it. Names are loaded when they are first used, so that
-``import asyncloader`` costs nothing: torch alone takes a second.
+``from_urls`` makes a dataset, ``DataLoader`` runs it. Names are loaded when they are first used, so that
+``import asyncloader`` costs nothing: torch alone takes a second. Type checkers read ``__init__.pyi``.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from .audit.verdict import EpochVerdict, Finding
-    from .audit.verifying import verify_audit
-    from .blocks import Ragged
-    from .cache.audit import verify_cache
-    from .collate.default import default_collate, default_convert
-    from .collate.empty import is_empty
-    from .collate.pad import Pad, PadField
-    from .converting.convert import convert
-    from .dataset import Dataset
-    from .errors import FormatError, RanksError, SkipBudgetError, StoreError, WorkerDiedError
-    from .foreign.folders import from_litdata, from_mds
-    from .foreign.hub import from_hub
-    from .loader import DataLoader
-    from .manifest.building import build_index
-    from .metrics import Metrics
-    from .mixtures import concat, mix
-    from .mixtures import zip as zip
-    from .ops.calls import sample_rng, sample_seed
-    from .ops.lengths import Buckets, TokenBatches
-    from .ops.pack import Pack
-    from .ops.skips import Skip
-    from .plan.states import merge_states
-    from .plan.topology import Topology, get_topology
-    from .ray_workers import RayWorkers
-    from .recipes import AsyncIterableDataset, from_iterable, from_urls
-    from .report import Report
-    from .statistics import Receipt, Statistics
-    from .stores.policy import NetworkPolicy
-    from .torch_kind.split import split
-    from .torch_kind.worker_info import WorkerInfo, get_worker_info
-    from .writer import ShardWriter
+from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AsyncIterableDataset",
-    "Buckets",
-    "DataLoader",
-    "Dataset",
-    "EpochVerdict",
-    "Finding",
-    "FormatError",
-    "Metrics",
-    "NetworkPolicy",
-    "Pack",
-    "Pad",
-    "PadField",
-    "Ragged",
-    "RanksError",
-    "RayWorkers",
-    "Receipt",
-    "Report",
-    "ShardWriter",
-    "Skip",
-    "SkipBudgetError",
-    "Statistics",
-    "StoreError",
-    "TokenBatches",
-    "Topology",
-    "WorkerDiedError",
-    "WorkerInfo",
-    "build_index",
-    "concat",
-    "convert",
-    "default_collate",
-    "default_convert",
-    "from_hub",
-    "from_iterable",
-    "from_litdata",
-    "from_mds",
-    "from_urls",
-    "get_topology",
-    "get_worker_info",
-    "is_empty",
-    "merge_states",
-    "mix",
-    "sample_rng",
-    "sample_seed",
-    "split",
-    "verify_audit",
-    "verify_cache",
-]
-# Without "zip": whoever imports * must not lose Python's own.
-
-_HOME = {
-    "AsyncIterableDataset": "recipes",
-    "Buckets": "ops.lengths",
-    "DataLoader": "loader",
-    "Dataset": "dataset",
-    "EpochVerdict": "audit.verdict",
-    "Finding": "audit.verdict",
-    "FormatError": "errors",
-    "Metrics": "metrics",
-    "NetworkPolicy": "stores.policy",
-    "Pack": "ops.pack",
-    "Pad": "collate.pad",
-    "PadField": "collate.pad",
-    "Ragged": "blocks",
-    "RanksError": "errors",
-    "RayWorkers": "ray_workers",
-    "Receipt": "statistics",
-    "Report": "report",
-    "ShardWriter": "writer",
-    "Skip": "ops.skips",
-    "SkipBudgetError": "errors",
-    "Statistics": "statistics",
-    "StoreError": "errors",
-    "TokenBatches": "ops.lengths",
-    "Topology": "plan.topology",
-    "WorkerDiedError": "errors",
-    "WorkerInfo": "torch_kind.worker_info",
-    "build_index": "manifest.building",
-    "concat": "mixtures",
-    "convert": "converting.convert",
-    "default_collate": "collate.default",
-    "default_convert": "collate.default",
-    "from_hub": "foreign.hub",
-    "from_iterable": "recipes",
-    "from_litdata": "foreign.folders",
-    "from_mds": "foreign.folders",
-    "from_urls": "recipes",
-    "get_topology": "plan.topology",
-    "get_worker_info": "torch_kind.worker_info",
-    "is_empty": "collate.empty",
-    "merge_states": "plan.states",
-    "mix": "mixtures",
-    "sample_rng": "ops.calls",
-    "sample_seed": "ops.calls",
-    "split": "torch_kind.split",
-    "verify_audit": "audit.verifying",
-    "verify_cache": "cache.audit",
-    "zip": "mixtures",
+# The public names, by the module that each is loaded from.
+_PUBLIC = {
+    "blocks": "Ragged",
+    "collate.default": "default_collate default_convert",
+    "collate.empty": "is_empty",
+    "collate.pad": "Pad",
+    "converting.convert": "convert",
+    "dataset": "Dataset",
+    "errors": "Error FormatError StoreError WorkerDiedError",
+    "foreign.hub": "from_hub",
+    "foreign.folders": "from_litdata from_mds",
+    "loader": "DataLoader",
+    "manifest.building": "build_index",
+    "mixtures": "concat mix zip_datasets",
+    "ops.calls": "sample_rng sample_seeded",
+    "ops.lengths": "Buckets TokenBatches",
+    "ops.pack": "Pack",
+    "ops.skips": "SkipErrors",
+    "plan.states": "merge_states",
+    "plan.topology": "get_topology",
+    "ray_workers": "RayWorkers",
+    "recipes": "AsyncIterableDataset from_iterable from_urls",
+    "stores.policy": "NetworkPolicy",
+    "torch_kind.split": "split_iterable",
+    "torch_kind.worker_info": "WorkerInfo get_worker_info",
+    "writer": "ShardWriter",
 }
-# Names that are gone, and what to use instead.
-_GONE = {"pack": "asyncloader.convert, which takes a folder of files too"}
+_HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+
+# What can be reached without an import of its own.
+_MODULES = ("cache", "errors", "observe", "testing", "tools")
+
+__all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return import_module(f".{name}", __name__)
     if name not in _HOME:
-        instead = f": use {_GONE[name]}" if name in _GONE else ""
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{instead}")
+        from .renamed import NAMES
+
+        if name in NAMES:  # not an AttributeError, in whose place "from asyncloader import" raises its own
+            raise ImportError(f"asyncloader.{name} is now {NAMES[name]}", name=name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f".{_HOME[name]}", __name__), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return __all__

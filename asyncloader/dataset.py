@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from functools import partial, wraps
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from ._flow.budget import Budget
 from ._flow.engine import Engine
@@ -24,6 +24,7 @@ from .ops.shuffle import Shuffle
 from .ops.take import Repeat, Take
 from .plan.topology import Topology
 from .quantity import as_count
+from .renamed import OPERATORS, missing
 from .sources.components import Recipe
 from .sources.shards import Shards
 from .sources.surveying import open_survey
@@ -31,33 +32,8 @@ from .sources.surveying import open_survey
 __all__ = ["Dataset", "dataset_of", "recipe_of"]
 
 
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-#: What other libraries' pipelines have, and what to write here instead.
-_ELSEWHERE: Mapping[str, str] = {
-    **dict.fromkeys(("batch", "batched"), "the loader makes batches: DataLoader(ds, batch_size=32)"),
-    "cache": 'whole shards are kept on disk by from_urls(urls, cache_dir="/a/folder")',
-    "collate": "the loader collates: DataLoader(ds, batch_size=32, collate_fn=function)",
-    "prefetch": "the loader reads ahead by itself, within memory_limit=",
-    "to_tuple": '.select("jpg", "cls") picks fields, and .map(lambda sample: tuple(sample.values())) makes '
-    "tuples of them",
-}
-
-
-def _instead(**words: str) -> Callable[[_F], _F]:
-    """For operators whose arguments other libraries call otherwise: by their words, what to write."""
-
-    def decorate(operator: _F) -> _F:
-        @wraps(operator)
-        def checked(*args: Any, **kwargs: Any) -> Any:
-            for name in kwargs.keys() & words.keys():
-                raise TypeError(f"{operator.__name__} has no argument {name!r}: write {words[name]}")
-            return operator(*args, **kwargs)
-
-        return cast(_F, checked)
-
-    return decorate
-
+# Samples of a shuffle window where nothing is said.
+_WINDOW = 1000
 
 # Of shards, in flight for a look at their first samples: some parts of them at once.
 _HEAD_READ_BYTES = 32 << 20
@@ -65,13 +41,20 @@ _HEAD_READ_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class Dataset:
-    """A recipe: a source, and the operators applied to its samples, in order.
+    """A source of samples, and the operators applied to them, in order.
 
     Make one with ``from_urls`` or ``from_iterable``. It never changes: each operator returns a new one.
     It pickles if the functions given to it do (workers get it by cloudpickle, so lambdas are fine).
     """
 
     _recipe: Recipe
+
+    def __post_init__(self) -> None:
+        if not isinstance(self._recipe, Recipe):
+            raise TypeError(
+                "a dataset is made by from_urls, from_iterable and the like, not by al.Dataset(...); "
+                "map-style data of your own goes to DataLoader as it is"
+            )
 
     def __repr__(self) -> str:
         return repr(self._recipe)
@@ -155,22 +138,27 @@ class Dataset:
         """
         return self._with(FilterBatches(predicate, batch_size))
 
-    @_instead(buffer_size=".shuffle(window)", bufsize=".shuffle(window)")
-    def shuffle(self, window: int, *, seed: int = 0) -> Dataset:
+    def shuffle(self, window: int | None = None, *, seed: int = 0, buffer_size: int | None = None) -> Dataset:
         """Permute the shards, and the samples within windows of ``window`` samples.
 
         The order is a function of the seed, the epoch and the number of lanes alone.
 
         Args:
-            window: Samples per window; each lane holds up to two windows in memory.
-            seed: 0, so that a run can be repeated without anybody having thought of it.
+            window: Samples per window; each lane holds up to two windows in memory. 1,000 by default, as in
+                Hugging Face's ``datasets``: some hundred MB of encoded images.
+            seed: 0, so that each run can be repeated.
+            buffer_size: Another name of ``window``.
 
         Raises:
+            TypeError: Both ``window`` and ``buffer_size`` are given.
             ValueError: ``window`` is below 1.
         """
-        return self._with(Shuffle(window, seed))
+        if window is not None and buffer_size is not None:
+            raise TypeError("shuffle should get window or buffer_size, which are the same, but got both")
+        given = buffer_size if window is None else window
+        return self._with(Shuffle(_WINDOW if given is None else given, seed))
 
-    def select(self, *fields: str) -> Dataset:
+    def select_columns(self, *fields: str) -> Dataset:
         """Keep only the named fields of each sample, in this order.
 
         Raises:
@@ -289,9 +277,15 @@ class Dataset:
 
     if not TYPE_CHECKING:  # which would take them for what a recipe has
 
+        def __init_subclass__(cls, **_: object) -> None:
+            raise TypeError(
+                f"al.Dataset is what from_urls and from_iterable make, and is not inherited from, but "
+                f"{cls.__name__} does: inherit from torch.utils.data.Dataset for samples by index, or from "
+                "al.AsyncIterableDataset or torch.utils.data.IterableDataset for a stream"
+            )
+
         def __getattr__(self, name: str) -> Any:
-            advice = f": {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-            raise AttributeError(f"a recipe (Dataset) has no {name!r}{advice}", name=name, obj=self)
+            raise missing(self, "a dataset", name, OPERATORS)
 
         def __len__(self) -> int:
             raise TypeError(

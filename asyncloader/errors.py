@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import signal
 
-__all__ = ["FormatError", "RanksError", "SkipBudgetError", "StoreError", "WorkerDiedError"]
+__all__ = ["Error", "FormatError", "RanksError", "SkipBudgetError", "StoreError", "WorkerDiedError"]
 
 
-class _LocatedError(Exception):
-    """An error that says where: its attributes are filled in by whichever layer knows them.
+class Error(Exception):
+    """The base of the library's own errors: ``except al.Error``. Each says where, in its attributes.
 
-    Attributes travel through pickle (``BaseException.__reduce__`` keeps ``__dict__``), so an error
-    raised in a worker process names the same place in the parent.
+    Each also has a standard exception as a base. Wrong calls raise ``ValueError``, ``TypeError`` or
+    ``RuntimeError``, and functions of yours their own exceptions; these are no ``Error``.
     """
+
+    # Attributes travel through pickle (``BaseException.__reduce__`` keeps ``__dict__``), so that an error
+    # raised in a worker process names the same place in the parent.
 
     _places: tuple[str, ...] = ()
 
@@ -33,7 +36,7 @@ class _LocatedError(Exception):
         return f"{self.args[0]} [{where}]" if where else str(self.args[0])
 
 
-class StoreError(_LocatedError, OSError):
+class StoreError(Error, OSError):
     """Bytes could not be had: missing object, refused access, cut body, changed object.
 
     Attributes:
@@ -48,7 +51,7 @@ class StoreError(_LocatedError, OSError):
     offset: int | None
 
 
-class FormatError(_LocatedError, ValueError):
+class FormatError(Error, ValueError):
     """A shard's bytes are not what its format promises: truncated, corrupt or of another format.
 
     Also when a shard of Parquet or Arrow has not what ``columns`` and ``filters`` ask for: it has no such
@@ -66,7 +69,7 @@ class FormatError(_LocatedError, ValueError):
     sample: int | None
 
 
-class WorkerDiedError(_LocatedError, RuntimeError):
+class WorkerDiedError(Error, RuntimeError):
     """A worker process ended without finishing its work: killed, crashed, or out of memory.
 
     Attributes:
@@ -89,7 +92,7 @@ class WorkerDiedError(_LocatedError, RuntimeError):
     sample: int | None
 
 
-class RanksError(_LocatedError, RuntimeError):
+class RanksError(Error, RuntimeError):
     """The ranks of a training cannot go on together: one left the pass, was lost, or has run dry.
 
     Also before the first batch, where ``uneven=`` is not given and ranks are dealt unequal or unknown shares.
@@ -104,8 +107,8 @@ class RanksError(_LocatedError, RuntimeError):
     step: int | None
 
 
-class SkipBudgetError(_LocatedError, RuntimeError):
-    """More samples or shards were skipped than ``al.Skip`` allows; its cause is the last error of them.
+class SkipBudgetError(Error, RuntimeError):
+    """More samples or shards were skipped than ``al.SkipErrors`` allows; its cause is the last error of them.
 
     Attributes:
         epoch: Number of the pass.

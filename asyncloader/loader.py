@@ -24,13 +24,14 @@ from .kinds.torch import TorchKind
 from .kinds.worlds import alike_in_replicas
 from .lightning_private import find_reader
 from .ops.batching import Batching
-from .ops.skips import Skip
+from .ops.skips import SkipErrors
 from .options import check_batching, check_trace
 from .page import loader_html
 from .quantity import as_count
 from .ray_workers import RayWorkers, count_workers
+from .renamed import LOADER_ATTRIBUTES, LOADER_OPTIONS, missing, with_advice
 from .report import Report
-from .statistics import Receipt, Statistics
+from .statistics import Statistics
 from .torch_kind.iterate import AsyncDoor
 from .torch_private import attributes_at_rest
 
@@ -58,7 +59,7 @@ class DataLoader(Loader[T]):
     - Map style, an object with ``__getitem__``: as in torch. If ``__getitem__`` or ``__getitems__`` is
       ``async def``, the items of a batch are fetched concurrently, at most 48 at a time.
     - Iterable style, an ``IterableDataset``: as in torch, so each worker reads its own copy, and one
-      that never asks ``get_worker_info()`` is told; ``asyncloader.split`` deals it exactly. A plain
+      that never asks ``get_worker_info()`` is told; ``asyncloader.split_iterable`` deals it exactly. A plain
       iterable, or an object with ``__aiter__``, is treated alike.
 
     Args:
@@ -96,13 +97,13 @@ class DataLoader(Loader[T]):
             any number of workers. Ranks x max(workers, 1) by default, and what a loaded state says.
         rank: This process's rank; from ``torch.distributed`` or the launcher's environment by default. It
             does not split a dataset of torch's kinds, whose workers are only told of it: use a
-            ``DistributedSampler``, or ``split``.
+            ``DistributedSampler``, or ``split_iterable``.
         world_size: The number of ranks; given together with ``rank``.
         mesh: Of a training where several processes read the same (tensor, pipeline, sequence parallel), the
             part of torch's ``DeviceMesh`` that is data-parallel: ``mesh["dp"]``, or several dimensions, which
             are flattened. Rank and world size are the place in it and its size. Processes at the same place
-            are replicas, which get identical batches. Excludes ``rank``, ``world_size`` and ``replicate``.
-        replicate: The same without a mesh: each so many consecutive ranks read the same.
+            are replicas, which get identical batches. Excludes ``rank`` and ``world_size``. Without
+            a mesh, ``rank=r // n, world_size=w // n`` has each ``n`` consecutive processes read the same.
         memory_limit: For streams: bound on what all processes of this rank hold in flight and ahead, in bytes
             or as ``"2GB"``; 1 GiB by default, which keeps one process busy over 200 ms. Where the data is
             near, less is taken. Shuffle windows and batches in your hands come on top.
@@ -122,7 +123,8 @@ class DataLoader(Loader[T]):
             worker makes ahead of yours; 1: most are cheap. 0: none after its first batch.
         audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
             ``asyncloader audit`` proves of it that an epoch was delivered once, over restarts.
-        on_error: For streams: ``"raise"``, or an ``al.Skip`` to pass over samples and shards within a budget.
+        on_error: For streams: ``"raise"``, or an ``al.SkipErrors`` to skip samples and shards within a
+            budget.
         trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for
             Perfetto, and what a report page shows. The epoch is put into the name of all but the first.
         workers: For streams: ``al.RayWorkers(4)``, actors on a Ray cluster; ``num_workers`` is then 0 or 4.
@@ -133,6 +135,7 @@ class DataLoader(Loader[T]):
         ValueError: As torch, in its words; for streams, options that contradict each other or cannot be.
     """
 
+    @with_advice(LOADER_OPTIONS)
     def __init__(
         self,
         dataset: AnyDataset,
@@ -158,7 +161,6 @@ class DataLoader(Loader[T]):
         rank: int | None = None,
         world_size: int | None = None,
         mesh: DeviceMesh | None = None,
-        replicate: int | None = None,
         memory_limit: int | str | None = None,
         progress: bool = False,
         batching: Batching | None = None,
@@ -166,13 +168,13 @@ class DataLoader(Loader[T]):
         worker_restarts: int | None = None,
         snapshot_every_n_steps: int = 1,
         audit: str | os.PathLike[str] | None = None,
-        on_error: str | Skip = "raise",
+        on_error: str | SkipErrors = "raise",
         trace: str | os.PathLike[str] | None = None,
         workers: RayWorkers | None = None,
     ) -> None:
         # As given: Lightning makes a loader anew from the public attributes.
         self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
-        self.mesh, self.replicate = mesh, replicate
+        self.mesh = mesh
         self.memory_limit, self.progress = memory_limit, progress
         self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
         self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps, least=0)
@@ -213,6 +215,11 @@ class DataLoader(Loader[T]):
             object.__setattr__(self, "dataset", dataset)
         self.prefetch_factor = self.prefetch_factor or prefetch_factor  # of a stream also without workers
         self._kind.attach(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, type(self).__name__, name, LOADER_ATTRIBUTES)
 
     def __repr__(self) -> str:
         if "_kind" not in self.__dict__:  # of a subclass, on its way to our constructor
@@ -272,10 +279,6 @@ class DataLoader(Loader[T]):
     def statistics(self) -> Statistics:
         """Counts and times of the latest pass, as they are now; zeros before the first one."""
         return self._kind.statistics()
-
-    def receipt(self) -> Receipt:
-        """What a stream's latest iteration delivered, and what it was to; RuntimeError before the first."""
-        return self._kind.receipt(self)
 
     def report(self) -> Report:
         """What limits a stream's latest iteration, which may be going on: ``print(loader.report())``."""

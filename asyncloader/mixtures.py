@@ -15,7 +15,7 @@ from .sources.mixture import Mixture
 from .sources.shards import Shards
 from .sources.zipped import Zipped
 
-__all__ = ["concat", "mix", "zip"]
+__all__ = ["concat", "mix", "zip_datasets"]
 
 
 def mix(
@@ -81,7 +81,7 @@ def concat(components: Iterable[Dataset] | Mapping[str, Dataset]) -> Dataset:
     return dataset_of(Concat(*_named("concat", components)))
 
 
-def zip(components: Iterable[Dataset] | Mapping[str, Dataset], *, strict: bool = True) -> Dataset:
+def zip_datasets(components: Iterable[Dataset] | Mapping[str, Dataset], *, strict: bool = True) -> Dataset:
     """A recipe whose samples are made of a sample of each of others: the first of each, the second of each,
     ...
 
@@ -104,7 +104,7 @@ def zip(components: Iterable[Dataset] | Mapping[str, Dataset], *, strict: bool =
         ValueError: No component. While iterating: unequal numbers of shards in several lanes; unequal
             lengths, if ``strict``; fields in common; keys that differ.
     """
-    names, recipes = _named("zip", components)
+    names, recipes = _named("zip_datasets", components)
     # Shards of the same place belong together, and so go to one lane, whatever an index knows of them.
     recipes = tuple(map(_dealt_whole, recipes))
     return dataset_of(Zipped(names, recipes, isinstance(components, Mapping), bool(strict)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Calls", "Maker", "Network", "Receipt", "State", "Statistics", "Totals"]
+__all__ = ["Calls", "Maker", "Network", "State", "Statistics", "Totals"]
 
 State: TypeAlias = Literal["none", "running", "ended"]
 
@@ -115,8 +115,8 @@ class Statistics:
         components: Samples of each component of a mixture, by its name; empty for other recipes.
         network: What it took to get them, of all processes together.
         worker_restarts: How many workers have died and were replaced.
-        skipped: Samples and shards that ``on_error=Skip(...)`` has passed over in the epoch, also before a
-            resume; some may be of batches that are ready and not yet delivered.
+        skipped: Samples and shards that ``on_error=SkipErrors(...)`` has passed over in the epoch, also
+            before a resume; some may be of batches that are ready and not yet delivered.
         empty_shards: Shards of 0 bytes that the pass has met and that no index or manifest says to be empty:
             text or JSON Lines without a line.
         stopped: Whether the pass was ended with batches left, in step with ranks that had no more.
@@ -129,6 +129,13 @@ class Statistics:
         loop_stages_s: Of torch's kinds with workers, seconds that the loop's process itself worked for the
             batches, by stage: ``"sampler"`` draws indices, ``"receiving"`` unpacks what workers have sent.
         earlier: What the passes before this one came to.
+        batches_before: Of a stream, how many batches of the epoch were delivered before this pass, as the
+            state that it began with says. How many samples these had, a state does not say.
+        epoch_batches: Of a stream, how many batches of the epoch were delivered, those before this pass
+            included, and without those of no samples that ``uneven="pad"`` adds.
+        expected_batches: Of a stream, how many the rank has of the whole epoch; None where that is not known.
+        expected_samples: Likewise of samples.
+        is_over: Whether a stream's pass was read to its end, and no rank was stopped with batches left.
     """
 
     state: State = "none"
@@ -153,6 +160,11 @@ class Statistics:
     throttled_s: float = 0.0
     loop_stages_s: Mapping[str, float] = field(default_factory=dict)
     earlier: Totals = field(default_factory=Totals)
+    batches_before: int = 0
+    epoch_batches: int = 0
+    expected_batches: int | None = None
+    expected_samples: int | None = None
+    is_over: bool = False
 
     @property
     def wait_share(self) -> float:
@@ -223,43 +235,6 @@ class Statistics:
             f"size_bytes={self.size_bytes}, elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, "
             f"wait_share={self.wait_share:.3f}, network={self.network}{restarts}{skipped})"
         )
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What an epoch has delivered to this rank, up to now or to its end.
-
-    ``batches`` and ``samples`` are those of this pass. Where it went on from a state, the batches that were
-    delivered before are told apart: how many samples those had, a state does not say.
-
-    Attributes:
-        epoch: Number of the pass.
-        batches: Delivered, without those of no samples that ``uneven="pad"`` adds.
-        batches_before: Delivered before, as said by the state that the pass began with.
-        expected_batches: How many the rank has of the whole epoch; None where that is not known.
-        samples: In the batches of this pass.
-        expected_samples: How many the rank has of the whole epoch; None where that is not known.
-        skipped: Samples and shards passed over in the epoch, also before this pass.
-        components: Samples of each component of a mixture, by its name; empty for other recipes.
-        is_over: Whether the pass was read to its end, and no rank was stopped with batches left.
-        stopped: Whether it was ended with batches left, in step with ranks that had no more.
-        undelivered_batches: How many of these were ready then, at least: what was not made yet is counted by
-            ``expected_batches``, where that is known.
-        undelivered_samples: In those batches.
-    """
-
-    epoch: int
-    batches: int
-    batches_before: int
-    expected_batches: int | None
-    samples: int
-    expected_samples: int | None
-    skipped: int
-    components: Mapping[str, int]
-    is_over: bool
-    stopped: bool
-    undelivered_batches: int
-    undelivered_samples: int
 
 
 def _totals(saved: Mapping[str, Any]) -> Totals:

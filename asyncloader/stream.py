@@ -26,7 +26,7 @@ from .ops.calls import UserCodeErrors
 from .ops.lane import Lane, LeavesOut, Services, Shortfall
 from .ops.map import AsyncMap, Map, MapBatches
 from .ops.op import note_batch
-from .ops.skips import Skip, Skips
+from .ops.skips import SkipErrors, Skips
 from .plan.cursor import Row
 from .plan.lanes import Rotation
 from .plan.memory import share_with_operators
@@ -112,7 +112,7 @@ class Job:
     collate_fn: Callable[[Any], Any]
     read_bytes: int
     is_audited: bool = False
-    budget: Skip | None = None
+    budget: SkipErrors | None = None
     skipped_before: tuple[tuple[int, int], ...] = ()
     is_traced: bool = False
 

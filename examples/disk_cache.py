@@ -30,7 +30,7 @@ with testing.serve(folder) as server:
     content[-1] ^= 1
     kept[0].write_bytes(content)
 
-    bad = al.verify_cache(cache)
+    bad = al.cache.verify_cache(cache)
     print(f"{len(bad)} of {len(kept)} shards were damaged")
     samples = sum(len(batch["txt"]) for batch in loader)
     print(f"after that: {samples} samples")

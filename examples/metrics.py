@@ -7,7 +7,7 @@ from prometheus_client import REGISTRY, generate_latest
 import asyncloader as al
 
 train = al.DataLoader(al.from_iterable(range(1_000)), batch_size=50)
-metrics = al.Metrics(train=train)
+metrics = al.observe.Metrics(train=train)
 metrics.to_prometheus()  # or to_opentelemetry(), or both
 
 logging.basicConfig(format="%(levelname)s %(name)s: %(message)s")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncloader as al
+from asyncloader.plan.topology import Topology
 
 
 def write_corpora(folder: Path) -> None:
@@ -23,7 +24,7 @@ def write_corpora(folder: Path) -> None:
             books.write({"text": f"chapter {number}", "title": f"book {number // 20}"})
 
 
-def chats(topology: al.Topology) -> Iterator[dict[str, Any]]:
+def chats(topology: Topology) -> Iterator[dict[str, Any]]:
     """A source of your own."""
     return ({"text": f"message {number}"} for number in topology.split(range(300)))
 
@@ -35,7 +36,7 @@ def text_of(sample: dict[str, Any]) -> dict[str, str]:
 with tempfile.TemporaryDirectory() as folder:
     write_corpora(Path(folder))
     web = al.from_urls(f"{folder}/web-*.tar").decode().map(text_of).shuffle(200, seed=0)
-    books = al.from_urls(f"{folder}/books-*.jsonl").select("text").shuffle(200, seed=0)
+    books = al.from_urls(f"{folder}/books-*.jsonl").select_columns("text").shuffle(200, seed=0)
 
     dataset = al.mix(
         {"web": web, "books": books, "chats": al.from_iterable(chats)},

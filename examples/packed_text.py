@@ -73,7 +73,7 @@ def loss_of(model: Model, batch: dict[str, torch.Tensor]) -> torch.Tensor:
 torch.manual_seed(0)
 with tempfile.TemporaryDirectory() as folder:
     written = write_corpus(Path(folder))
-    dataset = al.from_urls(f"{folder}/train-*.jsonl.gz").select("tokens").shuffle(500, seed=1)
+    dataset = al.from_urls(f"{folder}/train-*.jsonl.gz").select_columns("tokens").shuffle(500, seed=1)
     dataset = dataset.map_batches(end_documents, batch_size=250)
 
     for pool in (None, 1000):

@@ -21,7 +21,7 @@ def crop(sample: dict[str, Any]) -> dict[str, Any]:
 
 
 async def add_noise(sample: dict[str, Any]) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(al.sample_seed())  # for random.Random(...) likewise
+    generator = al.sample_rng(library="torch")  # or "random"
     values = torch.tensor(sample["values"], dtype=torch.float32)
     return {**sample, "values": values + torch.randn(len(values), generator=generator)}
 

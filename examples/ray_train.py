@@ -142,7 +142,7 @@ def main(options: argparse.Namespace) -> None:
         print(f"step {step}: loss {loss}", flush=True)
     print(result.metrics["loader"], flush=True)
     if not options.map_style:
-        for verdict in al.verify_audit(options.folder / "audit"):
+        for verdict in al.tools.verify_audit(options.folder / "audit"):
             print(verdict, flush=True)
 
 

@@ -87,7 +87,7 @@ def train(folder: Path, die_at: int | None) -> None:
     report(step, seen)
     dist.barrier()  # all have written theirs
     if dist.get_rank() == 0:
-        for verdict in al.verify_audit(folder / "audit"):
+        for verdict in al.tools.verify_audit(folder / "audit"):
             print(verdict, flush=True)
 
 

@@ -6,18 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import asyncloader as al
+from asyncloader.observe import Statistics
 
 
 def parse(sample: dict[str, Any]) -> dict[str, Any]:
     return {"number": int(sample["number"])}  # which some samples have as a word
 
 
-def train(urls: list[str], folder: Path) -> al.Receipt:
-    budget = al.Skip(max=100, consecutive=20, dead_letters=folder / "dead-letters.jsonl")
+def train(urls: list[str], folder: Path) -> Statistics:
+    budget = al.SkipErrors(max=100, consecutive=20, dead_letters=folder / "dead-letters.jsonl")
     loader = al.DataLoader(al.from_urls(urls).map(parse), batch_size=8, num_workers=2, on_error=budget)
     for _ in loader:
         ...
-    return loader.receipt()
+    return loader.statistics
 
 
 def write(folder: Path) -> list[str]:
@@ -32,9 +33,9 @@ def write(folder: Path) -> list[str]:
 
 
 with tempfile.TemporaryDirectory() as name:
-    receipt = train(write(Path(name)), Path(name))
+    told = train(write(Path(name)), Path(name))
     letters = (Path(name) / "dead-letters.jsonl").read_text().splitlines()
-print(f"{receipt.samples} samples, {receipt.skipped} skipped")
+print(f"{told.samples} samples, {told.skipped} skipped")
 for letter in sorted(map(json.loads, letters), key=lambda letter: letter["shard"]):
     shard, error = Path(letter["shard"]).name, letter["error"].partition(":")[0]
     print(f"{letter['what']} {letter['sample']} of {shard}: {error}")

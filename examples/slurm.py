@@ -89,7 +89,7 @@ dist.barrier()
 train(arguments.folder, arguments.stop_at)
 dist.barrier()
 if rank == 0:
-    for verdict in al.verify_audit(arguments.folder / "audit"):
+    for verdict in al.tools.verify_audit(arguments.folder / "audit"):
         print(verdict, flush=True)
 dist.barrier()
 dist.destroy_process_group()

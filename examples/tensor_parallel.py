@@ -172,6 +172,6 @@ dist.barrier()
 train(arguments.folder, device_mesh, arguments.map_style, arguments.die_at)
 dist.barrier()
 if dist.get_rank() == 0 and not arguments.map_style:
-    for verdict in al.verify_audit(arguments.folder / "audit"):
+    for verdict in al.tools.verify_audit(arguments.folder / "audit"):
         print(verdict, flush=True)
 dist.destroy_process_group()

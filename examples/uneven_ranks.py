@@ -15,11 +15,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import asyncloader as al
+from asyncloader.plan.topology import Topology
 
 SIZES = (40, 7, 25)  # samples of each shard
 
 
-def make_points(topology: al.Topology) -> Any:
+def make_points(topology: Topology) -> Any:
     for shard in topology.split(range(len(SIZES))):
         for number in range(SIZES[shard]):
             x = number / SIZES[shard]

@@ -18,6 +18,7 @@ from corpus import Corpus
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.dataset import recipe_of
+from asyncloader.plan.topology import Topology
 
 
 def numbers(count: int) -> al.Dataset:
@@ -58,7 +59,7 @@ def test_the_head_calls_functions_for_as_many_samples_as_are_wanted(concurrency:
     assert recipe.head(3) == [0, 10, 20]
     assert asked == [0, 1, 2] and left == [1]
     assert recipe.filter(lambda number: number % 20 == 10).head(2) == [10, 30]
-    assert numbers(5).map(lambda number: al.sample_seed(), concurrency=concurrency).head(1)[0] > 0
+    assert numbers(5).map(lambda number: al.sample_rng().random(), concurrency=concurrency).head(1)[0] > 0
 
 
 def test_an_error_of_the_recipe_is_the_caller_of_heads() -> None:
@@ -138,7 +139,7 @@ def test_a_function_without_a_parameter_does_for_one_lane_or_if_it_asks() -> Non
     def mine() -> Iterator[int]:
         yield from al.get_topology().split(LIST)
 
-    def of_default(topology: al.Topology | None = None) -> Iterator[int]:
+    def of_default(topology: Topology | None = None) -> Iterator[int]:
         assert topology is not None
         return topology.split(LIST)
 
@@ -154,18 +155,35 @@ RECIPE: Any = al.from_iterable(LIST)
 #: What people write who come from elsewhere, and what the error tells them to write.
 ELSEWHERE: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: RECIPE.batch(32), AttributeError, r"DataLoader\(ds, batch_size=32\)"),
-    (lambda: RECIPE.to_tuple("jpg", "cls"), AttributeError, r"\.select\(.*\.map\("),
+    (lambda: RECIPE.to_tuple("jpg", "cls"), AttributeError, r"\.select_columns\(.*\.map\("),
     (lambda: RECIPE.cache(), AttributeError, r"cache_dir="),
-    (lambda: RECIPE.no_such_thing, AttributeError, r"a recipe \(Dataset\) has no 'no_such_thing'$"),
+    (lambda: RECIPE.no_such_thing, AttributeError, r"a dataset has no 'no_such_thing'$"),
     (lambda: len(RECIPE), TypeError, r"len\(DataLoader\(ds, batch_size\)\)"),
     (lambda: RECIPE[0], TypeError, r"ds.head\(n\)"),
-    (
-        lambda: RECIPE.shuffle(buffer_size=10),
-        TypeError,
-        r"no argument 'buffer_size': write .shuffle\(window",
-    ),
+    (lambda: RECIPE.shuffle(10, buffer_size=10), TypeError, "window or buffer_size, which are the same"),
     (lambda: RECIPE.shuffle(10, sead=3), TypeError, "unexpected keyword argument 'sead'"),
-    (lambda: RECIPE.select(lambda sample: True), TypeError, r"\.filter\(function\)"),
+    (lambda: RECIPE.select(lambda sample: True), AttributeError, r"\.select_columns.*\.filter\(function\)"),
+    (lambda: RECIPE.select_columns(lambda sample: True), TypeError, r"\.filter\(function\)"),
+    (
+        lambda: al.from_iterable([{"jpg": 1}]).rename(image="jpg").head(),
+        KeyError,
+        r"old name first.*rename\(jpg='image'\)",
+    ),
+    (lambda: type("Mine", (al.Dataset,), {}), TypeError, r"Mine does: inherit from torch.utils.data.Dataset"),
+    (lambda: al.Dataset(LIST), TypeError, "not by al.Dataset"),  # type: ignore[arg-type]
+    (lambda: al.split(LIST), ImportError, "asyncloader.split is now split_iterable"),  # type: ignore[attr-defined]
+    (lambda: al.Topology, ImportError, "now asyncloader.plan.topology.Topology"),  # type: ignore[attr-defined]
+    (
+        lambda: al.DataLoader(RECIPE, ahead=0),
+        TypeError,
+        "DataLoader has no argument 'ahead': write prefetch_f",
+    ),
+    (
+        lambda: al.DataLoader(RECIPE, replicate=2),
+        TypeError,
+        r"write rank=rank // n and world_size=world_size",
+    ),
+    (lambda: al.DataLoader(RECIPE).receipt(), AttributeError, r"no 'receipt': loader\.statistics"),  # type: ignore[attr-defined]
     (lambda: al.DataLoader(RECIPE, sampler=LIST), ValueError, r"sampler=.*deals itself.*\.shuffle\(window"),
     (lambda: al.DataLoader(RECIPE, batch_sampler=[LIST]), ValueError, r"batch_sampler=.*batching="),
     (

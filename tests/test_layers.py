@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import os
 import re
@@ -19,7 +20,13 @@ PACKAGE = Path(asyncloader.__file__).parent
 
 #: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
 ROOMS = [
-    {"errors", "processors", "quantity", "types"},  # the exceptions, by whose fault; the nouns
+    {
+        "errors",
+        "processors",
+        "quantity",
+        "renamed",
+        "types",
+    },  # the exceptions; what errors call old names; the nouns
     {"blocks", "stopwatch"},  # runs of samples; where the time goes
     {"page"},  # how a pass is drawn
     # Small things that know nobody else: values, and what lies in memory and on disk.
@@ -52,7 +59,8 @@ ROOMS = [
     {"kinds"},  # streams, and the datasets that torch's own loop reads, behind one protocol
     {"interop"},  # what Lightning and accelerate probe a loader for
     {"loader"},  # the facade
-    {"metrics"},  # what is counted, for those who collect it
+    {"metrics", "tools"},  # what is counted, for those who collect it; work on data sets outside of a pass
+    {"observe"},  # the public names of statistics, report and metrics
     {"cli"},  # the command line, a command a file
     {"__main__"},  # the package as a program
 ]
@@ -284,9 +292,40 @@ def test_describing_a_recipe_imports_neither_torch_nor_a_client() -> None:
 def test_every_public_name_can_be_had_and_is_listed() -> None:
     for name in asyncloader.__all__:
         assert getattr(asyncloader, name).__module__.startswith("asyncloader")
-    assert dir(asyncloader) == sorted(asyncloader.__all__)
+    assert dir(asyncloader) == sorted(asyncloader.__all__) and len(asyncloader.__all__) <= 39
+    stub = (PACKAGE / "__init__.pyi").read_text()
+    imported = re.findall(r"^from \.([\w.]+) import (\w+) as \2$", stub, re.MULTILINE)
+    assert {name: module for module, name in imported} == asyncloader._HOME, "what type checkers see"
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         asyncloader.nonsense  # noqa: B018 - the access is the test
+
+
+def test_names_that_moved_are_where_the_error_says() -> None:
+    from asyncloader.renamed import NAMES
+
+    for name, place in NAMES.items():
+        assert name not in asyncloader.__all__
+        with pytest.raises(ImportError, match=re.escape(f"asyncloader.{name} is now {place}")):
+            getattr(asyncloader, name)
+        if re.fullmatch(r"asyncloader[\w.]+", place):
+            module, _, attribute = place.rpartition(".")
+            assert hasattr(importlib.import_module(module), attribute), place
+
+
+def test_a_dataset_shows_what_a_user_calls() -> None:
+    shown = [name for name in dir(asyncloader.Dataset) if not name.startswith("_")]
+    assert shown == [
+        *("class_names", "decode", "filter", "filter_batches", "head", "map", "map_batches", "rename"),
+        *("repeat", "select_columns", "shuffle", "take"),
+    ]
+
+
+def test_all_errors_of_the_library_have_one_base_and_a_standard_one() -> None:
+    errors = [getattr(asyncloader.errors, name) for name in asyncloader.errors.__all__ if name != "Error"]
+    assert len(errors) == 5
+    for error in errors:
+        assert issubclass(error, asyncloader.Error)
+        assert issubclass(error, OSError | ValueError | RuntimeError)
 
 
 def test_importing_starts_nothing() -> None:

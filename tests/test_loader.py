@@ -470,11 +470,6 @@ def test_a_loader_is_true_though_its_length_is_not_known() -> None:
     assert al.DataLoader([1]) and not al.DataLoader([]), "as in torch"
 
 
-def test_a_receipt_is_of_streams() -> None:
-    with pytest.raises(AttributeError, match="a receipt is given for streams only"):
-        al.DataLoader(range(8)).receipt()
-
-
 # --- shown ---
 
 

@@ -49,7 +49,7 @@ def exported(reader: InMemoryMetricReader) -> dict[tuple[str, str], Any]:
 def test_prometheus_scrapes_what_all_passes_come_to(dataset: Any) -> None:
     registry, loader = CollectorRegistry(), al.DataLoader(dataset, 4)
     before = threading.active_count()
-    al.Metrics(train=loader).to_prometheus(registry)
+    al.observe.Metrics(train=loader).to_prometheus(registry)
     assert threading.active_count() == before
     assert scraped(registry)['asyncloader_batches_total{loader="train"}'] == 0
     for passes in (1, 2):
@@ -73,7 +73,7 @@ def test_a_series_that_was_scraped_stays_when_something_else_limits() -> None:
         return number
 
     registry, loader = CollectorRegistry(), al.DataLoader(al.from_iterable(range(40)).map(slowly), 4)
-    al.Metrics(train=loader).to_prometheus(registry)
+    al.observe.Metrics(train=loader).to_prometheus(registry)
     before = scraped(registry)
     read(loader)
     after = scraped(registry)
@@ -87,7 +87,7 @@ def test_a_series_that_was_scraped_stays_when_something_else_limits() -> None:
 def test_opentelemetry_exports_the_same() -> None:
     reader, loader = InMemoryMetricReader(), al.DataLoader(al.from_iterable(range(12)), 4)
     provider = MeterProvider([reader])
-    al.Metrics(train=loader).to_opentelemetry(provider)
+    al.observe.Metrics(train=loader).to_opentelemetry(provider)
     read(loader)
     found, name = exported(reader), str({"loader": "train"})
     assert found["asyncloader.batches", name] == 3
@@ -99,7 +99,7 @@ def test_opentelemetry_exports_the_same() -> None:
 
 def test_a_loader_that_is_gone_is_told_of_no_more() -> None:
     registry, reader = CollectorRegistry(), InMemoryMetricReader()
-    metrics, provider = al.Metrics(), MeterProvider([reader])
+    metrics, provider = al.observe.Metrics(), MeterProvider([reader])
     metrics.to_prometheus(registry)
     metrics.to_opentelemetry(provider)
     loaders = [read(al.DataLoader(range(8), 4)), read(al.DataLoader(al.from_iterable(range(8)), 2))]
@@ -118,7 +118,7 @@ def test_a_loader_that_is_gone_is_told_of_no_more() -> None:
 
 def test_a_name_is_of_one_loader() -> None:
     loader, other = al.DataLoader(range(8)), al.DataLoader(range(8))
-    metrics = al.Metrics(train=loader)
+    metrics = al.observe.Metrics(train=loader)
     metrics.add("train", loader)
     with pytest.raises(ValueError, match="another one is called 'train'"):
         metrics.add("train", other)
@@ -127,7 +127,7 @@ def test_a_name_is_of_one_loader() -> None:
 def test_without_the_library_one_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "prometheus_client", None)
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry", None)
-    metrics = al.Metrics()
+    metrics = al.observe.Metrics()
     with pytest.raises(ImportError, match=r"asyncloader\[metrics\]', or prometheus-client alone"):
         metrics.to_prometheus()
     with pytest.raises(ImportError, match=r"asyncloader\[metrics\]', or opentelemetry-api alone"):
@@ -137,7 +137,7 @@ def test_without_the_library_one_is_told_what_to_install(monkeypatch: pytest.Mon
 def test_the_page_names_every_metric() -> None:
     named = re.findall(r"^\| `(asyncloader\.[\w.]+)` \| `(\w+)` \|", PAGE.read_text(), re.MULTILINE)
     registry = CollectorRegistry()
-    al.Metrics(train=read(al.DataLoader(range(8)))).to_prometheus(registry)
+    al.observe.Metrics(train=read(al.DataLoader(range(8)))).to_prometheus(registry)
     scrapable = {
         line.split()[2] for line in generate_latest(registry).decode().splitlines() if "TYPE" in line
     }

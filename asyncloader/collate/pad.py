@@ -7,9 +7,9 @@ says how to pad one field. ``PadLongest`` is the ``collate_fn`` of a batching by
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,17 @@ from .ragged import (
 
 if TYPE_CHECKING:
     import torch
+
+
+class PadOptions(TypedDict, total=False):
+    """Options of one padded field; see ``PadField``."""
+
+    value: float
+    side: Side
+    multiple_of: int
+    max_length: int | None
+    overflow: Overflow
+    dtype: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +79,16 @@ class PadField:
     overflow: Overflow = "raise"
     dtype: Any = None
 
+    def with_options(self, name: str, given: object) -> PadField:
+        """The same with the options, or the value, that are given for the field ``name``."""
+        options: Any = given if isinstance(given, Mapping) else {"value": given}
+        if unknown := [option for option in options if option not in PadOptions.__annotations__]:
+            raise TypeError(
+                f"options of the field {name!r} should be among {list(PadOptions.__annotations__)}, but got "
+                f"{unknown}"
+            )
+        return replace(self, **options)
+
     def __post_init__(self) -> None:
         if not isinstance(self.value, Real | np.bool_):
             raise ValueError(f"padding value should be a number, but got value={self.value!r}")
@@ -95,14 +116,21 @@ class Pad:
     a dict of tensors.
 
     Args:
-        fields: For each field to pad, the value to fill with, or a ``PadField``. A field holds one
-            sequence ``(T_i, ...)`` per sample: a list of numbers, a NumPy array, a CPU tensor, or bytes
-            (as uint8). Dtype and trailing dimensions are the same throughout a batch.
-        side: As in ``PadField``, for the fields given as a plain number, as are the next three. A
-            ``PadField`` speaks for itself.
-        multiple_of: As in ``PadField``.
-        max_length: As in ``PadField``.
-        overflow: As in ``PadField``.
+        fields: For each field to pad, the value to fill with; or a mapping of options of its own, of
+            ``value``, ``side``, ``multiple_of``, ``max_length``, ``overflow`` and ``dtype``, as in
+            ``{"labels": {"value": -100, "max_length": 512}}``. ``dtype`` is what the field is converted to,
+            which raises where it would change a value. A field holds one sequence ``(T_i, ...)`` per sample:
+            a list of numbers, a NumPy array, a CPU tensor, or bytes (as uint8). Dtype and trailing dimensions
+            are the same throughout a batch.
+        side: The side on which to fill, unless a field says otherwise, as with the next three. ``"right"``:
+            packing, losses and most encoders expect it; ``"left"`` keeps the ends of prompts together for
+            generation.
+        multiple_of: Round the width ``T`` up to a multiple of this. 1: no rounding. 8 (fp16) to 64 fills the
+            tiles of tensor cores. Equal to ``max_length``, every batch gets that width.
+        max_length: The longest sequence allowed, in positions; a multiple of ``multiple_of``, so that ``T``
+            never passes it. None: no limit.
+        overflow: What to do with a longer one. ``"raise"``, since data lost silently is worse than an error;
+            ``"truncate"`` cuts it on the padded side (``"left"`` keeps the end).
         mask: Add ``<field>_mask``. Off: the lengths say the same in less memory.
         sort_by: One of ``fields``: order the batch by its lengths, longest first, as
             ``pack_padded_sequence`` wants it. All fields are permuted alike; equal lengths keep their
@@ -121,10 +149,10 @@ class Pad:
             that is missing, unequal in dtype or trailing dimensions, too long, or no sequence of
             numbers, with the entry and its ``__key__``; a padding value that does not fit the dtype; a
             sample that has a field with a generated name; an empty batch.
-        TypeError: A sample is not a mapping.
+        TypeError: An unknown option of a field; or a sample is not a mapping.
     """
 
-    fields: Mapping[str, float | PadField]
+    fields: Mapping[str, float | PadOptions]
     side: Side = field(default="right", kw_only=True)
     multiple_of: int = field(default=1, kw_only=True)
     max_length: int | None = field(default=None, kw_only=True)
@@ -140,17 +168,7 @@ class Pad:
                 f'fields should be a mapping such as {{"tokens": 0}}, but got fields={self.fields!r}'
             )
         shared = PadField(0, self.side, self.multiple_of, self.max_length, self.overflow)
-        padding = {
-            name: given
-            if isinstance(given, PadField)
-            else PadField(given, shared.side, shared.multiple_of, shared.max_length, shared.overflow)
-            for name, given in self.fields.items()
-        }
-        if shared != PadField() and all(isinstance(given, PadField) for given in self.fields.values()):
-            raise ValueError(
-                "side, multiple_of, max_length and overflow are for fields given as a plain number, "
-                "but every field is a PadField; set them there"
-            )
+        padding = {name: shared.with_options(name, given) for name, given in self.fields.items()}
         if self.sort_by is not None and self.sort_by not in padding:
             raise ValueError(f"sort_by should be one of {list(padding)}, but got sort_by={self.sort_by!r}")
         object.__setattr__(self, "fields", dict(self.fields))

@@ -274,5 +274,5 @@ def _check_alike(pieces: Sequence[Piece], where: Where) -> None:
         if piece.dtype != first.dtype:
             raise ValueError(
                 f"{where(index)}: expected dtype {first.dtype} as at entry 0, found {piece.dtype}; "
-                f"convert all of them with PadField(dtype=...)"
+                "give the field a dtype, to which all of them are converted"
             )

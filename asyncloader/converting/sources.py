@@ -26,7 +26,7 @@ from .._flow.engine import Engine
 from ..errors import FormatError, StoreError
 from ..formats import formats, split_suffix
 from ..manifest.expectations import Expected
-from ..ops.lane import Lane
+from ..ops.lane import Lane, Services
 from ..plan.order import draw_order, permutation
 from ..plan.pieces import Pieces
 from ..plan.topology import Topology

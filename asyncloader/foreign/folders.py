@@ -472,7 +472,7 @@ def open_recipe(
     assert isinstance(source, Shards), "it begins with shards"
     selection = columns_of_all(columns, source.formats)
     dataset = dataset_of(replace(source, selection=replace(selection, decode=decode)))
-    return dataset if columns is None or selection.columns is not None else dataset.select(*columns)
+    return dataset if columns is None or selection.columns is not None else dataset.select_columns(*columns)
 
 
 def _the_one(names: Sequence[str], format: str | None, manifest: object) -> str:

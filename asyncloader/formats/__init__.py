@@ -317,7 +317,7 @@ def check_selection(selection: Selection, names: Iterable[str]) -> None:
         if asked is not None and (others := [name for name in found if name not in can]):
             raise ValueError(
                 f"{option} chooses from the columns of {', '.join(can)}, but there are shards of "
-                f"{' and '.join(others)}; use .select(...) and .filter(...) for their samples"
+                f"{' and '.join(others)}; use .select_columns(...) and .filter(...) for their samples"
             )
     if any("filters" in formats[name].options for name in found):
         check_pyarrow()

@@ -9,7 +9,7 @@ from typing import Any
 from ..ops.batching import Batching, FixedSize, Single
 from ..ops.map import AsyncMap
 from ..ops.op import shown
-from ..ops.skips import Skip
+from ..ops.skips import SkipErrors
 from ..options import memory_bytes
 from ..plan.memory import DEFAULT_LIMIT_BYTES
 from ..plan.topology import World, process_group
@@ -65,21 +65,21 @@ def worker_setting(loader: Loader[Any], base_seed: int) -> WorkerSetting:
     )
 
 
-def budget_of(loader: Loader[Any]) -> Skip | None:
+def budget_of(loader: Loader[Any]) -> SkipErrors | None:
     """How much it may skip; None if every error is raised.
 
     Raises:
         ValueError: It says something else.
     """
     asked = loader.on_error
-    if isinstance(asked, Skip):
+    if isinstance(asked, SkipErrors):
         return asked
     if asked != "raise":
-        raise ValueError(f'on_error should be "raise" or al.Skip(...), but got on_error={asked!r}')
+        raise ValueError(f'on_error should be "raise" or al.SkipErrors(...), but got on_error={asked!r}')
     return None
 
 
-def told_once(budget: Skip | None, world: World) -> Skip | None:
+def told_once(budget: SkipErrors | None, world: World) -> SkipErrors | None:
     """The same, of replicas with dead letters in the first alone: all skip the same."""
     if budget is None or world.replica == 0:
         return budget
@@ -91,7 +91,7 @@ def check_world(loader: Loader[Any], mine: World) -> None:
     group = process_group(sys.modules)
     if loader.rank is not None or loader.mesh is not None or group is None:
         return
-    if World(*group).replicate(loader.replicate) != mine:
+    if World(*group) != mine:
         raise RuntimeError(
             f"this loader was made for rank {mine.rank} of {mine.size}, but the process "
             f"group says rank {group[0]} of {group[1]}: samples would be read twice. Make the loader "

@@ -116,7 +116,7 @@ def _reasons(
     told = [*map(shown, _ops_of(recipe, (Filter, FilterBatches)))]
     told += ["drop_last"] if described.get("drop_last") else []
     untold = [*_sources_that_leave_out(recipe, epoch), *map(shown, _ops_of(recipe, (Take,)))]
-    untold += ["on_error=Skip(...)"] if skips else []
+    untold += ["on_error=SkipErrors(...)"] if skips else []
     return told, untold
 
 
@@ -138,6 +138,6 @@ def _sources_that_leave_out(recipe: Recipe, epoch: int) -> Iterator[str]:
         if isinstance(source, Mixture) and (source.stop != "all" or 0 in source.weights.of(epoch)):
             yield f"mix(stop={source.stop!r})"
         if isinstance(source, Zipped) and not source.strict:
-            yield "zip(strict=False)"
+            yield "zip_datasets(strict=False)"
         if isinstance(source, Shards) and source.selection.filters is not None:
             yield "filters="

@@ -11,11 +11,11 @@ import torch.utils.data
 
 from .._flow.aside import run_aside
 from ..ops.batching import Batching
-from ..ops.skips import Skip
+from ..ops.skips import SkipErrors
 from ..plan.topology import process_group, resolve_world
 from ..ray_workers import RayWorkers
 from ..report import Report
-from ..statistics import Receipt, Statistics
+from ..statistics import Statistics
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -37,7 +37,6 @@ class Loader(torch.utils.data.DataLoader[T]):
     rank: int | None
     world_size: int | None
     mesh: DeviceMesh | None
-    replicate: int | None
     memory_limit: int | str | None
     progress: bool
     batching: Batching | None
@@ -46,7 +45,7 @@ class Loader(torch.utils.data.DataLoader[T]):
     workers: RayWorkers | None
     snapshot_every_n_steps: int
     audit: str | os.PathLike[str] | None
-    on_error: str | Skip
+    on_error: str | SkipErrors
     trace: str | os.PathLike[str] | None
 
     def close(self) -> None:
@@ -137,10 +136,6 @@ class Kind(Protocol):
 
     def statistics(self) -> Statistics:
         """Counts of the latest pass; AttributeError if the kind counts nothing."""
-        ...
-
-    def receipt(self, loader: Loader[Any]) -> Receipt:
-        """What the latest pass delivered; AttributeError if the kind counts nothing."""
         ...
 
     def report(self, loader: Loader[Any]) -> Report:

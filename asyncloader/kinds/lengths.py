@@ -13,12 +13,10 @@ from ..plan.cursor import Cursor, Row
 from ..plan.lanes import rank_lanes
 from ..plan.topology import World
 from ..run.in_step import Rest
-from ..run.run import Run
 from ..sources.components import Recipe, innermost, leaves_of
 from ..sources.shards import Shards
-from ..statistics import Receipt
 
-__all__ = ["Lengths", "if_empty_of", "receipt_of"]
+__all__ = ["Lengths", "if_empty_of"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +41,9 @@ class Lengths:
         """The rank's batches; raises TypeError with the reason where they are not known."""
         try:
             if self.skips:
-                raise UnknownCount("how many samples on_error=Skip(...) passes over is not known beforehand")
+                raise UnknownCount(
+                    "how many samples on_error=SkipErrors(...) passes over is not known beforehand"
+                )
             return self.batching.count_batches(partial(self._of_lanes, epoch))
         except UnknownCount as why:
             advice = "Count batches as they come"
@@ -106,25 +106,6 @@ class Lengths:
     def _of_lanes(self, epoch: int) -> list[float]:
         lanes = tuple(rank_lanes(self.lane_count, self.world))
         return self.recipe.count_samples(self._deal(lanes, epoch))
-
-
-def receipt_of(run: Run, lengths: Lengths) -> Receipt:
-    """What a pass delivered, and what it was to."""
-    epoch, statistics = run.cursor.epoch, run.counters.snapshot()
-    return Receipt(
-        epoch=epoch,
-        batches=run.cursor.batches - run.batches_before,
-        batches_before=run.batches_before,
-        expected_batches=lengths.known_batches(epoch),
-        samples=statistics.samples,
-        expected_samples=lengths.known_samples(epoch),
-        skipped=statistics.skipped,
-        components=statistics.components,
-        is_over=run.exhausted and not run.was_stopped,
-        stopped=statistics.stopped,
-        undelivered_batches=statistics.undelivered_batches,
-        undelivered_samples=statistics.undelivered_samples,
-    )
 
 
 def if_empty_of(recipe: Recipe) -> str | None:

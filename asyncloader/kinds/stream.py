@@ -8,6 +8,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -39,7 +40,7 @@ from ..run.workers import stream_in_workers
 from ..seeding import draw_base_seed
 from ..sources.components import Recipe, counted_names, leaves_of
 from ..sources.shards import Shards
-from ..statistics import Receipt, Statistics
+from ..statistics import Statistics
 from ..stores.local import check_there
 from ..stream import Job
 from ..tracebacks import drop_frames
@@ -47,7 +48,7 @@ from ..workers import ForkServer
 from .asked import batching_of, budget_of, check_world, memory_of, setup_of, told_once, worker_setting
 from .auditing import open_recording
 from .kind import Loader
-from .lengths import Lengths, if_empty_of, receipt_of
+from .lengths import Lengths, if_empty_of
 from .passes import Passes
 from .shares import check_shares, dealt_as
 from .tracing import Traces, close_unbegun
@@ -87,6 +88,8 @@ class StreamKind:
         self._bench: Bench | None = None
         self._traces = Traces()
         self._has_looked = False
+        #: How many batches and samples the latest pass should have, once somebody has asked.
+        self._expected: tuple[int | None, int | None] | None = None
 
     # --- constructing ---
 
@@ -103,6 +106,12 @@ class StreamKind:
     ) -> None:
         limit = memory_of(loader)
         check_audit(loader.audit)
+        if loader.snapshot_every_n_steps != 1:
+            raise TypeError(
+                "snapshot_every_n_steps is for iterable datasets of torch's kind, but got "
+                f"snapshot_every_n_steps={loader.snapshot_every_n_steps} for a stream, of which each batch "
+                "carries its position"
+            )
         budget_of(loader)
         check_restarts(loader.worker_restarts)
         check_uneven(loader.uneven)
@@ -173,6 +182,7 @@ class StreamKind:
             undo.pop_all()
             run = Run(source, cursor, counters, stack.pop_all(), timeout_s, lanes, if_empty, recording)
         self._passes.began(run)
+        self._latest_lengths, self._expected = self._lengths(loader), None
         counters.waited()  # for the workers, which a loop's first step has to start
         return BatchIterator(run)
 
@@ -195,13 +205,19 @@ class StreamKind:
 
     def statistics(self) -> Statistics:
         run = self._passes.latest
-        return run.counters.snapshot() if run is not None else Statistics()
-
-    def receipt(self, loader: Loader[Any]) -> Receipt:
-        run = self._passes.latest
         if run is None:
-            raise RuntimeError("there is no receipt before the first iteration, which delivers something")
-        return receipt_of(run, self._lengths(loader))
+            return Statistics()
+        if self._expected is None:
+            lengths, epoch = self._latest_lengths, run.cursor.epoch
+            self._expected = lengths.known_batches(epoch), lengths.known_samples(epoch)
+        return replace(
+            run.counters.snapshot(),
+            batches_before=run.batches_before,
+            epoch_batches=run.cursor.batches,
+            expected_batches=self._expected[0],
+            expected_samples=self._expected[1],
+            is_over=run.exhausted and not run.was_stopped,
+        )
 
     def report(self, loader: Loader[Any]) -> Report:
         return judge(self.statistics(), self._setup(loader))

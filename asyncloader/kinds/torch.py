@@ -13,7 +13,7 @@ import torch.utils.data
 
 from ..plan.topology import World
 from ..report import Report, judge
-from ..statistics import Receipt, Statistics
+from ..statistics import Statistics
 from ..torch_kind.adapt import for_torch, is_iterable
 from ..torch_kind.iterate import close_torch_iterator
 from ..torch_kind.resuming import Standing
@@ -105,12 +105,6 @@ class TorchKind:
 
     def statistics(self) -> Statistics:
         return self._standing.statistics()
-
-    def receipt(self, loader: Loader[Any]) -> Receipt:
-        raise AttributeError(
-            "a receipt is given for streams only (from_urls, from_iterable, AsyncIterableDataset), "
-            f"but the dataset is a {type(self._dataset).__name__}"
-        )
 
     def report(self, loader: Loader[Any]) -> Report:
         return judge(self.statistics(), setup_of_torch(loader, self._dataset))

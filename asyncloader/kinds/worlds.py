@@ -20,7 +20,7 @@ __all__ = ["alike_in_replicas", "check_replicas", "check_sampler", "is_told_who_
 
 def is_told_who_reads(loader: Loader[Any]) -> bool:
     """Whether a loader was told that several processes read the same."""
-    return loader.mesh is not None or loader.replicate is not None
+    return loader.mesh is not None
 
 
 def world_of(loader: Loader[Any]) -> World:
@@ -32,13 +32,13 @@ def world_of(loader: Loader[Any]) -> World:
     """
     if loader.mesh is None:
         group = lambda: process_group(sys.modules)  # noqa: E731  # asked only where nothing was given
-        return resolve_world(loader.rank, loader.world_size, group, os.environ, loader.replicate)
-    beside = {"rank": loader.rank, "world_size": loader.world_size, "replicate": loader.replicate}
+        return resolve_world(loader.rank, loader.world_size, group, os.environ)
+    beside = {"rank": loader.rank, "world_size": loader.world_size}
     given = [f"{name}={value!r}" for name, value in beside.items() if value is not None]
     if given:
         raise ValueError(
-            "mesh option is mutually exclusive with rank, world_size and replicate, which it says by "
-            f"itself, but got {', '.join(given)}"
+            "mesh option is mutually exclusive with rank and world_size, which it says by itself, but "
+            f"got {', '.join(given)}"
         )
     return mesh_world(_cut_of(loader.mesh))
 

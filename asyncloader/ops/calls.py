@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Iterator, Sized
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from .._flow.residents import MakeContext
 from ..blocks import Block, Trail
@@ -16,6 +19,7 @@ from .op import name_of
 
 if TYPE_CHECKING:
     import numpy as np
+    import torch
 
 __all__ = [
     "AdaptiveSize",
@@ -28,7 +32,7 @@ __all__ = [
     "cut",
     "next_size",
     "sample_rng",
-    "sample_seed",
+    "sample_seeded",
     "with_context",
 ]
 
@@ -122,6 +126,8 @@ def call_each(
 # --- random numbers ---
 
 # The words of the key are not negative; of a negative seed it is the two's complement.
+Library: TypeAlias = Literal["numpy", "torch", "random"]
+
 _WORD = 0xFFFF_FFFF_FFFF_FFFF
 
 
@@ -139,13 +145,13 @@ class UserCalls(UserCodeErrors):
         done: Grows by one with each call that has returned; its length is the index of the current sample.
     """
 
-    __slots__ = ("_done", "_lane", "_rng", "_rng_index", "_token", "_trail")
+    __slots__ = ("_done", "_lane", "_rng_index", "_rngs", "_token", "_trail")
 
     def __init__(self, lane: Lane, trail: Trail, done: Sized) -> None:
         self._lane = lane
         self._trail = trail
         self._done = done
-        self._rng: np.random.Generator | None = None
+        self._rngs: dict[Library, Any] | None = None
         self._rng_index = 0
 
     def __enter__(self) -> None:
@@ -155,22 +161,41 @@ class UserCalls(UserCodeErrors):
         _current.reset(self._token)
         super().__exit__(kind, error, traceback)
 
-    def rng(self) -> np.random.Generator:
-        """The generator of the current sample."""
+    def rng(self, library: Library) -> Any:
+        """The generator of the sample in hand, of one of the libraries."""
         index = len(self._done)
-        if self._rng is None or self._rng_index != index:
-            self._rng = _open_rng(self._lane, self._trail, index)
-            self._rng_index = index
-        return self._rng
+        if self._rngs is None or self._rng_index != index:
+            self._rngs, self._rng_index = {}, index
+        if library not in self._rngs:
+            self._rngs[library] = _open_generator(library, self.key())
+        return self._rngs[library]
+
+    def key(self) -> tuple[int, ...]:
+        """What the draws for the sample in hand are keyed by."""
+        return _key_of(self._lane, self._trail, len(self._done))
 
 
 _current: ContextVar[UserCalls | None] = ContextVar("asyncloader-calls", default=None)
 
+# The global generators are seeded by one thread at a time, and by this one.
+_seeding = Lock()
+_seeding_thread: int | None = None
 
-def sample_rng() -> np.random.Generator:
-    """The random generator of the sample that a function of the recipe is called for.
 
-    It is keyed by (the seed of the recipe's first ``.shuffle``, or 0 without one; the epoch; the operator;
+@overload
+def sample_rng() -> np.random.Generator: ...
+@overload
+def sample_rng(library: Literal["numpy"]) -> np.random.Generator: ...
+@overload
+def sample_rng(library: Literal["torch"]) -> torch.Generator: ...
+@overload
+def sample_rng(library: Literal["random"]) -> random.Random: ...
+
+
+def sample_rng(library: Library = "numpy") -> np.random.Generator | torch.Generator | random.Random:
+    """The random generator of the sample that a function of the dataset is called for.
+
+    It is keyed by (the seed of the dataset's first ``.shuffle``, or 0 without one; the epoch; the operator;
     the shard and the sample's index in it, in a ``.repeat`` also the repetition). So a sample is augmented
     alike whatever the number of workers, threads or coroutines and however the samples are shuffled, and
     again after a resume; in the next epoch and repetition it is augmented otherwise. In a mixture the key has
@@ -179,46 +204,95 @@ def sample_rng() -> np.random.Generator:
     ``.map_batches`` and ``.filter_batches`` get that of the first sample of their chunk; which samples those
     are goes by the number of lanes too.
 
+    Args:
+        library: Whose generator: ``"numpy"``, ``"torch"`` (of the CPU) or ``"random"``. Each draws numbers
+            of its own.
+
     Returns:
-        A ``numpy.random.Generator``, the same one when asked again for the same sample, so that helpers
-        which ask for it themselves draw on and not the same numbers again. NumPy keeps its streams from
-        release to release, but not always what its methods make of them.
+        A ``numpy.random.Generator``, a ``torch.Generator`` or a ``random.Random``; the same one when called
+        again for the same sample, so that functions which call it themselves draw further numbers. NumPy
+        keeps its streams from release to release, but not always what its methods make of them.
 
     Raises:
         RuntimeError: Called by something else, such as a ``collate_fn``, a thread that the function has
             started, or a dataset of torch's kinds.
+        ValueError: Another library is named.
     """
+    if library not in ("numpy", "torch", "random"):
+        raise ValueError(f"library should be 'numpy', 'torch' or 'random', but got library={library!r}")
+    return _calls().rng(library)  # type: ignore[no-any-return]  # a generator of the library that is named
+
+
+@contextmanager
+def sample_seeded() -> Iterator[None]:
+    """Seed the global generators of NumPy, torch and ``random`` for the sample, within a ``with`` block.
+
+    For functions that draw from these, such as the transforms of torchvision: they then draw by the key of
+    ``sample_rng``. When the block is left, the generators are as they were before.
+
+    The generators are those of the whole process. One thread at a time is in such a block; what other
+    threads draw meanwhile, a training loop's without workers among them, comes from the same numbers. So
+    give the loader workers, and leave ``concurrency`` at 1. A coroutine function must not ``await`` in it.
+
+    Raises:
+        RuntimeError: As ``sample_rng``; or the block is entered within another one, or by two coroutines at
+            a time.
+    """
+    global _seeding_thread
+    import numpy as np
+    import torch
+
+    seed = int(np.random.SeedSequence(_calls().key(), spawn_key=(3,)).generate_state(1, np.uint64)[0] >> 1)
+    if _seeding_thread == get_ident():
+        raise RuntimeError(
+            "sample_seeded() is entered within another such block, or by two coroutines at a time; leave the "
+            "block before the next one and before an await, or draw from sample_rng(library=...)"
+        )
+    with _seeding:
+        _seeding_thread = get_ident()
+        before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        try:
+            random.seed(seed)
+            np.random.seed(np.random.SeedSequence(seed).generate_state(4))
+            torch.default_generator.manual_seed(seed)
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            torch.set_rng_state(before[2])
+            _seeding_thread = None
+
+
+def _calls() -> UserCalls:
     calls = _current.get()
     if calls is None:
         raise RuntimeError(
-            "sample_rng() and sample_seed() are for the functions given to .map, .filter, .map_batches and "
-            ".filter_batches of a recipe, while a loader calls them; elsewhere there is no sample to draw "
-            "for. To try such a function out, run it in a recipe: from_iterable([sample]).map(fn).head(1)"
+            "sample_rng() and sample_seeded() are for the functions given to .map, .filter, .map_batches and "
+            ".filter_batches of a dataset, while a loader calls them; elsewhere there is no sample to draw "
+            "for. To try such a function out, run it in a dataset: from_iterable([sample]).map(fn).head(1)"
         )
-    return calls.rng()
+    return calls
 
 
-def sample_seed() -> int:
-    """A seed drawn from ``sample_rng``, for generators of other libraries.
-
-    Such as ``random.Random(al.sample_seed())`` or ``torch.Generator().manual_seed(al.sample_seed())``.
-
-    Returns:
-        An int of 0 up to 2**63 - 1; another one at each call.
-
-    Raises:
-        RuntimeError: As ``sample_rng``.
-    """
-    return int(sample_rng().integers(1 << 63))
-
-
-def _open_rng(lane: Lane, trail: Trail, index: int) -> np.random.Generator:
+def _open_generator(library: Library, key: tuple[int, ...]) -> Any:
     import numpy as np
 
+    if library == "numpy":
+        return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
+    spawn_key = (1,) if library == "torch" else (2,)
+    seed = int(np.random.SeedSequence(key, spawn_key=spawn_key).generate_state(1, np.uint64)[0] >> 1)
+    if library == "random":
+        return random.Random(seed)
+    import torch
+
+    return torch.Generator().manual_seed(seed)
+
+
+def _key_of(lane: Lane, trail: Trail, index: int) -> tuple[int, ...]:
     place = trail.place(index)
-    # In a mixture also which component, and whether the function is called inside or behind it.
+    # In a mixture also which component, and whether that calls the function or somebody behind it.
     mixed = (*place.component, len(lane.component)) if place.component else ()
-    key = (
+    return (
         (lane.order_seed or 0) & _WORD,
         lane.topology.epoch,
         lane.operator,
@@ -227,7 +301,6 @@ def _open_rng(lane: Lane, trail: Trail, index: int) -> np.random.Generator:
         place.sample,
         *mixed,
     )
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
 
 
 # --- contexts ---

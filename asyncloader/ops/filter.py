@@ -169,20 +169,20 @@ class Select(Op):
 
     def __post_init__(self) -> None:
         if not self.fields:
-            raise ValueError("select should get at least one field name")
+            raise ValueError("select_columns should get at least one field name")
         if any(map(callable, self.fields)):
             raise TypeError(
-                "select should get field names, but got a function: .filter(function) keeps the samples for "
-                "which it is true"
+                "select_columns should get field names, but got a function: .filter(function) keeps the "
+                "samples for which it is true"
             )
-        check_names("select", self.fields)
+        check_names("select_columns", self.fields)
 
     def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
         with closing(upstream(start, lane)) as blocks:
-            yield from _change(blocks, self._select, f"select{self.fields}")
+            yield from _change(blocks, self._select, f"select_columns{self.fields}")
 
     def describe(self) -> Mapping[str, Any]:
-        return {"op": "select", "fields": list(self.fields)}
+        return {"op": "select_columns", "fields": list(self.fields)}
 
     def _select(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         return {name: _take(sample, name) for name in self.fields}
@@ -215,6 +215,12 @@ class Rename(Op):
 
     def _rename(self, sample: Mapping[str, Any]) -> dict[str, Any]:
         renamed = dict(sample)
+        for old, new in self.names:
+            if old not in sample and new in sample:
+                raise KeyError(
+                    f"expected the field {old!r}, found only {list(sample)}: rename gets the old name first, "
+                    f"so write rename({new}={old!r}) to call {new!r} {old!r}"
+                )
         moved = {new: _take(sample, old) for old, new in self.names}
         for old, _ in self.names:
             del renamed[old]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Column, Columns, JoinedTrail
-from ..collate.pad import PadField
+from ..collate.pad import PadField, PadOptions
 from ..lent_memory import stacked
 from ..plan.counts import UnknownCount
 from ..quantity import as_counts
@@ -97,7 +97,7 @@ class Pack:
 
     Args:
         fields: The sequences to pack: a name, several names, or a mapping of names to what padding is filled
-            with, as a number or as an ``al.PadField`` with ``value`` and ``dtype``; 0 where nothing is said.
+            with: a number, or a mapping with ``value`` and ``dtype``, as of ``Pad``; 0 where nothing is said.
             Several fields go along token by token, such as tokens, labels and a loss mask.
         length: ``T``. 2048, which small models and most examples use.
         batch_size: Rows of a batch, ``B``. 1, for variable-length attention runs over the flattened block.
@@ -117,7 +117,7 @@ class Pack:
             length than the first field, or too long; says of which sample.
     """
 
-    fields: str | Sequence[str] | Mapping[str, float | PadField] = "tokens"
+    fields: str | Sequence[str] | Mapping[str, float | PadOptions] = "tokens"
     length: int = field(default=2048, kw_only=True)
     batch_size: int = field(default=1, kw_only=True)
     pool: int | None = field(default=None, kw_only=True)
@@ -255,11 +255,11 @@ def _padding_of(fields: object) -> dict[str, PadField]:
     _names(given)
     if clash := sorted(given.keys() & set(_TAKEN)):
         raise ValueError(f"a packed block has {clash} of its own; rename the fields that are packed")
-    padding = {name: how if isinstance(how, PadField) else PadField(how) for name, how in given.items()}
+    padding = {name: PadField().with_options(name, how) for name, how in given.items()}
     for name, how in padding.items():
         if how != PadField(how.value, dtype=how.dtype):
             raise ValueError(
-                "of a PadField Pack takes value and dtype, since its rows are of one length, but got "
+                "of a field Pack takes value and dtype, since its rows are of one length, but got "
                 f"{name!r}: {how}"
             )
     return padding

@@ -322,7 +322,7 @@ class DocumentReader:
         if seen.dtype != values.dtype:
             raise ValueError(
                 f"{where()}: expected tokens of dtype {seen.dtype} as in the documents before, found "
-                f'{values.dtype}; give Pack({{"{name}": PadField(dtype="{seen.dtype}")}}), which converts '
+                f'{values.dtype}; give Pack({{"{name}": {{"dtype": "{seen.dtype}"}}}}), which converts '
                 "all of them"
             )
         return values

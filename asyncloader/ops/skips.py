@@ -29,7 +29,7 @@ _MOST_CHARACTERS = 500
 
 
 @dataclass(frozen=True)
-class Skip:
+class SkipErrors:
     """Pass over samples and shards that cannot be had, within a budget: for ``DataLoader(on_error=...)``.
 
     Skipped are samples whose function (of ``.map``, ``.filter``, ``.decode``) raises, lines of a shard that
@@ -59,7 +59,7 @@ class Skip:
 
     def __post_init__(self) -> None:
         if self.max is None and self.rate is None and self.consecutive is None:
-            raise ValueError("Skip needs a budget: give max=, rate= or consecutive=")
+            raise ValueError("SkipErrors needs a budget: give max=, rate= or consecutive=")
         if self.max is not None and ((most := as_whole(self.max)) is None or most < 0):
             raise ValueError(f"max should be a whole number of 0 or more, but got max={self.max!r}")
         as_counts(self, *(["consecutive"] if self.consecutive is not None else []))
@@ -82,7 +82,7 @@ class Skips:
         start: The position that the lane is opened at.
     """
 
-    def __init__(self, budget: Skip, where: Mapping[str, int], start: Position) -> None:
+    def __init__(self, budget: SkipErrors, where: Mapping[str, int], start: Position) -> None:
         self.budget = budget
         #: Samples and shards together.
         self.count = skipped_in(start)

@@ -47,7 +47,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     Args:
         states: What ``state_dict()`` gave on each rank, in any order, saved at the same step. One that is
             merged already counts for all of its ranks. Of ranks that are several processes
-            (``mesh=``, ``replicate=``) the state of one is enough, and those of all may be there.
+            (``mesh=``) the state of one is enough, and those of all may be there.
 
     Returns:
         A new dict of JSON values.

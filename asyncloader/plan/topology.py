@@ -80,32 +80,6 @@ class World:
         """How many there are, those of all ranks together."""
         return self.size * self.replicas
 
-    def replicate(self, count: int | None) -> World:
-        """The same processes, each ``count`` consecutive ones of which are a rank.
-
-        Process ``p`` is replica ``p % count`` of rank ``p // count``.
-
-        Raises:
-            ValueError: ``count`` is no positive number, or does not divide the number of processes.
-        """
-        if count is None:
-            return self
-        if (number := as_whole(count)) is None or number < 1:
-            raise ValueError(
-                "replicate should be how many consecutive ranks read the same, 1 or more, but got "
-                f"replicate={count!r}"
-            )
-        if number == 1:
-            return self
-        if self.size % number:
-            fitting = ", ".join(str(each) for each in range(1, self.size + 1) if self.size % each == 0)
-            raise ValueError(
-                f"replicate={number} should divide the world size, but got {self.size} ranks "
-                f"({self.origin}); {fitting} do"
-            )
-        origin = f"{self.origin}, replicate={number}"
-        return World(self.rank // number, self.size // number, origin, self.rank % number, number)
-
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> World:
         """Rank and world size as the launcher sets them; alone if there is none.
@@ -127,7 +101,6 @@ def resolve_world(
     world_size: int | None,
     distributed: Callable[[], tuple[int, int] | None],
     environ: Mapping[str, str],
-    replicate: int | None = None,
 ) -> World:
     """The world to load for: as given, else the process group's, else the launcher's, else alone.
 
@@ -136,22 +109,19 @@ def resolve_world(
         world_size: Given by the user, with ``rank``, or None.
         distributed: Gives (rank, world size) of an initialised process group, or None.
         environ: The environment variables.
-        replicate: How many consecutive ones of these ranks read the same, and so are one; None for one.
 
     Raises:
         TypeError: ``rank`` or ``world_size`` is no whole number.
-        ValueError: They are not given together, or are no rank of a world; or as ``World.from_env`` and
-            ``World.replicate``.
+        ValueError: They are not given together, or are no rank of a world; or as ``World.from_env``.
     """
     if (rank is None) != (world_size is None):
         raise ValueError(
             f"rank and world_size should be given together, but got rank={rank}, world_size={world_size}"
         )
     if rank is not None and world_size is not None:
-        return World(rank, world_size).replicate(replicate)
+        return World(rank, world_size)
     group = distributed()
-    world = World(*group, "torch.distributed") if group is not None else World.from_env(environ)
-    return world.replicate(replicate)
+    return World(*group, "torch.distributed") if group is not None else World.from_env(environ)
 
 
 def process_group(modules: Mapping[str, Any]) -> tuple[int, int] | None:

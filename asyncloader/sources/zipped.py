@@ -94,7 +94,7 @@ class Zipped(Composed):
             longer = [name for name, more in zip(self.names, has_more, strict=True) if more]
             ended = [name for name, more in zip(self.names, has_more, strict=True) if not more]
             raise ValueError(
-                f"expected as many samples of each component of zip in lane {lane.topology.lane} of "
+                f"expected as many samples of each component of zip_datasets in lane {lane.topology.lane} of "
                 f"{lane.topology.lanes}, but {', '.join(map(repr, ended))} ended before "
                 f"{', '.join(map(repr, longer))}; the samples before may have been put together wrongly. "
                 "Give shards with equal numbers of samples, or strict=False to leave the rest out"
@@ -107,9 +107,9 @@ class Zipped(Composed):
                 f"{name!r} has {count}" for name, count in zip(self.names, self.lane_counts(), strict=True)
             )
             raise ValueError(
-                f"zip in {lane.topology.lanes} lanes needs as many shards of each component, so that lanes "
-                f"are dealt those that belong together, but {of_each}; write them alike, or read them in one "
-                "lane (lanes=1, on one rank)"
+                f"zip_datasets in {lane.topology.lanes} lanes needs as many shards of each component, so "
+                f"that lanes are dealt those that belong together, but {of_each}; write them alike, or read "
+                "them in one lane (lanes=1, on one rank)"
             )
 
     def _merge(self, parts: list[Block]) -> Block:
@@ -135,7 +135,7 @@ class Zipped(Composed):
             raise TypeError(
                 f"expected samples that are mappings, to put their fields together, but found "
                 f"{' and '.join(type(sample).__name__ for sample in row)} at {trail.place(index)}; "
-                "name the components, al.zip({name: recipe}), to have each sample under its name"
+                "name the components, al.zip_datasets({name: recipe}), to have each sample under its name"
             ) from None
         if len(merged) != sum(map(len, row)):
             self._check_clash(row, index, trail)
@@ -149,14 +149,14 @@ class Zipped(Composed):
             raise ValueError(
                 f"expected samples without a field in common, but found {clash} in several at "
                 f"{trail.place(index)}; .rename or .select them, or name the components, "
-                "al.zip({name: recipe})"
+                "al.zip_datasets({name: recipe})"
             )
         keys = [sample["__key__"] for sample in row if "__key__" in sample]
         if len(set(keys)) > 1:
             raise ValueError(
                 f"expected samples of one key, to put their fields together, but found {keys} at "
                 f"{trail.place(index)}; are the shards of one order? Name the components, "
-                "al.zip({name: recipe}), if the keys need not be equal"
+                "al.zip_datasets({name: recipe}), if the keys need not be equal"
             )
 
 

@@ -1,4 +1,4 @@
-"""``split``: an iterable dataset dealt exactly to the workers of all ranks; and a warning where none is.
+"""``split_iterable``: an iterable dataset dealt exactly to workers and ranks; and a warning where none is.
 
 Only the worker sees whether the dataset asked for its number, and only the consumer's process can warn
 so that a person, or a filter, takes note: so the mark travels with the first batch of worker 0.
@@ -20,11 +20,11 @@ from ..tracebacks import Line
 from .stateful import is_stateful, pass_over, tell
 from .worker_info import WorkerInfo, get_worker_info, reading_world
 
-__all__ = ["Split", "UnsplitNotice", "split"]
+__all__ = ["Split", "UnsplitNotice", "split_iterable"]
 
 
 class Split(IterableDataset[Any]):
-    """See ``split``."""
+    """See ``split_iterable``."""
 
     def __init__(self, dataset: Iterable[Any], rank: int | None, world_size: int | None) -> None:
         self.dataset = dataset
@@ -86,7 +86,9 @@ class _Dealt:
             tell(self._items, state["items"])
 
 
-def split(dataset: Iterable[Any], *, rank: int | None = None, world_size: int | None = None) -> Split:
+def split_iterable(
+    dataset: Iterable[Any], *, rank: int | None = None, world_size: int | None = None
+) -> Split:
     """Deal an iterable dataset to ranks and workers: each sample goes to exactly one of them.
 
     Every worker runs through the whole dataset and keeps its own part, so this is right for any
@@ -115,7 +117,7 @@ class UnsplitNotice:
         warnings.warn_explicit(
             f"{type(dataset).__name__} is read by several workers but never asked get_worker_info(): "
             "each worker yields all of it, so that every sample comes once for each worker. Wrap it in "
-            "asyncloader.split(dataset), or divide it in its __iter__",
+            "asyncloader.split_iterable(dataset), or divide it in its __iter__",
             UserWarning,
             *line,
         )

@@ -65,7 +65,7 @@ def shuffled(block: Columns, way: Callable[[Block], object]) -> None:
 def main() -> None:
     print(machine(), f"torch {torch.__version__}")
     torch.set_num_threads(1)
-    plain, longs = al.Pad({"tokens": 0}), al.Pad({"tokens": al.PadField(dtype=torch.int64)})
+    plain, longs = al.Pad({"tokens": 0}), al.Pad({"tokens": {"dtype": torch.int64}})
     for mean in (16, 200):
         block = window(mean)
         columns = batches(block)

@@ -95,7 +95,7 @@ def test_columns_of_any_kind_come_out_as_their_rows(collate: Any, column: Any) -
 
 
 pads = st.builds(
-    al.PadField,
+    dict,
     value=st.sampled_from([0, 1, -100]),
     side=st.sampled_from(["left", "right"]),
     multiple_of=st.sampled_from([1, 2]),
@@ -103,7 +103,7 @@ pads = st.builds(
     overflow=st.sampled_from(["raise", "truncate"]),
 )
 pads_with_dtype = st.builds(
-    al.PadField,
+    dict,
     dtype=st.sampled_from(["int64", "int16", torch.float32, np.float64, "uint8", "bool", None]),
     side=st.sampled_from(["left", "right"]),
 )
@@ -147,7 +147,7 @@ def test_long_sequences_are_cut_as_those_of_rows(side: Any) -> None:
         (al.Pad({"x": 0}), {"x": np.zeros((2, 1)), "x_lengths": np.arange(2)}),
         (al.Pad({"x": 0}, mask=True), {"x": np.zeros((2, 1)), "x_mask": np.arange(2)}),
         (al.Pad({"x": 0}, max_length=2), {"x": Ragged(np.arange(4), [0, 1, 4]), "__key__": ["a", "b"]}),
-        (al.Pad({"x": al.PadField(dtype="uint8")}), {"x": Ragged(np.array([1, 2, 300]), [0, 1, 3])}),
+        (al.Pad({"x": {"dtype": "uint8"}}), {"x": Ragged(np.array([1, 2, 300]), [0, 1, 3])}),
         (al.Pad({"x": -1}), {"x": Ragged(np.zeros(3, np.uint8), [0, 1, 3])}),
         (al.Pad({"x": 0}), {"x": Ragged(np.arange(3), [0, 1, 3]), "z": Ragged(np.arange(3), [0, 1, 3])}),
         (al.Pad({"x": 0}, collate_fn=lambda samples: len(samples)), {"x": np.zeros((2, 1)), "y": [1, 2]}),

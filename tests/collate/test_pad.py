@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch.nn.utils.rnn import pack_padded_sequence, pad_sequence
 
 import asyncloader as al
-from asyncloader.collate.pad import Pad, PadField
+from asyncloader.collate.pad import Pad
 
 lengths_lists = st.lists(st.integers(0, 9), min_size=1, max_size=8)
 
@@ -134,7 +134,7 @@ def test_a_multiple_that_equals_the_limit_gives_every_batch_one_width() -> None:
 
 
 def test_each_field_can_have_its_own_options() -> None:
-    pad = Pad({"tokens": PadField(7, side="left", multiple_of=4, dtype=torch.int64), "frames": 0})
+    pad = Pad({"tokens": {"value": 7, "side": "left", "multiple_of": 4, "dtype": torch.int64}, "frames": 0})
     batch = pad(samples_of([3, 1]))
     assert batch["tokens"].tolist() == [[7, 1, 2, 3], [7, 7, 7, 4]]
     assert batch["tokens"].dtype == torch.int64
@@ -143,13 +143,13 @@ def test_each_field_can_have_its_own_options() -> None:
 
 @pytest.mark.parametrize("dtype", ["int16", np.int16, np.dtype(">i2"), torch.int16])
 def test_a_dtype_can_be_numpys_or_torchs(dtype: Any) -> None:
-    batch = Pad({"x": PadField(0, dtype=dtype)})([{"x": [1, 2]}, {"x": np.array([3.0])}])
+    batch = Pad({"x": {"value": 0, "dtype": dtype}})([{"x": [1, 2]}, {"x": np.array([3.0])}])
     assert batch["x"].dtype == torch.int16
     assert batch["x"].tolist() == [[1, 2], [3, 0]]
 
 
 def test_a_conversion_may_round_floats_to_shorter_floats() -> None:
-    batch = Pad({"x": PadField(0, dtype="float32")})([{"x": [0.1]}, {"x": np.array([np.inf, 1])}])
+    batch = Pad({"x": {"value": 0, "dtype": "float32"}})([{"x": [0.1]}, {"x": np.array([np.inf, 1])}])
     assert batch["x"].dtype == torch.float32
     assert batch["x"][0, 0] == torch.tensor(0.1)
 
@@ -170,13 +170,13 @@ def test_a_conversion_may_round_floats_to_shorter_floats() -> None:
 )
 def test_a_conversion_that_would_change_a_value_is_refused(value: Any, dtype: str, words: str) -> None:
     with pytest.raises(ValueError, match=f"field 'x', entry 1 .*{words}"):
-        Pad({"x": PadField(0, dtype=dtype)})([{"x": [1]}, {"__key__": "b", "x": value}])
+        Pad({"x": {"value": 0, "dtype": dtype}})([{"x": [1]}, {"__key__": "b", "x": value}])
 
 
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (np.zeros(2, np.int32), "expected dtype int64 as at entry 0, found int32; .*PadField"),
+        (np.zeros(2, np.int32), "expected dtype int64 as at entry 0, found int32; .*dtype"),
         ([0.5], "expected dtype int64 as at entry 0, found float64"),
         (np.zeros((2, 1), np.int64), r"expected trailing dimensions \[\] as at entry 0, found \[1\]"),
         (np.zeros((1, 3), np.int64), r"found \[3\]; .* \(1, T\) for a sequence \(T,\): squeeze it"),
@@ -216,9 +216,9 @@ def test_a_padding_value_that_does_not_fit_the_data_is_refused() -> None:
     words = (
         "field 'x': padding value -100 does not fit dtype uint8; give the field a dtype that holds it, as "
     )
-    with pytest.raises(ValueError, match=f'^{words}with PadField\\(value=-100, dtype="int64"\\)$'):
+    with pytest.raises(ValueError, match=f'^{words}with {{"value": -100, "dtype": "int64"}}$'):
         Pad({"x": -100})([{"x": b"ab"}])
-    with pytest.raises(ValueError, match=r'PadField\(value=0.5, dtype="float64"\)$'):
+    with pytest.raises(ValueError, match=r'with {"value": 0.5, "dtype": "float64"}$'):
         Pad({"x": 0.5})([{"x": [1]}])
 
 
@@ -306,7 +306,7 @@ def test_the_samples_are_left_alone() -> None:
 
 
 def test_a_pad_is_frozen_picklable_and_comparable() -> None:
-    pad = Pad({"tokens": 0, "frames": PadField(1, dtype="float32")}, mask=True, sort_by="tokens")
+    pad = Pad({"tokens": 0, "frames": {"value": 1, "dtype": "float32"}}, mask=True, sort_by="tokens")
     copy = pickle.loads(pickle.dumps(pad))
     assert copy == pad
     one, other = pad(samples_of([1, 2])), copy(samples_of([1, 2]))
@@ -337,12 +337,26 @@ def test_changing_the_mapping_afterwards_does_not_change_the_pad() -> None:
         ({"max_length": 0}, "max_length should be a positive integer"),
         ({"max_length": 100, "multiple_of": 64}, "max_length should be a multiple of multiple_of=64"),
         ({"sort_by": "y"}, r"sort_by should be one of \['x'\], but got sort_by='y'"),
-        ({"fields": {"x": PadField()}, "side": "left"}, "every field is a PadField; set them there"),
+        (
+            {"fields": {"x": {"max_length": 7}}, "multiple_of": 2},
+            "max_length should be a multiple of multiple_of=2",
+        ),
     ],
 )
 def test_options_out_of_range_are_refused_at_once(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Pad(**{"fields": {"x": 0}, **options})
+
+
+def test_a_fields_own_options_go_before_those_of_all_and_unknown_ones_are_refused() -> None:
+    batch = Pad({"a": 1, "b": {"value": 2, "side": "right"}}, side="left", multiple_of=4)(
+        [{"a": [7], "b": [7]}]
+    )
+    assert batch["a"].tolist() == [[1, 1, 1, 7]] and batch["b"].tolist() == [[7, 2, 2, 2]]
+    with pytest.raises(
+        TypeError, match=r"options of the field 'x' should be among .*'max_length'.* got \['width'\]"
+    ):
+        Pad({"x": {"width": 3}})  # type: ignore[typeddict-unknown-key]
 
 
 @pytest.mark.parametrize(
@@ -356,7 +370,7 @@ def test_options_out_of_range_are_refused_at_once(options: dict[str, Any], words
 )
 def test_a_dtype_that_cannot_work_is_refused_at_once(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        PadField(**options)
+        Pad({"x": options})
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def recipe_of(corpus: Corpus, server: testing.Server | None = None) -> al.Datase
         recipe = al.from_urls(corpus.paths)
     else:
         recipe = al.from_urls(corpus.urls(server), manifest=None)
-    return recipe.select("key", "number") if ".jsonl" in corpus.paths[0] else recipe
+    return recipe.select_columns("key", "number") if ".jsonl" in corpus.paths[0] else recipe
 
 
 def drained(loader: al.DataLoader[Any]) -> list[Any]:

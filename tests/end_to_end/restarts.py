@@ -12,13 +12,15 @@ import asyncloader as al
 __all__ = ["judged", "restart_alone"]
 
 
-def judged(audit: Path, **options: Any) -> al.EpochVerdict:
+def judged(audit: Path, **options: Any) -> al.tools.EpochVerdict:
     """The verdict on the one epoch of an audit."""
-    (verdict,) = al.verify_audit(audit, **options)
+    (verdict,) = al.tools.verify_audit(audit, **options)
     return verdict
 
 
-def restart_alone(make: Callable[[int, int], al.DataLoader[Any]], audit: Path, after: int) -> al.EpochVerdict:
+def restart_alone(
+    make: Callable[[int, int], al.DataLoader[Any]], audit: Path, after: int
+) -> al.tools.EpochVerdict:
     """The verdict on an epoch of which some batches came twice, since their state was lost.
 
     Args:

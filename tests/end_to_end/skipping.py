@@ -1,4 +1,4 @@
-"""Shards of numbers, and loaders of them that pass over what is bad: for tests of ``al.Skip``."""
+"""Shards of numbers, and loaders of them that pass over what is bad: for tests of ``al.SkipErrors``."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def write_numbers(folder: Path, shards: int = SHARDS) -> list[str]:
     return list(map(str, paths))
 
 
-def loader_of(recipe: al.Dataset, budget: al.Skip | None = None, **options: Any) -> al.DataLoader[Any]:
+def loader_of(recipe: al.Dataset, budget: al.SkipErrors | None = None, **options: Any) -> al.DataLoader[Any]:
     options = {"batch_size": 3, "lanes": LANES, "collate_fn": numbers_of, **options}
-    return al.DataLoader(recipe, on_error=budget or al.Skip(max=MANY), **options)
+    return al.DataLoader(recipe, on_error=budget or al.SkipErrors(max=MANY), **options)
 
 
 def numbers_of(samples: list[dict[str, Any]]) -> list[int]:

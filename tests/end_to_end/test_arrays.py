@@ -98,5 +98,5 @@ def test_a_bad_shard_is_named_or_skipped(folder: Path, workers: int) -> None:
     with pytest.raises(FormatError, match="truncated") as caught:
         [*al.DataLoader(recipe, 8, num_workers=workers, lanes=1)]
     assert (caught.value.shard, caught.value.sample) == (str(folder / "0.npy"), 67)
-    loader = al.DataLoader(recipe, 8, num_workers=workers, lanes=1, on_error=al.Skip(max=1))
+    loader = al.DataLoader(recipe, 8, num_workers=workers, lanes=1, on_error=al.SkipErrors(max=1))
     assert sum(len(batch["array"]) for batch in loader) == 45

@@ -19,6 +19,7 @@ from waiting import until
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.cli import main
+from asyncloader.plan.topology import Topology
 
 from .restarts import judged, restart_alone
 
@@ -56,7 +57,7 @@ def _is_even(sample: dict[str, Any]) -> bool:
     return bool(sample["n"] % 2 == 0)
 
 
-def _own(topology: al.Topology) -> Any:
+def _own(topology: Topology) -> Any:
     return topology.split([{"n": at, "tokens": [at]} for at in range(23)])
 
 
@@ -79,7 +80,7 @@ RECIPES: dict[str, tuple[Recipe, int]] = {
         ),
         3 * SAMPLES,
     ),
-    "side by side": (lambda folder: al.zip({"a": _lines(folder), "b": _rows(folder)}), SAMPLES),
+    "side by side": (lambda folder: al.zip_datasets({"a": _lines(folder), "b": _rows(folder)}), SAMPLES),
     "own": (lambda folder: al.from_iterable(_own).shuffle(3), 23),
 }
 
@@ -222,14 +223,14 @@ def test_a_manifest_of_other_shards_is_refused(corpus: Path, tmp_path: Path) -> 
     with pytest.raises(
         ValueError, match=r"others/manifest.json lists none of the shards that the audit is of"
     ):
-        al.verify_audit(audit, manifest=others)
+        al.tools.verify_audit(audit, manifest=others)
     part = al.build_index([str(shards / "0.jsonl"), str(shards / "1.jsonl")], output=tmp_path / "part.json")
     with pytest.raises(
         ValueError, match=r"part.json has no number of samples for 4 of the 6 shards .*2.jsonl"
     ):
-        al.verify_audit(audit, manifest=part)
+        al.tools.verify_audit(audit, manifest=part)
     with pytest.raises(ValueError, match=r"there is no manifest .*none.json"):
-        al.verify_audit(audit, manifest=tmp_path / "none.json")
+        al.tools.verify_audit(audit, manifest=tmp_path / "none.json")
     assert main(["audit", str(audit), "--manifest", others]) == 2
     al.build_index(str(shards / "*.jsonl"))
     known = tmp_path / "known"
@@ -238,7 +239,7 @@ def test_a_manifest_of_other_shards_is_refused(corpus: Path, tmp_path: Path) -> 
         file.write('{"n": 1}\n')
     changed = al.build_index(str(shards / "*.jsonl"))
     with pytest.raises(ValueError, match=r"has 6 samples in .*3.jsonl, and the loader knew 5"):
-        al.verify_audit(known, manifest=changed)
+        al.tools.verify_audit(known, manifest=changed)
 
 
 def test_a_manifest_for_one_source_of_a_mixture_counts_that_one(corpus: Path, tmp_path: Path) -> None:
@@ -264,9 +265,9 @@ def test_a_manifest_may_be_behind_a_url(corpus: Path, tmp_path: Path) -> None:
         assert judged(audit, manifest=f"{server.url}/shards/manifest.json").expected == SAMPLES
         assert main(["audit", str(audit), "--manifest", f"{server.url}/shards/manifest.json"]) == 0
         with pytest.raises(ValueError, match=r"there is no manifest http://.*none.json"):
-            al.verify_audit(audit, manifest=f"{server.url}/none.json")
+            al.tools.verify_audit(audit, manifest=f"{server.url}/none.json")
         with pytest.raises(al.StoreError, match="401"):
-            al.verify_audit(audit, manifest=f"{server.url}/secret.json")
+            al.tools.verify_audit(audit, manifest=f"{server.url}/secret.json")
 
 
 def test_a_sample_that_two_ranks_deliver_is_named(corpus: Path, tmp_path: Path) -> None:
@@ -321,7 +322,7 @@ def test_an_epoch_left_half_way_is_unfinished_and_the_next_is_judged_by_itself(
     loader = _loader(_lines(corpus), tmp_path)
     _read([loader], most=3)
     _read([loader])
-    assert [verdict.verdict for verdict in al.verify_audit(tmp_path)] == ["unfinished", "exact"]
+    assert [verdict.verdict for verdict in al.tools.verify_audit(tmp_path)] == ["unfinished", "exact"]
     assert main(["audit", str(tmp_path)]) == 1
     told = capsys.readouterr().out
     assert "epoch 0: unfinished: 12 samples in 3 batches by ranks 0, none twice; lanes" in told
@@ -345,7 +346,7 @@ def test_an_epoch_that_was_stopped_with_samples_left_is_not_proved(
 
 def test_two_loaders_in_one_folder_are_told_apart(corpus: Path, tmp_path: Path) -> None:
     _read([_loader(_lines(corpus), tmp_path), _loader(_rows(corpus), tmp_path)])
-    assert [verdict.verdict for verdict in al.verify_audit(tmp_path)] == ["exact", "exact"]
+    assert [verdict.verdict for verdict in al.tools.verify_audit(tmp_path)] == ["exact", "exact"]
 
 
 def test_a_forked_child_writes_nothing(corpus: Path, tmp_path: Path) -> None:
@@ -365,33 +366,32 @@ def test_a_forked_child_writes_nothing(corpus: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_receipt_says_what_came_and_what_was_to(workers: int, corpus: Path, tmp_path: Path) -> None:
+def test_statistics_say_what_came_and_what_was_to(workers: int, corpus: Path, tmp_path: Path) -> None:
     mixture = al.mix({"a": _lines(corpus), "b": _rows(corpus)}, stop="all")
     loader = al.DataLoader(mixture, 4, num_workers=workers, lanes=2, collate_fn=len)
-    with pytest.raises(RuntimeError, match="before the first iteration"):
-        loader.receipt()
     for number, _ in enumerate(loader, 1):
         if number == 2:
             state = loader.state_dict()
-            assert (loader.receipt().batches, loader.receipt().is_over) == (2, False)
-    whole = loader.receipt()
+            assert (loader.statistics.epoch_batches, loader.statistics.is_over) == (2, False)
+    whole = loader.statistics
     assert (whole.epoch, whole.samples, whole.is_over, whole.stopped) == (0, 2 * SAMPLES, True, False)
     assert dict(whole.components) == {"a": SAMPLES, "b": SAMPLES}
     assert whole.expected_samples is None
     loader.load_state_dict(state)
     assert sum(1 for _ in loader) == whole.batches - 2
-    rest = loader.receipt()
+    rest = loader.statistics
     assert (rest.batches_before, rest.batches, rest.samples) == (2, whole.batches - 2, 2 * SAMPLES - 8)
+    assert rest.epoch_batches == whole.epoch_batches == whole.batches
 
 
-def test_a_receipt_knows_the_epoch_by_an_index(corpus: Path, tmp_path: Path) -> None:
+def test_statistics_know_the_epoch_by_an_index(corpus: Path, tmp_path: Path) -> None:
     with al.ShardWriter(tmp_path / "{:02d}.jsonl", samples_per_shard=5) as writer:
         for number in range(23):
             writer.write({"number": number})
     loader = al.DataLoader(al.from_urls(str(tmp_path / "*.jsonl")), 4, rank=1, world_size=2)
     next(iter(loader))
-    receipt = loader.receipt()
-    assert (receipt.expected_samples, receipt.expected_batches, receipt.batches) == (11, 3, 1)
+    told = loader.statistics
+    assert (told.expected_samples, told.expected_batches, told.batches) == (11, 3, 1)
     loader.close()
 
 
@@ -437,8 +437,6 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_any_shard_is_asked_f
 def test_other_datasets_and_places_are_refused(corpus: Path) -> None:
     with pytest.raises(TypeError, match=r"audit can be given for streams only"):
         al.DataLoader([1, 2], audit="x")
-    with pytest.raises(AttributeError, match=r"a receipt is given for streams only"):
-        al.DataLoader([1, 2]).receipt()
     with pytest.raises(ValueError, match=r"a folder on disk, but got audit='s3://b/x'"):
         al.DataLoader(_lines(corpus), audit="s3://b/x")
     with pytest.raises(TypeError, match=r"the path of a folder, but got bool"):

@@ -86,7 +86,9 @@ CASES = {
         FILTERED,
     ),
     "before a zip": Case(
-        lambda folder: al.zip({"a": lines_of(folder).filter(is_even), "b": lines_of(folder).filter(is_even)}),
+        lambda folder: al.zip_datasets(
+            {"a": lines_of(folder).filter(is_even), "b": lines_of(folder).filter(is_even)}
+        ),
         EVEN,
         FILTERED,
     ),

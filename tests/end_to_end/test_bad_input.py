@@ -16,6 +16,7 @@ from corpus import Corpus
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.plan.topology import Topology
 
 from .harness import recipe_of
 
@@ -82,8 +83,12 @@ def test_wrong_urls_are_refused_at_once(
         (lambda ds: ds.shuffle(0), ValueError, "window should be a positive integer value, but got window=0"),
         (lambda ds: ds.shuffle(2.5), ValueError, "window should be a positive integer"),
         (lambda ds: ds.shuffle(2, seed="x"), TypeError, "seed should be an int, but got seed='x'"),
-        (lambda ds: ds.select(), ValueError, "at least one field name"),
-        (lambda ds: ds.select(["a", "b"]), TypeError, "select should get field names, but got list"),
+        (lambda ds: ds.select_columns(), ValueError, "at least one field name"),
+        (
+            lambda ds: ds.select_columns(["a", "b"]),
+            TypeError,
+            "select_columns should get field names, but got list",
+        ),
         (lambda ds: ds.rename(), ValueError, "at least one pair"),
         (lambda ds: ds.rename({"a": "c", "b": "c"}), ValueError, "two fields the same name"),
         (lambda ds: ds.rename({"a": 3}), TypeError, "rename should get field names, but got int: 3"),
@@ -126,6 +131,11 @@ def test_sources_that_are_none_or_run_out_are_refused_at_once(source: Any, messa
         ({"batch_size": None, "drop_last": True}, ValueError, "mutually exclusive with drop_last"),
         ({"num_workers": -1}, ValueError, "num_workers option should be non-negative"),
         ({"timeout": -1}, ValueError, "timeout option should be non-negative"),
+        (
+            {"snapshot_every_n_steps": 2},
+            TypeError,
+            "snapshot_every_n_steps is for iterable datasets of torch",
+        ),
         ({"prefetch_factor": 0}, ValueError, "prefetch_factor should be a positive int"),
         ({"persistent_workers": True}, ValueError, "persistent_workers option needs num_workers > 0"),
         ({"shuffle": True}, ValueError, r"use \.shuffle\(window, seed=\.\.\.\) on the dataset"),
@@ -233,7 +243,7 @@ def test_missing_files_are_noticed_before_workers_start_and_the_first_batch(
 
 def test_missing_files_may_be_skipped(tmp_path: Path) -> None:
     (tmp_path / "0.txt").write_text("a\nb\n")
-    loader = al.DataLoader(al.from_urls(f"{tmp_path}/{{0..1}}.txt"), 1, on_error=al.Skip(max=1))
+    loader = al.DataLoader(al.from_urls(f"{tmp_path}/{{0..1}}.txt"), 1, on_error=al.SkipErrors(max=1))
     assert len(list(loader)) == 2
 
 
@@ -321,7 +331,7 @@ def test_a_missing_field_names_the_sample_and_what_it_has(
     workers: int, make_corpus: Callable[..., Corpus]
 ) -> None:
     corpus = make_corpus("tar")
-    recipe = al.from_urls(corpus.paths[:1]).select("txt", "image")
+    recipe = al.from_urls(corpus.paths[:1]).select_columns("txt", "image")
     error = error_of(al.DataLoader(recipe, num_workers=workers), KeyError)
     shown = "".join(traceback.format_exception(error))
     assert "'image'" in shown and "__key__ '0-0'" in shown and "fields: cls, txt" in shown
@@ -369,7 +379,7 @@ def test_an_asynchronous_dataset_without_aiter_is_told_what_it_lacks() -> None:
 
 
 def test_a_function_that_makes_no_iterable_is_named() -> None:
-    def make(topology: al.Topology) -> Any:
+    def make(topology: Topology) -> Any:
         return 3
 
     error = error_of(al.DataLoader(al.from_iterable(make)), TypeError)

@@ -62,7 +62,7 @@ def loader_of(recipe: al.Dataset, batching: Any, **options: Any) -> al.DataLoade
     """A loader; what has two ragged fields is padded by one that names both."""
     if not isinstance(batching, al.Pack):
         options.setdefault("collate_fn", al.Pad({"tokens": 0, "labels": 0}))
-    return al.DataLoader(recipe.select("number", "tokens", "labels"), batching=batching, **options)
+    return al.DataLoader(recipe.select_columns("number", "tokens", "labels"), batching=batching, **options)
 
 
 RECIPES: dict[str, Callable[[al.Dataset], al.Dataset]] = {
@@ -148,7 +148,7 @@ def test_a_function_of_ones_own_collates_rows_of_arrays(texts: list[str]) -> Non
 
 
 def test_the_field_that_counts_is_padded_by_default(texts: list[str]) -> None:
-    recipe = al.from_urls(texts).select("number", "tokens")
+    recipe = al.from_urls(texts).select_columns("number", "tokens")
     for batching in (
         al.TokenBatches(max_tokens=64, multiple_of=8, pool=20),
         al.Buckets(bounds=[10], batch_sizes=[4, 2], multiple_of=8),
@@ -188,7 +188,7 @@ def test_the_length_is_not_known_and_the_reason_is_told(batching: Any, texts: li
     ],
 )
 def test_the_state_of_another_batching_is_refused(saved: Any, now: Any, named: str, texts: list[str]) -> None:
-    recipe = al.from_urls(texts).select("number", "tokens", "labels")
+    recipe = al.from_urls(texts).select_columns("number", "tokens", "labels")
     loader = al.DataLoader(recipe, collate_fn=list, batching=saved)
     next(iter(loader))
     state = loader.state_dict()

@@ -160,7 +160,7 @@ def test_components_that_are_zipped_are_dealt_alike_whatever_their_sizes(shards:
         [path.stat().st_size for path in sorted(part.iterdir())] for part in (tmp_path / "shards", folder)
     ]
     assert sizes[0].index(max(sizes[0])) != sizes[1].index(max(sizes[1]))
-    recipe = al.zip({"a": al.from_urls(shards), "b": al.from_urls(f"{folder}/*.jsonl")})
+    recipe = al.zip_datasets({"a": al.from_urls(shards), "b": al.from_urls(f"{folder}/*.jsonl")})
     pairs = [(row["a"]["n"], row["b"]["n"]) for batch in loader_of(recipe, collate_fn=list) for row in batch]
     assert len(pairs) == sum(LINES) and all(one == other for one, other in pairs)
 

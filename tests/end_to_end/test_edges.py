@@ -19,6 +19,7 @@ import asyncloader as al
 from asyncloader import testing
 from asyncloader._flow.channel import Channel
 from asyncloader._flow.engine import EngineStopped, Scope
+from asyncloader.plan.topology import Topology
 from asyncloader.workers import ForkServer
 
 
@@ -30,7 +31,7 @@ def batches(loader: Any) -> list[list[int]]:
     return [batch["n"].tolist() for batch in loader]
 
 
-def stalling(topology: al.Topology) -> Iterator[dict[str, int]]:
+def stalling(topology: Topology) -> Iterator[dict[str, int]]:
     yield {"n": 0}
     threading.Event().wait(0.6)
     yield {"n": 1}
@@ -52,7 +53,7 @@ def test_closing_a_pass_that_is_waited_for_is_an_error_and_never_an_end(
 
 
 def test_a_time_out_of_the_users_own_is_never_taken_for_the_loaders(monkeypatch: pytest.MonkeyPatch) -> None:
-    def source(topology: al.Topology) -> Iterator[dict[str, int]]:
+    def source(topology: Topology) -> Iterator[dict[str, int]]:
         yield from ({"n": n} for n in range(4))
         raise TimeoutError("of the user's own")
 
@@ -159,16 +160,16 @@ def test_a_with_block_closes_a_pass_whose_loader_was_given_a_state() -> None:
 
 
 def test_samples_before_a_failing_source_are_delivered_and_none_is_held_back() -> None:
-    def failing(topology: al.Topology) -> Iterator[dict[str, int]]:
+    def failing(topology: Topology) -> Iterator[dict[str, int]]:
         yield from ({"n": n} for n in range(5))
         raise KeyError("source")
 
-    async def failing_async(topology: al.Topology) -> AsyncIterator[dict[str, int]]:
+    async def failing_async(topology: Topology) -> AsyncIterator[dict[str, int]]:
         for n in range(5):
             yield {"n": n}
         raise KeyError("source")
 
-    makes: list[Callable[[al.Topology], Any]] = [failing, failing_async]
+    makes: list[Callable[[Topology], Any]] = [failing, failing_async]
     for make in makes:
         seen: list[int] = []
         with pytest.raises(KeyError):
@@ -177,7 +178,7 @@ def test_samples_before_a_failing_source_are_delivered_and_none_is_held_back() -
 
 
 def test_a_live_asynchronous_source_holds_nothing_back() -> None:
-    async def live(topology: al.Topology) -> AsyncIterator[dict[str, int]]:
+    async def live(topology: Topology) -> AsyncIterator[dict[str, int]]:
         for n in range(40):
             await asyncio.sleep(0)
             yield {"n": n}
@@ -190,7 +191,7 @@ def test_a_live_asynchronous_source_holds_nothing_back() -> None:
 
 
 def test_a_slow_source_gives_each_sample_as_it_comes() -> None:
-    def slow(topology: al.Topology) -> Iterator[dict[str, int]]:
+    def slow(topology: Topology) -> Iterator[dict[str, int]]:
         for n in range(5):
             time.sleep(0.1)
             yield {"n": n}

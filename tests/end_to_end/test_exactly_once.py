@@ -154,6 +154,6 @@ def test_ranks_of_any_launcher_share_the_samples_before_there_is_a_process_group
     for rank in range(2):
         for name, value in {names[0]: str(rank), names[1]: "2", **more}.items():
             monkeypatch.setenv(name, value)
-        for loader in (al.DataLoader(recipe_of(corpus)), al.DataLoader(al.split(corpus.keys), None)):
+        for loader in (al.DataLoader(recipe_of(corpus)), al.DataLoader(al.split_iterable(corpus.keys), None)):
             keys += [key for batch in loader for key in ([batch] if type(batch) is str else batch["__key__"])]
     assert sorted(keys) == sorted(corpus.keys * 2)

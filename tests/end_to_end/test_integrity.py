@@ -156,7 +156,7 @@ def test_a_run_resumes_after_every_batch_with_its_checks(
     fields = ("key", "number") if "jsonl" in suffix else ("__key__", "cls")
 
     def make_loader(workers: int) -> al.DataLoader[Any]:
-        recipe = dataset_with(corpus.paths, checks).select(*fields)
+        recipe = dataset_with(corpus.paths, checks).select_columns(*fields)
         return al.DataLoader(recipe, 4, num_workers=workers, lanes=2)
 
     assert_resumes(make_loader, workers=(0, 1))

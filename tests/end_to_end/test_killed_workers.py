@@ -55,7 +55,7 @@ RECIPES: dict[str, tuple[str, Callable[[al.Dataset], al.Dataset], dict[str, Any]
         lambda recipe: al.mix([recipe.shuffle(9), recipe.map(doubled)], weights=[2, 1], stop="all"),
         {"batch_size": 4},
     ),
-    "taken": ("jsonl", lambda recipe: recipe.take(90).select("key", "number"), {"batch_size": None}),
+    "taken": ("jsonl", lambda recipe: recipe.take(90).select_columns("key", "number"), {"batch_size": None}),
 }
 
 SIZES = (20, 0, 31, 1, 17, 25, 9, 40)

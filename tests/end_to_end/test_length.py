@@ -53,7 +53,7 @@ RECIPES: dict[str, Callable[[al.Dataset], al.Dataset]] = {
     "plain": lambda recipe: recipe,
     "shuffled": lambda recipe: recipe.shuffle(4, seed=1),
     "mapped": lambda recipe: recipe.map(keep).map(keep_later).map(keep, concurrency=2),
-    "fields": lambda recipe: recipe.select("shard", "number").rename(shard="part").decode(),
+    "fields": lambda recipe: recipe.select_columns("shard", "number").rename(shard="part").decode(),
     "taken": lambda recipe: recipe.take(11),
     "taken of too few": lambda recipe: recipe.take(100),
     "repeated": lambda recipe: recipe.repeat(3),

@@ -227,7 +227,7 @@ def test_ranks_and_lanes_are_cut_equal_to_the_sample(sets: Path) -> None:
     recipe = al.from_mds(sets / "packed-7")
     counts = []
     for rank in range(4):
-        with al.DataLoader(recipe.select("n"), 5, rank=rank, world_size=4) as loader:
+        with al.DataLoader(recipe.select_columns("n"), 5, rank=rank, world_size=4) as loader:
             counts.append((len(loader), sum(len(batch["n"]) for batch in loader)))
     assert counts == [(3, 15)] * 4
 
@@ -405,7 +405,7 @@ def test_a_shard_that_is_damaged_and_a_sample_that_does_not_decode_are_skipped_w
     content = shard.read_bytes()
     assert content.count(text) == 1
     shard.write_bytes(content.replace(text, b"\xff" * len(text)))
-    skipped = drained(al.from_mds(little), on_error=al.Skip(max=1))
+    skipped = drained(al.from_mds(little), on_error=al.SkipErrors(max=1))
     assert skipped == [row for row in expected["parts/train"] if row["n"] != ["int", "30"]]
 
 

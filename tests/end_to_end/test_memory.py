@@ -15,6 +15,7 @@ import pytest
 import zstandard
 
 import asyncloader as al
+from asyncloader.plan.topology import Topology
 
 MiB = 1 << 20
 LANES, SAMPLES, SAMPLE_BYTES = 48, 15, 200_000
@@ -106,18 +107,18 @@ def test_a_shard_made_to_use_up_memory_is_an_error_that_costs_little(tmp_path: P
     assert "made to use up memory" in str(caught.value) and peak_bytes < 400 * MiB
 
 
-def _large(topology: al.Topology) -> Iterator[np.ndarray[Any, Any]]:
+def _large(topology: Topology) -> Iterator[np.ndarray[Any, Any]]:
     for _ in topology.split(range(8 * 40)):
         yield np.ones(4 * MiB, np.uint8)
 
 
-async def _large_async(topology: al.Topology) -> AsyncIterator[np.ndarray[Any, Any]]:
+async def _large_async(topology: Topology) -> AsyncIterator[np.ndarray[Any, Any]]:
     for sample in _large(topology):
         yield sample
         del sample
 
 
-def _growing(topology: al.Topology) -> Iterator[np.ndarray[Any, Any]]:
+def _growing(topology: Topology) -> Iterator[np.ndarray[Any, Any]]:
     """Small ones, of which a block may have many, and then large ones."""
     for number in topology.split(range(8 * 150)):
         yield np.ones(8 if number < 8 * 110 else 4 * MiB, np.uint8)

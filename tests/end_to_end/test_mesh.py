@@ -53,7 +53,7 @@ with warnings.catch_warnings(record=True):
     warnings.simplefilter("always")
     loader = loader_of()
     told["stopped"] = len(read(loader))
-    told["steps"] = loader.receipt().batches
+    told["steps"] = loader.statistics.epoch_batches
 
 # A checkpoint of all processes, and one process in another.
 loader = loader_of(uneven="pad")
@@ -68,7 +68,7 @@ told["after"] = read(resumed)
 odd = loader_of(al.from_iterable(numbers).filter(lambda sample: process != 3 or sample["number"] != 101))
 try:
     read_alone = [batch["number"].tolist() for batch in odd]
-except al.RanksError as error:
+except al.errors.RanksError as error:
     told["error"] = str(error)
 
 print(json.dumps(told), flush=True)
@@ -102,7 +102,7 @@ def test_replicas_of_a_mesh_are_in_step_and_ranks_share_the_data(
         assert each["stopped"] == each["steps"] <= len(each["read"])
     read = [number for process in (0, ranks.index(1)) for batch in told[process]["read"] for number in batch]
     assert sorted(read) == [shard * 100 + at for shard, size in enumerate((9, 4, 6, 5)) for at in range(size)]
-    (verdict,) = al.verify_audit(tmp_path / "audit")
+    (verdict,) = al.tools.verify_audit(tmp_path / "audit")
     assert (verdict.verdict, verdict.samples) == ("exact", 24)
     # Whoever differs, or shares a rank with it, is told why; the others that somebody has left.
     errors = [each["error"] for each in told]

@@ -22,6 +22,7 @@ from asyncloader import testing
 from asyncloader.dataset import dataset_of, recipe_of
 from asyncloader.plan.counts import Deal
 from asyncloader.plan.state_form import read_state
+from asyncloader.plan.topology import Topology
 from asyncloader.sources.components import places_of
 from asyncloader.sources.shards import Shards
 
@@ -61,7 +62,7 @@ async def _later(sample: Mapping[str, Any]) -> dict[str, Any]:
     return {"number": int(sample["number"]), "tokens": list(sample["tokens"])}
 
 
-def _own(topology: al.Topology) -> Any:
+def _own(topology: Topology) -> Any:
     return (
         sample
         for shard in topology.split(range(len(SHARDS["own"])))
@@ -304,10 +305,10 @@ def test_epochs_seeds_and_lanes_have_schedules_of_their_own(folder: Folder) -> N
 
 def test_components_of_one_recipe_draw_each_for_itself(folder: Folder) -> None:
     def drawing(sample: Mapping[str, Any]) -> dict[str, Any]:
-        return {"number": int(sample["number"]), "drawn": al.sample_seed()}
+        return {"number": int(sample["number"]), "drawn": al.sample_rng().random()}
 
     recipe = folder.recipe("tar").map(drawing).shuffle(30, seed=1)
-    whole = al.concat([recipe, recipe]).map(lambda sample: {**sample, "behind": al.sample_seed()})
+    whole = al.concat([recipe, recipe]).map(lambda sample: {**sample, "behind": al.sample_rng().random()})
     samples = list(al.DataLoader(whole, None, collate_fn=dict))
     first, second = samples[: SIZES["tar"]], samples[SIZES["tar"] :]
     order = [[sample["number"] for sample in part] for part in (first, second)]
@@ -375,7 +376,7 @@ def test_a_rank_that_would_get_nothing_is_refused(folder: Folder) -> None:
         al.DataLoader(recipe, 4, rank=0, world_size=3)
     al.DataLoader(al.mix([recipe, folder.recipe("own")]), 4, rank=0, world_size=5)
     with pytest.raises(ValueError, match="1 shard cannot be split over 2 ranks"):
-        al.DataLoader(al.zip([recipe, folder.recipe("parquet")]), 4, rank=0, world_size=2)
+        al.DataLoader(al.zip_datasets([recipe, folder.recipe("parquet")]), 4, rank=0, world_size=2)
 
 
 def test_ranks_share_the_shards_of_indexed_components(tmp_path: Path) -> None:
@@ -394,7 +395,7 @@ def test_what_is_zipped_stays_side_by_side_inside_of_other_components(tmp_path: 
     """By its index the inner one would be cut at other samples than the other, of which shards stay whole."""
     one = al.from_urls(write_indexed(tmp_path / "one", "jsonl", [7, 2]))
     other = al.from_urls(write_indexed(tmp_path / "other", "jsonl", [7, 2]))
-    recipe = al.zip({"one": al.concat([one]), "other": other})
+    recipe = al.zip_datasets({"one": al.concat([one]), "other": other})
     loader = al.DataLoader(recipe, None, lanes=2)
     pairs = [(sample["one"]["number"], sample["other"]["number"]) for sample in loader]
     assert len(pairs) == 9 and all(one == other for one, other in pairs)
@@ -467,7 +468,7 @@ def test_zip_puts_samples_side_by_side_and_resumes(
     tmp_path: Path, assert_resumes: Callable[..., None]
 ) -> None:
     halves = _halves(tmp_path)
-    recipe = al.zip([half.shuffle(6, seed=2) for half in halves.values()]).shuffle(4)
+    recipe = al.zip_datasets([half.shuffle(6, seed=2) for half in halves.values()]).shuffle(4)
     for batch in al.DataLoader(recipe, 3, lanes=2):
         assert batch["image"].tolist() == batch["text"].tolist()
     found = [int(number) for batch in al.DataLoader(recipe, 3, lanes=2) for number in batch["image"]]
@@ -479,18 +480,23 @@ def test_zip_puts_samples_side_by_side_and_resumes(
 
 
 def test_zip_by_name_keeps_each_sample_under_its_name(tmp_path: Path) -> None:
-    (sample, *_) = al.zip(_halves(tmp_path)).head(1)
+    (sample, *_) = al.zip_datasets(_halves(tmp_path)).head(1)
     assert sample == {
         "image": {"image": 0, "image_of": "image"},
         "text": {"text": 0, "text_of": "text"},
     }
     numbers = al.from_iterable(lambda topology: topology.split(range(4)))
-    assert al.zip({"a": numbers, "b": numbers}).head(2) == [{"a": 0, "b": 0}, {"a": 1, "b": 1}]
+    assert al.zip_datasets({"a": numbers, "b": numbers}).head(2) == [{"a": 0, "b": 0}, {"a": 1, "b": 1}]
 
 
 def test_zip_of_columns_stays_columns(folder: Folder) -> None:
     recipe = folder.recipe("parquet")
-    zipped = al.zip([recipe.select("number"), recipe.rename(number="again", tokens="t").select("again", "t")])
+    zipped = al.zip_datasets(
+        [
+            recipe.select_columns("number"),
+            recipe.rename(number="again", tokens="t").select_columns("again", "t"),
+        ]
+    )
     (batch,) = al.DataLoader(zipped, 12, collate_fn=al.Pad({"t": 0}))
     assert batch["number"].tolist() == batch["again"].tolist() == NUMBERS["parquet"]
 
@@ -498,17 +504,19 @@ def test_zip_of_columns_stays_columns(folder: Folder) -> None:
 def test_zip_of_unequal_components_is_an_error_or_ends_with_the_shortest(tmp_path: Path) -> None:
     halves = _halves(tmp_path, seconds=(5, 8, 4))
     with pytest.raises(ValueError, match="lane 0 of 1, but 'image' ended before 'text'"):
-        drained(al.DataLoader(al.zip(halves), 3))
-    assert len(al.zip(halves, strict=False).head(50)) == 16
+        drained(al.DataLoader(al.zip_datasets(halves), 3))
+    assert len(al.zip_datasets(halves, strict=False).head(50)) == 16
     with pytest.raises(ValueError, match="lane 0 of 2, but '1' ended before '0'"):
         drained(
-            al.DataLoader(al.zip([halves["text"].shuffle(1, seed=1), halves["image"].take(8)]), 3, lanes=2)
+            al.DataLoader(
+                al.zip_datasets([halves["text"].shuffle(1, seed=1), halves["image"].take(8)]), 3, lanes=2
+            )
         )
 
 
 def test_zip_in_lanes_needs_as_many_shards_of_each(tmp_path: Path) -> None:
     halves = _halves(tmp_path)
-    recipe = al.zip([halves["image"], al.from_urls(f"{tmp_path}/text-{{0..1}}.jsonl")], strict=False)
+    recipe = al.zip_datasets([halves["image"], al.from_urls(f"{tmp_path}/text-{{0..1}}.jsonl")], strict=False)
     assert len(drained(al.DataLoader(recipe, 3))) == 5
     with pytest.raises(ValueError, match=r"zip in 2 lanes needs as many shards.*'0' has 3, '1' has 2"):
         drained(al.DataLoader(recipe, 3, lanes=2))
@@ -517,10 +525,10 @@ def test_zip_in_lanes_needs_as_many_shards_of_each(tmp_path: Path) -> None:
 def test_zip_refuses_what_cannot_be_put_together(tmp_path: Path) -> None:
     halves = _halves(tmp_path)
     with pytest.raises(ValueError, match=r"without a field in common, but found \['image', 'image_of'\]"):
-        al.zip([halves["image"], halves["image"]]).head(1)
+        al.zip_datasets([halves["image"], halves["image"]]).head(1)
     numbers = al.from_iterable(lambda topology: topology.split(range(4)))
     with pytest.raises(TypeError, match=r"found dict and int at sample 0 of .*name the components"):
-        al.zip([halves["image"], numbers]).head(1)
+        al.zip_datasets([halves["image"], numbers]).head(1)
 
 
 def test_zip_of_tars_takes_the_key_of_both(tmp_path: Path) -> None:
@@ -529,17 +537,17 @@ def test_zip_of_tars_takes_the_key_of_both(tmp_path: Path) -> None:
             for index in range(first, 3):
                 writer.write({"__key__": str(index), name: name.encode()})
     recipes = {name: al.from_urls(str(tmp_path / f"{name}.tar")) for name in "abc"}
-    (first, *_) = al.zip([recipes["a"], recipes["b"]]).head(3)
+    (first, *_) = al.zip_datasets([recipes["a"], recipes["b"]]).head(3)
     assert (first["__key__"], first["__url__"]) == ("0", str(tmp_path / "a.tar"))
     assert (first["a"], first["b"]) == (b"a", b"b")
     with pytest.raises(ValueError, match=r"samples of one key, .* but found \['0', '1'\]"):
-        al.zip([recipes["a"], recipes["c"]]).head(1)
+        al.zip_datasets([recipes["a"], recipes["c"]]).head(1)
 
 
 # --- wrong calls ---
 
 
-def _numbers(topology: al.Topology) -> Any:
+def _numbers(topology: Topology) -> Any:
     return topology.split(range(3))
 
 
@@ -552,7 +560,7 @@ ONE = al.from_iterable(_numbers)
         (lambda: al.mix([]), ValueError, "mix should get at least one recipe"),
         (lambda: al.concat({}), ValueError, "concat should get at least one recipe"),
         (lambda: al.mix(ONE), TypeError, "a list of recipes or a mapping .* but got Dataset"),
-        (lambda: al.zip(3), TypeError, "a list of recipes or a mapping .* but got int"),
+        (lambda: al.zip_datasets(3), TypeError, "a list of recipes or a mapping .* but got int"),
         (lambda: al.mix([ONE, [1]]), TypeError, "mix should get recipes, .* but got list for '1'"),
         (lambda: al.concat({1: ONE}), TypeError, "names that are strings, but got 1"),
         (lambda: al.mix([ONE, ONE], weights=[1]), ValueError, "weights should be 2"),

@@ -135,10 +135,10 @@ def test_a_damaged_shard_is_skipped_and_counted_and_no_other_sample_is_lost(
         5,
         lanes=1,
         num_workers=workers,
-        on_error=al.Skip(max=1, dead_letters=letters),
+        on_error=al.SkipErrors(max=1, dead_letters=letters),
     ) as loader:
         found = numbers(loader)
-        assert loader.receipt().skipped == 1
+        assert loader.statistics.skipped == 1
     (letter,) = map(json.loads, letters.read_text().splitlines())
     came = len(found) - EACH * (SHARDS - 1)
     assert 0 <= came <= EACH and letter["sample"] == came

@@ -36,7 +36,7 @@ def test_another_world_reads_what_is_left_and_the_open_windows_alone(tmp_path: P
     numbered(tmp_path, shards, samples, kilobytes * 1000)
     with testing.serve(tmp_path) as server:
         urls = [server.url_of(f"shard-{shard:02d}.jsonl") for shard in range(shards)]
-        recipe = al.from_urls(urls).shuffle(window, seed=0).select("number")
+        recipe = al.from_urls(urls).shuffle(window, seed=0).select_columns("number")
 
         def make(rank: int, size: int) -> al.DataLoader[Any]:
             return al.DataLoader(recipe, 4, lanes=4, rank=rank, world_size=size)
@@ -72,7 +72,9 @@ def test_ten_thousand_shuffled_samples_come_once_with_a_restart_every_thousand(
     sizes: tuple[int, ...], tmp_path: Path
 ) -> None:
     numbered(tmp_path, 8, 1250)
-    recipe = al.from_urls(str(tmp_path / "shard-{00..07}.jsonl")).select("number").shuffle(1000, seed=0)
+    recipe = (
+        al.from_urls(str(tmp_path / "shard-{00..07}.jsonl")).select_columns("number").shuffle(1000, seed=0)
+    )
     came: list[int] = []
     state: Any = None
     for size in islice(cycle(sizes), 10):
@@ -158,7 +160,7 @@ def test_resuming_deep_in_a_stream_opens_no_shard_before_the_position(tmp_path: 
     numbered(tmp_path, 20, 10)
     with testing.serve(tmp_path) as server:
         urls = [server.url_of(f"shard-{shard:02d}.jsonl") for shard in range(20)]
-        recipe = al.from_urls(urls).select("number")
+        recipe = al.from_urls(urls).select_columns("number")
         with al.DataLoader(recipe, 10) as loader:
             batches = iter(loader)
             for _ in range(15):

@@ -120,7 +120,7 @@ def test_a_field_that_a_sample_lacks_is_told_by_shard_and_line(tmp_path: Path) -
     path.write_text('{"a": 1}\n{"a": 2}\n{"b": 3}\n')
     delivered: list[Any] = []
     with pytest.raises(KeyError) as caught:
-        delivered.extend(al.DataLoader(al.from_urls(path).select("a"), 1, collate_fn=list))
+        delivered.extend(al.DataLoader(al.from_urls(path).select_columns("a"), 1, collate_fn=list))
     assert delivered == [[{"a": 1}], [{"a": 2}]]
     assert caught.value.__notes__[0] == f"in select('a',) of sample 2 of {path}, line 3 (fields: b)"
 
@@ -228,7 +228,7 @@ CALLS: dict[str, Callable[[al.Dataset, type[BaseException]], tuple[al.Dataset, d
         {"batch_size": 1, "collate_fn": lambda samples: [_end(ending, sample) for sample in samples]},
     ),
     "length": lambda recipe, ending: (
-        recipe.select("number"),
+        recipe.select_columns("number"),
         {"batching": al.TokenBatches(length=lambda sample: len(_end(ending, sample)), max_tokens=3)},
     ),
 }
@@ -250,8 +250,8 @@ def test_an_ending_that_a_function_raises_is_an_error_that_names_the_sample(
     assert f"sample 3 of {paths[1]}" in caught.value.__notes__[0]
     assert isinstance(caught.value.__cause__, ending)
     if call in ("map", "filter"):
-        skipping = al.DataLoader(recipe, 2, collate_fn=len, on_error=al.Skip(max=1))
-        assert (sum(skipping), skipping.receipt().skipped) == (19, 1)
+        skipping = al.DataLoader(recipe, 2, collate_fn=len, on_error=al.SkipErrors(max=1))
+        assert (sum(skipping), skipping.statistics.skipped) == (19, 1)
 
 
 def _drain_async(loader: al.DataLoader[Any]) -> None:

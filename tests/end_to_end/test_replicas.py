@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from corpus import Corpus, fingerprint
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DistributedSampler
 
 import asyncloader as al
@@ -30,13 +33,20 @@ def recipe(make_corpus: Callable[..., Corpus]) -> al.Dataset:
     return recipe_of(make_corpus("jsonl", SIZES)).shuffle(6, seed=1)
 
 
-def loaders_of(recipe: Any, processes: int, replicate: int, **options: Any) -> list[al.DataLoader[Any]]:
+def loader_at(process: int, processes: int, replicas: int, dataset: Any, *given: Any, **options: Any) -> Any:
+    """The loader that a process makes of a training, of whose ranks each is so many replicas."""
+    dist.init_process_group("fake", rank=process, world_size=processes, store=FakeStore())
+    try:
+        mesh = init_device_mesh("cpu", (processes // replicas, replicas), mesh_dim_names=("dp", "tp"))
+        return al.DataLoader(dataset, *given, mesh=mesh["dp"], **options)
+    finally:
+        dist.destroy_process_group()
+
+
+def loaders_of(recipe: Any, processes: int, replicas: int, **options: Any) -> list[al.DataLoader[Any]]:
     """Those of all processes of a training."""
     given = {"batch_size": 2, "lanes": LANES, **options}
-    return [
-        al.DataLoader(recipe, rank=process, world_size=processes, replicate=replicate, **given)
-        for process in range(processes)
-    ]
+    return [loader_at(process, processes, replicas, recipe, **given) for process in range(processes)]
 
 
 def stepped(loaders: list[al.DataLoader[Any]], steps: int) -> list[list[Any]]:
@@ -51,21 +61,18 @@ def test_replicas_get_the_same_batches_and_ranks_share_the_data(recipe: al.Datas
     assert read[0] == read[1] and read[2] == read[3]
     dealt = [drained(al.DataLoader(recipe, 2, lanes=LANES, rank=rank, world_size=2)) for rank in range(2)]
     assert read[::2] == dealt, "as if there were no replicas"
-    assert [len(loader.receipt().components) for loader in loaders] == [0] * PROCESSES
-    assert loaders[0].receipt() == loaders[1].receipt()
+    assert [len(loader.statistics.components) for loader in loaders] == [0] * PROCESSES
+    came = [
+        (told.samples, told.epoch_batches, told.is_over) for told in (each.statistics for each in loaders)
+    ]
+    assert came[0] == came[1] == (came[0][0], len(read[0]), True)
 
 
-def test_the_repr_says_which_replica_it_is_and_who_says_so(
-    recipe: al.Dataset, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SLURM_PROCID", "5")
-    monkeypatch.setenv("SLURM_STEP_ID", "0")
-    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "8")
-    shown = repr(al.DataLoader(recipe, replicate=4))
-    by = "SLURM_PROCID and SLURM_STEP_NUM_TASKS (a Slurm job step), replicate=4"
-    assert f"lanes=2, rank 1 of 2, replica 1 of 4 ({by})" in shown
-    assert "rank 1 of 2, replica 1 of 4" in repr(al.DataLoader(al.split([1]), replicate=4))
-    assert "replica" not in repr(al.DataLoader(recipe, replicate=1))
+def test_the_repr_says_which_replica_it_is_and_who_says_so(recipe: al.Dataset) -> None:
+    shown = repr(loader_at(5, 8, 4, recipe))
+    assert "lanes=2, rank 1 of 2, replica 1 of 4 (mesh dimension dp)" in shown
+    assert "rank 1 of 2, replica 1 of 4" in repr(loader_at(5, 8, 4, al.split_iterable([1])))
+    assert "replica" not in repr(loader_at(1, 2, 1, recipe))
 
 
 # --- states ---
@@ -129,7 +136,7 @@ def test_one_replica_writes_the_audit_which_proves_the_epoch(recipe: al.Dataset,
     for loader in loaders_of(recipe, PROCESSES, REPLICATE, audit=tmp_path):
         drained(loader)
     assert len(list(tmp_path.glob("*.jsonl"))) == PROCESSES // REPLICATE
-    (verdict,) = al.verify_audit(tmp_path)
+    (verdict,) = al.tools.verify_audit(tmp_path)
     assert (verdict.verdict, verdict.samples, verdict.ranks) == ("exact", sum(SIZES), (0, 1))
 
 
@@ -142,7 +149,7 @@ def test_the_audit_goes_on_over_another_layout(recipe: al.Dataset, tmp_path: Pat
     for loader in loaders_of(recipe, 4, 1, audit=tmp_path):
         loader.load_state_dict(merged)
         drained(loader)
-    (verdict,) = al.verify_audit(tmp_path)
+    (verdict,) = al.tools.verify_audit(tmp_path)
     assert (verdict.verdict, verdict.samples) == ("exact", sum(SIZES))
 
 
@@ -153,7 +160,7 @@ def test_what_is_skipped_is_in_the_dead_letters_once(recipe: al.Dataset, tmp_pat
         return sample
 
     letters = tmp_path / "dead.jsonl"
-    skip = al.Skip(max=20, dead_letters=letters)
+    skip = al.SkipErrors(max=20, dead_letters=letters)
     read = [drained(loader) for loader in loaders_of(recipe.map(refuse), 4, 2, on_error=skip)]
     assert read[0] == read[1] and read[2] == read[3]
     lines = [json.loads(line) for line in letters.read_text().splitlines()]
@@ -184,8 +191,8 @@ def test_functions_in_workers_of_replicas_draw_the_same_numbers(recipe: al.Datas
     read = []
     for process in range(PROCESSES):
         torch.manual_seed(process)  # as a training that seeds each process for itself
-        given = {"rank": process, "world_size": PROCESSES, "replicate": REPLICATE, "lanes": LANES}
-        loader = al.DataLoader(recipe.map(_augment), 2, num_workers=2, **given)
+        given = {"num_workers": 2, "lanes": LANES}
+        loader = loader_at(process, PROCESSES, REPLICATE, recipe.map(_augment), 2, **given)
         read.append([drained(loader), drained(loader)])
     assert read[0] == read[1] and read[2] == read[3] and read[0] != read[2]
 
@@ -207,8 +214,7 @@ def test_replicas_read_map_style_data_alike(sampler: str) -> None:
         given: dict[str, Any] = {"shuffle": True}
         if sampler == "distributed":
             given = {"sampler": DistributedSampler(Items(), num_replicas=2, rank=process // 2)}
-        options = {"rank": process, "world_size": 4, "replicate": 4 // ranks, "num_workers": 2}
-        loader = al.DataLoader(Items(), 2, **options, **given)
+        loader = loader_at(process, 4, 4 // ranks, Items(), 2, num_workers=2, **given)
         first = [drained(loader), drained(loader)]
         assert first[0] != first[1]
         read.append(first)
@@ -219,7 +225,8 @@ def test_replicas_read_map_style_data_alike(sampler: str) -> None:
 def test_map_style_data_goes_on_from_the_state_of_another_replica() -> None:
     def loader_of(process: int) -> al.DataLoader[Any]:
         torch.manual_seed(process)
-        return al.DataLoader(Items(), 2, shuffle=True, rank=process, world_size=2, replicate=2, num_workers=1)
+        made: al.DataLoader[Any] = loader_at(process, 2, 2, Items(), 2, shuffle=True, num_workers=1)
+        return made
 
     one = loader_of(0)
     batches = iter(one)
@@ -233,31 +240,31 @@ def test_map_style_data_goes_on_from_the_state_of_another_replica() -> None:
 
 
 def test_map_style_data_that_nobody_deals_is_refused() -> None:
-    options: dict[str, Any] = {"rank": 3, "world_size": 4, "replicate": 2}
     with pytest.raises(ValueError, match=r"each of the 2 ranks .* num_replicas=2, rank=1\)"):
-        al.DataLoader(Items(), 2, **options)
+        loader_at(3, 4, 2, Items(), 2)
     with pytest.raises(ValueError, match=r"with a RandomSampler each of the 2 ranks"):
-        al.DataLoader(Items(), 2, shuffle=True, **options)
+        loader_at(3, 4, 2, Items(), 2, shuffle=True)
     whole = DistributedSampler(Items(), num_replicas=4, rank=3)  # of all processes, as by default
     with pytest.raises(ValueError, match=r"rank 1 of 2, replica 1 of 2 .* but it is that of rank 3 of 4"):
-        al.DataLoader(Items(), 2, sampler=whole, **options)
-    al.DataLoader(Items(), 2, sampler=[0, 1], **options)  # whoever makes one knows
+        loader_at(3, 4, 2, Items(), 2, sampler=whole)
+    loader_at(3, 4, 2, Items(), 2, sampler=[0, 1])  # whoever makes one knows
 
 
 class Numbers(torch.utils.data.IterableDataset[int]):
     """Deals itself when its first item is asked for, as a generator does."""
 
     def __iter__(self) -> Iterator[int]:
-        yield from al.split(range(12))
+        yield from al.split_iterable(range(12))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("dataset", [al.split(range(12)), Numbers()], ids=["split", "within a generator"])
+@pytest.mark.parametrize(
+    "dataset", [al.split_iterable(range(12)), Numbers()], ids=["split", "within a generator"]
+)
 def test_split_deals_to_the_ranks_of_the_loader(dataset: Any, workers: int) -> None:
     read = []
     for process in range(4):
-        options: dict[str, Any] = {"rank": process, "world_size": 4, "replicate": 2}
-        loader = al.DataLoader(dataset, None, num_workers=workers, **options)
+        loader = loader_at(process, 4, 2, dataset, None, num_workers=workers)
         read.append([int(number) for number in loader])
     assert read[0] == read[1] and read[2] == read[3]
     assert sorted(read[0] + read[2]) == [*range(12)]
@@ -266,24 +273,14 @@ def test_split_deals_to_the_ranks_of_the_loader(dataset: Any, workers: int) -> N
 # --- wrong calls ---
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"replicate": 3}, r"replicate=3 should divide the world size, but got 4 ranks .*; 1, 2, 4 do"),
-        ({"replicate": 0}, "replicate should be how many consecutive ranks read the same, 1 or more"),
-        ({"replicate": "2"}, "got replicate='2'"),
-        ({"replicate": True}, "got replicate=True"),
-        ({"replicate": 2, "in_order": False, "num_workers": 1}, "in_order=False hands on batches in another"),
-    ],
-)
-def test_a_wrong_replicate_is_refused(recipe: al.Dataset, options: dict[str, Any], message: str) -> None:
-    for dataset in (recipe, al.split([1])):
-        with pytest.raises(ValueError, match=message):
-            al.DataLoader(dataset, rank=0, world_size=4, **options)
+def test_replicas_in_another_order_each_are_refused(recipe: al.Dataset) -> None:
+    for dataset in (recipe, al.split_iterable([1])):
+        with pytest.raises(ValueError, match="in_order=False hands on batches in another"):
+            loader_at(0, 4, 2, dataset, in_order=False, num_workers=1)
 
 
 def test_what_is_no_mesh_is_refused(recipe: al.Dataset) -> None:
     with pytest.raises(TypeError, match=r"mesh should be a DeviceMesh, such as .*, but got str"):
         al.DataLoader(recipe, mesh="dp")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"mutually exclusive .* but got rank=0, world_size=1, replicate=2"):
-        al.DataLoader(recipe, mesh="dp", rank=0, world_size=1, replicate=2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"mutually exclusive .* but got rank=0, world_size=1"):
+        al.DataLoader(recipe, mesh="dp", rank=0, world_size=1)  # type: ignore[arg-type]

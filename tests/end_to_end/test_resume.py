@@ -16,6 +16,7 @@ from corpus import Corpus, keys_of
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.plan.topology import Topology
 
 from .harness import LARGEST_STATE_BYTES, drained, recipe_of
 
@@ -61,7 +62,7 @@ RECIPES: dict[str, Recipe] = {
     "map_batches": lambda ds: ds.shuffle(5).map_batches(_beside_the_first, batch_size=4),
     "map_batches on threads": lambda ds: ds.map_batches(_beside_the_first, batch_size=4, concurrency=2),
     "filter_batches": lambda ds: ds.filter_batches(_above_the_first, batch_size=3).shuffle(2).repeat(2),
-    "rename, select": lambda ds: ds.rename(number="n").select("n"),
+    "rename, select": lambda ds: ds.rename(number="n").select_columns("n"),
 }
 
 
@@ -109,7 +110,7 @@ def test_every_kind_of_shard_can_be_resumed_from(
 
 @pytest.mark.parametrize("kind", ["plain", "asynchronous"])
 def test_a_source_of_your_own_can_be_resumed_from(kind: str, assert_resumes: Callable[..., None]) -> None:
-    async def count(topology: al.Topology) -> Any:
+    async def count(topology: Topology) -> Any:
         for number in topology.split(range(25)):
             yield number
 
@@ -357,7 +358,7 @@ def test_other_shards_of_the_same_number_are_refused(
     saved: Callable[..., dict[str, Any]], make_corpus: Callable[..., Corpus]
 ) -> None:
     reordered = make_corpus("jsonl").paths[::-1]
-    recipe = al.from_urls(reordered).select("key", "number")
+    recipe = al.from_urls(reordered).select_columns("key", "number")
     with pytest.raises(
         ValueError, match=r"other shards: (\d+) then, \1 now, of other names or in another order"
     ):
@@ -406,7 +407,7 @@ def test_a_state_goes_on_with_the_same_files_however_their_paths_are_written(
         urls: Any = spelling.replace("{here}", str(tmp_path))
         if spelling == "list":
             urls = [f"data/../data/{shard}.jsonl" for shard in range(4)]
-        recipe = al.from_urls(urls).shuffle(4).map(lambda sample: (sample["n"], al.sample_seed()))
+        recipe = al.from_urls(urls).shuffle(4).map(lambda sample: (sample["n"], al.sample_rng().random()))
         if mixed:
             recipe = al.mix([recipe, al.from_urls(urls).map(lambda sample: (sample["n"], 0))], seed=1)
         return al.DataLoader(recipe, 2, lanes=2, collate_fn=list)

@@ -73,7 +73,7 @@ def test_every_batching(batching: str, form: str, forms: Forms) -> None:
 
 ALL_MIXTURES: dict[str, Callable[[Folder], al.Dataset]] = {
     **MIXTURES,
-    "zip": lambda folder: al.zip(
+    "zip": lambda folder: al.zip_datasets(
         {"one": folder.recipe("tar").repeat(2), "other": folder.recipe("tar").repeat(2)}
     ).map(lambda both: both["one"]),
 }
@@ -161,7 +161,7 @@ from asyncloader.workers.forkserver import ForkServer
 
 job, server = json.load(open(job)), ForkServer.shared()  # held, so that it starts once
 server.preload(["pytest", "hypothesis", "corpus"])
-recipe = RECIPES[job["name"]](al.from_urls(job["paths"]).select("key", "number"))
+recipe = RECIPES[job["name"]](al.from_urls(job["paths"]).select_columns("key", "number"))
 make = lambda **options: al.DataLoader(recipe, 3, **{"lanes": job["lanes"], **options})
 ranks = range(job["ranks"])
 print(json.dumps([

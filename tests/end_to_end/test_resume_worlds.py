@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from programs import Programs
 
 import asyncloader as al
+from asyncloader.plan.topology import Topology
 
 from .drawn_recipes import Batches, Forms, Op, applied, batches, changing, drawn, permuting
 from .harness import drained, recipe_of
@@ -38,7 +39,7 @@ def maker(recipe: al.Dataset, batch_size: int | None = 3, **given: Any) -> Make:
     return lambda **options: al.DataLoader(recipe, batch_size, **{"lanes": LANES, **given, **options})
 
 
-def numbers_of_lane(topology: al.Topology) -> Any:
+def numbers_of_lane(topology: Topology) -> Any:
     return topology.split(range(25))
 
 
@@ -144,7 +145,7 @@ import json, sys
 import asyncloader as al
 folder, *urls = sys.argv[1:]
 for rank in range(2):
-    recipe = al.from_urls(urls).select("key", "number").shuffle(4)
+    recipe = al.from_urls(urls).select_columns("key", "number").shuffle(4)
     loader = al.DataLoader(recipe, 3, rank=rank, world_size=2, num_workers=rank)
     loader.load_state_dict(json.load(open(folder + "/state.json")))
     print(json.dumps([key for batch in loader for key in batch["key"]]))

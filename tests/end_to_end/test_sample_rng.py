@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from corpus import Corpus
@@ -108,7 +109,7 @@ def test_each_epoch_repetition_operator_and_seed_draws_anew(source: al.Dataset) 
 def test_asked_again_for_the_same_sample_it_draws_on() -> None:
     def twice(number: int) -> list[Any]:
         first, second = al.sample_rng(), al.sample_rng()
-        return [first is second, first.random(), second.random(), al.sample_seed(), al.sample_seed()]
+        return [first is second, first.random(), second.random()]
 
     rows = list(al.DataLoader(al.from_iterable(lambda t: range(3)).map(twice), None, collate_fn=list))
     assert all(same for same, *_ in rows)
@@ -116,14 +117,69 @@ def test_asked_again_for_the_same_sample_it_draws_on() -> None:
     assert len(set(drawn)) == len(drawn)
 
 
-def test_seeds_are_for_the_generators_of_python_and_torch() -> None:
-    def seeded(number: int) -> tuple[float, float]:
-        generator = torch.Generator().manual_seed(al.sample_seed())
-        return random.Random(al.sample_seed()).random(), torch.rand(1, generator=generator).item()
+def _of_each_library(number: int) -> list[float]:
+    generator = al.sample_rng(library="torch")
+    assert generator is al.sample_rng("torch")
+    drawn = torch.rand(1, generator=generator).item()
+    return [
+        drawn,
+        al.sample_rng("random").random(),
+        al.sample_rng().random(),
+        al.sample_rng("numpy").random(),
+    ]
 
-    recipe = al.from_iterable(lambda t: range(3)).map(seeded)
-    first, again = (list(al.DataLoader(recipe, None, collate_fn=list)) for _ in range(2))
-    assert first == again
+
+def _of_global_generators(number: int) -> list[float]:
+    with al.sample_seeded():
+        first = [random.random(), float(np.random.rand()), torch.rand(1).item()]
+    with al.sample_seeded():
+        assert first == [random.random(), float(np.random.rand()), torch.rand(1).item()]
+    return first
+
+
+@pytest.mark.parametrize("draw", [_of_each_library, _of_global_generators])
+def test_generators_of_each_library_are_keyed_by_the_sample(draw: Any, fork_server: object) -> None:
+    recipe = al.from_iterable(lambda t: t.split(range(6))).map(draw)
+    found = [
+        list(al.DataLoader(recipe, None, lanes=2, num_workers=workers, collate_fn=list))
+        for workers in (0, 2, 0)
+    ]
+    assert found[0] == found[1] == found[2]
+    drawn = [number for of_sample in found[0] for number in of_sample]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_seeding_leaves_the_programs_own_generators_as_they_were() -> None:
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index]
+    assert len(al.from_iterable(range(3)).map(_of_global_generators).head(3)) == 3
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()  # type: ignore[index]
+    assert before == after
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_threads_are_seeded_one_at_a_time(concurrency: int) -> None:
+    recipe = al.from_iterable(range(40)).map(_of_global_generators, concurrency=concurrency)
+    assert len({tuple(drawn) for drawn in al.DataLoader(recipe, None, collate_fn=list)}) == 40
+
+
+def test_what_would_seed_wrongly_is_refused() -> None:
+    def nested(number: int) -> None:
+        with al.sample_seeded(), al.sample_seeded():
+            raise AssertionError("not reached")
+
+    async def awaits(number: int) -> int:
+        with al.sample_seeded():
+            await asyncio.sleep(0.01)
+        return number
+
+    with pytest.raises(RuntimeError, match="within another such block"):
+        al.from_iterable(range(3)).map(nested).head()
+    with pytest.raises(RuntimeError, match="before an await"):
+        list(al.DataLoader(al.from_iterable(range(3)).map(awaits, concurrency=2), None))
+    with pytest.raises(
+        ValueError, match="library should be 'numpy', 'torch' or 'random', but got library='jax'"
+    ):
+        al.from_iterable(range(3)).map(lambda _: al.sample_rng("jax")).head()  # type: ignore[call-overload]
 
 
 def test_the_draw_is_the_same_in_every_release() -> None:
@@ -149,7 +205,7 @@ def test_elsewhere_there_is_no_sample_to_draw_for() -> None:
 
         def draw() -> None:
             try:
-                al.sample_seed()
+                al.sample_rng()
             except RuntimeError as error:
                 found.append(error)
 

@@ -66,12 +66,12 @@ def test_bad_samples_are_passed_over_and_all_others_come(
         options = {"rank": rank, "world_size": ranks, "num_workers": workers, "audit": tmp_path}
         loader = loader_of(RECIPES[name](paths), **options)
         numbers += drained(loader)
-        skipped += loader.receipt().skipped
+        skipped += loader.statistics.skipped
     assert sorted(numbers) == [number for number in GOOD if name != "both" or number != 8]
     assert skipped == len(BAD)
-    (verdict,) = al.verify_audit(tmp_path)
+    (verdict,) = al.tools.verify_audit(tmp_path)
     assert verdict.verdict == "exact"
-    assert (verdict.samples, "on_error=Skip(...)" in verdict.reasons) == (len(numbers), True)
+    assert (verdict.samples, "on_error=SkipErrors(...)" in verdict.reasons) == (len(numbers), True)
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -85,7 +85,7 @@ def test_what_was_skipped_stays_so_after_every_resume_and_counts_once(name: str,
         resumed = loader_of(RECIPES[name](paths), num_workers=2 if delivered == 3 else 0)
         resumed.load_state_dict(state)
         assert [batch for batch in resumed] == batches[delivered:]
-        assert resumed.receipt().skipped == len(BAD), f"after {delivered}"
+        assert resumed.statistics.skipped == len(BAD), f"after {delivered}"
 
 
 def test_counts_of_repetitions_add_up(paths: list[str]) -> None:
@@ -95,12 +95,12 @@ def test_counts_of_repetitions_add_up(paths: list[str]) -> None:
     loader, states = make(), []
     for _ in loader:
         states.append(loader.state_dict())
-    assert loader.receipt().skipped == 3 * len(BAD)
+    assert loader.statistics.skipped == 3 * len(BAD)
     for state in states[:-1:4]:
         resumed = make()
         resumed.load_state_dict(state)
         drained(resumed)
-        assert resumed.receipt().skipped == 3 * len(BAD)
+        assert resumed.statistics.skipped == 3 * len(BAD)
 
 
 def test_a_replaced_worker_skips_and_counts_what_the_killed_one_did(paths: list[str]) -> None:
@@ -112,7 +112,7 @@ def test_a_replaced_worker_skips_and_counts_what_the_killed_one_did(paths: list[
         if number == 2:
             os.kill(batch[0]["pid"], signal.SIGKILL)
     assert sorted(numbers) == GOOD
-    assert (loader.receipt().skipped, loader.statistics.worker_restarts) == (len(BAD), 1)
+    assert (loader.statistics.skipped, loader.statistics.worker_restarts) == (len(BAD), 1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -138,7 +138,7 @@ def test_killed_workers_of_several_ranks_change_nothing_of_what_is_skipped(
         recipe = RECIPES[name](paths).map(lambda sample: {**sample, "pid": os.getpid()})
         loader = loader_of(
             recipe,
-            al.Skip(max=MANY, dead_letters=dead),
+            al.SkipErrors(max=MANY, dead_letters=dead),
             batch_size=2,
             lanes=4,
             rank=rank,
@@ -159,21 +159,21 @@ def test_killed_workers_of_several_ranks_change_nothing_of_what_is_skipped(
                 killed.add(pid)
         assert len(killed) - 2 <= loader.statistics.worker_restarts <= len(killed)
         assert bool(killed) == kills
-        return batches, loader.receipt().skipped
+        return batches, loader.statistics.skipped
 
     for rank in range(2):
         assert rank_of(rank, True) == rank_of(rank, False)
     letters = {(line["lane"], line["key"]) for line in map(json.loads, dead.read_text().splitlines())}
     assert {key for _, key in letters} == {f"k{number}" for number in BAD} and len(letters) == len(BAD)
     for kills in (True, False):
-        (verdict,) = al.verify_audit(tmp_path / f"audit, kills={kills}")
+        (verdict,) = al.tools.verify_audit(tmp_path / f"audit, kills={kills}")
         assert verdict.verdict == "exact", str(verdict)
 
 
 def test_batches_as_they_are_done_count_alike(paths: list[str]) -> None:
     loader = loader_of(al.from_urls(paths).map(_check), num_workers=2, in_order=False)
     assert drained(loader) == GOOD
-    assert loader.receipt().skipped == len(BAD)
+    assert loader.statistics.skipped == len(BAD)
 
 
 # --- the budget ---
@@ -182,10 +182,10 @@ def test_batches_as_they_are_done_count_alike(paths: list[str]) -> None:
 @pytest.mark.parametrize("workers", [0, 2])
 def test_more_than_max_over_all_lanes_is_an_error(workers: int, paths: list[str]) -> None:
     recipe = al.from_urls(paths).map(_check)
-    assert drained(loader_of(recipe, al.Skip(max=len(BAD)), num_workers=workers)) == GOOD
+    assert drained(loader_of(recipe, al.SkipErrors(max=len(BAD)), num_workers=workers)) == GOOD
     told = r"more than max=6; the last error was ValueError: no \d+, in map\(_check\) of sample \d+ of /"
-    with pytest.raises(al.SkipBudgetError, match=told) as caught:
-        drained(loader_of(recipe, al.Skip(max=len(BAD) - 1), num_workers=workers))
+    with pytest.raises(al.errors.SkipBudgetError, match=told) as caught:
+        drained(loader_of(recipe, al.SkipErrors(max=len(BAD) - 1), num_workers=workers))
     assert (caught.value.epoch, caught.value.rank) == (0, 0)
 
 
@@ -195,19 +195,19 @@ def test_what_a_state_says_was_skipped_counts_in_the_budget(paths: list[str]) ->
     for number, _ in enumerate(loader):
         if number == 6:
             state = loader.state_dict()
-    resumed = loader_of(recipe, al.Skip(max=len(BAD) - 1), lanes=1)
+    resumed = loader_of(recipe, al.SkipErrors(max=len(BAD) - 1), lanes=1)
     resumed.load_state_dict(state)
-    with pytest.raises(al.SkipBudgetError, match=f"{len(BAD)} samples and shards were skipped"):
+    with pytest.raises(al.errors.SkipBudgetError, match=f"{len(BAD)} samples and shards were skipped"):
         drained(resumed)
 
 
 def test_too_many_in_a_row_are_an_error(paths: list[str]) -> None:
     recipe = al.from_urls(paths).map(_check)
-    assert drained(loader_of(recipe, al.Skip(consecutive=3), lanes=1)) == GOOD
+    assert drained(loader_of(recipe, al.SkipErrors(consecutive=3), lanes=1)) == GOOD
     with pytest.raises(
-        al.SkipBudgetError, match=r"3 were skipped in a row, more than consecutive=2"
+        al.errors.SkipBudgetError, match=r"3 were skipped in a row, more than consecutive=2"
     ) as caught:
-        drained(loader_of(recipe, al.Skip(consecutive=2), lanes=1))
+        drained(loader_of(recipe, al.SkipErrors(consecutive=2), lanes=1))
     assert isinstance(caught.value.__cause__, ValueError)
 
 
@@ -218,11 +218,11 @@ def test_too_many_of_a_thousand_are_an_error() -> None:
 
         return al.from_iterable([{"n": n} for n in range(5000)]).map(fail)
 
-    drained(loader_of(make(100), al.Skip(rate=0.01), lanes=1))
+    drained(loader_of(make(100), al.SkipErrors(rate=0.01), lanes=1))
     with pytest.raises(
-        al.SkipBudgetError, match=r"11 of the last \d+ samples were skipped, more than rate=0.01"
+        al.errors.SkipBudgetError, match=r"11 of the last \d+ samples were skipped, more than rate=0.01"
     ):
-        drained(loader_of(make(90), al.Skip(rate=0.01), lanes=1))
+        drained(loader_of(make(90), al.SkipErrors(rate=0.01), lanes=1))
 
 
 def test_a_function_that_always_fails_ends_the_epoch_soon() -> None:
@@ -232,8 +232,8 @@ def test_a_function_that_always_fails_ends_the_epoch_soon() -> None:
         called.append(sample)
         raise TypeError("wrong")
 
-    with pytest.raises(al.SkipBudgetError, match="TypeError: wrong"):
-        drained(loader_of(al.from_iterable(range(100_000)).map(fail), al.Skip(max=20), lanes=1))
+    with pytest.raises(al.errors.SkipBudgetError, match="TypeError: wrong"):
+        drained(loader_of(al.from_iterable(range(100_000)).map(fail), al.SkipErrors(max=20), lanes=1))
     assert len(called) <= 64
 
 
@@ -248,12 +248,14 @@ def _fail(*_: Any) -> Any:
     "recipe",
     [
         lambda paths: al.from_urls(paths).map_batches(_fail, batch_size=4),
-        lambda paths: al.zip({"a": al.from_urls(paths).map(_fail), "b": al.from_urls(paths)}).map(dict),
+        lambda paths: al.zip_datasets({"a": al.from_urls(paths).map(_fail), "b": al.from_urls(paths)}).map(
+            dict
+        ),
     ],
 )
 def test_errors_that_are_nobody_s_alone_are_raised(recipe: Any, paths: list[str]) -> None:
     with pytest.raises(ZeroDivisionError, match="mine"):
-        drained(loader_of(recipe(paths), al.Skip(max=MANY)))
+        drained(loader_of(recipe(paths), al.SkipErrors(max=MANY)))
 
 
 def test_errors_of_collating_and_of_want_of_memory_are_raised(paths: list[str]) -> None:
@@ -268,7 +270,7 @@ def test_errors_of_collating_and_of_want_of_memory_are_raised(paths: list[str]) 
 
 
 def test_what_goes_together_in_a_zip_may_be_skipped_behind_it(paths: list[str]) -> None:
-    both = al.zip({"a": al.from_urls(paths), "b": al.from_urls(paths)})
+    both = al.zip_datasets({"a": al.from_urls(paths), "b": al.from_urls(paths)})
     assert drained(loader_of(both.map(lambda sample: _check(sample["a"])))) == GOOD
 
 
@@ -281,7 +283,9 @@ def test_dead_letters_say_what_it_was(paths: list[str], tmp_path: Path) -> None:
     dead = tmp_path / "dead.jsonl"
     drained(
         loader_of(
-            al.from_urls(paths).shuffle(5).map(_check), al.Skip(max=MANY, dead_letters=dead), num_workers=2
+            al.from_urls(paths).shuffle(5).map(_check),
+            al.SkipErrors(max=MANY, dead_letters=dead),
+            num_workers=2,
         )
     )
     lines = [json.loads(line) for line in dead.read_text().splitlines()]
@@ -295,7 +299,7 @@ def test_dead_letters_say_what_it_was(paths: list[str], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ({}, "Skip needs a budget: give max=, rate= or consecutive="),
+        ({}, "SkipErrors needs a budget: give max=, rate= or consecutive="),
         ({"max": -1}, "max should be a whole number of 0 or more"),
         ({"rate": 2}, "rate should be a number from 0 to 1"),
         ({"rate": True}, "rate should be a number from 0 to 1"),
@@ -304,17 +308,17 @@ def test_dead_letters_say_what_it_was(paths: list[str], tmp_path: Path) -> None:
 )
 def test_a_budget_is_checked(wrong: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
-        al.Skip(**wrong)
+        al.SkipErrors(**wrong)
 
 
 def test_wrong_calls_are_told(paths: list[str]) -> None:
     with pytest.raises(TypeError, match="dead_letters should be the path of a file"):
-        al.Skip(max=1, dead_letters=3)  # type: ignore[arg-type]
+        al.SkipErrors(max=1, dead_letters=3)  # type: ignore[arg-type]
     with pytest.raises(
-        ValueError, match=r'on_error should be "raise" or al.Skip\(...\), but got on_error=\'skip\''
+        ValueError, match=r'on_error should be "raise" or al.SkipErrors\(...\), but got on_error=\'skip\''
     ):
         al.DataLoader(al.from_urls(paths), on_error="skip")
     with pytest.raises(TypeError, match="on_error can be given for streams only"):
-        al.DataLoader([1, 2], on_error=al.Skip(max=1))
-    with pytest.raises(TypeError, match=r"how many samples on_error=Skip\(...\) passes over"):
+        al.DataLoader([1, 2], on_error=al.SkipErrors(max=1))
+    with pytest.raises(TypeError, match=r"how many samples on_error=SkipErrors\(...\) passes over"):
         len(loader_of(al.from_urls(paths).take(4)))

@@ -67,10 +67,10 @@ def test_the_rest_of_a_bad_shard_is_passed_over(name: str, workers: int, tmp_pat
     good, bad, dead = write_numbers(tmp_path), tmp_path / name, tmp_path / "dead.jsonl"
     SHARD_FAULTS[name](bad)
     recipe = al.from_urls([*good[:2], str(bad), *good[2:]]).map(_as_n)
-    loader = loader_of(recipe, al.Skip(max=1, dead_letters=dead), num_workers=workers)
+    loader = loader_of(recipe, al.SkipErrors(max=1, dead_letters=dead), num_workers=workers)
     numbers = drained(loader)
     assert [number for number in numbers if number < 100] == list(range(SHARDS * EACH))
-    assert loader.receipt().skipped == 1
+    assert loader.statistics.skipped == 1
     (line,) = map(json.loads, dead.read_text().splitlines())
     assert (line["what"], line["shard"], line["during"]) == ("shard", str(bad), "reading")
     with pytest.raises((al.StoreError, al.FormatError)):
@@ -83,7 +83,7 @@ def test_a_shard_that_a_server_has_not_is_passed_over(tmp_path: Path) -> None:
         names = [f"{shard}.jsonl" for shard in (0, 1, 9, 2, 3)]
         loader = loader_of(al.from_urls([f"{server.url}/{name}" for name in names]))
         assert drained(loader) == list(range(SHARDS * EACH))
-    assert loader.receipt().skipped == 1
+    assert loader.statistics.skipped == 1
 
 
 @pytest.mark.parametrize(
@@ -116,12 +116,12 @@ def test_a_line_that_does_not_decode_is_passed_over_and_keeps_its_index(
         states.append(loader.state_dict())
     assert sorted(chain.from_iterable(batches)) == wanted
     # The lane that reads to the end from the first byte on sees that it is not the shard of the manifest.
-    assert loader.receipt().skipped == 5 + indexed
+    assert loader.statistics.skipped == 5 + indexed
     for delivered, state in enumerate(states[:-1], 1):
         resumed = make()
         resumed.load_state_dict(state)
         assert [*resumed] == batches[delivered:]
-        assert indexed or resumed.receipt().skipped == 5
+        assert indexed or resumed.statistics.skipped == 5
 
 
 # --- zstd ---
@@ -158,7 +158,7 @@ def test_behind_damage_in_a_zstd_frame_the_rest_of_the_shard_is_passed_over_also
 
     def make(bad: str, workers: int = 0) -> al.DataLoader[Any]:
         recipe = al.from_urls([*good[:2], bad, *good[2:]]).map(_as_n)
-        return loader_of(recipe, al.Skip(max=1, dead_letters=dead), num_workers=workers, batch_size=150)
+        return loader_of(recipe, al.SkipErrors(max=1, dead_letters=dead), num_workers=workers, batch_size=150)
 
     loader, states, batches = make(str(tmp_path / f"bad.{suffix}")), [], []
     for batch in loader:
@@ -168,7 +168,7 @@ def test_behind_damage_in_a_zstd_frame_the_rest_of_the_shard_is_passed_over_also
     of_bad = numbers[SHARDS * EACH :]
     assert numbers[: SHARDS * EACH] == list(range(SHARDS * EACH))
     assert FRAME <= len(of_bad) < 2 * FRAME and of_bad == list(range(100, 100 + len(of_bad)))
-    assert loader.receipt().skipped == 1
+    assert loader.statistics.skipped == 1
     (line,) = map(json.loads, dead.read_text().splitlines())
     assert (line["what"], line["sample"], line["during"]) == ("shard", len(of_bad), "reading")
     assert line["error"].startswith("FormatError: zstd: corrupt data") and line["offset"] > 0
@@ -176,7 +176,7 @@ def test_behind_damage_in_a_zstd_frame_the_rest_of_the_shard_is_passed_over_also
         resumed = make(str(tmp_path / f"bad.{suffix}"), workers=2 if delivered == 2 else 0)
         resumed.load_state_dict(state)
         assert [*resumed] == batches[delivered:]
-        assert resumed.receipt().skipped == 1, f"after {delivered}"
+        assert resumed.statistics.skipped == 1, f"after {delivered}"
 
 
 @pytest.mark.parametrize("suffix", ["jsonl.zst", "jsonl.gz", "jsonl.xz"])
@@ -192,7 +192,7 @@ def test_what_is_lost_does_not_depend_on_how_the_bytes_came(suffix: str, tmp_pat
         with testing.serve(tmp_path, rate_bytes_s=rate) as server:
             # Bytes that no checksum is of may be garbage, which is delivered as it is.
             recipe = al.from_urls(server.url_of(f"bad.{suffix}"))
-            loader = loader_of(recipe, al.Skip(max=len(text)), lanes=1, batch_size=100, collate_fn=str)
-            found.append(([*loader], loader.receipt().skipped))
+            loader = loader_of(recipe, al.SkipErrors(max=len(text)), lanes=1, batch_size=100, collate_fn=str)
+            found.append(([*loader], loader.statistics.skipped))
     assert found[0] == found[1]
     assert len(found[0][0]) > 20 and found[0][1]

@@ -23,7 +23,7 @@ import torch
 import asyncloader as al
 
 folder, workers, *urls = sys.argv[1:]
-recipe = al.from_urls(urls).select("key", "number").shuffle(5)
+recipe = al.from_urls(urls).select_columns("key", "number").shuffle(5)
 """
 
 # Only the environment tells the rank: torch.distributed is not even imported.
@@ -182,7 +182,7 @@ numbers, raised = [], None
 try:
     for batch in loader:
         numbers += batch["n"].tolist()
-except al.RanksError as error:
+except al.errors.RanksError as error:
     raised = error
 (folder / f"{dist.get_rank()}.json").write_text(json.dumps({"numbers": numbers, "error": str(raised or "")}))
 # torchrun ends the others as soon as it sees that one has failed.
@@ -217,5 +217,5 @@ def test_with_all_defaults_four_ranks_deliver_every_sample_or_all_fail(
     assert len(delivered) == len(set(delivered)) == (sum(lines) if is_read else 0)
     assert (main(["audit", str(tmp_path / "audit")]) == 0) == is_read
     if is_read:
-        (verdict,) = al.verify_audit(tmp_path / "audit")
+        (verdict,) = al.tools.verify_audit(tmp_path / "audit")
         assert (verdict.verdict, verdict.samples) == ("exact", sum(lines))

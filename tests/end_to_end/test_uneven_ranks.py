@@ -67,12 +67,12 @@ def run(seed, policy):
                 assert al.is_empty(batch) == (len(batch["tokens"]) == 0)
                 empty += al.is_empty(batch)
                 batch.clear()  # it is the consumer's, empty ones too
-        except al.RanksError as error:
+        except al.errors.RanksError as error:
             raised = str(error)
     warned = [str(warning.message) for warning in told if "left out" in str(warning.message)]
-    receipt = loader.receipt()
-    assert receipt.stopped == (receipt.undelivered_batches > 0)
-    ready, stopped, is_over = receipt.undelivered_samples, receipt.stopped, receipt.is_over
+    came = loader.statistics
+    assert came.stopped == (came.undelivered_batches > 0)
+    ready, stopped, is_over = came.undelivered_samples, came.stopped, came.is_over
     return dict(
         sizes=sizes, steps=steps, numbers=numbers, empty=empty, raised=raised, told=stopped, ready=ready,
         warned=warned, is_over=is_over,
@@ -120,7 +120,7 @@ def check_runs(programs: Programs, folder: Path, first: int, last: int, workers:
         seed, policy = name.split()
         of_ranks = [rank[name] for rank in ranks]
         check(policy, of_ranks)
-        (verdict,) = al.verify_audit(folder / f"{seed}-{policy}")
+        (verdict,) = al.tools.verify_audit(folder / f"{seed}-{policy}")
         assert verdict.samples == sum(len(rank["numbers"]) for rank in of_ranks)
         assert not verdict.findings and not verdict.faults
         is_raised, is_stopped = (any(rank[how] for rank in of_ranks) for how in ("raised", "told"))
@@ -174,7 +174,7 @@ CASES = {
     "web": (al.from_urls(web), None, None),
     "filtered": (shuffled.filter(lambda sample: True), None, None),
     "mixed": (al.mix([shuffled, al.from_urls(web)], stop="all"), None, None),
-    "side by side": (al.zip({"a": al.from_urls(web), "b": al.from_urls(web)}), None, None),
+    "side by side": (al.zip_datasets({"a": al.from_urls(web), "b": al.from_urls(web)}), None, None),
     "padded": (shuffled, None, "pad"),
     "stopped": (shuffled, None, "stop"),
     "few": (al.from_urls(str(folder / "few" / "*.jsonl")), None, "stop"),
@@ -193,7 +193,7 @@ def run(name, recipe, most, policy):
         try:
             for batch in islice(loader, most):
                 numbers += batch["a"]["n"].tolist() if "a" in batch else batch["n"].tolist()
-        except al.RanksError as error:
+        except al.errors.RanksError as error:
             told = {"error": str(error)}
         if policy == "stop":
             told["rest"], told["epoch"] = go_on(name, recipe, loader)
@@ -203,7 +203,7 @@ def run(name, recipe, most, policy):
 
 def go_on(name, recipe, stopped):
     # What a loader that leaves nothing out goes on with, and the epoch that one which stops again is in.
-    assert not stopped.receipt().is_over
+    assert not stopped.statistics.is_over
     merged = al.merge_states(gathered(stopped.state_dict()))
     again = al.DataLoader(recipe, stopped.batch_size, uneven="stop")
     again.load_state_dict(merged)
@@ -285,7 +285,7 @@ def test_what_the_default_would_leave_out_of_shards_is_an_error_on_every_rank(
         assert sorted(number for rank in told[name] for number in rank["numbers"]) == whole, name
     assert [len(rank["numbers"]) for rank in told["endless"]] == [12] * RANKS
     assert [len(rank["numbers"]) for rank in told["taken"]] == [20] * RANKS
-    (verdict,) = al.verify_audit(tmp_path / "audit" / "indexed")
+    (verdict,) = al.tools.verify_audit(tmp_path / "audit" / "indexed")
     assert (verdict.verdict, verdict.samples) == ("exact", sum(LINES))
 
 
@@ -296,7 +296,7 @@ def test_shards_that_sizes_make_about_equal_ranks_of_are_read_by_default(
     numbers = [rank["numbers"] for rank in told["equal by size"]]
     assert [*map(len, numbers)] == [400] * RANKS
     assert sorted(number for mine in numbers for number in mine) == [*range(10_000, 11_600)]
-    (verdict,) = al.verify_audit(tmp_path / "audit" / "equal by size")
+    (verdict,) = al.tools.verify_audit(tmp_path / "audit" / "equal by size")
     assert (verdict.verdict, verdict.samples) == ("exact", 1600)
 
 
@@ -310,7 +310,7 @@ def test_what_a_stop_leaves_out_is_told_once_and_can_be_gone_on_with(
         assert rest and sorted(delivered + rest) == list(range(whole))
         assert [rank["epoch"] for rank in told[name]] == [1] * RANKS
         assert [len(rank["warned"]) for rank in told[name]] == [1, 0, 0, 0]
-        (verdict,) = al.verify_audit(tmp_path / "audit" / name)
+        (verdict,) = al.tools.verify_audit(tmp_path / "audit" / name)
         assert (verdict.verdict, verdict.samples) == ("exact", whole)
     assert "after 2 steps of this pass" in told["few"][0]["warned"][0]
     assert "2 of 10 samples were left out" in told["few"][0]["warned"][0]
@@ -404,7 +404,7 @@ try:
     for step, batch in enumerate(al.DataLoader(recipe, 2)):
         if rank == victim and step == last:
             os.kill(os.getpid(), signal.SIGKILL)
-except al.RanksError as error:
+except al.errors.RanksError as error:
     print(error)
     sys.stdout.flush()
     os._exit(7)  # the group's own tear-down waits for the rank that is gone

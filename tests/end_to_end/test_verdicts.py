@@ -19,6 +19,7 @@ from corpus import tar_of
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.plan.topology import Topology
 from asyncloader.report import Report
 
 pytestmark = pytest.mark.usefixtures("fork_server")
@@ -62,7 +63,7 @@ def numbers(count: int = 1_000) -> al.Dataset:
     return al.from_iterable(lambda topology: topology.split(range(count)))
 
 
-def one_lane_is_slow(topology: al.Topology) -> Iterator[int]:
+def one_lane_is_slow(topology: Topology) -> Iterator[int]:
     for number in topology.split(range(800)):
         if topology.lane % 2:
             time.sleep(0.004)

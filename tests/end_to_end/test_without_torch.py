@@ -45,7 +45,7 @@ def length(sample):
 def users(rows):
     return {"n": al.default_collate([row["n"] for row in rows]) + torch.ones(1)}
 
-few = shards.map(tells).select("n", "had_torch")
+few = shards.map(tells).select_columns("n", "had_torch")
 pad = al.Pad({"tokens": 0})
 CASES = {
     "padded": (shards.map(tells), {"batch_size": 8, "collate_fn": al.Pad({"tokens": 0}, mask=True)}),
@@ -193,7 +193,7 @@ class Listens:
         return listen, ()
 
 with testing.serve(sys.argv[1]) as server:
-    recipe = al.from_urls([WHERE + f"/shard-{n}.jsonl" for n in range(4)]).select("n").map(Listens())
+    recipe = al.from_urls([WHERE + f"/shard-{n}.jsonl" for n in range(4)]).select_columns("n").map(Listens())
     with al.DataLoader(recipe, 8, num_workers=2) as loader:
         print({each for batch in loader for each in batch["imported"]})
 """

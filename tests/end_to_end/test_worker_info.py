@@ -9,6 +9,7 @@ import pytest
 from torch.utils.data import IterableDataset, get_worker_info
 
 import asyncloader as al
+from asyncloader.plan.topology import Topology
 
 COUNT = 60
 
@@ -41,15 +42,15 @@ class SplitsAsynchronously(Splits):
             yield number
 
 
-def lazily(topology: al.Topology) -> Any:
+def lazily(topology: Topology) -> Any:
     return Splits().shard(topology.lanes, topology.lane)
 
 
-def at_once(topology: al.Topology) -> Any:
+def at_once(topology: Topology) -> Any:
     return list(Splits().shard(topology.lanes, topology.lane))
 
 
-def asynchronously(topology: al.Topology) -> Any:
+def asynchronously(topology: Topology) -> Any:
     return SplitsAsynchronously().shard(topology.lanes, topology.lane)
 
 
@@ -61,7 +62,7 @@ def numbers_of(loader: al.DataLoader[Any]) -> list[int]:
 @pytest.mark.parametrize("lanes", [1, 2, 4])
 @pytest.mark.parametrize("make", [lazily, at_once, asynchronously])
 def test_what_the_topology_splits_is_not_split_again_by_the_workers(
-    make: Callable[[al.Topology], Any], workers: int, lanes: int
+    make: Callable[[Topology], Any], workers: int, lanes: int
 ) -> None:
     loader = al.DataLoader(
         al.from_iterable(make), 7, num_workers=workers, lanes=lanes, collate_fn=list, drop_last=False

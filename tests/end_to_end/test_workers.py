@@ -25,6 +25,7 @@ from waiting import AT_ONCE_S
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.plan.topology import Topology
 
 from .harness import python, recipe_of
 
@@ -36,7 +37,7 @@ def _with_pid(number: int) -> dict[str, int]:
     return {"number": number, "pid": os.getpid()}
 
 
-def endless(topology: al.Topology) -> Any:
+def endless(topology: Topology) -> Any:
     return topology.split(range(1_000_000))
 
 
@@ -282,7 +283,7 @@ def test_a_worker_without_a_lane_is_not_started(tmp_path: Path) -> None:
 
 
 def test_the_topology_tells_lane_rank_and_epoch_in_workers() -> None:
-    def tell(topology: al.Topology) -> list[Any]:
+    def tell(topology: Topology) -> list[Any]:
         return [(topology.lane, topology.lanes, topology.rank, topology.world_size, topology.epoch)]
 
     loader = al.DataLoader(al.from_iterable(tell), None, num_workers=2, rank=1, world_size=2)

@@ -85,7 +85,7 @@ def assert_each_once(folder: Path, told: Iterable[str], origin: str) -> None:
     assert len(written) == RANKS and all(written)
     numbers = [json.loads(line)["number"] for lines in written for line in lines]
     assert sorted(numbers) == [*range(SAMPLES)]
-    (verdict,) = al.verify_audit(folder / "audit")
+    (verdict,) = al.tools.verify_audit(folder / "audit")
     assert (verdict.verdict, verdict.samples, verdict.ranks) == ("exact", SAMPLES, (0, 1, 2))
 
 

@@ -10,9 +10,8 @@ from asyncloader import (
     Dataset,
     Pack,
     Pad,
-    PadField,
     ShardWriter,
-    Skip,
+    SkipErrors,
     TokenBatches,
     build_index,
     concat,
@@ -22,9 +21,9 @@ from asyncloader import (
     from_urls,
     merge_states,
     mix,
-    verify_audit,
+    zip_datasets,
 )
-from asyncloader import zip as zip_datasets
+from asyncloader.tools import verify_audit
 
 __all__ = [
     "Buckets",
@@ -34,7 +33,7 @@ __all__ = [
     "Pad",
     "PadField",
     "ShardWriter",
-    "Skip",
+    "SkipErrors",
     "TokenBatches",
     "build_index",
     "concat",
@@ -47,6 +46,11 @@ __all__ = [
     "verdict_of",
     "zip_datasets",
 ]
+
+
+def PadField(**options: Any) -> dict[str, Any]:  # as the frozen cases call it
+    """The options of a padded field."""
+    return options
 
 
 def verdict_of(audit: str) -> dict[str, Any]:

@@ -155,9 +155,9 @@ OPERATORS: dict[str, Callable[[al.Dataset], al.Dataset]] = {
     "map on threads": lambda recipe: recipe.map(halved, concurrency=3),
     "filter": lambda recipe: recipe.filter(is_wanted),
     "shuffle, filter, map": lambda recipe: recipe.shuffle(9, seed=1).filter(is_wanted).map(halved),
-    "map_batches": lambda recipe: recipe.select("number", "score").map_batches(doubled, batch_size=5),
+    "map_batches": lambda recipe: recipe.select_columns("number", "score").map_batches(doubled, batch_size=5),
     "filter_batches": lambda recipe: recipe.filter_batches(are_even, batch_size=6),
-    "select": lambda recipe: recipe.select("text", "number"),
+    "select": lambda recipe: recipe.select_columns("text", "number"),
     "rename": lambda recipe: recipe.rename(score="weight"),
     "take": lambda recipe: recipe.take(50),
     "repeat": lambda recipe: recipe.shuffle(8).repeat(2),
@@ -198,7 +198,7 @@ MAKES: dict[str, Make] = {
     "zip": lambda folder: al.zip_datasets(
         {
             "left": read(folder, "jsonl", known=True),
-            "right": read(folder, "parquet", known=True).select("number"),
+            "right": read(folder, "parquet", known=True).select_columns("number"),
         }
     ),
     "iterable": lambda folder: al.from_iterable(
@@ -358,7 +358,7 @@ def errors(folder: Path, scratch: Path) -> dict[str, Any]:
         "no state": lambda: loader_of(lines).load_state_dict({"version": 0}),
         "too long": lambda: drain(lines, collate_fn=al.Pad({"tokens": 0}, max_length=2)),
         "budget of skips": lambda: of_damaged(
-            "jsonl", "budget", lambda content: content.replace(b"{", b"?"), on_error=al.Skip(max=2)
+            "jsonl", "budget", lambda content: content.replace(b"{", b"?"), on_error=al.SkipErrors(max=2)
         ),
         **{
             f"{suffix}, {name}": partial(of_damaged, suffix, name, cut)

@@ -77,12 +77,12 @@ def _async_map_style(folder: Path, workers: int, **options: Any) -> al.DataLoade
 
 
 def _from_urls(folder: Path, workers: int, **options: Any) -> al.DataLoader[Any]:
-    recipe = al.from_urls(write_shards(folder)).select("number", "x", "y").shuffle(8)
+    recipe = al.from_urls(write_shards(folder)).select_columns("number", "x", "y").shuffle(8)
     return al.DataLoader(recipe, batch_size=4, num_workers=workers, **options)
 
 
 def _by_tokens(folder: Path, workers: int, **options: Any) -> al.DataLoader[Any]:
-    recipe = al.from_urls(write_shards(folder)).select("number", "x", "y").shuffle(8)
+    recipe = al.from_urls(write_shards(folder)).select_columns("number", "x", "y").shuffle(8)
     batching = al.TokenBatches(length=_one, max_tokens=4, pool=8)
     return al.DataLoader(recipe, batching=batching, num_workers=workers, **options)
 

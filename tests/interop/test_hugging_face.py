@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import asyncloader as al
+from asyncloader.plan.topology import Topology
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # what it imports is deprecated here and there
@@ -35,17 +36,17 @@ def numbers() -> Any:
     return datasets.IterableDataset.from_generator(read, gen_kwargs={"shards": list(range(COUNT // 10))})
 
 
-def by_shard(topology: al.Topology) -> Any:
+def by_shard(topology: Topology) -> Any:
     return numbers().shard(num_shards=topology.lanes, index=topology.lane)
 
 
-def by_node(topology: al.Topology) -> Any:
+def by_node(topology: Topology) -> Any:
     return distributed.split_dataset_by_node(numbers(), rank=topology.lane, world_size=topology.lanes)
 
 
 @pytest.mark.parametrize(("workers", "lanes"), [(0, 3), (2, None), (2, 3)])
 @pytest.mark.parametrize("make", [by_shard, by_node])
-def test_every_sample_comes_once(make: Callable[[al.Topology], Any], workers: int, lanes: int | None) -> None:
+def test_every_sample_comes_once(make: Callable[[Topology], Any], workers: int, lanes: int | None) -> None:
     loader = al.DataLoader(al.from_iterable(make), 8, num_workers=workers, lanes=lanes, collate_fn=list)
     got = [sample["number"] for batch in loader for sample in batch]
     assert sorted(got) == list(range(COUNT))

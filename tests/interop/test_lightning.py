@@ -290,7 +290,7 @@ def test_a_subclass_s_own_iterator_is_used_and_loses_no_batch_to_a_checkpoint(
     def make() -> Wrapping:
         if kind == "stream":
             paths = write_shards(tmp_path / "shards")
-            return Wrapping(al.from_urls(paths).select("number", "x", "y"), 4, num_workers=workers)
+            return Wrapping(al.from_urls(paths).select_columns("number", "x", "y"), 4, num_workers=workers)
         dataset: Any = Points() if kind == "map style" else PointsInOrder()
         return Wrapping(dataset, 4, num_workers=min(workers, 1) if kind == "iterable" else workers)
 
@@ -375,7 +375,7 @@ def write_counted(folder: Path) -> list[str]:
 
 def counted(folder: Path, workers: int = 0) -> al.DataLoader[Any]:
     paths = write_counted(folder) if not any(folder.iterdir()) else sorted(map(str, folder.glob("*.jsonl")))
-    recipe = al.from_urls(paths).select("number", "x", "y").shuffle(8)
+    recipe = al.from_urls(paths).select_columns("number", "x", "y").shuffle(8)
     return al.DataLoader(recipe, batch_size=4, num_workers=workers)
 
 
@@ -445,7 +445,7 @@ def test_an_epoch_that_the_trainer_cuts_to_the_length_of_the_first_is_warned_of(
             for number in range(count):
                 writer.write(point(number))
     # By an index all epochs are of one length.
-    recipe = in_turn(al.from_urls(paths)).select("number", "x", "y").shuffle(8)
+    recipe = in_turn(al.from_urls(paths)).select_columns("number", "x", "y").shuffle(8)
     loader = al.DataLoader(recipe, 4, lanes=3)
     lengths = []
     for epoch in range(6):

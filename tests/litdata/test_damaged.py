@@ -151,7 +151,7 @@ def test_a_damaged_chunk_is_skipped_and_no_other_sample_is_lost(
 ) -> None:
     whole, _ = outcome(chunks, 0)
     chunks.replace(damaged(chunks.contents[BAD])[damage])
-    found, error = outcome(chunks, workers, on_error=al.Skip(max=1))
+    found, error = outcome(chunks, workers, on_error=al.SkipErrors(max=1))
     assert error is None
     came = len(found) - EACH * (CHUNKS - 1)
     assert 0 <= came <= EACH

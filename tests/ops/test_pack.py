@@ -236,7 +236,7 @@ def test_fields_keep_their_dtype_and_trailing_dimensions(engine: Engine) -> None
 
 
 def test_a_dtype_is_converted_to_exactly(engine: Engine) -> None:
-    fields = {"tokens": al.PadField(-1, dtype="int32")}
+    fields = {"tokens": {"value": -1, "dtype": "int32"}}
     for value, fits in ((2**31 - 1, True), (2**31, False)):
         rows = Rows([{"tokens": [1]}, {"tokens": [value]}], OffsetTrail(0, None))
         ragged = Ragged(np.array([1, value]), np.array([0, 1, 2]))
@@ -273,7 +273,7 @@ def test_bytes_and_tensors_and_empty_lists_are_documents_too(engine: Engine) -> 
         (
             {"tokens": [0.5], "labels": [3]},
             r"'tokens' of sample 1: expected tokens of dtype int64 as in the documents before, found "
-            r'float64; give Pack\(\{"tokens": PadField\(dtype="int64"\)\}\), which converts all of them',
+            r'float64; give Pack\(\{"tokens": \{"dtype": "int64"\}\}\), which converts all of them',
         ),
         (
             {"tokens": [[1, 2], [3, 4]], "labels": [3, 3]},
@@ -297,12 +297,12 @@ def test_a_sample_that_cannot_be_packed_is_named(
 
 def test_what_to_fill_with_must_fit_the_data(engine: Engine) -> None:
     block = Columns({"tokens": Ragged(np.zeros(3, np.uint16), np.array([0, 3]))}, OffsetTrail(0, None))
-    for fields in ({"tokens": -100}, {"tokens": al.PadField(-100)}):
+    for fields in ({"tokens": -100}, {"tokens": {"value": -100}}):
         with pytest.raises(ValueError) as caught:
             batches_of(al.Pack(fields, length=3), block, engine)
         assert str(caught.value) == (
             "field 'tokens' of sample 0: padding value -100 does not fit dtype uint16; give the field a "
-            'dtype that holds it, as with PadField(value=-100, dtype="int64")'
+            'dtype that holds it, as with {"value": -100, "dtype": "int64"}'
         )
 
 
@@ -354,10 +354,10 @@ def test_a_state_of_another_filling_is_refused() -> None:
     def loader(fields: Any) -> Any:
         return al.DataLoader(documents, batching=al.Pack(fields, length=2))
 
-    for fields in ("tokens", {"tokens": al.PadField(np.nan, dtype="float32")}):
+    for fields in ("tokens", {"tokens": {"value": np.nan, "dtype": "float32"}}):
         saved = json.loads(json.dumps(loader(fields).state_dict()))
         loader(fields).load_state_dict(saved)
-        for other in ({"tokens": -100}, {"tokens": al.PadField(0, dtype="int32")}):
+        for other in ({"tokens": -100}, {"tokens": {"value": 0, "dtype": "int32"}}):
             with pytest.raises(ValueError, match=r"batching: saved .*, now .*(-100|int32)"):
                 loader(other).load_state_dict(saved)
 
@@ -385,7 +385,7 @@ def test_a_position_of_another_document_is_refused(engine: Engine) -> None:
             r"has \['cu_seqlens', 'positions'\] of its own",
         ),
         ({"fields": {"tokens": "0"}}, ValueError, "padding value should be a number"),
-        ({"fields": {"tokens": al.PadField(0, side="left")}}, ValueError, "Pack takes value and dtype"),
+        ({"fields": {"tokens": {"value": 0, "side": "left"}}}, ValueError, "Pack takes value and dtype"),
         ({"length": 0}, ValueError, "length should be a positive integer"),
         ({"batch_size": None}, ValueError, "batch_size should be a positive integer"),
         ({"pool": 0}, ValueError, "pool should be a positive integer"),

@@ -124,9 +124,9 @@ ITERABLES: dict[str, Callable[[], Any]] = {
     "its own iterator": ItsOwnIterator,
     "async": AsyncStateless,
     "async stateful": AsyncStateful,
-    "split": lambda: al.split(range(3 * COUNT)),
-    "split stateful": lambda: al.split(Whole()),
-    "plain iterable": lambda: al.split(dict.fromkeys(range(3 * COUNT)).keys()),
+    "split": lambda: al.split_iterable(range(3 * COUNT)),
+    "split stateful": lambda: al.split_iterable(Whole()),
+    "plain iterable": lambda: al.split_iterable(dict.fromkeys(range(3 * COUNT)).keys()),
     "drawing": Drawing,
     "uneven": Uneven,
 }

@@ -124,7 +124,7 @@ def run_epochs(
 
 def tell_apart(did: dict[str, Any]) -> list[str]:
     """Take out of ``did`` the warnings that are ours alone, and give their texts."""
-    ours = [text for _, text in did["warnings"] if "asyncloader.split(" in text or STOPPED in text]
+    ours = [text for _, text in did["warnings"] if "asyncloader.split_iterable(" in text or STOPPED in text]
     did["warnings"] = [(kind, text) for kind, text in did["warnings"] if text not in ours]
     return ours
 

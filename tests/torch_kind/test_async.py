@@ -429,7 +429,7 @@ KINDS: dict[str, Any] = {
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("ignore:dict_keys is read by several workers:UserWarning")
 async def test_both_loops_give_the_same_batches(kind: str, workers: int) -> None:
-    dataset = al.split(KINDS[kind]()) if kind == "plain iterable" else KINDS[kind]()
+    dataset = al.split_iterable(KINDS[kind]()) if kind == "plain iterable" else KINDS[kind]()
     loader = al.DataLoader(dataset, 2, num_workers=workers)
     by_async_for = [plain(batch) async for batch in loader]
     assert by_async_for == [plain(batch) for batch in loader]

@@ -158,7 +158,7 @@ def test_an_unsplit_dataset_is_warned_of_once_in_the_consumers_process(batch_siz
         assert [plain(batch) for batch in loader] == first
     (warning,) = warned
     assert "NotSplit is read by several workers but never asked" in str(warning.message)
-    assert "asyncloader.split(dataset)" in str(warning.message)
+    assert "asyncloader.split_iterable(dataset)" in str(warning.message)
     assert warning.filename == __file__
     assert first == [plain(batch) for batch in TORCH(NotSplit(0, 6), batch_size, num_workers=2)]
 
@@ -184,9 +184,11 @@ def test_split_deals_each_sample_once_over_ranks_and_workers(ranks: int, workers
         found: list[int] = []
         for rank in range(ranks):
             loader = (
-                al.DataLoader(al.split(dataset), None, num_workers=workers, rank=rank, world_size=ranks)
+                al.DataLoader(
+                    al.split_iterable(dataset), None, num_workers=workers, rank=rank, world_size=ranks
+                )
                 if workers
-                else al.DataLoader(al.split(dataset, rank=rank, world_size=ranks), None)
+                else al.DataLoader(al.split_iterable(dataset, rank=rank, world_size=ranks), None)
             )
             part = list(loader)
             assert abs(len(part) - 20 / ranks) < max(workers, 1)

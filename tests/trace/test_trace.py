@@ -17,6 +17,7 @@ from torch.utils.data import Dataset
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.plan.topology import Topology
 
 from .trace_format import check_events, slices_of
 
@@ -219,7 +220,7 @@ def test_a_killed_worker_and_what_is_skipped_are_marked(tmp_path: Path) -> None:
 
     path = tmp_path / "run.json"
     recipe = al.from_iterable(lambda topology: topology.split(range(400))).map(dies_once)
-    loader = al.DataLoader(recipe, 10, num_workers=2, on_error=al.Skip(max=5), trace=path)
+    loader = al.DataLoader(recipe, 10, num_workers=2, on_error=al.SkipErrors(max=5), trace=path)
     assert sum(len(batch) for batch in loader) == 399
     events, summary = load(path)
     marks = [event["name"] for event in events if event["ph"] == "i"]
@@ -276,7 +277,7 @@ def test_a_url_and_a_folder_that_is_not_there_are_refused(tmp_path: Path) -> Non
         iter(al.DataLoader(al.from_iterable([1]), trace=tmp_path / "nowhere" / "run.json"))
 
 
-def numbers(topology: al.Topology) -> Iterator[int]:
+def numbers(topology: Topology) -> Iterator[int]:
     yield from topology.split(range(2_000))
 
 

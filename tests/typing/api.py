@@ -17,6 +17,7 @@ import torch
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.converting.convert import Converted
+from asyncloader.plan.topology import Topology
 from asyncloader.statistics import Statistics
 
 
@@ -61,7 +62,7 @@ assert_type(recipe.map(Double()), al.Dataset)
 assert_type(recipe.map(lambda sample: sample["json"]), al.Dataset)
 assert_type(recipe.filter(lambda sample: sample["cls"] > 3), al.Dataset)
 assert_type(recipe.shuffle(10_000, seed=0), al.Dataset)
-assert_type(recipe.select("jpg", "cls").rename(jpg="image"), al.Dataset)
+assert_type(recipe.select_columns("jpg", "cls").rename(jpg="image"), al.Dataset)
 assert_type(recipe.rename({"input.jpg": "image"}, cls="label"), al.Dataset)
 assert_type(recipe.decode(), al.Dataset)
 assert_type(recipe.decode({"flac": len}, concurrency=4), al.Dataset)
@@ -74,7 +75,7 @@ recipe.map_batches(lengthen)  # type: ignore[call-arg]  # of how many samples
 recipe.map_batches(is_long, batch_size=64)  # type: ignore[arg-type]  # gives no columns
 recipe.map("double")  # type: ignore[arg-type]  # not a function
 recipe.shuffle("many")  # type: ignore[arg-type]  # not a number
-recipe.select(3)  # type: ignore[arg-type]  # not a name
+recipe.select_columns(3)  # type: ignore[arg-type]  # not a name
 recipe._recipe = recipe._recipe  # type: ignore[misc]  # frozen
 
 
@@ -85,7 +86,7 @@ assert_type(al.mix({"web": recipe, "books": recipe}, weights={"web": 0.7, "books
 assert_type(al.mix([recipe, recipe], weights={0: [1, 0], 3: [1, 1]}).shuffle(100), al.Dataset)
 assert_type(al.mix([recipe, recipe], weights=lambda epoch: [1, epoch]), al.Dataset)
 assert_type(al.concat([recipe, recipe]), al.Dataset)
-assert_type(al.zip({"image": recipe, "text": recipe}, strict=False), al.Dataset)
+assert_type(al.zip_datasets({"image": recipe, "text": recipe}, strict=False), al.Dataset)
 al.mix([recipe], stop="never")  # type: ignore[arg-type]  # not an end
 al.concat([[1, 2]])  # type: ignore[list-item]  # not a recipe
 
@@ -99,11 +100,11 @@ class Numbers(al.AsyncIterableDataset):
             yield number
 
 
-def lines(topology: al.Topology) -> Iterator[str]:
+def lines(topology: Topology) -> Iterator[str]:
     yield from topology.split(["a", "b"])
 
 
-async def rows(topology: al.Topology) -> AsyncIterator[str]:
+async def rows(topology: Topology) -> AsyncIterator[str]:
     yield "a"
 
 
@@ -111,8 +112,8 @@ assert_type(al.from_iterable(Numbers()), al.Dataset)
 assert_type(al.from_iterable(lines), al.Dataset)
 assert_type(al.from_iterable(rows), al.Dataset)
 assert_type(al.from_iterable(lambda topology: topology.split(range(9))), al.Dataset)
-assert_type(al.get_topology(), al.Topology)
-assert_type(al.Topology(1, 4).split([1.5]), Iterator[float])
+assert_type(al.get_topology(), Topology)
+assert_type(Topology(1, 4).split([1.5]), Iterator[float])
 
 
 # --- the loader ---
@@ -142,7 +143,7 @@ assert_type(al.DataLoader([1, 2], collate_fn=stack), al.DataLoader[torch.Tensor]
 al.DataLoader(recipe, batching=al.TokenBatches(length="tokens", max_tokens=16_384, pool=8192))
 al.DataLoader(recipe, batching=al.TokenBatches(length=lambda sample: len(sample["text"]), max_tokens=9))
 al.DataLoader(recipe, batching=al.Buckets(length="seconds", bounds=[2.5, 5], batch_sizes=[32, 16, 8]))
-al.DataLoader(recipe, batching=al.Pack({"tokens": 0, "labels": al.PadField(-100)}, length=2048))
+al.DataLoader(recipe, batching=al.Pack({"tokens": 0, "labels": {"value": -100}}, length=2048))
 al.DataLoader(recipe, batching=al.Pack(["tokens", "labels"], overlong="truncate", pool=1000))
 al.DataLoader(recipe, batching=64)  # type: ignore[arg-type]  # that is batch_size
 al.Pack("tokens", overlong="cut")  # type: ignore[arg-type]  # none of the three
@@ -186,10 +187,10 @@ asyncio.run(main())
 
 # --- collating ---
 
-assert_type(al.Pad({"tokens": 0, "labels": al.PadField(-100, side="left")})([{}]), dict[str, Any])
+assert_type(al.Pad({"tokens": 0, "labels": {"value": -100, "side": "left"}})([{}]), dict[str, Any])
 assert_type(al.default_collate([1, 2]), Any)
 assert_type(al.default_convert([1, 2]), Any)
-al.PadField(side="middle")  # type: ignore[arg-type]  # left or right
+al.Pad({"tokens": {"side": "middle"}})  # type: ignore[dict-item]  # left or right
 
 
 # --- shards ---

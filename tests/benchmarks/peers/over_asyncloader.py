@@ -55,7 +55,8 @@ def lines(source: Source) -> Any:
 
 
 def _tokens(source: Source, urls: list[str]) -> Any:
-    pad = al.Pad({"tokens": al.PadField(dtype="int32")})
+    options: Any = al.PadField if "PadField" in al.__all__ else dict  # of earlier revisions
+    pad = al.Pad({"tokens": options(dtype="int32")})
     return DataLoader(al.from_urls(urls), BATCH, num_workers=source.workers, collate_fn=pad)
 
 

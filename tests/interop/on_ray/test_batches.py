@@ -61,7 +61,7 @@ def test_batches_are_those_of_local_workers(
     statistics = ours.statistics
     assert (statistics.samples, statistics.worker_restarts) == (SHARDS * PER_SHARD, 0)
     assert len(statistics.makers) == 2
-    assert all(verdict.verdict == "exact" for verdict in al.verify_audit(tmp_path))
+    assert all(verdict.verdict == "exact" for verdict in al.tools.verify_audit(tmp_path))
     # They lie in the store's memory, and are nobody else's: a loop may write to them, as to any batch.
     batches[0]["image"].mul_(2)
     assert torch.equal(batches[0]["image"], local[0]["image"] * 2)

@@ -40,7 +40,7 @@ def test_a_killed_actor_is_replaced(nodes: Nodes, folder: Path, local: list[Any]
             os.kill(nodes.actors()[0]["Pid"], signal.SIGKILL)
     assert same(batches, local)
     assert ours.statistics.worker_restarts == 1
-    assert all(verdict.verdict == "exact" for verdict in al.verify_audit(tmp_path))
+    assert all(verdict.verdict == "exact" for verdict in al.tools.verify_audit(tmp_path))
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def test_a_node_that_is_lost_takes_no_batch_with_it(
             nodes.kill(node)
     assert same(batches, local)
     assert ours.statistics.worker_restarts == lost > 0
-    (verdict,) = al.verify_audit(tmp_path)
+    (verdict,) = al.tools.verify_audit(tmp_path)
     assert verdict.verdict == "exact"
 
 
@@ -96,7 +96,7 @@ def test_ten_nodes_are_lost_at_random_moments_each_in_another_epoch(
         theirs = [*local]
         batches = [*_losing(nodes, ours, after, wait_s, draw)]
         restarts += ours.statistics.worker_restarts
-        verdict = al.verify_audit(audit)[epoch]
+        verdict = al.tools.verify_audit(audit)[epoch]
         print(
             f"a node lost {wait_s * 1000:.0f} ms behind batch {after} of {len(theirs)}; {verdict}", flush=True
         )

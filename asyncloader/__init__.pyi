@@ -1,0 +1,44 @@
+# What type checkers see of the package; tests/test_layers.py compares it with __init__.py.
+from . import cache as cache
+from . import errors as errors
+from . import observe as observe
+from . import testing as testing
+from . import tools as tools
+from .blocks import Ragged as Ragged
+from .collate.default import default_collate as default_collate
+from .collate.default import default_convert as default_convert
+from .collate.empty import is_empty as is_empty
+from .collate.pad import Pad as Pad
+from .converting.convert import convert as convert
+from .dataset import Dataset as Dataset
+from .errors import Error as Error
+from .errors import FormatError as FormatError
+from .errors import StoreError as StoreError
+from .errors import WorkerDiedError as WorkerDiedError
+from .foreign.folders import from_litdata as from_litdata
+from .foreign.folders import from_mds as from_mds
+from .foreign.hub import from_hub as from_hub
+from .loader import DataLoader as DataLoader
+from .manifest.building import build_index as build_index
+from .mixtures import concat as concat
+from .mixtures import mix as mix
+from .mixtures import zip_datasets as zip_datasets
+from .ops.calls import sample_rng as sample_rng
+from .ops.calls import sample_seeded as sample_seeded
+from .ops.lengths import Buckets as Buckets
+from .ops.lengths import TokenBatches as TokenBatches
+from .ops.pack import Pack as Pack
+from .ops.skips import SkipErrors as SkipErrors
+from .plan.states import merge_states as merge_states
+from .plan.topology import get_topology as get_topology
+from .ray_workers import RayWorkers as RayWorkers
+from .recipes import AsyncIterableDataset as AsyncIterableDataset
+from .recipes import from_iterable as from_iterable
+from .recipes import from_urls as from_urls
+from .stores.policy import NetworkPolicy as NetworkPolicy
+from .torch_kind.split import split_iterable as split_iterable
+from .torch_kind.worker_info import WorkerInfo as WorkerInfo
+from .torch_kind.worker_info import get_worker_info as get_worker_info
+from .writer import ShardWriter as ShardWriter
+
+__version__: str
