@@ -27,14 +27,13 @@ ROOMS = [
     {"advice", "counting"},  # what to change; a pass's counts, which statistics are a copy of
     {"report"},  # the verdict on a pass
     {"progress"},  # bars
-    {"previews"},  # what a value is, in a line
     {"dense", "descriptors", "digest", "draft", "lent_memory", "memory", "tensors", "torch_pass"},
     {"torch_private", "lightning_private", "by_value", "program_settings"},
     {"trace"},  # what a pass was at, moment by moment
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "collate", "seeding"},  # bytes; samples; batches
-    {"shard_names"},  # what names tell of formats, and what to write where they tell none
+    {"previews", "shard_names"},  # what a value is, in a line; what names tell of formats
     {"shard_search"},  # names checked, expanded and looked up
     {"manifest", "shard_listing"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks

@@ -27,8 +27,6 @@ from ..stores.policy import NetworkPolicy
 from ..stores.urls import scheme_of
 from ..texts import RunLengths
 
-__all__ = ["from_hub"]
-
 _MAIN = "main"
 _FORMAT = "parquet"
 
