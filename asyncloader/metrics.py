@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from .loader import DataLoader
+from .report import Report
 from .statistics import Statistics, Totals
 
 if TYPE_CHECKING:
@@ -19,6 +19,15 @@ __all__ = ["METRICS", "Metric", "Metrics"]
 
 Values: TypeAlias = Mapping[str, float]
 """By the value of the metric's own label; of those without one, of the empty string."""
+
+
+class Measured(Protocol):
+    """A loader, as far as metrics need one."""
+
+    @property
+    def statistics(self) -> Statistics: ...
+
+    def report(self) -> Report: ...
 
 
 class Metric(NamedTuple):
@@ -37,7 +46,7 @@ class Metric(NamedTuple):
     kind: Literal["counter", "gauge"]
     unit: str
     about: str
-    read: Callable[[DataLoader[Any]], Values]
+    read: Callable[[Measured], Values]
     label: str = ""
 
 
@@ -50,10 +59,10 @@ def _latest(name: str, unit: str, about: str, read: Callable[[Statistics], float
 
 
 # A series that is not told of any more keeps its last value for minutes, beside the one that takes its place.
-_limits_seen: WeakKeyDictionary[DataLoader[Any], frozenset[str]] = WeakKeyDictionary()
+_limits_seen: WeakKeyDictionary[Measured, frozenset[str]] = WeakKeyDictionary()
 
 
-def _limits(loader: DataLoader[Any]) -> Values:
+def _limits(loader: Measured) -> Values:
     limit = loader.report().limit
     seen = _limits_seen[loader] = _limits_seen.get(loader, frozenset()) | {limit}
     return {each: float(each == limit) for each in sorted(seen)}
@@ -107,10 +116,10 @@ class Metrics:
         loaders: By the name that each is told apart by, as the label ``loader``.
     """
 
-    def __init__(self, **loaders: DataLoader[Any]) -> None:
-        self._loaders = WeakValueDictionary[str, DataLoader[Any]](loaders)
+    def __init__(self, **loaders: Measured) -> None:
+        self._loaders = WeakValueDictionary[str, Measured](loaders)
 
-    def add(self, name: str, loader: DataLoader[Any]) -> None:
+    def add(self, name: str, loader: Measured) -> None:
         """Tell of this loader, too.
 
         Raises:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .blocks import Ragged
+from .errors import FormatError
+from .formats.npy import parse_header
 from .printable import clip
 from .sizes import bytes_of
 
@@ -25,8 +28,6 @@ _MOST_CHARACTERS = 60
 # Of sequences, as many as fit in a line; and no more of a text is looked at.
 _MOST_VALUES = 8
 _MOST_BYTES = 4 * _MOST_CHARACTERS
-
-_NPY = b"\x93NUMPY"
 
 _IMAGES = ("JPEG", "PNG", "GIF", "WEBP", "BMP")
 
@@ -117,22 +118,11 @@ def _of_bytes(content: bytes) -> Preview:
     size = len(content)
     if (image := image_of(content)) is not None:
         return Preview(image.kind, None, (image.height, image.width), size, "")
-    if content.startswith(_NPY) and (header := _npy_header(content)) is not None:
-        return Preview("npy", header[1], header[0], size, "")
+    with suppress(FormatError):
+        header = parse_header(content, "npy")
+        return Preview("npy", str(header.dtype), header.shape, size, "")
     text = _text_of(content[:_MOST_BYTES], whole=size <= _MOST_BYTES)
     return Preview("bytes", None, None, size, "" if text is None else _clip(text))
-
-
-def _npy_header(content: bytes) -> tuple[tuple[int, ...], str] | None:
-    from numpy.lib import format as npy
-
-    file = BytesIO(content)
-    readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-    try:
-        shape, _, dtype = readers[npy.read_magic(file)](file)
-    except (ValueError, KeyError):
-        return None
-    return shape, str(dtype)
 
 
 def _text_of(content: bytes, *, whole: bool) -> str | None:

@@ -34,14 +34,13 @@ ROOMS = [
     {"counting"},  # a pass's counts, which statistics are a copy of
     {"report"},  # the verdict on a pass
     {"progress"},  # bars
-    {"previews"},  # what a value is, in a line
     {"dense", "descriptors", "digest", "draft", "lent_memory", "memory", "tensors", "torch_pass"},
     {"torch_private", "lightning_private", "by_value", "program_settings"},
     {"trace"},  # what a pass was at, moment by moment
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "collate", "seeding"},  # bytes; samples; batches
-    {"shard_search"},  # names checked, expanded and looked up; what they tell of formats
+    {"previews", "shard_search"},  # what a value is, in a line; names checked, expanded and looked up
     {"manifest"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
     {"ray_workers"},  # workers on other machines

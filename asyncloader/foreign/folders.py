@@ -36,9 +36,6 @@ from ..stores.policy import NetworkPolicy
 from ..stores.urls import check_web_url, local_path, redact, scheme_of
 from ..types import Unpacked
 
-__all__ = ["from_litdata", "from_mds", "is_folder", "open_recipe", "open_shards"]
-
-
 _INDEX_NAME = "index.json"
 
 # As much as is fetched of a server: the index of some 400,000 shards.

@@ -26,8 +26,6 @@ from ..stores.options import check_storage_options
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import scheme_of
 
-__all__ = ["from_hub"]
-
 _MAIN = "main"
 _FORMAT = "parquet"
 

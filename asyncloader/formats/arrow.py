@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
-from itertools import islice
 from typing import Any, NamedTuple
 
 from ..blocks import Block
@@ -23,10 +22,8 @@ from ..errors import FormatError
 from ..types import Layout, Planning, Span
 from .arrow_columns import arrow, told
 from .compression import SIGNATURE_BYTES, compression_of
-from .decoder import Decoder, HeldSpans, Selection, ShardSpec, describe_bytes, merge, read_footer
+from .decoder import ByteQueue, Decoder, HeldSpans, Selection, ShardSpec, describe_bytes, merge, read_footer
 from .selection import Choice, check_rows, choose, pick
-
-__all__ = ["plan_arrow"]
 
 
 class FlatTable:
@@ -176,9 +173,7 @@ class Messages:
     def __init__(self) -> None:
         self.at = 0
         self.ended = False
-        self._held: deque[bytes] = deque()
-        self._used = 0  # of the first one
-        self._held_bytes = 0
+        self._held = ByteQueue()
         self._prefix = b""
         self._metadata = b""
         self._body_bytes = 0
@@ -186,7 +181,7 @@ class Messages:
     @property
     def is_within(self) -> bool:
         """Whether a message was begun and is not whole."""
-        return not self.ended and (bool(self._prefix) or self._held_bytes > 0)
+        return not self.ended and (bool(self._prefix) or self._held.size_bytes > 0)
 
     def feed(self, chunk: bytes) -> Iterator[Message]:
         """The messages that ``chunk`` completes.
@@ -194,16 +189,14 @@ class Messages:
         Raises:
             FormatError: The bytes are no message, or come after the end marker.
         """
-        if chunk:
-            self._held.append(chunk)
-        self._held_bytes += len(chunk)
+        held = self._held
+        held.put(chunk)
         while not self.ended:
-            if not self._prefix:
-                # Before Arrow 0.15 there was no marker in front of the length.
-                marked = self._held_bytes >= 4 and self._peek(4) == CONTINUATION
-                if self._held_bytes < (8 if marked else 4):
+            # Before Arrow 0.15 there was no marker in front of the length.
+            while self._prefix in (b"", CONTINUATION):
+                if held.size_bytes < 4:
                     return
-                self._prefix = self._take(8 if marked else 4)
+                self._prefix += b"".join(held.take(4))
             length = int.from_bytes(self._prefix[-4:], "little", signed=True)
             if length == 0:
                 self.at += len(self._prefix)
@@ -214,40 +207,19 @@ class Messages:
                     f"arrow: damaged: a message claims {length} bytes of metadata", offset=self.at
                 )
             if not self._metadata:
-                if self._held_bytes < length:
+                if held.size_bytes < length:
                     return
-                self._metadata = self._take(length)
+                self._metadata = b"".join(held.take(length))
                 self._kind, self._body_bytes = _header_of(self._metadata, self.at)
-            if self._held_bytes < self._body_bytes:
+            if held.size_bytes < self._body_bytes:
                 return
-            message = Message(self._kind, self._prefix, self._metadata, self._take(self._body_bytes))
+            body = b"".join(held.take(self._body_bytes))
+            message = Message(self._kind, self._prefix, self._metadata, body)
             self.at += len(self._prefix) + length + self._body_bytes
             self._prefix = self._metadata = b""
             yield message
-        if self.ended and self._held_bytes:
+        if self.ended and held.size_bytes:
             raise FormatError("arrow: damaged: bytes follow the stream after its end marker", offset=self.at)
-
-    def _peek(self, size: int) -> bytes:
-        first = self._held[0]
-        if len(first) - self._used < size:
-            self._held = deque([b"".join([first[self._used :], *islice(self._held, 1, None)])])
-            self._used = 0
-        return self._held[0][self._used : self._used + size]
-
-    def _take(self, size: int) -> bytes:
-        self._held_bytes -= size
-        taken: list[bytes] = []
-        while size:
-            first = self._held[0]
-            piece = first[self._used : self._used + size]
-            # Not the rest cut off: of many small messages in a chunk each would copy what is behind it.
-            self._used += len(piece)
-            if self._used == len(first):
-                self._held.popleft()
-                self._used = 0
-            taken.append(piece)
-            size -= len(piece)
-        return taken[0] if len(taken) == 1 else b"".join(taken)
 
 
 def _header_of(metadata: bytes, offset: int) -> tuple[int, int]:

@@ -27,8 +27,6 @@ from ..blocks import Column, Ragged, WithNulls, read_only
 from ..errors import FormatError
 from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES
 
-__all__ = ["Features", "arrow", "check_pyarrow", "cut", "features_of", "told"]
-
 
 def check_pyarrow() -> None:
     """Raise where pyarrow is not installed, without importing it.

@@ -26,16 +26,6 @@ from ..errors import FormatError
 from ..types import Buffer
 from .decoder import Decoder, ShardSpec, SkippingDecoder
 
-__all__ = [
-    "SIGNATURE_BYTES",
-    "CompressedDecoder",
-    "Decompressor",
-    "SniffingDecoder",
-    "compression_of",
-    "open_stream",
-]
-
-
 _BLOCK_BYTES = 128 << 10  # Block_Maximum_Size
 _BLOCKS = 7  # and one that was begun by the call before: 1 MiB
 # What the zstd program accepts without --long: a frame header may claim a window of terabytes.

@@ -16,8 +16,6 @@ from .compression import open_stream
 from .decoder import LFS_POINTER, MAX_BLOCK_SAMPLES, Decoder, ShardSpec, describe_bytes
 from .lines import excerpt
 
-__all__ = ["check_delimiter", "open_csv"]
-
 _BOM = b"\xef\xbb\xbf"
 # What is sent or lies in the place of a shard, and would be read as one name and its values, or as no record.
 _NO_NAMES = (b"<!doctype", b"<html", b"<?xml", b'{"', b"{\n", b"{\r\n", LFS_POINTER)

@@ -18,23 +18,6 @@ from ..blocks import Block
 from ..errors import FormatError
 from ..types import Answer, Buffer, Span, Unpacked
 
-__all__ = [
-    "EVERYTHING",
-    "LFS_POINTER",
-    "MAX_BLOCK_BYTES",
-    "MAX_BLOCK_SAMPLES",
-    "Decoder",
-    "HeldSpans",
-    "PassOver",
-    "Selection",
-    "ShardSpec",
-    "SkippingDecoder",
-    "describe_bytes",
-    "merge",
-    "most_unpacked",
-    "read_footer",
-]
-
 PassOver: TypeAlias = Callable[[FormatError], None]
 """Takes note of a sample that does not decode, which is passed over then."""
 
@@ -387,6 +370,33 @@ def merge(groups: Iterable[Sequence[Span]]) -> tuple[list[Span], list[int]]:
 def _gap_bytes(wanted: int, span: Span) -> int:
     around = wanted + span.stop - span.start
     return max(_SMALL_GAP_BYTES, min(_LARGEST_GAP_BYTES, around // _GAP_SHARE))
+
+
+class ByteQueue:
+    """Bytes in a queue, in the pieces that they came in."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[memoryview] = deque()
+        self.size_bytes = 0
+
+    def put(self, piece: bytes | memoryview) -> None:
+        """Add to the end."""
+        if len(piece):
+            self._pieces.append(memoryview(piece))
+            self.size_bytes += len(piece)
+
+    def take(self, size_bytes: int) -> list[memoryview]:
+        """Remove what is in front, so many bytes, which are there."""
+        self.size_bytes -= size_bytes
+        taken = []
+        while size_bytes:
+            piece = self._pieces.popleft()
+            if len(piece) > size_bytes:
+                self._pieces.appendleft(piece[size_bytes:])
+                piece = piece[:size_bytes]
+            size_bytes -= len(piece)
+            taken.append(piece)
+        return taken
 
 
 class HeldSpans(io.RawIOBase):

@@ -10,102 +10,49 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import operator
 import tarfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import FormatError
 from ..types import Sample
+from .images import open_image
+from .npy import parse_header
 from .tar_layout import BLOCK
 
-__all__ = [
-    "decode_sample",
-    "default_handlers",
-    "encode_jsonl_sample",
-    "encode_tar_sample",
-    "encoders",
-    "handlers_with",
-    "open_image",
-    "tar_end",
-]
-
-
-if TYPE_CHECKING:
-    import numpy
-
-
 Handler = Callable[[bytes], Any]
-
-# Pillow picks the reader by content, and some readers run other programs (EPS runs Ghostscript).
-_IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM")
 
 
 def _decode_text(body: bytes) -> str:
     return str(body, "utf-8")
 
 
-def _decode_npy(body: bytes) -> numpy.ndarray[Any, Any]:
+def _decode_npy(body: bytes) -> NDArray[Any]:
     """A writable array of the stored shape and dtype."""
-    import numpy
-    from numpy.lib import format as npy
-
-    file = io.BytesIO(body)
-    version = npy.read_magic(file)
-    if version == (1, 0):
-        shape, fortran_order, dtype = npy.read_array_header_1_0(file)
-    elif version == (2, 0):
-        shape, fortran_order, dtype = npy.read_array_header_2_0(file)
-    else:
-        raise ValueError(f"npy version {version} is not read, only 1.0 and 2.0")
-    if dtype.hasobject:
-        raise ValueError("an array of Python objects is a pickle, and pickles are not read; store numbers")
-    # Not numpy's read_array: it allocates what the header claims before it looks at the length.
-    count = 1
-    for length in shape:
-        count *= length
-    start = file.tell()
-    if min(shape, default=0) < 0 or count * dtype.itemsize != len(body) - start:
-        raise ValueError(f"shape {shape} of {dtype} does not fit the {len(body) - start} bytes there are")
-    if count and not dtype.itemsize and dtype.kind in "SU":  # numpy.zeros would make place for a character
-        raise ValueError(f"shape {shape} of texts without a character")
-    if count == 0 or dtype.itemsize == 0:  # numpy.frombuffer refuses an empty buffer
-        return numpy.zeros(shape, dtype, order="F" if fortran_order else "C")
-    flat = numpy.frombuffer(body, dtype, count, start)
-    return flat.reshape(shape, order="F" if fortran_order else "C").copy(order="K")
+    header = parse_header(body, "npy")
+    dtype, shape = header.dtype, header.shape
+    order: Literal["C", "F"] = "F" if header.by_columns else "C"
+    count, found = math.prod(shape), len(body) - header.size_bytes
+    # Not NumPy's read_array: it allocates what the header claims before it looks at the length. For texts
+    # without a character it would make room for one.
+    if header.body_bytes != found or (count and not dtype.itemsize and dtype.kind in "SU"):
+        raise ValueError(f"shape {shape} of {dtype} does not fit the {found} bytes there are")
+    if not found:  # numpy.frombuffer refuses an empty buffer
+        return np.zeros(shape, dtype, order=order)
+    flat = np.frombuffer(body, dtype, count, header.size_bytes)
+    return flat.reshape(shape, order=order).copy(order="K")
 
 
-def _decode_image(body: bytes) -> numpy.ndarray[Any, Any]:
+def _decode_image(body: bytes) -> NDArray[Any]:
     """``(H, W, 3) uint8`` in RGB; no alpha; of an animation the first frame."""
-    import numpy
-
     with open_image(body, "name a handler of your own") as image:
-        return numpy.array(image.convert("RGB"))
-
-
-@contextmanager
-def open_image(content: bytes, otherwise: str) -> Iterator[Any]:
-    """An image that can be converted to 8 bits a channel without a loss.
-
-    Args:
-        content: Of its file.
-        otherwise: What to do about one that cannot, for messages.
-
-    Raises:
-        ImportError: Pillow is not installed.
-        ValueError: It has more bits.
-        Exception: What Pillow raises of an image that is damaged, or too large.
-    """
-    try:
-        from PIL import Image
-    except ImportError as error:
-        raise ImportError("decoding images needs Pillow: pip install asyncloader[images]") from error
-    with Image.open(io.BytesIO(content), formats=_IMAGE_FORMATS) as image:
-        if image.mode.startswith(("I", "F")):  # Pillow would clip, not scale
-            raise ValueError(f"mode {image.mode} has more than 8 bits a channel; {otherwise}")
-        yield image
+        return np.array(image.convert("RGB"))
 
 
 # How the files begin that images are; of WebP what stands behind the length.
@@ -392,14 +339,12 @@ def _encode_integer(value: Any) -> bytes:
 
 
 def _encode_npy(value: Any) -> bytes:
-    import numpy
-
-    if not isinstance(value, numpy.ndarray):
+    if not isinstance(value, np.ndarray):
         raise TypeError(f"expected a NumPy array, found {type(value).__name__}; numpy.asarray makes one")
     if value.dtype.hasobject:
         raise TypeError("an array of Python objects would be pickled, and pickles are not read")
     file = io.BytesIO()
-    numpy.lib.format.write_array(file, value, allow_pickle=False)
+    np.lib.format.write_array(file, value, allow_pickle=False)
     return file.getvalue()
 
 

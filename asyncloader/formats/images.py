@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["raw"]
-
+import numpy as np
+from numpy.typing import NDArray
 
 # Columns of JPEG and PNG hold whatever their writer was given as bytes. Of other formats Pillow starts
 # programs, or follows what they refer to. Those of the second row are only looked for where it is none of the
@@ -117,9 +118,58 @@ def _items(content: bytes, at: int) -> list[bytes]:
     return items
 
 
+# Pillow picks the reader by content, and some readers run other programs (EPS runs Ghostscript).
+_IMAGE_FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "PPM")
+
+
+@contextmanager
+def open_image(content: bytes, otherwise: str) -> Iterator[Any]:
+    """An image that can be converted to 8 bits a channel without a loss.
+
+    Args:
+        content: Of its file.
+        otherwise: What to do about one that cannot, for messages.
+
+    Raises:
+        ImportError: Pillow is not installed.
+        ValueError: It has more bits.
+        Exception: What Pillow raises of an image that is damaged, or too large.
+    """
+    with _pillow().open(io.BytesIO(content), formats=_IMAGE_FORMATS) as image:
+        if image.mode.startswith(("I", "F")):  # Pillow would clip, not scale
+            raise ValueError(f"mode {image.mode} has more than 8 bits a channel; {otherwise}")
+        yield image
+
+
 def _pillow() -> Any:
     try:
         from PIL import Image
     except ImportError as error:
-        raise ImportError("images of MDS are read with Pillow: pip install asyncloader[images]") from error
+        raise ImportError("decoding images needs Pillow: pip install asyncloader[images]") from error
     return Image
+
+
+def decode_image(content: bytes) -> NDArray[Any]:
+    """``(3, H, W) uint8`` in RGB, as LitData has it; a JPEG turned as its Exif says."""
+    with open_image(content, "read its bytes with decode=False") as image:
+        from PIL import ImageOps
+
+        upright = ImageOps.exif_transpose(image) if image.format == "JPEG" else image
+        return np.array(upright.convert("RGB")).transpose(2, 0, 1).copy()
+
+
+def decode_tiff(content: bytes) -> NDArray[Any]:
+    """What ``tifffile.imread`` reads.
+
+    Raises:
+        ImportError: tifffile is not installed.
+        Exception: What it raises of an image that is damaged.
+    """
+    try:
+        import tifffile
+    except ImportError as cause:
+        raise ImportError(
+            "decoding TIFF images needs tifffile: pip install tifffile; or read their bytes with decode=False"
+        ) from cause
+    array: NDArray[Any] = tifffile.imread(io.BytesIO(content))
+    return array

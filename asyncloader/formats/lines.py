@@ -25,9 +25,6 @@ from ..types import Buffer
 from .compression import open_stream
 from .decoder import LFS_POINTER, MAX_BLOCK_SAMPLES, Decoder, PassOver, ShardSpec, describe_bytes
 
-__all__ = ["excerpt", "open_jsonl", "open_text"]
-
-
 _BOM = b"\xef\xbb\xbf"
 # A chunk becomes samples window by window: parsed JSON takes some six times the room of its text, and what is
 # handed on before more is parsed stays in the processor's cache (a sixth less time for lists of numbers).

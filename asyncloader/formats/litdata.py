@@ -6,16 +6,13 @@ that are compressed, or rows of Arrow, a file of Arrow behind a table of offsets
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+import msgspec
 
 from ..blocks import Block
 from ..errors import FormatError
@@ -23,7 +20,7 @@ from ..types import Answer, Layout, Planning, Span, Unpacked
 from .arrow import plan_arrow
 from .compression import SIGNATURE_BYTES, compression_of
 from .decoder import Decoder, ShardSpec
-from .fields import open_image
+from .images import decode_image, decode_tiff, jpeg_array
 from .litdata_chunks import (
     FIELD,
     MAGIC,
@@ -37,35 +34,33 @@ from .offsets import HEAD_BYTES, Samples, TableDecoder, TableKind, plan_table
 from .selection import missing_column
 from .unpacking import UnpackingDecoder, sniffed
 
-__all__ = ["LitDataIndex", "decoder_of", "open_litdata", "parse_litdata_index", "plan_litdata"]
-
-
-_MOST_SAMPLES = (1 << 32) - 1
-_MOST_BYTES = 1 << 62
-
 # How values are compressed: each chunk as a whole, runs of samples, or each sample by itself.
 _WRAPS = ("chunk", "batch", "sample")
 
-# Samples with such a value are never written as rows of Arrow.
-_NEVER_ROWS = frozenset(
-    [
-        "audio",
-        "video",
-        "image",
-        "jpeg",
-        "jpeg_array",
-        "pil",
-        "tiff",
-        "text",
-        "file",
-        "mesh",
-        "pdf",
-        "nifti",
-        "tensor",
-        "no_header_tensor",
-        "no_header_numpy",
-    ]
-)
+# Samples with other values are never written as rows of Arrow.
+_OF_ROWS = frozenset(("int", "float", "bool", "str", "json", "numpy", "bytes", "tifffile"))
+
+
+class _Entry(msgspec.Struct):
+    # Behind the name of a file below the index no separator of another system.
+    filename: Annotated[str, msgspec.Meta(pattern=r"^[^\\]+$")]
+    chunk_size: Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
+    chunk_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+    dim: Any = None
+
+
+class _Config(msgspec.Struct):
+    data_format: Annotated[list[str], msgspec.Meta(min_length=1)]
+    data_spec: Any = None
+    compression: str | None = None
+    compression_level: Any = None
+    encryption: Any = None
+    item_loader: Any = None
+
+
+class _LitDataDocument(msgspec.Struct):
+    config: _Config
+    chunks: list[_Entry]
 
 
 class IndexedChunk(NamedTuple):
@@ -129,7 +124,7 @@ class ChunkSchema:
     def may_be_rows(self) -> bool:
         """Whether chunks may hold rows of Arrow in place of samples; each of them tells."""
         kinds = {name.partition(":")[0] for name in self.leaves}
-        return self.block_size is None and self.tree.kind == "dict" and not kinds & _NEVER_ROWS
+        return self.block_size is None and self.tree.kind == "dict" and kinds <= _OF_ROWS
 
 
 class LitDataIndex(NamedTuple):
@@ -156,34 +151,30 @@ def parse_litdata_index(content: bytes, block_size: int | None = None) -> LitDat
         ValueError: ``block_size`` is missing, or given for chunks that hold samples.
     """
     try:
-        document = json.loads(content)
-        config, chunks = document["config"], document["chunks"]
-    except KeyError as error:
-        raise FormatError(f"litdata: index.json: expected chunks and config, found no {error}") from None
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FormatError(
-            f"litdata: index.json: expected an object with chunks and config: {error!r}"
-        ) from error
-    if not isinstance(config, dict) or not isinstance(chunks, list):
-        raise FormatError("litdata: index.json: expected config as an object and chunks as a list")
-    schema = _schema(config, block_size)
-    return LitDataIndex(
-        tuple(_chunk(entry, config, schema, number) for number, entry in enumerate(chunks)), schema
-    )
+        index = msgspec.json.decode(content, type=_LitDataDocument)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise FormatError(f"litdata: index.json: {error}") from error
+    schema = _schema(index.config, block_size)
+    chunks = (_chunk(entry, index.config, schema, number) for number, entry in enumerate(index.chunks))
+    return LitDataIndex(tuple(chunks), schema)
 
 
-def _schema(config: Mapping[str, Any], block_size: int | None) -> ChunkSchema:
-    if config.get("encryption"):
+def _schema(config: _Config, block_size: int | None) -> ChunkSchema:
+    if config.encryption:
         raise FormatError(
             "litdata: the chunks are encrypted, which is not read; write them anew without encryption=, and "
             "have the store encrypt them"
         )
-    leaves = config.get("data_format")
-    if not isinstance(leaves, list) or not leaves or not all(isinstance(name, str) for name in leaves):
+    leaves, loader, wrap = config.data_format, config.item_loader, None
+    holds_tokens = loader == "TokensLoader" or (
+        loader is None and len(leaves) == 1 and leaves[0].startswith("no_header_tensor")
+    )
+    if not holds_tokens and loader not in (None, "PyTreeLoader"):
+        reads_it = "al.from_urls reads Parquet, without an index"
         raise FormatError(
-            f"litdata: index.json: config.data_format: expected a list of names, found {str(leaves)[:80]}"
+            f"litdata: the chunks are for {str(loader)[:80]}; those for PyTreeLoader and TokensLoader are "
+            f"read: {reads_it if loader == 'ParquetLoader' else 'write them anew'}"
         )
-    holds_tokens = _holds_tokens(config, leaves)
     if holds_tokens != (block_size is not None):
         raise ValueError(
             "the chunks hold tokens without bounds, as TokensLoader reads them: say how many make a sample, "
@@ -191,89 +182,43 @@ def _schema(config: Mapping[str, Any], block_size: int | None) -> ChunkSchema:
             if holds_tokens
             else "block_size is for chunks written for TokensLoader, but these hold samples: leave it out"
         )
+    if config.compression:
+        wrap = config.compression_level or "chunk"
+        if config.compression.partition(":")[0] != "zstd" or wrap not in _WRAPS:
+            raise FormatError(
+                f"litdata: index.json: expected compression by zstd of {', '.join(_WRAPS)}, found "
+                f"{config.compression[:40]!r} of {str(wrap)[:40]!r}"
+            )
     if holds_tokens:
         flat_dtype(leaves[0])
-        return ChunkSchema(Tree("leaf"), tuple(leaves), wrap=_wrap(config), block_size=block_size)
+        return ChunkSchema(Tree("leaf"), tuple(leaves), wrap, block_size)
     for name in leaves:
         leaf_of(name)
-    tree = parse_tree(config.get("data_spec"))
+    tree = parse_tree(config.data_spec)
     if tree.leaves != len(leaves):
         raise FormatError(
-            f"litdata: index.json: config.data_spec has {tree.leaves} values, config.data_format "
-            f"{len(leaves)}"
+            f"litdata: index.json: config.data_spec has {tree.leaves} values, data_format {len(leaves)}"
         )
-    return ChunkSchema(tree, tuple(leaves), wrap=_wrap(config))
+    return ChunkSchema(tree, tuple(leaves), wrap)
 
 
-def _wrap(config: Mapping[str, Any]) -> str | None:
-    if not (name := config.get("compression")):
-        return None
-    wrap = config.get("compression_level") or "chunk"
-    if not isinstance(name, str) or name.partition(":")[0] != "zstd" or wrap not in _WRAPS:
-        raise FormatError(
-            f"litdata: index.json: expected compression by zstd of {', '.join(_WRAPS)}, found "
-            f"{str(name)[:40]!r} of {str(wrap)[:40]!r}"
-        )
-    return wrap
-
-
-def _holds_tokens(config: Mapping[str, Any], leaves: list[str]) -> bool:
-    loader = config.get("item_loader")
-    if loader == "TokensLoader" or (
-        loader is None and len(leaves) == 1 and leaves[0].startswith("no_header_tensor")
-    ):
-        return True
-    if loader not in (None, "PyTreeLoader"):
-        hint = (
-            "al.from_urls reads Parquet, without an index" if loader == "ParquetLoader" else "write them anew"
-        )
-        raise FormatError(
-            f"litdata: the chunks are for {str(loader)[:80]}; those for PyTreeLoader and TokensLoader are "
-            f"read: {hint}"
-        )
-    return False
-
-
-def _chunk(entry: object, config: Mapping[str, Any], schema: ChunkSchema, number: int) -> IndexedChunk:
-    place = f"litdata: index.json: chunks[{number}]"
-    if not isinstance(entry, dict):
-        raise FormatError(f"{place}: expected an object, found {str(entry)[:80]}")
-    name = entry.get("filename")
-    if (
-        not isinstance(name, str)
-        or not name
-        or any(part in ("", ".", "..") for part in name.split("/"))
-        or "\\" in name
-    ):
-        raise FormatError(
-            f"{place}.filename: expected the name of a file below the index, found {str(name)[:200]!r}"
-        )
-    samples = _number(f"{place}.chunk_size", entry.get("chunk_size"), _MOST_SAMPLES)
-    size_bytes = _number(f"{place}.chunk_bytes", entry.get("chunk_bytes"), _MOST_BYTES)
+def _chunk(entry: _Entry, config: _Config, schema: ChunkSchema, number: int) -> IndexedChunk:
+    samples, size_bytes = entry.chunk_size, entry.chunk_bytes
     if schema.block_size is not None:
-        table_bytes = 4 * (samples + 2)
-        if entry.get("dim") == size_bytes / flat_dtype(schema.leaves[0]).itemsize:
+        table_bytes, item_bytes = 4 * (samples + 2), flat_dtype(schema.leaves[0]).itemsize
+        if entry.dim == size_bytes / item_bytes:
             size_bytes += table_bytes  # an older index, which counts the tokens alone
-        tokens, rest = divmod(size_bytes - table_bytes, flat_dtype(schema.leaves[0]).itemsize)
-        if tokens < 0 or rest or entry.get("dim") not in (tokens, None):
+        tokens, rest = divmod(size_bytes - table_bytes, item_bytes)
+        if tokens < 0 or rest or entry.dim not in (tokens, None):
             raise FormatError(
-                f"{place}: {size_bytes} bytes are no {entry.get('dim')} tokens of {schema.leaves[0]} behind "
-                f"a table of {table_bytes} bytes"
+                f"litdata: index.json: chunks[{number}]: {size_bytes} bytes are no {entry.dim} tokens of "
+                f"{schema.leaves[0]} behind a table of {table_bytes} bytes"
             )
         samples = tokens // schema.block_size
     # Of a chunk that is compressed as a whole it is the length of what it becomes.
-    is_stored = not name.endswith(f".{config.get('compression')}.bin")
-    return (
-        IndexedChunk(name, samples, size_bytes)
-        if is_stored
-        else IndexedChunk(name, samples, None, Unpacked(size_bytes))
-    )
-
-
-def _number(place: str, number: object, most: int) -> int:
-    if type(number) is not int or not 0 <= number <= most:
-        raise FormatError(f"{place}: expected a whole number of 0 to {most}, found {str(number)[:80]}")
-    return number
+    if entry.filename.endswith(f".{config.compression}.bin"):
+        return IndexedChunk(entry.filename, samples, None, Unpacked(size_bytes))
+    return IndexedChunk(entry.filename, samples, size_bytes)
 
 
 _MAGIC = b"LDARW01\0"
@@ -371,58 +316,14 @@ class _RowsDecoder(Decoder):
             yield block
 
 
-_Array: TypeAlias = NDArray[Any]
 _Decode: TypeAlias = Callable[[Any], Any]
-
-
-def decode_image(content: bytes) -> _Array:
-    """``(3, H, W) uint8`` in RGB, as LitData has it; a JPEG turned as its Exif says."""
-    with open_image(content, "read its bytes with decode=False") as image:
-        from PIL import ImageOps
-
-        upright = ImageOps.exif_transpose(image) if image.format == "JPEG" else image
-        return np.array(upright.convert("RGB")).transpose(2, 0, 1).copy()
-
-
-def decode_images(content: bytes) -> list[_Array]:
-    """A list of what ``decode_image`` makes of several.
-
-    Raises:
-        ValueError: Their number and sizes do not fit the bytes there are.
-    """
-    count = int.from_bytes(content[:4], "little")
-    begin = 4 + 4 * count
-    if not count > 0 or begin > len(content):
-        raise ValueError(f"{count} images do not fit into {len(content)} bytes")
-    ends = begin + np.cumsum(np.frombuffer(content[4:begin], "<u4"), dtype=np.int64)
-    if ends[-1] != len(content):
-        raise ValueError(f"{count} images are to end at byte {ends[-1]} of {len(content)}")
-    starts = [begin, *ends[:-1].tolist()]
-    return [decode_image(content[start:end]) for start, end in zip(starts, ends.tolist(), strict=True)]
-
-
-def decode_tiff(content: bytes) -> _Array:
-    """What ``tifffile.imread`` reads.
-
-    Raises:
-        ImportError: tifffile is not installed.
-        Exception: What it raises of an image that is damaged.
-    """
-    try:
-        import tifffile
-    except ImportError as cause:
-        raise ImportError(
-            "decoding TIFF images needs tifffile: pip install tifffile; or read their bytes with decode=False"
-        ) from cause
-    array: _Array = tifffile.imread(io.BytesIO(content))
-    return array
 
 
 _DECODE: Mapping[str, Callable[[bytes], Any]] = MappingProxyType(
     {
         "jpeg": decode_image,
         "image": decode_image,
-        "jpeg_array": decode_images,
+        "jpeg_array": partial(jpeg_array, decode_image),
         "tifffile": decode_tiff,
         "tiff": decode_tiff,
     }

@@ -22,9 +22,6 @@ from .decoder import Decoder, ShardSpec
 from .litdata_values import Leaf, Tree, Values, column_of, leaf_of
 from .offsets import OffsetTable, Samples, SamplesDecoder, field_edges
 
-__all__ = ["FIELD", "MAGIC", "CompressedSamples", "LitDataSamples", "Tokens", "plan_frames"]
-
-
 # As of a page of Parquet.
 _MOST_BYTES = 256 << 20
 _MOST_RATIO = 100

@@ -18,6 +18,7 @@ from struct import Struct, error
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,8 +26,6 @@ from ..blocks import Column, Ragged, offsets_of
 from ..errors import FormatError
 from .images import raw as raw_image
 from .offsets import gathered, joined, values_of
-
-__all__ = ["Leaf", "Tree", "Values", "column_of", "flat_dtype", "leaf_of", "parse_tree"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,7 +455,13 @@ class Tree:
         return tuple(zip(names, self.children, strict=True))
 
 
-def parse_tree(text: object) -> Tree:
+class _SpecNode(msgspec.Struct):
+    children_spec: list[_SpecNode]
+    type: str | None = None
+    context: Any = None
+
+
+def parse_tree(text: Any) -> Tree:
     """The tree that ``data_spec`` describes.
 
     Args:
@@ -466,44 +471,31 @@ def parse_tree(text: object) -> Tree:
         FormatError: It is not such, or holds what is neither dict, list nor tuple.
     """
     try:
-        protocol, root = json.loads(text) if isinstance(text, str) else (None, None)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise FormatError(
-            f"litdata: index.json: config.data_spec is no JSON of a protocol and a tree: {error}"
-        ) from error
+        protocol, root = msgspec.json.decode(text, type=tuple[int, _SpecNode])
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+        raise _no_spec(f"no JSON of a protocol and a tree: {error}") from error
     if protocol != _PROTOCOL:
-        raise FormatError(
-            f"litdata: index.json: expected config.data_spec of protocol {_PROTOCOL}, found {protocol!r}"
-        )
+        raise _no_spec(f"expected protocol {_PROTOCOL}, found {protocol}")
     tree = _parse(root, 0)
     if not 0 < tree.leaves <= _MOST_LEAVES:
-        raise FormatError(
-            f"litdata: index.json: config.data_spec: expected 1 to {_MOST_LEAVES} values a sample, found "
-            f"{tree.leaves}"
-        )
+        raise _no_spec(f"expected 1 to {_MOST_LEAVES} values a sample, found {tree.leaves}")
     return tree
 
 
-def _parse(node: Any, depth: int) -> Tree:
+def _parse(node: _SpecNode, depth: int) -> Tree:
     if depth > _MOST_TREE_DEPTH:
-        raise FormatError(f"litdata: index.json: config.data_spec nests deeper than {_MOST_DEPTH}")
-    if not isinstance(node, dict) or not isinstance(node.get("children_spec"), list):
-        raise FormatError(
-            f"litdata: index.json: config.data_spec: expected a node with children, found {str(node)[:80]}"
-        )
-    name, found = node.get("type"), node["children_spec"]
-    if name is None:
-        if found:
-            raise FormatError("litdata: index.json: config.data_spec: a value has children")
+        raise _no_spec(f"it nests deeper than {_MOST_TREE_DEPTH}")
+    if node.type is None:
+        if node.children_spec:
+            raise _no_spec("a value has children")
         return Tree("leaf")
-    kind = _KINDS.get(name) if isinstance(name, str) else None
-    if kind is None:
-        raise FormatError(
-            f"litdata: index.json: samples hold {str(name)[:80]}, which is made by importing code; expected "
-            "dicts, lists and tuples: write the chunks anew with fn= returning such"
+    if (kind := _KINDS.get(node.type)) is None:
+        raise _no_spec(
+            f"samples hold {node.type[:80]}, which is made by importing code; expected dicts, lists and "
+            "tuples: write the chunks anew with fn= returning such"
         )
-    children = tuple(_parse(child, depth + 1) for child in found)
-    return Tree(kind, _names(node.get("context"), len(children)) if kind == "dict" else (), children)
+    children = tuple(_parse(child, depth + 1) for child in node.children_spec)
+    return Tree(kind, _names(node.context, len(children)) if kind == "dict" else (), children)
 
 
 def _names(context: object, count: int) -> tuple[str, ...]:
@@ -514,11 +506,12 @@ def _names(context: object, count: int) -> tuple[str, ...]:
         keys = None
     names = tuple(map(str, keys)) if isinstance(keys, list) else ()
     if len({*names}) != count or len(names) != count:
-        raise FormatError(
-            f"litdata: index.json: config.data_spec: expected {count} different keys of a dict, found "
-            f"{str(context)[:80]}"
-        )
+        raise _no_spec(f"expected {count} different keys of a dict, found {str(context)[:80]}")
     return names
+
+
+def _no_spec(what: str) -> FormatError:
+    return FormatError(f"litdata: index.json: config.data_spec: {what}")
 
 
 def column_of(tree: Tree, leaves: Sequence[Column], count: int) -> Column:

@@ -26,17 +26,6 @@ from .offsets import TableDecoder, TableKind, field_edges, gathered, joined, pla
 from .selection import missing_column
 from .unpacking import Check, SnappyDecoder, UnpackingDecoder, sniffed
 
-__all__ = [
-    "COMPRESSIONS",
-    "IndexedFile",
-    "IndexedShard",
-    "open_mds",
-    "open_packed_mds",
-    "parse_mds_index",
-    "plan_mds",
-]
-
-
 #: By the number that stands before an array whose column has no dtype.
 DTYPES = {
     8: "uint8",

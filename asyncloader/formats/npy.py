@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import ast
 import math
-import re
 import sys
 import zlib
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,25 +24,8 @@ from ..blocks import Block, Column, Columns, OffsetTrail
 from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
 from .compression import SIGNATURE_BYTES, compression_of
-from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, Decoder, ShardSpec, describe_bytes
+from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, ByteQueue, Decoder, ShardSpec, describe_bytes
 from .selection import check_rows, choose_names
-
-__all__ = [
-    "HEAD_BYTES",
-    "MOST_ROW_BYTES",
-    "ArrayHeader",
-    "ArrayRows",
-    "Deflated",
-    "RowsDecoder",
-    "Stored",
-    "check_held",
-    "header_bytes",
-    "parse_header",
-    "plan_npy",
-    "spans_of",
-    "wanted_rows",
-]
-
 
 _MAGIC = b"\x93NUMPY"
 
@@ -65,10 +47,8 @@ _MOST_AXES = 32
 #: A row is held whole while it comes, as a line is.
 MOST_ROW_BYTES = 256 << 20
 
-# Other kinds are no values: objects (``O``) are pickles, which run what their author wrote.
-_KIND = re.compile(r"[<>=|]?(?:[?bBhHiIlLqQefdgFDG]|[biufcSU]\d+|[mM]8(?:\[\w+\])?)")
-_PADDING = re.compile(r"\|?V\d+")
-_OBJECT = re.compile(r"[<>=|]?O\d*")
+# Of values: not objects, which are pickles and run what their author wrote, nor structures in structures.
+_KINDS = "biufcSUmM"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +83,7 @@ class ArrayHeader:
     @property
     def body_bytes(self) -> int:
         """Of all elements."""
-        return self.rows * self.row_bytes
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 def header_bytes(start: bytes, what: str) -> int:
@@ -150,8 +130,7 @@ def parse_header(content: bytes, what: str) -> ArrayHeader:
         what: They are of, for messages.
 
     Raises:
-        FormatError: It is cut or damaged, or says what is not read: no axis of rows or more than 32, objects,
-            structures in structures, or rows without a byte or of more than 256 MiB.
+        FormatError: It is cut or damaged, or of objects.
     """
     size_bytes = header_bytes(content, what)
     if len(content) < size_bytes:
@@ -162,84 +141,64 @@ def parse_header(content: bytes, what: str) -> ArrayHeader:
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
         raise FormatError(f"{what}: damaged: the header is no literal of Python", offset=8 + width) from error
     if not isinstance(told, dict) or told.keys() != {"descr", "fortran_order", "shape"}:
-        _damaged(what, "the header should have descr, fortran_order and shape", told)
-    shape, by_columns = _shape_of(told["shape"], what), told["fortran_order"]
+        raise _damaged(what, "the header should have descr, fortran_order and shape", told)
+    shape, by_columns, dtype = told["shape"], told["fortran_order"], _dtype_of(told["descr"], what)
     if not isinstance(by_columns, bool):
-        _damaged(what, "fortran_order should be True or False", by_columns)
-    dtype = _dtype_of(told["descr"], what)
-    axes = len(shape) + max((dtype[name].ndim for name in dtype.names or ()), default=0)
-    if axes > _MOST_AXES:
-        raise FormatError(f"{what}: an array of {axes} axes, at most {_MOST_AXES} are read")
-    # Of one axis both orders are the same.
-    header = ArrayHeader(dtype, shape, by_columns and len(shape) > 1, size_bytes)
-    if header.rows and not 0 < header.row_bytes <= MOST_ROW_BYTES:
-        raise FormatError(
-            f"{what}: of shape {shape} and {header.dtype}, a row has {header.row_bytes} bytes; rows, which "
-            f"are along the first axis, of 1 to {MOST_ROW_BYTES} bytes are read"
-        )
-    return header
-
-
-def _shape_of(shape: object, what: str) -> tuple[int, ...]:
+        raise _damaged(what, "fortran_order should be True or False", by_columns)
     if not isinstance(shape, tuple) or not all(
         type(length) is int and 0 <= length <= _MOST_LENGTH for length in shape
     ):
-        _damaged(what, "the shape should be a tuple of whole numbers of 0 or more", shape)
+        raise _damaged(what, "the shape should be a tuple of whole numbers of 0 or more", shape)
+    # Of one axis both orders are the same.
+    return ArrayHeader(dtype, shape, by_columns and len(shape) > 1, size_bytes)
+
+
+def parse_rows_header(content: bytes, what: str) -> ArrayHeader:
+    """The same of an array whose rows are samples.
+
+    Raises:
+        FormatError: As ``parse_header``; or it has no axis of rows or more than 32, structures in structures,
+            or rows without a byte or of more than 256 MiB.
+    """
+    header = parse_header(content, what)
+    dtype, shape = header.dtype, header.shape
     if not shape:
         raise FormatError(
             f"{what}: a single value has no rows to be samples; save an array of one axis or more"
         )
-    return shape
-
-
-def _dtype_of(descr: object, what: str) -> np.dtype[Any]:
-    """The dtype that NumPy makes of what is known to be harmless."""
-    try:
-        if isinstance(descr, str):
-            _check_kind(descr, what)
-            return np.dtype(descr)
-        if not isinstance(descr, list) or not descr:
-            _damaged(what, "descr should be a type, or a list of fields", descr)
-        for field in descr:
-            _check_field(field, what)
-        dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(descr)
-        return dtype
-    except FormatError:
-        raise
-    except (ValueError, TypeError, OverflowError, MemoryError, SyntaxError) as error:
-        raise FormatError(f"{what}: NumPy knows no dtype {_shown(descr)}: {error}") from error
-
-
-def _check_field(field: object, what: str) -> None:
-    if not isinstance(field, tuple) or not 2 <= len(field) <= 3:
-        _damaged(what, "a field should be a name, a type and perhaps a shape", field)
-    name, kind, *shape = field
-    if isinstance(kind, list):
+    fields = [dtype[name] for name in dtype.names] if dtype.names else [dtype]
+    if any(field.base.kind not in _KINDS for field in fields):
         raise FormatError(
-            f"{what}: the field {_shown(name)} has fields of its own; structures in structures are not read"
+            f"{what}: expected numbers, times, texts or bytes, or structures of such, found {_shown(dtype)}: "
+            "others are not read"
         )
-    if not isinstance(name, str):
-        _damaged(what, "a field should have a name", name)
-    if shape and (
-        not isinstance(shape[0], tuple) or any(type(length) is not int or length < 1 for length in shape[0])
-    ):
-        _damaged(what, "the shape of a field should be a tuple of whole numbers above 0", shape[0])
-    if name or not isinstance(kind, str) or _PADDING.fullmatch(kind) is None:  # what aligns has no name
-        _check_kind(kind, what)
+    axes = len(shape) + max(field.ndim for field in fields)
+    if axes > _MOST_AXES:
+        raise FormatError(f"{what}: an array of {axes} axes, at most {_MOST_AXES} are read")
+    if header.rows and not 0 < header.row_bytes <= MOST_ROW_BYTES:
+        raise FormatError(
+            f"{what}: of shape {shape} and {dtype}, a row has {header.row_bytes} bytes; rows, which are "
+            f"along the first axis, of 1 to {MOST_ROW_BYTES} bytes are read"
+        )
+    return header
 
 
-def _check_kind(kind: object, what: str) -> None:
-    if isinstance(kind, str) and _OBJECT.fullmatch(kind):
+def _dtype_of(descr: Any, what: str) -> np.dtype[Any]:
+    try:
+        dtype: np.dtype[Any] = np.lib.format.descr_to_dtype(descr)
+    # What it raises of damaged ones is not documented; a deprecated name is a warning.
+    except (Exception, Warning) as error:
+        raise FormatError(f"{what}: NumPy knows no dtype {_shown(descr)}: {error}") from error
+    if dtype.hasobject:
         raise FormatError(
             f"{what}: an array of objects is a pickle, which may run any code and is not read; save numbers, "
             "texts or bytes of one dtype"
         )
-    if not isinstance(kind, str) or _KIND.fullmatch(kind) is None:
-        raise FormatError(f"{what}: expected a type of numbers, times, texts or bytes, found {_shown(kind)}")
+    return dtype
 
 
-def _damaged(what: str, wanted: str, found: object) -> NoReturn:
-    raise FormatError(f"{what}: damaged: {wanted}, found {_shown(found)}")
+def _damaged(what: str, wanted: str, found: object) -> FormatError:
+    return FormatError(f"{what}: damaged: {wanted}, found {_shown(found)}")
 
 
 def _shown(value: object) -> str:
@@ -254,45 +213,6 @@ def _shown(value: object) -> str:
 # comes out before corrupt bytes raise does not go by how they were cut into chunks.
 _STEP_BYTES = 1 << 16
 _PIECE_BYTES = 1 << 20
-
-
-class ByteQueue:
-    """Bytes in a queue."""
-
-    def __init__(self) -> None:
-        self._pieces: deque[memoryview] = deque()
-        self.size_bytes = 0
-
-    def put(self, piece: memoryview) -> None:
-        """Add to the end."""
-        if len(piece):
-            self._pieces.append(piece)
-            self.size_bytes += len(piece)
-
-    def take(self, size_bytes: int) -> NDArray[np.uint8]:
-        """Copy out what is in front, into memory of its own; so much is there."""
-        taken = np.empty(size_bytes, np.uint8)
-        at = 0
-        while at < size_bytes:
-            piece = self._next(size_bytes - at)
-            taken[at : at + len(piece)] = piece
-            at += len(piece)
-        return taken
-
-    def drop(self, most_bytes: int) -> int:
-        """Let go of what is in front; how much it was."""
-        dropped = 0
-        while dropped < most_bytes and self._pieces:
-            dropped += len(self._next(most_bytes - dropped))
-        return dropped
-
-    def _next(self, most: int) -> memoryview:
-        piece = self._pieces.popleft()
-        if len(piece) > most:
-            self._pieces.appendleft(piece[most:])
-            piece = piece[:most]
-        self.size_bytes -= len(piece)
-        return piece
 
 
 class Stored:
@@ -321,8 +241,8 @@ class Stored:
         return self._held.size_bytes
 
     def take(self, size_bytes: int) -> NDArray[np.uint8]:
-        """What is in front, as many as are there."""
-        return self._held.take(size_bytes)
+        """What is in front, which is there, in memory of its own."""
+        return np.frombuffer(bytearray().join(self._held.take(size_bytes)), np.uint8)
 
     def finish(self) -> str | None:
         """What is wrong, when all bytes have come."""
@@ -362,17 +282,17 @@ class Deflated:
         """Expand until so many bytes are there, or all that have come; how many there are."""
         while self._held.size_bytes < most_bytes and self._expand():
             if self._skip:
-                self._skip -= self._held.drop(self._skip)
+                self._skip -= sum(map(len, self._held.take(min(self._skip, self._held.size_bytes))))
         return self._held.size_bytes
 
     def take(self, size_bytes: int) -> NDArray[np.uint8]:
-        """What is in front, as many as are there."""
-        return self._held.take(size_bytes)
+        """What is in front, which is there, in memory of its own."""
+        return np.frombuffer(bytearray().join(self._held.take(size_bytes)), np.uint8)
 
     def finish(self) -> str | None:
         """What is wrong, when all bytes have come, and the last that was wanted was taken."""
         while self.fault is None and self._expand():
-            self._held.drop(self._held.size_bytes)
+            self._held.take(self._held.size_bytes)
         if self.fault is None and self._made != self._size_bytes:
             return f"expected {self._size_bytes} bytes when it is inflated, found {self._made}"
         if self.fault is None and self._found != self._expected:
@@ -388,7 +308,7 @@ class Deflated:
             if not step or self._stored.size_bytes < step:
                 return False
             self._left -= step
-            self._tail = self._stored.take(step).tobytes()
+            self._tail = b"".join(self._stored.take(step))
         try:
             piece = self._inflater.decompress(self._tail, _PIECE_BYTES)
         except zlib.error as error:
@@ -633,7 +553,7 @@ def _read_header(head: Answer) -> Generator[Span, Answer, ArrayHeader]:
     size = header_bytes(content, "npy")
     if len(content) < min(size, head.length):
         content += (yield Span(len(content), min(size, head.length))).content
-    return parse_header(content, "npy")
+    return parse_rows_header(content, "npy")
 
 
 def _other_length(header: ArrayHeader, length: int) -> FormatError:

@@ -27,14 +27,11 @@ from .npy import (
     Stored,
     check_held,
     header_bytes,
-    parse_header,
+    parse_rows_header,
     spans_of,
     wanted_rows,
 )
 from .selection import choose_names
-
-__all__ = ["plan_npz"]
-
 
 Asking: TypeAlias = Generator[Span, Answer, bytes]
 """A part of a plan that brings bytes."""
@@ -316,7 +313,7 @@ def _open(field: str, entry: ArchiveMember, head: Answer) -> Generator[Span, Ans
     body = locate(entry, start, head.length)
     start = start[body.start - entry.local :][: entry.stored_bytes]
     plain = yield from _bring_header(entry, head, body, start)
-    header = parse_header(plain, what)
+    header = parse_rows_header(plain, what)
     if header.size_bytes + header.body_bytes != entry.size_bytes:
         raise FormatError(
             f"{what}: damaged: shape {header.shape} of {header.dtype} takes "

@@ -23,22 +23,6 @@ from ..errors import FormatError
 from ..types import Answer, Layout, Planning, Span
 from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, Decoder, PassOver, ShardSpec, describe_bytes
 
-__all__ = [
-    "HEAD_BYTES",
-    "OffsetTable",
-    "Samples",
-    "SamplesDecoder",
-    "TableDecoder",
-    "TableKind",
-    "field_edges",
-    "gathered",
-    "joined",
-    "plan_samples",
-    "plan_table",
-    "values_of",
-]
-
-
 #: What is needed to know where the table ends: the count, and the first offset.
 LEAST_BYTES = 8
 

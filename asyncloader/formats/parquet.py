@@ -34,9 +34,6 @@ from .decoder import (
 from .parquet_guard import ColumnChunk, GroupChunks, check_pages, parse_footer
 from .selection import Choice, check_rows, choose, pick
 
-__all__ = ["plan_parquet"]
-
-
 # Each one more doubles how often the statistics are looked at.
 _MOST_FLOATS = 4
 

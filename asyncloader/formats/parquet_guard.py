@@ -14,9 +14,6 @@ from typing import Any, TypeAlias
 
 from ..errors import FormatError
 
-__all__ = ["ColumnChunk", "GroupChunks", "check_pages", "parse_footer"]
-
-
 _BOOLEANS = (1, 2)
 _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(3, 13)
 _INTEGERS = (_I16, _I32, _I64)

@@ -15,9 +15,6 @@ from ..errors import FormatError
 from .arrow_columns import Features, arrow, check_pyarrow, cut, features_of, told
 from .decoder import Selection
 
-__all__ = ["Choice", "check_rows", "choose", "choose_names", "make_selection", "missing_column", "pick"]
-
-
 _UNKNOWN = re.compile(r"No match for FieldRef\.Name\((.*?)\) in ")
 
 

@@ -33,9 +33,6 @@ from .tar_layout import (
     read_old_gnu_plan,
 )
 
-__all__ = ["open_tar"]
-
-
 # Holes cost the attacker nothing: 1 KiB of headers may claim terabytes. No training sample is known
 # to be sparse by more than this.
 _MAX_HOLE_BYTES = 256 << 20

@@ -16,25 +16,6 @@ from zlib import adler32
 from ..errors import FormatError
 from .decoder import describe_bytes
 
-__all__ = [
-    "BLOCK",
-    "MAX_EXTENSION_BYTES",
-    "ZERO_BLOCK",
-    "SparsePlan",
-    "check_end",
-    "check_member",
-    "checked_name",
-    "expand_sparse",
-    "idx_beside",
-    "parse_decimal",
-    "parse_header",
-    "parse_idx",
-    "parse_pax_records",
-    "pax_sparse_plan",
-    "read_old_gnu_plan",
-]
-
-
 BLOCK = 512
 ZERO_BLOCK = bytes(BLOCK)
 

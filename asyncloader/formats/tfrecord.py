@@ -22,8 +22,6 @@ from ..types import Sample
 from .compression import open_stream
 from .decoder import MAX_BLOCK_BYTES, MAX_BLOCK_SAMPLES, Decoder, PassOver, ShardSpec, describe_bytes
 
-__all__ = ["open_tfrecord"]
-
 _HEAD_BYTES = 12  # a record's length, and the checksum of that
 _FRAME_BYTES = 16  # and the checksum behind its bytes
 _LENGTH, _CRC = struct.Struct("<Q"), struct.Struct("<I")

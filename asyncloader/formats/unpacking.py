@@ -21,9 +21,6 @@ from .compression import SniffingDecoder
 from .decoder import Decoder
 from .offsets import TableDecoder
 
-__all__ = ["Check", "SnappyDecoder", "UnpackingDecoder", "sniffed"]
-
-
 Check: TypeAlias = Callable[[int], None]
 """Called behind each piece that was decompressed, with the number of compressed bytes up to there."""
 
