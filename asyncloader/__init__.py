@@ -10,8 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .audit.verdict import EpochVerdict, Finding
-    from .audit.verifying import verify_audit
+    from .audit.verdict import EpochVerdict, Finding, verify_audit
     from .blocks import Ragged
     from .cache.audit import verify_cache
     from .collate import Pad, PadField, default_collate, default_convert, is_empty
@@ -145,7 +144,7 @@ _HOME = {
     "sample_rng": "ops.draws",
     "sample_seed": "ops.draws",
     "split": "torch_kind.split",
-    "verify_audit": "audit.verifying",
+    "verify_audit": "audit.verdict",
     "verify_cache": "cache.audit",
     "zip": "mixtures",
 }

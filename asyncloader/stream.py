@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from ._flow.budget import Budget
 from ._flow.engine import Engine
 from ._flow.readahead import read_ahead_of
-from .audit.rows import LeftSamples
+from .audit.records import LeavesOut, LeftSamples
 from .blocks import References, Tables
 from .collate.block import collate_block, takes_columns
 from .counting import NetworkCounts
@@ -25,7 +25,6 @@ from .lent_memory import borrowing
 from .ops.async_map import AsyncMap
 from .ops.batching import Batch, Batching, Single
 from .ops.heard import Heard
-from .ops.left_out import LeavesOut
 from .ops.map import Map
 from .ops.map_batches import MapBatches
 from .ops.op import Lane, Want, note_batch

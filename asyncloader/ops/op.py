@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeAlias
 
 from .._flow.budget import Budget, Portion
 from .._flow.engine import Engine
+from ..audit.records import LeavesOut
 from ..blocks import Block, Indices, Place, Trail
 from ..counting import NetworkCounts
 from ..plan.counts import Counter, Deal
@@ -18,7 +19,6 @@ from ..stopwatch import Stopwatch
 from ..trace.traffic import Traffic
 from ..tracebacks import add_note
 from ..types import Position
-from .left_out import LeavesOut
 from .shortfalls import Shortfall
 from .skips import Attempts, Skips
 

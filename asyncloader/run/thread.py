@@ -11,7 +11,7 @@ from .._flow.asking import Asking, Asks
 from .._flow.channel import EndOfChannel, Receiver
 from .._flow.engine import Engine
 from .._flow.producer import Producer
-from ..audit.rows import LeftSamples
+from ..audit.records import LeftSamples
 from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..plan.memory import BATCHES_AHEAD
