@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, TypeAlias
 from ._flow.budget import Budget
 from ._flow.engine import Engine
 from ._flow.readahead import read_ahead_of
-from .audit.rows import LeftSamples
+from .audit.records import LeavesOut, LeftSamples
 from .blocks import References, Tables
 from .collate.default import collate_block, takes_columns
 from .counting import NetworkCounts
 from .lent_memory import borrowing
 from .ops.batching import Batch, Batching, Single
 from .ops.calls import UserCodeErrors
-from .ops.lane import Lane, LeavesOut, Services, Shortfall
+from .ops.lane import Lane, Services, Shortfall
 from .ops.map import AsyncMap, Map, MapBatches
 from .ops.op import note_batch
 from .ops.skips import SkipErrors, Skips

@@ -1,25 +1,116 @@
-"""Says of an epoch whether each sample was delivered once; what was not, how often and by whom. Pure.
+"""The verdict on an epoch: whether each sample was delivered once; what was not, how often and by whom.
 
-What can be proved depends on what is known. Where the counts of all shards are, a sample that is lacking is
-named. Without, it is proved that none came twice and that there is no hole between those that came. A sample
-that an operator says it has left out is not lacking; of operators that cannot say which ones they leave out,
-only the number is known.
+What can be proved depends on what is known. Where the counts of all shards are, a missing sample is named.
+Without them it is proved that none came twice and that there is no hole between those that came. A sample
+that an operator names as left out is not missing; of operators that cannot name what they leave out, only the
+number is known.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..blocks import Origin
-from .accounts import Runs, delivered_runs, left_out_runs, with_runs
-from .contents import Contents, Part
-from .reading import LaneLog, Pass, logs_of
+from ..manifest.lookup import Entries, read_entries
+from ..stores.urls import redact
+from .records import AuditedSource, Contents, LaneLog, RecordedPass, logs_of, read_audits
 
-__all__ = ["EpochVerdict", "Finding", "judge_epoch"]
+__all__ = [
+    "EpochVerdict",
+    "Finding",
+    "judge_epoch",
+    "verify_audit",
+]
+
+# --- what became of the samples of each shard ---
+
+
+class SampleRuns(NamedTuple):
+    """Runs of samples of one shard in one repetition, by where they begin; some may be there twice.
+
+    Attributes:
+        starts: ``(runs,) int64``, as all of them.
+        stops: Behind the last of each.
+        ranks: Who delivered it, or left it out.
+        lanes: In which lane.
+    """
+
+    starts: NDArray[np.int64]
+    stops: NDArray[np.int64]
+    ranks: NDArray[np.int64]
+    lanes: NDArray[np.int64]
+
+    @property
+    def reached(self) -> NDArray[np.int64]:
+        """How far each run and those before it go."""
+        return np.maximum.accumulate(self.stops)
+
+    def merged(self) -> NDArray[np.int64]:
+        """Runs that hold each sample once, with others between them: ``(n, 2) int64``."""
+        reached = self.reached
+        first_ones = np.flatnonzero(np.concatenate([[True], self.starts[1:] > reached[:-1]]))
+        last_ones = np.append(first_ones[1:] - 1, len(reached) - 1)
+        return np.column_stack([self.starts[first_ones], reached[last_ones]])
+
+    def count_once(self) -> int:
+        """How many samples there are, each counted once."""
+        return int(np.diff(self.merged()).sum())
+
+
+def _delivered_runs(logs: Mapping[int, LaneLog]) -> dict[Origin, SampleRuns]:
+    """What was delivered of each shard."""
+    return _gathered(
+        (origin, bounds, rank, lane)
+        for lane, log in logs.items()
+        for rank, row in log.rows
+        for origin, bounds in row.samples
+    )
+
+
+def _left_out_runs(
+    logs: Mapping[int, LaneLog], components: Collection[tuple[int, ...]]
+) -> dict[str, dict[Origin, SampleRuns]]:
+    """What each operator says it has left out, of the sources that are followed."""
+    rows: dict[str, list[tuple[Origin, Sequence[int], int, int]]] = {}
+    for lane, log in logs.items():
+        for rank, row in log.rows:
+            for by, origin, bounds in row.left_out:
+                if origin.component in components:
+                    rows.setdefault(by, []).append((origin, bounds, rank, lane))
+    return {by: _gathered(told) for by, told in rows.items()}
+
+
+def _with_runs(
+    first: Mapping[Origin, SampleRuns], second: Mapping[Origin, SampleRuns]
+) -> dict[Origin, SampleRuns]:
+    """Those of both."""
+    return {
+        **first,
+        **{
+            origin: _sorted(np.hstack([first[origin], runs]).T) if origin in first else runs
+            for origin, runs in second.items()
+        },
+    }
+
+
+def _gathered(rows: Iterable[tuple[Origin, Sequence[int], int, int]]) -> dict[Origin, SampleRuns]:
+    tables: dict[Origin, list[NDArray[np.int64]]] = {}
+    for origin, bounds, rank, lane in rows:
+        runs = np.array(bounds, np.int64).reshape(-1, 2)
+        who = np.broadcast_to(np.array([rank, lane]), runs.shape)
+        tables.setdefault(origin, []).append(np.hstack([runs, who]))
+    return {origin: _sorted(np.concatenate(parts)) for origin, parts in tables.items()}
+
+
+def _sorted(table: NDArray[np.int64]) -> SampleRuns:
+    return SampleRuns(*table[np.lexsort((table[:, 1], table[:, 0]))].T)
+
 
 _Judged: TypeAlias = Literal["exact", "wrong", "unfinished", "incomplete"]
 
@@ -131,7 +222,7 @@ class EpochVerdict:
 
 
 def judge_epoch(
-    recipe: str, epoch: int, contents: Contents, passes: Sequence[Pass], *, left_out: bool = False
+    recipe: str, epoch: int, contents: Contents, passes: Sequence[RecordedPass], *, left_out: bool = False
 ) -> EpochVerdict:
     """The verdict on an epoch.
 
@@ -143,11 +234,11 @@ def judge_epoch(
         left_out: Whether to name each run of samples that operators have left out.
     """
     logs = logs_of(passes)
-    delivered = delivered_runs(logs)
+    delivered = _delivered_runs(logs)
     lanes = range(contents.recipe["lanes"])
     open_lanes = tuple(lane for lane in lanes if lane not in logs or not logs[lane].ended)
     reasons, unnamed = _reasons(passes, logs)
-    told = left_out_runs(logs, {part.component for part in contents.parts})
+    told = _left_out_runs(logs, {part.component for part in contents.parts})
     named, accounted = _accounted(told, delivered)
     left_out_by = {by: named.get(by, 0) for by in reasons if by in named or by not in unnamed}
     faults = tuple(f"lane {lane}: {fault}" for lane, log in sorted(logs.items()) for fault in log.faults)
@@ -185,7 +276,7 @@ def judge_epoch(
     )
 
 
-def _reasons(passes: Sequence[Pass], logs: Mapping[int, LaneLog]) -> tuple[list[str], set[str]]:
+def _reasons(passes: Sequence[RecordedPass], logs: Mapping[int, LaneLog]) -> tuple[list[str], set[str]]:
     """What leaves samples out, and which of it does not say which ones."""
     begins = [each.begin for each in passes]
     reasons = [*dict.fromkeys(reason for begin in begins for reason in begin.leaves_out)]
@@ -197,12 +288,12 @@ def _reasons(passes: Sequence[Pass], logs: Mapping[int, LaneLog]) -> tuple[list[
 
 
 def _accounted(
-    told: Mapping[str, Mapping[Origin, Runs]], delivered: Mapping[Origin, Runs]
-) -> tuple[dict[str, int], Mapping[Origin, Runs]]:
+    told: Mapping[str, Mapping[Origin, SampleRuns]], delivered: Mapping[Origin, SampleRuns]
+) -> tuple[dict[str, int], Mapping[Origin, SampleRuns]]:
     """How many samples that did not come each operator has named, and what came together with those."""
     named, accounted = {}, delivered
     for by, runs in told.items():
-        before, accounted = accounted, with_runs(accounted, runs)
+        before, accounted = accounted, _with_runs(accounted, runs)
         named[by] = sum(
             accounted[origin].count_once() - (before[origin].count_once() if origin in before else 0)
             for origin in runs
@@ -210,7 +301,9 @@ def _accounted(
     return named, accounted
 
 
-def _left_out(parts: Sequence[Part], told: Mapping[str, Mapping[Origin, Runs]]) -> Iterator[Finding]:
+def _left_out(
+    parts: Sequence[AuditedSource], told: Mapping[str, Mapping[Origin, SampleRuns]]
+) -> Iterator[Finding]:
     """The samples that operators have named."""
     known = {part.component: part for part in parts}
     for by, of_shards in told.items():
@@ -219,7 +312,7 @@ def _left_out(parts: Sequence[Part], told: Mapping[str, Mapping[Origin, Runs]]) 
                 yield replace(_finding("left out", known[origin.component], origin, first, stop), by=by)
 
 
-def _doubled(parts: Sequence[Part], delivered: Mapping[Origin, Runs]) -> Iterator[Finding]:
+def _doubled(parts: Sequence[AuditedSource], delivered: Mapping[Origin, SampleRuns]) -> Iterator[Finding]:
     """What was delivered more than once, or is not there to be delivered."""
     known = {part.component: part for part in parts}
     for origin, runs in delivered.items():
@@ -236,7 +329,7 @@ def _doubled(parts: Sequence[Part], delivered: Mapping[Origin, Runs]) -> Iterato
             )
 
 
-def _missing(parts: Sequence[Part], delivered: Mapping[Origin, Runs]) -> Iterator[Finding]:
+def _missing(parts: Sequence[AuditedSource], delivered: Mapping[Origin, SampleRuns]) -> Iterator[Finding]:
     """What was not delivered: in a hole between others, or behind them where the count is known."""
     for part in parts:
         for origin in _origins_of(part, delivered):
@@ -252,7 +345,7 @@ def _missing(parts: Sequence[Part], delivered: Mapping[Origin, Runs]) -> Iterato
                 yield _finding("never", part, origin, int(before[at]), int(begins[at]))
 
 
-def _origins_of(part: Part, delivered: Mapping[Origin, Runs]) -> Iterable[Origin]:
+def _origins_of(part: AuditedSource, delivered: Mapping[Origin, SampleRuns]) -> Iterable[Origin]:
     """All that should have been delivered of a source; what was, where nobody knows how often it comes."""
     seen = [origin for origin in delivered if origin.component == part.component]
     if part.shards is None or part.repetitions is None:
@@ -264,7 +357,7 @@ def _origins_of(part: Part, delivered: Mapping[Origin, Runs]) -> Iterable[Origin
     )
 
 
-def _expected(parts: Sequence[Part]) -> int | None:
+def _expected(parts: Sequence[AuditedSource]) -> int | None:
     """How many samples an epoch has."""
     total = 0
     for part in parts:
@@ -277,17 +370,17 @@ def _expected(parts: Sequence[Part]) -> int | None:
     return total
 
 
-def _count_of(part: Part | None, origin: Origin) -> int | None:
+def _count_of(part: AuditedSource | None, origin: Origin) -> int | None:
     return None if part is None or part.samples is None else part.samples[origin.number]
 
 
 def _finding(
     what: Literal["twice", "never", "beyond", "left out"],
-    part: Part | None,
+    part: AuditedSource | None,
     origin: Origin,
     first: int,
     stop: int | None,
-    runs: Runs | None = None,
+    runs: SampleRuns | None = None,
     who: Any = None,
 ) -> Finding:
     shards = None if part is None else part.shards
@@ -302,3 +395,103 @@ def _listed(numbers: Sequence[int]) -> str:
     """Numbers in words; the first of very many."""
     more = f" and {len(numbers) - 16} more" if len(numbers) > 16 else ""
     return ", ".join(map(str, numbers[:16])) + more
+
+
+# --- all ranks and restarts ---
+
+
+def verify_audit(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    epoch: int | None = None,
+    manifest: str | os.PathLike[str] | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    left_out: bool = False,
+) -> list[EpochVerdict]:
+    """Prove from what all ranks recorded that each epoch delivered each sample once, or say what is wrong.
+
+    Files of all ranks and of all restarts are merged: what a killed run delivered after the state that the
+    next one went on from came again, and counts once.
+
+    Args:
+        paths: The folder that ``DataLoader(audit=...)`` was given; several where ranks wrote to disks of
+            their own.
+        epoch: The one to look at; all of them if None. The last one of a training that runs is unfinished.
+        manifest: Path or URL of the manifest of the shards, for audits of a time when there was none beside
+            them. It has to list every shard of a source, and at least one source's.
+        storage_options: For a manifest in a store; as of ``from_urls``.
+        left_out: Whether to name each run of samples that operators have left out, in
+            ``EpochVerdict.left_out_samples``; a filter of many samples may have made millions.
+
+    Returns:
+        A verdict for each epoch that a loader began, those of one recipe together.
+
+    Raises:
+        ValueError: There is no audit, or none of this epoch; a file is nothing of an audit's, or that of its
+            contents, which rank 0 writes, is not among them. There is no such manifest, or it is of other
+            shards.
+        StoreError: The manifest cannot be read.
+        FormatError: The manifest is not sound.
+        OSError: A file cannot be read.
+    """
+    places = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
+    entries = None if manifest is None else read_entries(os.fspath(manifest), storage_options or {})
+    has_matched, verdicts = False, []
+    for name, audited in sorted(read_audits(places).items()):
+        contents = audited.contents
+        if contents is None:
+            raise ValueError(
+                f"expected {name}.json beside the audit, which rank 0 writes, but found none; give its "
+                "folder too"
+            )
+        if entries is not None:
+            parts = [_with_counts(part, entries) for part in contents.parts]
+            has_matched |= any(part is not None for part in parts)
+            known = zip(parts, contents.parts, strict=True)
+            contents = replace(contents, parts=[counted or part for counted, part in known])
+        by_epoch: dict[int, list[RecordedPass]] = {}
+        for each in audited.passes:
+            by_epoch.setdefault(each.begin.epoch, []).append(each)
+        verdicts += [
+            judge_epoch(name, number, contents, passes, left_out=left_out)
+            for number, passes in sorted(by_epoch.items())
+            if epoch in (None, number)
+        ]
+    if entries is not None and not has_matched:
+        raise ValueError(
+            f"{_name_of(entries)} lists none of the shards that the audit is of; name that of these shards. "
+            "Its relative names start from where it is, and the audit has paths as the loader was given them"
+        )
+    if not verdicts:
+        raise ValueError(f"there is no audit of epoch {epoch}")
+    return verdicts
+
+
+def _with_counts(part: AuditedSource, entries: Entries) -> AuditedSource | None:
+    """A source with the numbers of samples that a manifest has; None if it is of other shards.
+
+    Raises:
+        ValueError: It lists some of the shards and not all, or another number of samples than is known.
+    """
+    if not part.shards or part.samples is None:
+        return None
+    counts = entries.of(part.shards).counts()
+    unlisted = [shard for shard, count in zip(part.shards, counts, strict=True) if count is None]
+    if len(unlisted) == len(counts):  # another source's, or another recipe's
+        return None
+    if unlisted:
+        raise ValueError(
+            f"{_name_of(entries)} has no number of samples for {len(unlisted)} of the {len(counts)} shards "
+            f"of the audit; the first is {unlisted[0]}. Add them with asyncloader index"
+        )
+    for shard, known, count in zip(part.shards, part.samples, counts, strict=True):
+        if known is not None and known != count:
+            raise ValueError(
+                f"{_name_of(entries)} has {count} samples in {shard}, and the loader knew {known} when it "
+                "recorded the audit: it is of other shards, or of another time"
+            )
+    return replace(part, samples=counts)
+
+
+def _name_of(entries: Entries) -> str:
+    return f"the manifest {redact(entries.url)}"

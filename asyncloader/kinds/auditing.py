@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping
 from time import time
 from typing import Any
 
-from ..audit.contents import Contents, Part, write_contents
-from ..audit.recording import Recording
-from ..audit.rows import Begin
+from ..audit.records import AuditedSource, Begin, Contents, Recording, write_contents
 from ..ops.filter import Filter, FilterBatches
 from ..ops.op import Op, shown
 from ..ops.take import Repeat, Take
@@ -87,7 +85,9 @@ def _digest_of(described: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:12]
 
 
-def _parts_of(recipe: Recipe, component: tuple[int, ...], name: str, outer: int | None) -> Iterator[Part]:
+def _parts_of(
+    recipe: Recipe, component: tuple[int, ...], name: str, outer: int | None
+) -> Iterator[AuditedSource]:
     """The sources that samples are recorded of, with how often each of them comes."""
     repetitions = outer
     for op in recipe.ops:
@@ -104,9 +104,9 @@ def _parts_of(recipe: Recipe, component: tuple[int, ...], name: str, outer: int 
     elif isinstance(source, Shards):
         counts = source.checks.counts()
         shards = [redact(url) for url in source.urls]
-        yield Part(component, name, shards, counts or [None] * len(shards), repetitions)
+        yield AuditedSource(component, name, shards, counts or [None] * len(shards), repetitions)
     else:
-        yield Part(component, name, None, None, repetitions)
+        yield AuditedSource(component, name, None, None, repetitions)
 
 
 def _reasons(

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import torch.utils.data
 
-from ..audit.recording import Recording
+from ..audit.records import Recording
 from ..counting import Counters
 from ..dataset import Dataset, recipe_of
 from ..device import check_device, open_stage

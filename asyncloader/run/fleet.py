@@ -8,7 +8,7 @@ from time import monotonic
 from typing import Any, Protocol
 
 from .._flow.channel import EndOfChannel, ReceiveTimeout
-from ..audit.rows import LeftSamples
+from ..audit.records import LeftSamples
 from ..plan.lanes import Rotation
 from ..stream import Note
 from ..workers import wait_any, wait_any_async

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from ..audit.rows import LeftSamples
+from ..audit.records import LeftSamples
 from ..counting import Counters
 from ..errors import SkipBudgetError
 from ..ops.lane import Shortfall, describe_shortfalls

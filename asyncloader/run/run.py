@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from .._flow.aside import run_aside
 from .._flow.channel import EndOfChannel, Receiver, ReceiveTimeout
-from ..audit.recording import Recording
+from ..audit.records import Recording
 from ..counting import Counters
 from ..plan.cursor import Cursor
 from ..stream import Note

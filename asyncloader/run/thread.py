@@ -10,7 +10,7 @@ from typing import Any
 from .._flow.channel import EndOfChannel
 from .._flow.engine import Engine
 from .._flow.producer import Producer
-from ..audit.rows import LeftSamples
+from ..audit.records import LeftSamples
 from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..stopwatch import RESTING

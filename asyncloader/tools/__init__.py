@@ -6,8 +6,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..audit.verdict import EpochVerdict, Finding
-from ..audit.verifying import verify_audit
+from ..audit.verdict import EpochVerdict, Finding, verify_audit
 from ..manifest.verifying import Verified, open_verifying
 
 __all__ = ["EpochVerdict", "Finding", "Verified", "verify_audit", "verify_shards"]

@@ -10,9 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.audit.contents import Contents, Part
-from asyncloader.audit.reading import LaneLog, Pass
-from asyncloader.audit.rows import Begin, End, LaneRow, LeftOut, format_row, parse_row, runs_of
+from asyncloader.audit.records import (
+    AuditedSource,
+    Begin,
+    Contents,
+    End,
+    LaneLog,
+    LaneRow,
+    LeftOut,
+    RecordedPass,
+    format_row,
+    parse_row,
+    runs_of,
+)
 from asyncloader.audit.verdict import EpochVerdict, judge_epoch
 from asyncloader.blocks import Origin
 
@@ -34,8 +44,8 @@ def _judge(
             str(number), float(number), 0, lane, lanes, 0, {lane: rows[0][0] if rows else 0}, [lane], reasons
         )
         told = [LaneRow(str(number), lane, first, stop, [(SHARD, runs)]) for first, stop, runs in rows]
-        read.append(Pass(begin, told, End(str(number), stopped)))
-    part = Part((), "", ["a.tar"], [count], 1)
+        read.append(RecordedPass(begin, told, End(str(number), stopped)))
+    part = AuditedSource((), "", ["a.tar"], [count], 1)
     return judge_epoch("r", 0, Contents({"lanes": lanes}, [part]), read)
 
 
@@ -87,8 +97,8 @@ def _left_out(runs: list[int], *, component: tuple[int, ...] = (), tells: bool =
     begin = Begin("0", 0.0, 0, 0, 1, 0, {0: 0}, [0], ["filter(f)"], ["filter(f)"] if tells else [])
     left = LeftOut("filter(f)", Origin(component), runs)
     rows = [LaneRow("0", 0, 0, 1, [(SHARD, [0, 4])], [left]), LaneRow("0", 0, 1, 1, [], [left])]
-    part = Part((), "", ["a.tar"], [10], 1)
-    passes = [Pass(begin, rows, End("0", False))]
+    part = AuditedSource((), "", ["a.tar"], [10], 1)
+    passes = [RecordedPass(begin, rows, End("0", False))]
     return judge_epoch("r", 0, Contents({"lanes": 1}, [part]), passes, left_out=True)
 
 
@@ -136,12 +146,12 @@ def test_ranks_that_go_on_after_a_stop_complete_the_epoch() -> None:
     # Of two lanes of the rank one had ended before the stop, and is not read again.
     first = [LaneRow("0", 0, 0, 1, [(SHARD, [0, 4])]), LaneRow("0", 1, 0, 1, [(SHARD, [4, 6])])]
     passes = [
-        Pass(Begin("0", 0.0, 0, 0, 1, 0, {0: 0, 1: 0}, [0, 1]), first, stopped),
-        Pass(
+        RecordedPass(Begin("0", 0.0, 0, 0, 1, 0, {0: 0, 1: 0}, [0, 1]), first, stopped),
+        RecordedPass(
             Begin("1", 1.0, 0, 0, 1, 0, {0: 1}, [0, 1]), [LaneRow("1", 0, 1, 2, [(SHARD, [6, 10])])], went_on
         ),
     ]
-    contents = Contents({"lanes": 2}, [Part((), "", ["a.tar"], [10], 1)])
+    contents = Contents({"lanes": 2}, [AuditedSource((), "", ["a.tar"], [10], 1)])
     assert judge_epoch("r", 0, contents, passes[:1]).verdict == "incomplete"
     assert judge_epoch("r", 0, contents, passes).verdict == "exact"
 
@@ -149,8 +159,8 @@ def test_ranks_that_go_on_after_a_stop_complete_the_epoch() -> None:
 def test_lanes_that_nobody_has_ended_are_unfinished() -> None:
     begin = Begin("0", 0.0, 0, 0, 1, 0, {0: 0}, [0])
     rows = [LaneRow("0", 0, 0, 1, [(SHARD, [0, 4])])]
-    part = Part((), "", ["a.tar"], [10], 1)
-    verdict = judge_epoch("r", 0, Contents({"lanes": 2}, [part]), [Pass(begin, rows)])
+    part = AuditedSource((), "", ["a.tar"], [10], 1)
+    verdict = judge_epoch("r", 0, Contents({"lanes": 2}, [part]), [RecordedPass(begin, rows)])
     assert (verdict.verdict, verdict.open_lanes, verdict.findings) == ("unfinished", (0, 1), ())
 
 

@@ -237,5 +237,5 @@ def test_options_that_do_not_go_together(options: dict[str, Any], message: str, 
 
 
 def test_pack_says_what_has_taken_its_place() -> None:
-    with pytest.raises(ImportError, match="asyncloader.pack is now convert, which takes a folder"):
+    with pytest.raises(ImportError, match="pack is now convert, which takes a folder"):
         al.pack  # type: ignore[attr-defined]  # noqa: B018 - the access is the test
