@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ._flow.budget import Budget
 from ._flow.engine import Engine
+from ._flow.residents import MakeContext
 from .formats.fields import decode_sample, handlers_with
-from .ops.calls import MakeContext, cut
+from .ops.calls import cut
 from .ops.filter import Filter, FilterBatches, Rename, Select
 from .ops.lane import START, Blocks, Lane, Opener, Services
 from .ops.map import AsyncMap, Map, MapBatches

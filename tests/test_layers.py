@@ -23,12 +23,12 @@ ROOMS = [
     {"blocks", "stopwatch"},  # runs of samples; where the time goes
     {"page"},  # how a pass is drawn
     # Small things that know nobody else: values, and what lies in memory and on disk.
-    {"printable", "processors", "quantity", "sizes", "statistics", "texts", "tracebacks"},
+    {"printable", "processors", "quantity", "statistics", "texts", "tracebacks"},
     {"advice", "counting"},  # what to change; a pass's counts, which statistics are a copy of
     {"report"},  # the verdict on a pass
     {"progress"},  # bars
     {"previews"},  # what a value is, in a line
-    {"dense", "descriptors", "digest", "draft", "lent_memory", "memory", "tensors", "torch_pass"},
+    {"descriptors", "digest", "draft", "memory", "tensors", "torch_pass"},
     {"torch_private", "lightning_private", "by_value", "program_settings"},
     {"trace"},  # what a pass was at, moment by moment
     {"plan"},  # pure: who reads what; positions and their saved form
@@ -65,7 +65,6 @@ APART = {"testing"}
 PURE = {
     "errors",
     "types",
-    "sizes",
     "printable",
     "quantity",
     "digest",

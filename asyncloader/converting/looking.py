@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 
-from ..sizes import bytes_of
+from ..blocks import bytes_of
 from .encoders import encoded_bytes
 from .material import Part
 from .tables import Schema, make_schema

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._flow.residents import MakeContext
-from ..blocks import Block, Trail
-from ..sizes import bytes_of
+from ..blocks import Block, Trail, bytes_of
 from .lane import Lane
 from .op import name_of
 

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..blocks import Ragged
+from ..blocks import Ragged, bytes_of
 from ..printable import clip
-from ..sizes import bytes_of
 from .images import image_of
 
 __all__ = ["Preview", "preview_field", "preview_sample"]
