@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ._flow.budget import Budget
 from ._flow.engine import Engine
+from ._flow.residents import MakeContext
 from .formats.fields import decode_sample, handlers_with
-from .ops.calls import MakeContext
 from .ops.filter import Filter, FilterBatches, Rename, Select
 from .ops.lane import START, Lane, Services
 from .ops.map import AsyncMap, Map, MapBatches

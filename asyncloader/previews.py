@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .blocks import Ragged
+from .blocks import Ragged, bytes_of
 from .errors import FormatError
 from .formats.npy import parse_header
 from .printable import clip
-from .sizes import bytes_of
 
 __all__ = ["Image", "Preview", "image_of", "preview_field", "preview_sample"]
 

@@ -17,10 +17,9 @@ from ._flow.budget import Budget
 from ._flow.engine import Engine
 from ._flow.readahead import read_ahead_of
 from .audit.records import LeavesOut, LeftSamples
-from .blocks import References, Tables
+from .blocks import References, Tables, bytes_of
 from .collate.default import collate_block, takes_columns
 from .counting import NetworkCounts
-from .lent_memory import borrowing
 from .ops.batching import Batch, Batching, Single
 from .ops.calls import UserCodeErrors
 from .ops.lane import Lane, Services, Shortfall
@@ -31,10 +30,10 @@ from .plan.cursor import Row
 from .plan.lanes import Rotation
 from .plan.memory import share_with_operators
 from .plan.topology import Topology, World
-from .sizes import bytes_of
 from .sources.components import Recipe, counted_names
 from .stopwatch import BATCHING, COLLATE, Spent, Stopwatch
 from .stores.urls import redact
+from .tensors import borrowing
 from .trace.stopwatch import TracingStopwatch
 from .trace.traffic import TracedTraffic, Traffic
 from .tracebacks import add_note

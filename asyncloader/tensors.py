@@ -1,25 +1,27 @@
-"""Tensors over arrays, in a worker that has no torch yet what stands for them.
+"""Tensors over arrays: the memory that batches are made in, and stand-ins for tensors without torch.
 
 Importing torch takes longer than all else that happens before a worker's first batch (two seconds of a
-processor, measured here, against half a one). A worker that runs no code but this library's has no use for
-it: its batches hold what stands for tensors, and come out of the transport with tensors in their place.
+processor against half a second, measured here). A worker that runs no code but this library's does not need
+it: its batches hold stand-ins, and come out of the transport with tensors in their place.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import math
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-__all__ = ["StandIn", "has_tensors", "may_stand_in", "standing_in", "tensor_of", "when_torch_is_here"]
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Neither long doubles, nor the second of C's integers of a size, which torch refuses (ulonglong).
 _WITH_TENSORS = frozenset(
@@ -106,3 +108,125 @@ class _AfterTorch:
 
             loader.exec_module = execute_then
         return spec
+
+
+# The memory of tensors: made dense, as bytes, laid beside each other, and tensors over it again.
+
+# A cache line, the widest vector load, and what torch's own host allocations keep to; a multiple of every
+# dtype's size.
+_ALIGNMENT = 64
+
+
+def align(offset: int) -> int:
+    """The next place at or after ``offset`` where a tensor may start."""
+    return -(-offset // _ALIGNMENT) * _ALIGNMENT
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor, or a copy, with its elements side by side in memory in some order of its dimensions.
+
+    Channels-last images and transposed matrices are dense in another order, which is worth keeping.
+    """
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.is_contiguous():
+        return tensor
+    return tensor if _in_order(tensor).is_contiguous() else tensor.contiguous()
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The memory of a dense tensor, as ``(size_bytes,)`` uint8."""
+    import torch
+
+    return (tensor if tensor.is_contiguous() else _in_order(tensor)).reshape(-1).view(torch.uint8)
+
+
+def _in_order(tensor: Tensor) -> Tensor:
+    """The tensor with its dimensions as they lie in memory, the slowest first."""
+    return tensor.permute(sorted(range(tensor.ndim), key=tensor.stride, reverse=True))
+
+
+def over(buffer: Tensor, dtype: Any, place: int, shape: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """A tensor over the storage of ``buffer``, ``place`` counted in its own elements.
+
+    Set, not sliced: slices share the version counter by which autograd sees writes in place.
+    """
+    import torch
+
+    blank = torch.empty(0, dtype=dtype, device=buffer.device)
+    return blank.set_(buffer.untyped_storage(), place, shape, stride)
+
+
+# The memory that batches are made in: ordinary, or what a transport lends, which then need not copy them.
+
+# Copying 16 KiB takes about a microsecond, as long as setting up a view; labels, lengths and ids of a
+# batch are below it, what makes a batch large is above.
+LEAST_BYTES = 16 << 10
+
+
+class Lender(Protocol):
+    """Whoever has memory for one batch."""
+
+    def take(self, size_bytes: int) -> NDArray[np.uint8] | None:
+        """So many bytes, aligned for every dtype, with anything in them; None if there are not so many."""
+        ...
+
+
+class _Lent(threading.local):
+    lender: Lender | None = None
+    is_borrowing = False
+
+
+_lent = _Lent()
+
+
+def lend(lender: Lender | None) -> None:
+    """Have this thread make the next batch in the memory of ``lender``, which looks after what is over it."""
+    _lent.lender = lender
+
+
+@contextmanager
+def borrowing() -> Iterator[None]:
+    """Make large arrays in what this thread was lent meanwhile: a batch is collated."""
+    _lent.is_borrowing = True
+    try:
+        yield
+    finally:
+        _lent.is_borrowing = False
+
+
+def empty(shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
+    """An array for a batch, with anything in it."""
+    dtype = np.dtype(dtype)
+    size_bytes = math.prod(shape) * dtype.itemsize
+    if _lent.is_borrowing and size_bytes >= LEAST_BYTES and (lender := _lent.lender) is not None:
+        memory = lender.take(size_bytes)
+        if memory is not None:
+            return np.ndarray(shape, dtype, memory)
+    return np.empty(shape, dtype)
+
+
+def filled(shape: Sequence[int], fill: Any, dtype: DTypeLike) -> NDArray[Any]:
+    """An array for a batch, of nothing but ``fill``."""
+    if not fill and not _lent.is_borrowing:
+        # zeros() gets pages that are zero already from the system, which fill() would write once more.
+        return np.zeros(shape, dtype)
+    array = empty(shape, dtype)
+    if fill:
+        array.fill(fill)
+    else:
+        array.reshape(-1).view(np.uint8).fill(0)  # in half the time
+    return array
+
+
+def stacked(arrays: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """``np.stack`` of arrays of one shape and dtype."""
+    first = arrays[0]
+    return np.stack(arrays, out=empty((len(arrays), *first.shape), first.dtype))
+
+
+def copied(array: NDArray[Any]) -> NDArray[Any]:
+    """The same values in memory of the batch's own, in C order."""
+    copy = empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy

@@ -30,11 +30,11 @@ ROOMS = [
     {"blocks", "stopwatch"},  # runs of samples; where the time goes
     {"page"},  # how a pass is drawn
     # Small things that know nobody else: values, and what lies in memory and on disk.
-    {"printable", "sizes", "statistics", "tracebacks"},
+    {"printable", "statistics", "tracebacks"},
     {"counting"},  # a pass's counts, which statistics are a copy of
     {"report"},  # the verdict on a pass
     {"progress"},  # bars
-    {"dense", "descriptors", "digest", "draft", "lent_memory", "memory", "tensors", "torch_pass"},
+    {"descriptors", "digest", "draft", "memory", "tensors", "torch_pass"},
     {"torch_private", "lightning_private", "by_value", "program_settings"},
     {"trace"},  # what a pass was at, moment by moment
     {"plan"},  # pure: who reads what; positions and their saved form
@@ -70,7 +70,6 @@ APART = {"testing"}
 PURE = {
     "errors",
     "types",
-    "sizes",
     "printable",
     "quantity",
     "digest",

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from asyncloader.blocks import Ragged
-from asyncloader.sizes import bytes_of
+from asyncloader.blocks import Ragged, bytes_of
 
 
 @pytest.mark.parametrize(

@@ -5,75 +5,39 @@
 
 from __future__ import annotations
 
-from .block import Block, Columns, Gather, Rows, columns_of, join
-from .columns import (
-    Column,
-    IntegerLists,
-    Objects,
-    Ragged,
-    WithNulls,
-    array_of,
-    column_of,
-    offsets_of,
-    read_only,
-    take_of,
-)
-from .trails import (
-    MOST_TABLES,
-    Indices,
-    JoinedTrail,
-    NestedTrail,
-    OffsetTrail,
-    Origin,
-    OriginTable,
-    OuterTrail,
-    PickedTrail,
-    Place,
-    Provenance,
-    References,
-    Referred,
-    SourceTrail,
-    Tables,
-    Trail,
-    joined,
-    resolve,
-    runs_on,
-)
-
-__all__ = [
-    "MOST_TABLES",
-    "Block",
-    "Column",
-    "Columns",
-    "Gather",
-    "Indices",
-    "IntegerLists",
-    "JoinedTrail",
-    "NestedTrail",
-    "Objects",
-    "OffsetTrail",
-    "Origin",
-    "OriginTable",
-    "OuterTrail",
-    "PickedTrail",
-    "Place",
-    "Provenance",
-    "Ragged",
-    "References",
-    "Referred",
-    "Rows",
-    "SourceTrail",
-    "Tables",
-    "Trail",
-    "WithNulls",
-    "array_of",
-    "column_of",
-    "columns_of",
-    "join",
-    "joined",
-    "offsets_of",
-    "read_only",
-    "resolve",
-    "runs_on",
-    "take_of",
-]
+from .block import Block as Block
+from .block import Columns as Columns
+from .block import Gather as Gather
+from .block import Rows as Rows
+from .block import bytes_of as bytes_of
+from .block import columns_of as columns_of
+from .block import join as join
+from .columns import Column as Column
+from .columns import IntegerLists as IntegerLists
+from .columns import Objects as Objects
+from .columns import Ragged as Ragged
+from .columns import WithNulls as WithNulls
+from .columns import array_of as array_of
+from .columns import column_of as column_of
+from .columns import offsets_of as offsets_of
+from .columns import read_only as read_only
+from .columns import take_of as take_of
+from .trails import MOST_TABLES as MOST_TABLES
+from .trails import Indices as Indices
+from .trails import JoinedTrail as JoinedTrail
+from .trails import NestedTrail as NestedTrail
+from .trails import OffsetTrail as OffsetTrail
+from .trails import Origin as Origin
+from .trails import OriginTable as OriginTable
+from .trails import OuterTrail as OuterTrail
+from .trails import PickedTrail as PickedTrail
+from .trails import Place as Place
+from .trails import Provenance as Provenance
+from .trails import References as References
+from .trails import Referred as Referred
+from .trails import SourceTrail as SourceTrail
+from .trails import Tables as Tables
+from .trails import Trail as Trail
+from .trails import joined as joined
+from .trails import resolve as resolve
+from .trails import runs_on as runs_on

@@ -24,9 +24,8 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Block, Column, Columns, Ragged
-from ..lent_memory import LEAST_BYTES, copied, stacked
 from ..stopwatch import COLLATE, DECODE
-from ..tensors import has_tensors, may_stand_in, standing_in, tensor_of
+from ..tensors import LEAST_BYTES, copied, has_tensors, may_stand_in, stacked, standing_in, tensor_of
 from .fault import naming_entries, note_field
 
 _Rule = Callable[..., Any]

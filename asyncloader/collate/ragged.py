@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Ragged
-from ..lent_memory import filled
+from ..tensors import filled
 from .fault import null_advice, squeeze_advice
 
 Piece: TypeAlias = NDArray[Any]

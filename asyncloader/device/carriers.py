@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..dense import align, as_bytes
+from ..tensors import align, as_bytes
 from .backend import Backend
 from .parcels import Parcel, make_parcels
 from .slabs import SlabRing

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..dense import align, dense, over
+from ..tensors import align, dense, over
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -12,8 +12,7 @@ from threading import Lock, get_ident
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from .._flow.residents import MakeContext
-from ..blocks import Block, Trail
-from ..sizes import bytes_of
+from ..blocks import Block, Trail, bytes_of
 from .lane import Lane
 from .op import name_of
 

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from ..blocks import Column, Columns, JoinedTrail
 from ..collate.pad import PadField, PadOptions
-from ..lent_memory import stacked
 from ..plan.counts import UnknownCount
 from ..quantity import as_counts
-from ..tensors import tensor_of
+from ..tensors import stacked, tensor_of
 from ..types import Position
 from .batching import Batch, Batches
 from .lane import START, Lane, Opener

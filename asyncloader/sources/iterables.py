@@ -22,13 +22,12 @@ from typing import Any, TypeAlias
 
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine, Scope
-from ..blocks import Block, OffsetTrail, Place, Rows, SourceTrail
+from ..blocks import Block, OffsetTrail, Place, Rows, SourceTrail, bytes_of
 from ..ops.calls import UserCodeErrors, call_user_code
 from ..ops.lane import Blocks, Lane
 from ..ops.op import name_of
 from ..plan.counts import Deal, UnknownCount
 from ..plan.topology import AskedTopology, Topology, enter_topology
-from ..sizes import bytes_of
 from ..types import Position
 
 Make: TypeAlias = Callable[[Topology], Iterable[Any] | AsyncIterable[Any]]

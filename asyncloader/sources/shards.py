@@ -19,7 +19,7 @@ import numpy.typing as npt
 from .._flow.budget import Claim
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.producer import Producer
-from ..blocks import Block, Columns, NestedTrail, Place, Rows, SourceTrail
+from ..blocks import Block, Columns, NestedTrail, Place, Rows, SourceTrail, bytes_of
 from ..cache.store import CachedStores
 from ..errors import FormatError, StoreError
 from ..formats import compression_named, formats, open_decoder, open_plan
@@ -30,7 +30,6 @@ from ..ops.lane import START, Blocks, Lane
 from ..ops.skips import StepSkips
 from ..plan.counts import Deal, UnknownCount
 from ..plan.pieces import Cut, Dealing, Piece, Pieces, cut_piece
-from ..sizes import bytes_of
 from ..stopwatch import DECODE, STORE
 from ..stores.access import Access
 from ..stores.names import names_digest, places_digest

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._flow.channel import EndOfChannel
 from ..collate.default import use_own_rules
-from ..lent_memory import lend
+from ..tensors import lend
 from ..torch_private import ExceptionWrapper
 from ..workers.link import Link
 from ..workers.packing import Packed

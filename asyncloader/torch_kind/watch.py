@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sized
 from typing import Any, NamedTuple
 
-from ..lent_memory import borrowing
-from ..sizes import bytes_of
+from ..blocks import bytes_of
 from ..stopwatch import COLLATE, PINNING, RESTING, SENDING, Spent, Stopwatch
+from ..tensors import borrowing
 from ..trace.stopwatch import TracingStopwatch
 from .reading import Carried
 

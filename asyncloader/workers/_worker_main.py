@@ -25,9 +25,8 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NoReturn
 
-from ..lent_memory import lend
 from ..stopwatch import RESTING, SENDING, Stopwatch
-from ..tensors import when_torch_is_here
+from ..tensors import lend, when_torch_is_here
 from ..tracebacks import drop_frames
 from ._libc import die_with_parent, keep_freed_memory, name_process
 from ._raised import Dumped, dump_error

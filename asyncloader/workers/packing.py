@@ -28,8 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..by_value import Homeward
-from ..dense import align
-from ..lent_memory import LEAST_BYTES
+from ..tensors import LEAST_BYTES, align
 from .reducing import array_reducers
 
 __all__ = ["Bytes", "Keep", "Made", "Packed", "pack", "pack_by", "take_apart", "unpack"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..dense import align
+from ..tensors import align
 from ._libc import empty, map_shared, unmap
 from .packing import Bytes
 

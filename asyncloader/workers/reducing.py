@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ..dense import as_bytes, dense, over
-from ..tensors import StandIn
+from ..tensors import StandIn, as_bytes, dense, over
 
 if TYPE_CHECKING:
     import torch

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import Any
 
 from .._flow.channel import ChannelClosed
-from ..dense import align
+from ..tensors import align
 
 __all__ = ["SharedStore", "load_shared"]
 

@@ -16,14 +16,13 @@ from typing import IO, Any
 
 import numpy as np
 
-from ..blocks import Ragged
+from ..blocks import Ragged, bytes_of
 from ..digest import Digest, open_digest
 from ..draft import named
 from ..formats.arrow_columns import arrow, check_pyarrow
 from ..formats.fields import encode_jsonl_sample, encode_tar_sample, tar_end
 from ..manifest.entries import OffsetPicker
 from ..manifest.expectations import Expected
-from ..sizes import bytes_of
 from ..types import Buffer
 from .destinations import Pending
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from _measure import machine
 
-from asyncloader.lent_memory import borrowing, filled, lend
 from asyncloader.stream import Note
+from asyncloader.tensors import borrowing, filled, lend
 from asyncloader.workers import wait_any
 from asyncloader.workers._wire import Setting, socketpair
 from asyncloader.workers._worker_main import _Outlet

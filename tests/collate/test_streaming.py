@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from asyncloader.collate.default import default_collate
-from asyncloader.lent_memory import LEAST_BYTES
+from asyncloader.tensors import LEAST_BYTES
 
 
 class Marked(torch.Tensor):

@@ -17,7 +17,7 @@ from examples_drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.lent_memory import borrowing, empty, filled, lend, stacked
+from asyncloader.tensors import borrowing, empty, filled, lend, stacked
 from asyncloader.testing import check_leaks
 from asyncloader.workers.packing import pack, unpack
 from asyncloader.workers.pages import OpenSlot

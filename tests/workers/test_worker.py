@@ -23,7 +23,7 @@ from waiting import AT_ONCE_S
 
 from asyncloader._flow.channel import ChannelClosed, EndOfChannel
 from asyncloader.errors import FormatError, WorkerDiedError
-from asyncloader.lent_memory import borrowing, stacked
+from asyncloader.tensors import borrowing, stacked
 from asyncloader.testing import check_leaks
 from asyncloader.workers import Worker, WorkerPool
 from asyncloader.workers.lifeline import wait_ended
