@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..audit.verdict import EpochVerdict, Finding, verify_audit
-from ..manifest.verifying import Verified, open_verifying
+from ..manifest.survey import Verified, open_verifying
 
 __all__ = ["EpochVerdict", "Finding", "Verified", "verify_audit", "verify_shards"]
 

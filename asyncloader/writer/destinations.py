@@ -21,9 +21,9 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias
 from ..descriptors import occupy_standard_descriptors
 from ..draft import Draft, write_whole
 from ..errors import FormatError
+from ..manifest.building import update_manifest
 from ..manifest.entries import format_manifest, is_manifest, parse_manifest
 from ..manifest.expectations import Expected
-from ..manifest.folder import update_manifest
 from ..stores.expanding import expand_home
 from ..stores.options import options_of
 from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
