@@ -40,7 +40,7 @@ def verify_audit(
             ``EpochVerdict.left_out_samples``; a filter of many samples may have made millions.
 
     Returns:
-        A verdict for each epoch that a loader began, those of one recipe together.
+        A verdict for each epoch that a loader began, those of one dataset together.
 
     Raises:
         ValueError: There is no audit, or none of this epoch; a file is nothing of an audit's, or that of its
@@ -86,7 +86,7 @@ class _Counts:
         self._has_matched = False
 
     def added_to(self, contents: Contents) -> Contents:
-        """What is known of a recipe with and by the manifest.
+        """What is known of a dataset with and by the manifest.
 
         Raises:
             ValueError: It lists some of a source's shards and not all, or another number of samples.
@@ -94,7 +94,7 @@ class _Counts:
         return replace(contents, parts=[self._added_to_part(part) for part in contents.parts])
 
     def check(self) -> None:
-        """After all recipes.
+        """After all datasets.
 
         Raises:
             ValueError: It was of other shards.

@@ -1,6 +1,6 @@
 """Pads sequences of unequal length to the longest of their batch.
 
-``Pad`` is a ``collate_fn``: frozen and picklable, so it travels to the workers with the recipe.
+``Pad`` is a ``collate_fn``: frozen and picklable, so it travels to the workers with the dataset.
 ``PadLongest`` is that of a batching by length, where nobody has said how to collate.
 """
 

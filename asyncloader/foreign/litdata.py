@@ -1,4 +1,4 @@
-"""Recipes that begin with LitData's chunks."""
+"""Datasets that begin with LitData's chunks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def from_litdata(
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
 ) -> Dataset:
-    """A recipe that streams the samples of chunks that LitData's ``optimize`` has written.
+    """A dataset that streams the samples of chunks that LitData's ``optimize`` has written.
 
     Its ``index.json`` is read now, once; it tells the chunks, how many samples each has, and what they are,
     so that ``len(loader)`` is exact and lanes are of equal length. A sample is a dict: theirs, where it was

@@ -1,4 +1,4 @@
-"""Recipes of the data sets that MosaicML's ``streaming`` writes."""
+"""Datasets of the data sets that MosaicML's ``streaming`` writes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def from_mds(
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
 ) -> Dataset:
-    """A recipe that streams a data set of MDS as it is, which MosaicML's ``streaming`` has written.
+    """A dataset that streams a data set of MDS as it is, which MosaicML's ``streaming`` has written.
 
     Its ``index.json`` is read now, once; of servers in a process of its own. It tells how many samples each
     shard has, so that lanes are cut equal to the sample and lengths are known, and what the shards should be,
@@ -47,7 +47,7 @@ def from_mds(
 
     Args:
         root: The folder with the index, a URL or a path as ``from_urls`` takes them, without braces and
-            globs. Several of them (streams) are recipes of their own, which ``concat`` and ``mix`` join.
+            globs. Several of them (streams) are datasets of their own, which ``concat`` and ``mix`` join.
         split: A folder below it, as ``streaming`` has it: ``"train"``.
         columns: Names of those that become fields, in this order; values of others are not decoded. None, the
             default, takes all.
