@@ -1,7 +1,7 @@
-"""The recipe: where samples come from and what is done to them. Frozen, picklable, does no I/O.
+"""The dataset: where samples come from and what is done to them. Frozen, picklable, does no I/O.
 
-``from_urls`` and ``from_iterable`` (``recipes``) begin one; each operator gives a new one. A recipe is only a
-description; the loader runs it, in as many lanes and processes as it likes.
+``from_urls`` and ``from_iterable`` (``recipes``) begin one; each operator gives a new one. A dataset is only
+a description; the loader runs it, in as many lanes and processes as it likes.
 """
 
 from __future__ import annotations
@@ -216,12 +216,12 @@ class Dataset:
     def head(self, n: int = 5) -> list[Any]:
         """The first ``n`` samples, to look at: those of epoch 0 in one lane, made in this process.
 
-        Functions of the recipe are called for as many samples as are wanted, and no more; a ``.shuffle``
+        Functions of the dataset are called for as many samples as are wanted, and no more; a ``.shuffle``
         fills its first window. Everything is closed when it returns. It blocks: in a coroutine, call it on
         a thread.
 
         Args:
-            n: How many; fewer come if the recipe has fewer.
+            n: How many; fewer come if the dataset has fewer.
 
         Raises:
             ValueError: ``n`` is below 1.
@@ -250,13 +250,13 @@ class Dataset:
             column: As the shards call it, whatever ``.rename`` makes of it.
 
         Raises:
-            ValueError: The recipe is not of Parquet shards, or the column has no such names; the message
+            ValueError: The dataset is not of Parquet shards, or the column has no such names; the message
                 lists those that have.
             StoreError, FormatError: The shard cannot be read.
         """
         source = self._recipe.source
         if not isinstance(source, Shards) or source.formats[0] != "parquet":
-            raise ValueError(f"class_names is noted in shards of Parquet, and the recipe is of {source!r}")
+            raise ValueError(f"class_names is noted in shards of Parquet, and the dataset is of {source!r}")
         with open_survey(source, 1) as (survey, _):
             found = survey.class_names(source.urls[0], "parquet")
         if column not in found:
@@ -267,9 +267,9 @@ class Dataset:
         return [*found[column]]
 
     def __iter__(self) -> Iterator[Any]:
-        """A recipe is no stream yet: raises TypeError, which says how to make one."""
+        """A dataset is no stream yet: raises TypeError, which says how to make one."""
         raise TypeError(
-            "a recipe is not iterated itself, a loader runs it: for sample in DataLoader(ds.take(1), "
+            "a dataset is not iterated itself, a loader runs it: for sample in DataLoader(ds.take(1), "
             "batch_size=None), or a batch_size for batches; ds.head(5) gives the first samples as a list. A "
             "training library that takes the loader apart to skip batches must not: load the loader's state "
             "instead (transformers: ignore_data_skip=True)"
@@ -289,13 +289,13 @@ class Dataset:
 
         def __len__(self) -> int:
             raise TypeError(
-                "a recipe has no length: len(DataLoader(ds, batch_size)) is the number of batches, where a "
+                "a dataset has no length: len(DataLoader(ds, batch_size)) is the number of batches, where a "
                 "manifest tells how many samples there are"
             )
 
         def __getitem__(self, index: object) -> Any:
             raise TypeError(
-                "a recipe is a stream, and has no samples by index: ds.head(n) gives the first ones as a list"
+                "a dataset is a stream, and has no samples by index: ds.head(n) gives the first as a list"
             )
 
         def __bool__(self) -> bool:

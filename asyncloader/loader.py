@@ -54,7 +54,7 @@ class DataLoader(Loader[T]):
 
     The kinds of dataset:
 
-    - A stream: a recipe (``from_urls``, ``from_iterable``) or an ``AsyncIterableDataset``. Each iteration
+    - A stream: a dataset (``from_urls``, ``from_iterable``) or an ``AsyncIterableDataset``. Each iteration
       is the next epoch, shuffled by (seed, epoch). What differs from torch is named below.
     - Map style, an object with ``__getitem__``: as in torch. If ``__getitem__`` or ``__getitems__`` is
       ``async def``, the items of a batch are fetched concurrently, at most 48 at a time.
@@ -66,7 +66,7 @@ class DataLoader(Loader[T]):
         dataset: See above.
         batch_size: Samples per batch; None hands on single samples as they are.
         shuffle: Draw the samples in a new order in each epoch; map style only. Streams refuse it, and
-            ``sampler`` and ``batch_sampler``: shuffle in the recipe.
+            ``sampler`` and ``batch_sampler``: shuffle in the dataset.
         sampler: An iterable of indices; excludes ``shuffle``.
         batch_sampler: An iterable of lists of them; excludes the three before and ``drop_last``.
         num_workers: Worker processes; 0 loads in this one. A stream is then read on threads, which
@@ -81,7 +81,7 @@ class DataLoader(Loader[T]):
         multiprocessing_context: How workers start, torch's platform default if None. Whatever is
             pickled for them goes by cloudpickle, so lambdas and local classes do. Streams refuse it:
             their workers always come from a clean process.
-        generator: Draws the workers' base seed, and the order unless a recipe does; torch's own if None, and
+        generator: Draws the workers' base seed, and the order unless a dataset does; torch's own if None, and
             of replicas one that is seeded with their rank.
         prefetch_factor: Batches that each worker makes ahead; 2 with workers. Streams take it without
             workers too: at most so many batches are made and not yet delivered, at least 1. None there is 3.
@@ -314,7 +314,7 @@ class DataLoader(Loader[T]):
         ``{}`` makes the loader begin anew: a stream with epoch 0, the others with the next epoch.
 
         Raises:
-            ValueError: The state is of another recipe, shard list, batch size or sampler, or of one rank of
+            ValueError: The state is of another dataset, shard list, batch size or sampler, or of one rank of
                 another world; the message names each difference. Nothing is changed then.
         """
         self._kind.load_state_dict(self, state)

@@ -1,4 +1,4 @@
-"""Recipes made of recipes: mixed, one after another, or side by side."""
+"""Datasets made of datasets: mixed, one after another, or side by side."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def mix(
     seed: int = 0,
     stop: Stop = "first",
 ) -> Dataset:
-    """A recipe that mixes the samples of others, which may be of any source, format and operators.
+    """A dataset that mixes the samples of others, which may be of any source, format and operators.
 
     Each lane draws from its part of each component, by a schedule that is a function of (weights, seed,
     epoch, lane) alone. After any number of draws in a lane each of up to four components is within one sample
     of its weight's part, of more of them within two.
 
     Args:
-        components: The recipes, in a list, or by the names that messages and statistics call them.
+        components: The datasets, in a list, or by the names that messages and statistics call them.
         weights: How often each is drawn, as numbers whose sum does not matter: in the order of the components
             or by their names. They may change from epoch to epoch: then a mapping of epochs to weights that
             count from that epoch on, as in ``{0: [1, 0], 3: [1, 1]}``, or a function of the epoch. A
@@ -53,7 +53,7 @@ def mix(
             comes.
 
     Raises:
-        TypeError: A component is no recipe, a name no string, ``seed`` no int, or ``weights`` hold something
+        TypeError: A component is no dataset, a name no string, ``seed`` no int, or ``weights`` hold something
             else than numbers.
         ValueError: No component; ``weights`` that are negative, all 0, or not one for each component; or an
             unknown ``stop``.
@@ -68,21 +68,21 @@ def mix(
 
 
 def concat(components: Iterable[Dataset] | Mapping[str, Dataset]) -> Dataset:
-    """A recipe of the samples of others, one after another: in each lane all that it has of the first, then
+    """A dataset of the samples of others, one after another: in each lane all that it has of the first, then
     all that it has of the second, and so on.
 
     Args:
-        components: The recipes, in a list, or by the names that messages and statistics call them.
+        components: The datasets, in a list, or by the names that messages and statistics call them.
 
     Raises:
-        TypeError: A component is no recipe, or a name no string.
+        TypeError: A component is no dataset, or a name no string.
         ValueError: No component.
     """
     return dataset_of(Concat(*_named("concat", components)))
 
 
 def zip_datasets(components: Iterable[Dataset] | Mapping[str, Dataset], *, strict: bool = True) -> Dataset:
-    """A recipe whose samples are made of a sample of each of others: the first of each, the second of each,
+    """A dataset whose samples are made of a sample of each of others: the first of each, the second of each,
     ...
 
     Lanes are dealt the shards of all components alike, so shards of the same place in their lists belong
@@ -91,7 +91,7 @@ def zip_datasets(components: Iterable[Dataset] | Mapping[str, Dataset], *, stric
     them.
 
     Args:
-        components: The recipes: by names, then a sample is a dict with each component's sample under its
+        components: The datasets: by names, then a sample is a dict with each component's sample under its
             name; or in a list, then it is a dict of the fields of all, which must have none in common but
             ``__key__`` and ``__url__``. Those are the first one's; keys must be equal.
         strict: Whether it is an error that a component has more samples in a lane than another one. False:
@@ -99,7 +99,7 @@ def zip_datasets(components: Iterable[Dataset] | Mapping[str, Dataset], *, stric
             nothing is lost unasked: components of unequal length were often not put together as was meant.
 
     Raises:
-        TypeError: A component is no recipe, or a name no string. While iterating: samples are no mappings,
+        TypeError: A component is no dataset, or a name no string. While iterating: samples are no mappings,
             and the components have no names.
         ValueError: No component. While iterating: unequal numbers of shards in several lanes; unequal
             lengths, if ``strict``; fields in common; keys that differ.
@@ -116,7 +116,7 @@ def _named(
     """The components and their names: their numbers if they have none."""
     if isinstance(components, Dataset) or not isinstance(components, Iterable):
         raise TypeError(
-            f"{what} should get a list of recipes or a mapping of names to recipes, but got "
+            f"{what} should get a list of datasets or a mapping of names to datasets, but got "
             f"{type(components).__name__}"
         )
     if isinstance(components, Mapping):
@@ -124,13 +124,13 @@ def _named(
     else:
         recipes = {str(number): recipe for number, recipe in enumerate(components)}
     if not recipes:
-        raise ValueError(f"{what} should get at least one recipe, but got none")
+        raise ValueError(f"{what} should get at least one dataset, but got none")
     for name, recipe in recipes.items():
         if not isinstance(name, str):
             raise TypeError(f"{what} should get names that are strings, but got {name!r}")
         if not isinstance(recipe, Dataset):
             raise TypeError(
-                f"{what} should get recipes, as from_urls and from_iterable make them, but got "
+                f"{what} should get datasets, as from_urls and from_iterable make them, but got "
                 f"{type(recipe).__name__} for {name!r}"
             )
     return tuple(recipes), tuple(map(recipe_of, recipes.values()))

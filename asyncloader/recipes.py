@@ -1,4 +1,4 @@
-"""How recipes begin: with the samples of shards, or with iterables of your own."""
+"""How datasets begin: with the samples of shards, or with iterables of your own."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def from_urls(
     columns: Iterable[str] | None = None,
     filters: Any = None,
 ) -> Dataset:
-    """A recipe that streams the samples of shards.
+    """A dataset that streams the samples of shards.
 
     Args:
         urls: One URL or path, or several: ``http(s)://``, ``s3://``, ``gs://``, ``az://``,
@@ -152,7 +152,7 @@ def check_renewed(access: Access, schemes: Iterable[Scheme]) -> None:
 def from_iterable(
     make: Make | Callable[[], Iterable[Any] | AsyncIterable[Any]] | Iterable[Any] | AsyncIterable[Any],
 ) -> Dataset:
-    """A recipe over iterables of your own, plain or asynchronous.
+    """A dataset over iterables of your own, plain or asynchronous.
 
     Args:
         make: A function of a ``Topology`` that gives the iterable of one lane, such as
@@ -167,7 +167,7 @@ def from_iterable(
         TypeError: ``make`` is neither.
     """
     if isinstance(make, Dataset):
-        raise TypeError("from_iterable should get an iterable, but got a recipe, which needs no more")
+        raise TypeError("from_iterable should get an iterable, but got a dataset, which needs no more")
     if isinstance(make, AsyncIterator) or (hasattr(make, "__next__") and not callable(make)):
         raise TypeError(
             f"from_iterable should get something that can be iterated in every epoch, but got "

@@ -112,7 +112,7 @@ class Statistics:
         elapsed_s: Since the pass began, and until it ended.
         wait_s: How long the consumer has waited: for the pass to start, for batches, and for the end.
         first_batch_s: When the first batch was delivered; None before.
-        components: Samples of each component of a mixture, by its name; empty for other recipes.
+        components: Samples of each component of a mixture, by its name; empty for other datasets.
         network: What it took to get them, of all processes together.
         worker_restarts: How many workers have died and were replaced.
         skipped: Samples and shards that ``on_error=SkipErrors(...)`` has passed over in the epoch, also

@@ -1,6 +1,6 @@
 """Say who reads, and where from: options of stores, and URLs that are signed anew.
 
-The recipes of object stores are only made here: nothing is asked of a server before the first batch.
+The datasets of object stores are only made here: nothing is asked of a server before the first batch.
 """
 
 import tempfile

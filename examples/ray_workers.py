@@ -13,17 +13,17 @@ def decode(sample: dict[str, Any]) -> dict[str, Any]:
     return {"number": sample["number"], "pixels": np.full((64, 64), sample["number"], np.float32)}
 
 
-def recipe(folder: Path) -> al.Dataset:
+def dataset(folder: Path) -> al.Dataset:
     return al.from_urls(f"{folder}/train-*.jsonl").map(decode).shuffle(100, seed=0)
 
 
 def remote_loader(folder: Path) -> al.DataLoader[Any]:
     workers = al.RayWorkers(2, num_cpus=1)
-    return al.DataLoader(recipe(folder), batch_size=20, workers=workers)
+    return al.DataLoader(dataset(folder), batch_size=20, workers=workers)
 
 
 def local_loader(folder: Path) -> al.DataLoader[Any]:
-    return al.DataLoader(recipe(folder), batch_size=20, num_workers=2)
+    return al.DataLoader(dataset(folder), batch_size=20, num_workers=2)
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ def tokenize(sample):
     return {"tokens": list(sample["txt"].encode()[:2000]), "label": sample["cls"]}
 
 
-recipe = dataset.shuffle(1000, seed=0).decode().map(tokenize)
-loader = al.DataLoader(recipe, batch_size=8, lanes=2, collate_fn=al.Pad({"tokens": 0}, mask=True))
+prepared = dataset.shuffle(1000, seed=0).decode().map(tokenize)
+loader = al.DataLoader(prepared, batch_size=8, lanes=2, collate_fn=al.Pad({"tokens": 0}, mask=True))
 
 batch = next(iter(loader))
 print(batch["tokens"].shape, batch["tokens_lengths"], batch["label"])
@@ -68,7 +68,7 @@ for epoch in range(3):
     print(f"epoch {epoch}: loss {sum(losses) / len(losses):.2f}")
 
 with al.DataLoader(
-    recipe, batch_size=8, num_workers=2, collate_fn=al.Pad({"tokens": 0}, mask=True), progress=True
+    prepared, batch_size=8, num_workers=2, collate_fn=al.Pad({"tokens": 0}, mask=True), progress=True
 ) as loader:
     for batch in loader:
         step(batch)
@@ -76,7 +76,7 @@ with al.DataLoader(
             break
     checkpoint = {"model": model.state_dict(), "loader": loader.state_dict()}
 
-loader = al.DataLoader(recipe, batch_size=8, collate_fn=al.Pad({"tokens": 0}, mask=True))
+loader = al.DataLoader(prepared, batch_size=8, collate_fn=al.Pad({"tokens": 0}, mask=True))
 loader.load_state_dict(checkpoint["loader"])
 rest = list(loader)
 print(f"5 batches before the break, {len(rest)} after it")

@@ -98,7 +98,7 @@ def test_a_recipe_that_is_iterated_says_how_to_load_it() -> None:
             iterate(recipe)  # type: ignore[operator]  # the wrong calls
         if iterate is not next:
             assert "DataLoader(ds.take(1), batch_size=None)" in str(caught.value)
-    with pytest.raises(TypeError, match="but got a recipe"):
+    with pytest.raises(TypeError, match="but got a dataset"):
         al.from_iterable(recipe)
     assert bool(recipe) and copy.deepcopy(recipe.take(1)) == recipe.take(1) != recipe
     assert pickle.loads(pickle.dumps(al.from_iterable(range(3)))).head(1) == [0]
@@ -203,5 +203,5 @@ def test_what_other_libraries_have_is_refused_with_what_to_write_instead(row: in
 
 
 def test_class_names_are_of_parquet() -> None:
-    with pytest.raises(ValueError, match="noted in shards of Parquet, and the recipe is of"):
+    with pytest.raises(ValueError, match="noted in shards of Parquet, and the dataset is of"):
         al.from_urls("a.jsonl").class_names("label")

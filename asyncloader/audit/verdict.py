@@ -175,7 +175,7 @@ class EpochVerdict:
         left_out_by: How many of these each operator has named, one by one: ``.filter``, ``.filter_batches``
             and ``drop_last`` do. The others were left out by what cannot say which ones.
         left_out_samples: Those that were named, if that was asked for.
-        reasons: What leaves samples out: operators of the recipe, ``drop_last``, ``uneven="stop"``.
+        reasons: What leaves samples out: operators of the dataset, ``drop_last``, ``uneven="stop"``.
         faults: What is wrong with the record.
         open_lanes: Those that are not known to have ended.
     """
@@ -229,7 +229,7 @@ def judge_epoch(
     Args:
         recipe: Its name.
         epoch: Its number.
-        contents: What the recipe is of.
+        contents: What the dataset is of.
         passes: Those of all ranks over it.
         left_out: Whether to name each run of samples that operators have left out.
     """

@@ -52,6 +52,6 @@ def _print(verdicts: Sequence[EpochVerdict]) -> None:
     recipes = [[*group] for _, group in groupby(verdicts, key=lambda verdict: verdict.recipe)]
     for group in recipes:
         if len(recipes) > 1:
-            print_lines(f"recipe {group[0].recipe}:")
+            print_lines(f"dataset {group[0].recipe}:")
         for verdict in group:
             print_lines(*str(verdict).split("\n"))

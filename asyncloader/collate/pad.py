@@ -1,6 +1,6 @@
 """Pads sequences of unequal length to the longest of their batch.
 
-``Pad`` is a ``collate_fn``: frozen and picklable, so it travels to the workers with the recipe. ``PadField``
+``Pad`` is a ``collate_fn``: frozen and picklable, so it travels to the workers with the dataset. ``PadField``
 says how to pad one field. ``PadLongest`` is the ``collate_fn`` of a batching by length that was given none.
 """
 

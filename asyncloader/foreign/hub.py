@@ -1,4 +1,4 @@
-"""Recipes of the data sets of the Hugging Face hub, by their names, configurations and splits."""
+"""Datasets of the data sets of the Hugging Face hub, by their names, configurations and splits."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def from_hub(
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
 ) -> Dataset:
-    """A recipe that streams a split of a data set of the Hugging Face hub, from its Parquet files.
+    """A dataset that streams a split of a data set of the Hugging Face hub, from its Parquet files.
 
     The hub is asked now which files there are: of its own conversion to Parquet, which it keeps of most data
     sets, or, where there is none or that has not all of the split, of the Parquet files in the data set.

@@ -48,7 +48,7 @@ class Lengths:
         except UnknownCount as why:
             advice = "Count batches as they come"
             if self.batching.samples_per_batch is not None:
-                advice += ", or say with .take(n) at the recipe's end how many samples an epoch has"
+                advice += ", or say with .take(n) at the dataset's end how many samples an epoch has"
             raise TypeError(f"the length of this loader is not known: {why}. {advice}") from None
 
     def known_batches(self, epoch: int) -> int | None:

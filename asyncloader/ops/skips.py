@@ -41,7 +41,7 @@ class SkipErrors:
     Args:
         max: The most samples and shards together that an epoch may skip on this rank, whatever it was resumed
             from. The rest of a shard counts once.
-        rate: The most of the last 1,000 samples of a lane that a step of the recipe may skip, from 0 to 1.
+        rate: The most of the last 1,000 samples of a lane that a step of the dataset may skip, from 0 to 1.
         consecutive: The most that it may skip in a row.
         dead_letters: A file to which a line of JSON is appended for each: ``what`` (``"sample"`` or
             ``"shard"``), ``shard``, ``sample`` (its index), ``offset`` (where known), ``key``, ``error``,
@@ -93,10 +93,10 @@ class Skips:
         self._carried: dict[tuple[Any, ...], int] = {}
 
     def attempts(self, component: tuple[int, ...], step: object, start: Position) -> StepSkips:
-        """Those of one step of a recipe.
+        """Those of one step of a dataset.
 
         Args:
-            component: Of which recipe; see ``Lane``.
+            component: Of which dataset; see ``Lane``.
             step: Which of its operators; anything else for its source.
             start: The position that it is opened at.
         """
@@ -129,7 +129,7 @@ class Skips:
 
 
 class StepSkips:
-    """What a step of a recipe has tried in a lane, and what of it was skipped."""
+    """What a step of a dataset has tried in a lane, and what of it was skipped."""
 
     def __init__(self, skips: Skips, key: tuple[Any, ...], name: str, start: Position) -> None:
         self._skips = skips

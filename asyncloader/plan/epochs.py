@@ -24,6 +24,6 @@ def check_epoch(asked: int, epoch: int, batches: int, length: int | None) -> Non
         f"the loaded state is in epoch {epoch} behind {batches}{of} batches, but set_epoch({asked}) would "
         f"begin epoch {asked}, so that samples came twice or not at all. Go on with set_epoch({epoch}), or "
         "without it; to begin anew, make a loader and load nothing. A trainer that cannot ask for "
-        "len(loader), as transformers' with max_steps, counts from 0 again: give the recipe a length, or end "
-        "it with .repeat()"
+        "len(loader), as transformers' with max_steps, counts from 0 again: give the dataset a length, or "
+        "end it with .repeat()"
     )

@@ -53,7 +53,7 @@ def merge_states(states: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         A new dict of JSON values.
 
     Raises:
-        ValueError: The states are of different recipes, world sizes or epochs; a rank is there twice, or
+        ValueError: The states are of different datasets, world sizes or epochs; a rank is there twice, or
             is lacking; processes of one rank tell different things; or one of them is no state of a stream. A
             rank at the beginning of the next epoch goes with others that are not through with this one: it
             has delivered all that it had.
@@ -126,7 +126,7 @@ def load_state(
         lanes: The rank's.
 
     Raises:
-        ValueError: The state is not one of ours, or was saved by another recipe, shard list or number of
+        ValueError: The state is not one of ours, or was saved by another dataset, shard list or number of
             lanes, or by one rank of another world; the message names each difference.
     """
     saved = read_state(state)
@@ -155,7 +155,7 @@ def load_state(
 
 
 def saved_recipe(state: Any) -> Mapping[str, Any]:
-    """What a state says of its recipe; nothing where it is no state, which loading it will refuse."""
+    """What a state says of its dataset; nothing where it is no state, which loading it will refuse."""
     try:
         recipe = state["recipe"]
         recipe = json.loads(recipe) if isinstance(recipe, str) else recipe
@@ -165,7 +165,7 @@ def saved_recipe(state: Any) -> Mapping[str, Any]:
 
 
 def without(recipe: Mapping[str, Any], is_left_out: Callable[[str], bool]) -> dict[str, Any]:
-    """What is said of a recipe and of its components, but for what has these names."""
+    """What is said of a dataset and of its components, but for what has these names."""
     told = {name: value for name, value in recipe.items() if not is_left_out(name)}
     if isinstance(parts := told.get("components"), list):
         told["components"] = [
@@ -178,7 +178,7 @@ def without(recipe: Mapping[str, Any], is_left_out: Callable[[str], bool]) -> di
 
 
 def without_places(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe without where its local shards lie, which is another place on other machines."""
+    """A dataset without where its local shards lie, which is another place on other machines."""
     return without(recipe, "places_sha256".__eq__)
 
 
@@ -223,7 +223,7 @@ def _differences(saved: Mapping[str, Any], mine: Mapping[str, Any], has_begun: b
 
 
 def _difference(name: str, saved: Mapping[str, Any], mine: Mapping[str, Any]) -> str:
-    """One entry of the recipe that is not as it was; digests in words, since nobody can compare them."""
+    """One entry of the dataset that is not as it was; digests in words, since nobody can compare them."""
     if name == "contents_sha256":
         if name not in mine:
             return "manifest: the shards' manifest was known then and is not now; name it with manifest="

@@ -93,7 +93,7 @@ class LaneWorker:
             return _answer(Is.STARTED, Place(os.getpid(), _node()))
         except ImportError as error:
             error.add_note(
-                "while loading the job: what a recipe names must be importable on the node, such as by "
+                "while loading the job: what a dataset names must be importable on the node, such as by "
                 'RayWorkers(runtime_env={"working_dir": "."})'
             )
             return self._failed(error)

@@ -42,7 +42,7 @@ def judge(
     if isinstance(error, never) or getattr(error, "actor_init_failed", False):
         return False, partial(
             RuntimeError,
-            f"{name} could not be started; asyncloader, in this version, and what the recipe uses must be "
+            f"{name} could not be started; asyncloader, in this version, and what the dataset uses must be "
             f"importable on every node, see RayWorkers(runtime_env=...). Ray says: {told}",
         )
     if not isinstance(error, exceptions.RayError):

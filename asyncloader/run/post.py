@@ -143,7 +143,7 @@ class Post:
         if not self._has_sent:
             raise self._located(death, "the one that it had replaced died there too") from None
         if most and not self.open_lanes:
-            _log.warning("%s: all its batches have come, but it has not left the recipe's contexts", death)
+            _log.warning("%s: all its batches have come, but it has not left the dataset's contexts", death)
             raise EndOfChannel from None
         if not self._restarts.take():
             why = f"all {most} replacements of this pass were used" if most else "workers are not replaced"

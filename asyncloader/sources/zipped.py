@@ -135,7 +135,7 @@ class Zipped(Composed):
             raise TypeError(
                 f"expected samples that are mappings, to put their fields together, but found "
                 f"{' and '.join(type(sample).__name__ for sample in row)} at {trail.place(index)}; "
-                "name the components, al.zip_datasets({name: recipe}), to have each sample under its name"
+                "name the components, al.zip_datasets({name: dataset}), to have each sample under its name"
             ) from None
         if len(merged) != sum(map(len, row)):
             self._check_clash(row, index, trail)
@@ -148,15 +148,15 @@ class Zipped(Composed):
         if clash:
             raise ValueError(
                 f"expected samples without a field in common, but found {clash} in several at "
-                f"{trail.place(index)}; .rename or .select them, or name the components, "
-                "al.zip_datasets({name: recipe})"
+                f"{trail.place(index)}; .rename them, or name the components, "
+                "al.zip_datasets({name: dataset})"
             )
         keys = [sample["__key__"] for sample in row if "__key__" in sample]
         if len(set(keys)) > 1:
             raise ValueError(
                 f"expected samples of one key, to put their fields together, but found {keys} at "
                 f"{trail.place(index)}; are the shards of one order? Name the components, "
-                "al.zip_datasets({name: recipe}), if the keys need not be equal"
+                "al.zip_datasets({name: dataset}), if the keys need not be equal"
             )
 
 

@@ -388,7 +388,7 @@ def test_a_function_that_makes_no_iterable_is_named() -> None:
 
 def test_a_take_of_more_than_there_is_warns_with_the_numbers(make_corpus: Callable[..., Corpus]) -> None:
     recipe = recipe_of(make_corpus("jsonl").first(1)).take(5)
-    with pytest.warns(UserWarning, match=r"take\(5\) lacks 2 samples: the recipe gave only 3"):
+    with pytest.warns(UserWarning, match=r"take\(5\) lacks 2 samples: the dataset gave only 3"):
         assert sum(len(batch["key"]) for batch in al.DataLoader(recipe, 2)) == 3
 
 

@@ -557,11 +557,11 @@ ONE = al.from_iterable(_numbers)
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: al.mix([]), ValueError, "mix should get at least one recipe"),
-        (lambda: al.concat({}), ValueError, "concat should get at least one recipe"),
-        (lambda: al.mix(ONE), TypeError, "a list of recipes or a mapping .* but got Dataset"),
-        (lambda: al.zip_datasets(3), TypeError, "a list of recipes or a mapping .* but got int"),
-        (lambda: al.mix([ONE, [1]]), TypeError, "mix should get recipes, .* but got list for '1'"),
+        (lambda: al.mix([]), ValueError, "mix should get at least one dataset"),
+        (lambda: al.concat({}), ValueError, "concat should get at least one dataset"),
+        (lambda: al.mix(ONE), TypeError, "a list of datasets or a mapping .* but got Dataset"),
+        (lambda: al.zip_datasets(3), TypeError, "a list of datasets or a mapping .* but got int"),
+        (lambda: al.mix([ONE, [1]]), TypeError, "mix should get datasets, .* but got list for '1'"),
         (lambda: al.concat({1: ONE}), TypeError, "names that are strings, but got 1"),
         (lambda: al.mix([ONE, ONE], weights=[1]), ValueError, "weights should be 2"),
         (lambda: al.mix([ONE, ONE], weights=[1, -1]), ValueError, "0 or more"),

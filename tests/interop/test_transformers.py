@@ -70,5 +70,5 @@ def test_a_checkpoint_of_an_epoch_s_last_step_goes_on_with_the_next(
 def test_without_ignore_data_skip_a_stream_is_refused() -> None:
     accelerate = pytest.importorskip("accelerate")
     loader = al.DataLoader(al.from_iterable(range(8)), 2)
-    with pytest.raises(TypeError, match=r"a recipe is not iterated itself.*ignore_data_skip=True"):
+    with pytest.raises(TypeError, match=r"a dataset is not iterated itself.*ignore_data_skip=True"):
         list(accelerate.skip_first_batches(loader, 1))  # what transformers calls then

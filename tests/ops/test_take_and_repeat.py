@@ -51,7 +51,7 @@ def test_a_lane_that_has_too_few_says_so_with_the_numbers(engine: Engine) -> Non
 
 def test_shortfalls_of_many_lanes_are_one_sentence() -> None:
     alone = [Shortfall(30, 0, 1, share=30, taken=10)]
-    assert describe_shortfalls(alone * 2) == ["take(30) lacks 20 samples: the recipe gave only 10"]
+    assert describe_shortfalls(alone * 2) == ["take(30) lacks 20 samples: the dataset gave only 10"]
     (sentence,) = describe_shortfalls(Shortfall(50, lane, 5, share=10, taken=lane) for lane in range(5))
     assert "lacks 40 samples: of 5 lanes lane 0 ended after 0 of its 10, lane 1 " in sentence
     assert "lane 2 ended after 2 of its 10, and 2 more." in sentence
