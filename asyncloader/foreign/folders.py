@@ -6,7 +6,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from types import MappingProxyType
@@ -18,8 +18,10 @@ from ..dataset import Dataset, dataset_of, recipe_of
 from ..digest import ALGORITHMS, open_digest
 from ..errors import FormatError, StoreError
 from ..formats import columns_of_all
-from ..formats.litdata import LitDataIndex, decoder_of, parse_litdata_index
-from ..formats.mds import IndexedFile, IndexedShard, parse_mds_index
+from ..formats.decoder import Selection
+from ..formats.litdata import ChunkSchema, decoder_of, parse_litdata_index
+from ..formats.mds import parse_mds_index
+from ..formats.offsets import IndexedFile, IndexedShard
 from ..formats.selection import make_selection
 from ..manifest.check import INDEX, OLDER_INDEX, FolderIndex
 from ..manifest.expectations import Expectations, Expected
@@ -133,23 +135,30 @@ class IndexedFolder:
         return content
 
 
-@contextmanager
-def opened_index(
-    root: str | os.PathLike[str], split: str | None, access: Access, format: str
-) -> Iterator[tuple[IndexedFolder, bytes]]:
-    """The folder that the user means and its index; a FormatError of who reads it within names the index.
+def _open_shards(
+    format: str,
+    root: str | os.PathLike[str],
+    split: str | None,
+    access: Access,
+    selection: Selection,
+    parse: Callable[[IndexedFolder, bytes], tuple[Iterable[IndexedShard], Any]],
+) -> Shards:
+    """The shards of the folder that the user means, as its index has them.
 
     Args:
+        format: Which index it should be.
         root: See ``_open_folder``.
         split: See ``_open_folder``.
         access: To the index and to what it names.
-        format: Which index it should be.
+        selection: What is wanted of the shards.
+        parse: Makes of the folder and its index the shards in it, and what else they all hold.
 
     Raises:
         TypeError: See ``_open_folder``.
         ValueError: See ``_open_folder``; there is no index in a local folder, or ``renew`` where nothing is
             behind http(s).
         StoreError: The index cannot be read.
+        FormatError: It is not sound.
     """
     folder = _open_folder(root, split, access.options)
     check_renewed(access, [scheme_of(folder.url)])
@@ -160,11 +169,19 @@ def opened_index(
     )
     content = folder.read_index(access.options, access.network, what)
     try:
-        yield folder, content
+        found, schema = parse(folder, content)
+        shards = [*found]
+        names = folder.shards_of(shard.file.basename for shard in shards)
+        # A plan finds any sample: they have no offsets of their own.
+        expected = Expectations.of(map(_expected, shards))
     except FormatError as error:
         error.shard = redact(folder.index_url)
         _note_whose(error, content, format)
         raise
+    formats = RunLengths.of(shard.format for shard in shards)
+    teller = OLDER_INDEX if schema is not None and schema.may_be_older else INDEX
+    index = FolderIndex(folder.index_url, schema, teller)
+    return Shards(names, formats, access, expected, selection, index=index)
 
 
 def _open_folder(
@@ -290,19 +307,17 @@ def from_mds(
     """
     selection = replace(make_selection(columns, None), decode=decode)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
-    with opened_index(root, split, access, "mds") as (folder, content):
-        shards = [*parse_mds_index(content, selection, folder.has if folder.is_local else None)]
-        names = folder.shards_of(shard.file.basename for shard in shards)
-        expected = Expectations.of(map(_expected, shards))
-    formats = RunLengths.of(shard.format for shard in shards)
-    return dataset_of(
-        Shards(names, formats, access, expected, selection, index=FolderIndex(folder.index_url))
-    )
+
+    def parse(folder: IndexedFolder, content: bytes) -> tuple[Iterable[IndexedShard], None]:
+        return parse_mds_index(content, selection, folder.has if folder.is_local else None), None
+
+    return dataset_of(_open_shards("mds", root, split, access, selection, parse))
 
 
 def _expected(shard: IndexedShard) -> Expected:
     digest, raw, unpacked = _digest_of(shard.file), shard.raw, None
     if raw is not None:
+        assert raw.size_bytes is not None
         # Bytes that are right become what is right.
         unpacked = Unpacked(raw.size_bytes, _digest_of(raw) if digest is None else None)
     return Expected(shard.file.size_bytes, shard.samples, offsets=(), hashed=digest, unpacked=unpacked)
@@ -383,24 +398,15 @@ def from_litdata(
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
     if block_size is not None:
         block_size = as_count("block_size", block_size)
-    with opened_index(root, None, access, "litdata") as (folder, content):
+
+    def parse(folder: IndexedFolder, content: bytes) -> tuple[Iterable[IndexedShard], ChunkSchema]:
         index = parse_litdata_index(content, block_size)
-        names = folder.shards_of(chunk.name for chunk in index.chunks)
-    schema = index.schema
-    schema.check_columns(selection.columns)
-    formats = RunLengths([("litdata", len(names))])
-    told = FolderIndex(folder.index_url, schema, OLDER_INDEX if schema.may_be_older else INDEX)
-    shards = Shards(names, formats, access, _checks(index), selection, index=told)
-    media = decoder_of(schema.tree, schema.leaves, selection.columns) if decode else None
+        index.schema.check_columns(selection.columns)
+        return index.chunks, index.schema
+
+    shards = _open_shards("litdata", root, None, access, selection, parse)
+    media = decoder_of(shards.schema.tree, shards.schema.leaves, selection.columns) if decode else None
     return dataset_of(shards) if media is None else dataset_of(shards).map(media, concurrency=concurrency)
-
-
-def _checks(index: LitDataIndex) -> Expectations:
-    """What is expected of the chunks. They have no offsets of their own: a plan finds any sample."""
-    return Expectations.of(
-        Expected(chunk.size_bytes, chunk.samples, offsets=(), unpacked=chunk.unpacked)
-        for chunk in index.chunks
-    )
 
 
 Urls: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]

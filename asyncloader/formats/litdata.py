@@ -16,7 +16,7 @@ import msgspec
 
 from ..blocks import Block
 from ..errors import FormatError
-from ..types import Answer, Layout, Planning, Span, Unpacked
+from ..types import Answer, Layout, Planning, Span
 from .arrow import plan_arrow
 from .compression import SIGNATURE_BYTES, compression_of
 from .decoder import Decoder, ShardSpec
@@ -30,7 +30,7 @@ from .litdata_chunks import (
     plan_frames,
 )
 from .litdata_values import Tree, flat_dtype, leaf_of, parse_tree
-from .offsets import HEAD_BYTES, Samples, TableDecoder, TableKind, plan_table
+from .offsets import HEAD_BYTES, IndexedFile, IndexedShard, Samples, TableDecoder, TableKind, plan_table
 from .selection import missing_column
 from .unpacking import UnpackingDecoder, sniffed
 
@@ -61,23 +61,6 @@ class _Config(msgspec.Struct):
 class _LitDataDocument(msgspec.Struct):
     config: _Config
     chunks: list[_Entry]
-
-
-class IndexedChunk(NamedTuple):
-    """A chunk as the index has it.
-
-    Attributes:
-        name: Relative to the index.
-        samples: How many it has; of tokens how many blocks.
-        size_bytes: Its length as stored; None of one that is compressed as a whole, of which nobody has noted
-            it.
-        unpacked: What it becomes, if it is compressed as a whole.
-    """
-
-    name: str
-    samples: int
-    size_bytes: int | None
-    unpacked: Unpacked | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +118,7 @@ class LitDataIndex(NamedTuple):
         schema: What they hold.
     """
 
-    chunks: tuple[IndexedChunk, ...]
+    chunks: list[IndexedShard]
     schema: ChunkSchema
 
 
@@ -156,7 +139,7 @@ def parse_litdata_index(content: bytes, block_size: int | None = None) -> LitDat
         raise FormatError(f"litdata: index.json: {error}") from error
     schema = _schema(index.config, block_size)
     chunks = (_chunk(entry, index.config, schema, number) for number, entry in enumerate(index.chunks))
-    return LitDataIndex(tuple(chunks), schema)
+    return LitDataIndex([*chunks], schema)
 
 
 def _schema(config: _Config, block_size: int | None) -> ChunkSchema:
@@ -202,7 +185,7 @@ def _schema(config: _Config, block_size: int | None) -> ChunkSchema:
     return ChunkSchema(tree, tuple(leaves), wrap)
 
 
-def _chunk(entry: _Entry, config: _Config, schema: ChunkSchema, number: int) -> IndexedChunk:
+def _chunk(entry: _Entry, config: _Config, schema: ChunkSchema, number: int) -> IndexedShard:
     samples, size_bytes = entry.chunk_size, entry.chunk_bytes
     if schema.block_size is not None:
         table_bytes, item_bytes = 4 * (samples + 2), flat_dtype(schema.leaves[0]).itemsize
@@ -216,9 +199,10 @@ def _chunk(entry: _Entry, config: _Config, schema: ChunkSchema, number: int) -> 
             )
         samples = tokens // schema.block_size
     # Of a chunk that is compressed as a whole it is the length of what it becomes.
+    file, raw = IndexedFile(entry.filename, size_bytes), None
     if entry.filename.endswith(f".{config.compression}.bin"):
-        return IndexedChunk(entry.filename, samples, None, Unpacked(size_bytes))
-    return IndexedChunk(entry.filename, samples, size_bytes)
+        file, raw = IndexedFile(entry.filename, None), file
+    return IndexedShard(file, "litdata", samples, raw)
 
 
 _MAGIC = b"LDARW01\0"

@@ -22,7 +22,17 @@ from ..types import Planning
 from . import images
 from .compression import CompressedDecoder
 from .decoder import Decoder, Selection, ShardSpec
-from .offsets import TableDecoder, TableKind, field_edges, gathered, joined, plan_samples, values_of
+from .offsets import (
+    IndexedFile,
+    IndexedShard,
+    TableDecoder,
+    TableKind,
+    field_edges,
+    gathered,
+    joined,
+    plan_samples,
+    values_of,
+)
 from .selection import missing_column
 from .unpacking import Check, SnappyDecoder, UnpackingDecoder, sniffed
 
@@ -293,45 +303,46 @@ class MdsSamples:
         return fields
 
 
-def _open_samples(header: bytes, *, selection: Selection) -> MdsSamples:
-    """The samples of a shard.
+class MdsColumns(msgspec.Struct):
+    """The columns of shards, as the index describes them and each shard behind its table."""
 
-    Args:
-        header: What is between its table and the first sample.
-        selection: Which columns are wanted.
+    version: int
+    format: str
+    column_names: list[str] = []
+    column_encodings: list[str] = []
+    column_sizes: list[Annotated[int, msgspec.Meta(ge=0, le=MOST_BYTES)] | None] = []
+
+
+def _open_samples(header: bytes, *, selection: Selection) -> MdsSamples:
+    """The samples of a shard, by what is between its table and the first of them.
 
     Raises:
         FormatError: It is no description of MDS, of another version, has columns in an encoding that is not
             known or not read, or lacks one that is wanted.
     """
     try:
-        config = json.loads(str(header, "utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"mds: damaged: behind the table should be JSON: {error}") from error
-    if not isinstance(config, dict):
-        raise FormatError("mds: damaged: behind the table should be a JSON object")
-    return check_columns(config, selection)
+        return check_columns(msgspec.json.decode(header, type=MdsColumns), selection)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        if isinstance(error, FormatError):
+            raise
+        raise FormatError(f"mds: damaged: behind the table should be its columns in JSON: {error}") from error
 
 
-def check_columns(config: Mapping[str, Any], selection: Selection) -> MdsSamples:
-    """The samples of shards that are described so, in the index or in themselves.
+def check_columns(columns: MdsColumns, selection: Selection) -> MdsSamples:
+    """The samples of shards that are described so.
 
     Raises:
         FormatError: As of ``_open_samples``.
     """
-    if (found := config.get("version"), config.get("format")) != (_VERSION, "mds"):
+    if (columns.version, columns.format) != (_VERSION, "mds"):
         raise FormatError(
-            f"mds: expected format 'mds', version {_VERSION}, found {config.get('format')!r}, {found!r}"
+            f"mds: expected format 'mds', version {_VERSION}, found {columns.format!r}, {columns.version}"
         )
-    names, encodings, sizes = (config.get(f"column_{what}", ()) for what in ("names", "encodings", "sizes"))
-    if not (_is_list_of(names, str) and _is_list_of(encodings, str) and _is_list_of(sizes, int | None)):
-        raise FormatError("mds: damaged: column_names, column_encodings and column_sizes should be lists")
+    names, encodings, sizes = columns.column_names, columns.column_encodings, columns.column_sizes
     if not len(names) == len(encodings) == len(sizes) == len({*names}) or not names:
         raise FormatError(
             "mds: damaged: names, encodings and sizes of the columns are not as many, or a name is twice"
         )
-    if not all(size is None or 0 <= size <= MOST_BYTES for size in sizes):
-        raise FormatError(f"mds: damaged: sizes of the columns should be of 0 to {MOST_BYTES} bytes")
     numbers = {name: number for number, name in enumerate(names)}
     wanted = []
     for name in names if selection.columns is None else selection.columns:
@@ -345,12 +356,6 @@ def check_columns(config: Mapping[str, Any], selection: Selection) -> MdsSamples
             )
         wanted.append((name, numbers[name], encoding))
     return MdsSamples([size or None for size in sizes], wanted)
-
-
-def _is_list_of(found: object, kind: Any) -> bool:
-    return isinstance(found, list) and all(
-        isinstance(each, kind) and type(each) is not bool for each in found
-    )
 
 
 def _brotli(inner: Decoder, check: Check) -> Decoder:
@@ -392,58 +397,21 @@ def _kind(spec: ShardSpec) -> TableKind:
     return TableKind("mds", partial(_open_samples, selection=spec.selection))
 
 
-# A table counts in 32 bits. Lengths are kept in 64.
+# A table counts in 32 bits.
 _Samples: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 1)]
-_Length: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 
 
-class IndexedFile(msgspec.Struct, rename={"size_bytes": "bytes"}):
-    """A file of a shard.
-
-    Attributes:
-        basename: Its name in the folder.
-        size_bytes: Its length.
-        hashes: Digests of its bytes in hexadecimal digits, by algorithm.
-    """
-
-    basename: str
-    size_bytes: _Length
-    hashes: dict[str, str] = {}
-
-
-class _MdsEntry(msgspec.Struct):
+class _MdsEntry(MdsColumns, kw_only=True):
     samples: _Samples
-    format: str
-    version: int
     raw_data: IndexedFile | None = None
     zip_data: IndexedFile | None = None
     compression: str | None = None
-    column_names: list[str] = []
-    column_encodings: list[str] = []
-    column_sizes: list[int | None] = []
     separator: str | None = None
 
 
 class _MdsIndex(msgspec.Struct):
     version: int
     shards: list[_MdsEntry]
-
-
-@dataclass(frozen=True, slots=True)
-class IndexedShard:
-    """A shard.
-
-    Attributes:
-        file: Which of its files is to be read.
-        format: That file's, a name in ``formats``.
-        samples: How many it has.
-        raw: What that file is when it is decompressed, where it is compressed and the index says so.
-    """
-
-    file: IndexedFile
-    format: str
-    samples: int
-    raw: IndexedFile | None = None
 
 
 def parse_mds_index(
@@ -473,9 +441,7 @@ def parse_mds_index(
         _check_format(place, entry)
         columns = entry.column_names, entry.column_encodings, entry.column_sizes
         if columns != checked:  # mostly all have the same
-            names = ("names", "encodings", "sizes")
-            described = {f"column_{name}": value for name, value in zip(names, columns, strict=True)}
-            check_columns({"version": _VERSION, "format": "mds", **described}, selection)
+            check_columns(entry, selection)
             checked = columns
         yield _shard_of(place, entry, is_there)
 

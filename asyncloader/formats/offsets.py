@@ -13,8 +13,9 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -537,3 +538,38 @@ def gathered(run: bytes | memoryview, starts: NDArray[np.int64], size: int) -> N
         picked: NDArray[np.uint8] = np.frombuffer(run, np.uint8)[starts[:, None] + np.arange(size)]
         return picked
     return joined(run, starts, starts + size).reshape(count, size)
+
+
+# --- what an index says of them ---
+
+
+class IndexedFile(msgspec.Struct, rename={"size_bytes": "bytes"}):
+    """A file of a shard.
+
+    Attributes:
+        basename: Its name in the folder.
+        size_bytes: Its length; None if the index does not say it.
+        hashes: Digests of its bytes in hexadecimal digits, by algorithm.
+    """
+
+    basename: str
+    # Lengths are kept in 64 bits.
+    size_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] | None
+    hashes: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class IndexedShard:
+    """A shard.
+
+    Attributes:
+        file: Which of its files is to be read.
+        format: That file's, a name in ``formats``.
+        samples: How many it has.
+        raw: What that file is when it is decompressed, where it is compressed and the index says so.
+    """
+
+    file: IndexedFile
+    format: str
+    samples: int
+    raw: IndexedFile | None = None
