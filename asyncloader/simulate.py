@@ -40,9 +40,8 @@ _HALVINGS = 48
 # A rest of the pass that takes so much less than its first batches has no rate: they came all at once.
 _ALL_AT_ONCE = 0.01
 
-# As in ``loader.report()``: below this share of waiting the training loop is the bottleneck; and a worker
-# that is idle for so much more of the time than another shows that the lanes are unequal.
-_WAITS_SHARE, _UNBALANCED_SHARE = 0.1, 0.5
+# As in ``loader.report()``: below this share of waiting the training loop is the bottleneck.
+_WAITS_SHARE = 0.1
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +186,7 @@ class Outcome:
         samples_per_s: Over all ranks, from the first batches on.
         wait_share: The part of the time, from 0 to 1, that ranks wait after the first batches.
         limit: The bottleneck, in the words of ``loader.report().limit``: ``"consumer"``, ``"store"``,
-            ``"memory_limit"``, ``"decode"``, ``"map"``, ``"collate"`` or ``"lanes"``.
+            ``"memory_limit"``, ``"decode"``, ``"map"`` or ``"collate"``.
         stages_s: What each stage takes for a batch of a rank, all its workers together, by stage.
         lane_samples: Of the lanes, as they are.
         lane_samples_whole: Of the lanes, if each shard went to one of them as a whole.
@@ -392,7 +391,7 @@ def _times_of(run: PlannedRun, lanes: _Lanes, samples: int) -> dict[str, Any]:
     batch_s = max(maker.store_s, sum(maker.work_s.values()))
     # When the pass begins to count, each maker has made its first batch.
     counts_from = min(lanes.makers, steps)
-    begin = made = lanes.made(counts_from)
+    made = lanes.made(counts_from)
     loop_s, counted_s = (steps - 1) / _STRETCHES * run.step_s, run.step_s
     for until in np.linspace(counts_from, steps, _STRETCHES + 1)[1:]:
         before, made = made, lanes.made(until)
@@ -402,15 +401,10 @@ def _times_of(run: PlannedRun, lanes: _Lanes, samples: int) -> dict[str, Any]:
     if not counted or counted_s < _ALL_AT_ONCE * elapsed_s:  # the first batches are all there is to judge
         counted, counted_s = samples, elapsed_s
     wait_share = max(1 - steps * run.step_s / counted_s, 0.0)
-    work = (made - begin) * batch_s / counted_s
-    work = work[work.max(1).argmax()]  # of the rank that the others wait for
+    busiest = max(maker.work_s, key=maker.work_s.__getitem__)
+    limit = maker.store_limit if batch_s == maker.store_s else busiest
     if wait_share < _WAITS_SHARE:
         limit = "consumer"
-    elif work.max() - work.min() > _UNBALANCED_SHARE:
-        limit = "lanes"
-    else:
-        busiest = max(maker.work_s, key=maker.work_s.__getitem__)
-        limit = maker.store_limit if batch_s == maker.store_s else busiest
     of_rank_s = {"store": maker.store_s, **maker.work_s, "consumer": run.step_s * lanes.makers}
     return {
         "elapsed_s": elapsed_s,

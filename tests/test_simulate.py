@@ -168,7 +168,6 @@ def test_it_names_the_bottleneck_in_the_words_of_the_report() -> None:
     assert limit_of(**FAR, decode_s=0.01).limit == "decode"
     assert limit_of(**FAR, map_s=0.01).limit == "map"
     assert limit_of(collate_s=0.1).limit == "collate"
-    assert limit_of(**of_samples(900, 100), num_workers=2, map_s=0.01).limit == "lanes"
     small = equal(14, 4 * MB, 40)
     far = {"first_byte_s": 0.5, "connection_bytes_s": 8e6}
     assert limit_of(**small, **far, memory_limit=16 << 20).limit == "memory_limit"
