@@ -203,16 +203,23 @@ def convert(
             )
         # Files of this machine have no options: those that are given are the output's.
         options = {} if all(scheme_of(name).is_local for name in names) else dict(storage_options or {})
-        shards = open_shards(
-            names,
-            format,
-            block_size=block_size,
-            delimiter=delimiter,
-            columns=target.columns,
-            manifest=manifest,
-            storage_options=options,
-            network=network,
-        )
+        try:
+            shards = open_shards(
+                names,
+                format,
+                block_size=block_size,
+                delimiter=delimiter,
+                columns=target.columns,
+                manifest=manifest,
+                storage_options=options,
+                network=network,
+            )
+        except ValueError as error:
+            if format is None and names[0].endswith("/") and scheme_of(names[0]).is_local:
+                error.add_note(
+                    "of a folder of files, give the name without '/' at its end, or format 'files'"
+                )
+            raise
         source = ShardSamples(shards, read_versions(shards))
     with destination.alone():
         job = Conversion(destination, target, source, overwrite)
