@@ -331,6 +331,7 @@ def test_jsonl_takes_dicts_of_json_values_only(tmp_path: Path) -> None:
     [
         ("a.orc", {}, "cannot tell the format"), ("a.txt", {}, "not written"),
         ("a.parquet.gz", {}, "not written"), ("a.tar", {"schema": 1}, "schema is of Parquet"),
+        ("a.tar", {"storage_options": {"anonymous": True}}, "are of an object store"),
         ("a.tar", {"samples_per_shard": 3}, "needs a number"),
         ("a-%d.tar", {"samples_per_shard": 0}, "positive integer"),
         ("a-%d.tar", {"shard_size": 0}, "positive integer"), ("a-%d-%d.tar", {}, "expected one number"),

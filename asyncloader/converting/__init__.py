@@ -1,10 +1,10 @@
-"""Shards of another form, from whatever has samples: other shards, or a folder of files.
+"""Shards of another format or size, made of other shards or of a folder of files.
 
 Laws:
 
-* What goes into which shard is a function of sources and options alone (``plan``), and the same samples make
-  the same bytes: any number of processes, and of runs that were killed, leave the same files.
-* A shard is there when it is whole, and noted when it is there (``job``). Who calls again goes on with what
-  is not noted; whoever calls otherwise hears it before anything is touched.
-* As many samples come out as there are, or an error. What a format cannot keep is refused.
+* Which sample goes where is a function of the sources and the options. Any number of processes writes the
+  same bytes, and so does a run that goes on where another was killed.
+* A file with a shard's name is whole. Beside the shards is noted what they were made of and how; a call with
+  other options or sources is refused before anything is touched.
+* A value is kept or refused, never changed unnoticed.
 """

@@ -123,7 +123,7 @@ def convert(
             of the same call. It gets ``shard-00000.tar`` and so on, a ``manifest.json`` that is their index,
             and ``.convert/`` with what they were made of.
         to: ``"tar"`` or ``"jsonl"``, with ``.gz``, ``.zst``, ``.xz`` or ``.bz2`` after it to compress; or
-            ``"parquet"``. Which values each keeps, and how, is told in ``docs/reference/converting.md``.
+            ``"parquet"``. For the values that each keeps see ``docs/reference/converting.md``.
         shard_size: About how large a shard is to be before compression, estimated from the first samples of
             some sources; all have the same number of samples, but for one. Of files, the most bytes of those
             in a shard; a sample that is larger has a shard of its own. The default of 256 MB is worth a
@@ -203,33 +203,35 @@ def convert(
             )
         # Files of this machine have no options: those that are given are the output's.
         options = {} if all(scheme_of(name).is_local for name in names) else dict(storage_options or {})
-        shards = open_shards(
-            names,
-            format,
-            block_size=block_size,
-            delimiter=delimiter,
-            columns=target.columns,
-            manifest=manifest,
-            storage_options=options,
-            network=network,
-        )
+        try:
+            shards = open_shards(
+                names,
+                format,
+                block_size=block_size,
+                delimiter=delimiter,
+                columns=target.columns,
+                manifest=manifest,
+                storage_options=options,
+                network=network,
+            )
+        except ValueError as error:
+            if format is None and names[0].endswith("/") and scheme_of(names[0]).is_local:
+                error.add_note(
+                    "of a folder of files, give the name without '/' at its end, or format 'files'"
+                )
+            raise
         source = ShardSamples(shards, read_versions(shards))
     with destination.alone():
         job = Conversion(destination, target, source, overwrite)
-        try:
-            source, cuts = _cut(job, target, source)
-        except Exception:
-            # This call's note must not stand in the way of another one.
-            job.withdraw()
-            raise
-        made = _make_missing(job, target, source, cuts, destination, workers, progress)
-        stored = made.shards.values()
+        source, cuts = _cut(job, target, source)
+        made, new = _make_missing(job, target, source, cuts, destination, workers, progress)
+        stored = made.values()
         return Converted(
             output=destination.shown,
             manifest=destination.path_of(MANIFEST_NAME),
             samples=sum(expected.samples or 0 for expected in stored),
             shards=len(stored),
-            made=made.count,
+            made=new,
             source_bytes=source.size_bytes,
             stored_bytes=sum(expected.size_bytes or 0 for expected in stored),
             elapsed_s=monotonic() - began_s,
@@ -258,18 +260,22 @@ def _folder_of_files(names: Sequence[str], format: str | None) -> str | None:
 def _cut(job: Conversion, target: ShardTarget, source: Source) -> tuple[Source, Cuts]:
     """The source with its samples counted, and how it is cut: as a run before has noted it, or anew."""
     cuts = job.cuts()
-    counted: dict[int, Expected] = {}
-    if isinstance(source, ShardSamples):
-        source, counted = source.counted(cuts.counted if cuts is not None else {})
-    if cuts is None:
+    if cuts is not None:
+        return source.counted(cuts.counted)[0], cuts
+    try:
+        source, counted = source.counted({})
         sample_bytes, schema = _look(target, source)
-        if isinstance(source, FileSamples):
-            stops = cut_by_sizes(source.sizes, target.shard_size, target.samples_per_shard)
-        else:
-            most = target.samples_per_shard or max(int(target.shard_size / max(sample_bytes, 1)), 1)
-            stops = cut_evenly(source.stops[-1] if source.stops else 0, most)
-        cuts = Cuts(stops, schema, counted)
-        job.note_cuts(cuts)
+    except Exception:
+        # This call's note must not stand in the way of another one.
+        job.withdraw()
+        raise
+    if isinstance(source, FileSamples):
+        stops = cut_by_sizes(source.sizes, target.shard_size, target.samples_per_shard)
+    else:
+        most = target.samples_per_shard or max(int(target.shard_size / max(sample_bytes, 1)), 1)
+        stops = cut_evenly(source.stops[-1] if source.stops else 0, most)
+    cuts = Cuts(stops, schema, counted)
+    job.note_cuts(cuts)
     return source, cuts
 
 
@@ -305,14 +311,6 @@ def _look(target: ShardTarget, source: Source) -> tuple[float, Any]:
     return total_bytes / max(count, 1), schema
 
 
-@dataclass
-class _Made:
-    """All shards of a job, by name, and how many of them this call has made."""
-
-    shards: dict[str, Expected]
-    count: int
-
-
 def _make_missing(
     job: Conversion,
     target: ShardTarget,
@@ -321,15 +319,19 @@ def _make_missing(
     destination: Destination,
     workers: int,
     progress: bool,
-) -> _Made:
-    """Make what is missing of a job, verify its sources, and write its index."""
+) -> tuple[dict[str, Expected], int]:
+    """Make what is missing of a job, verify its sources, and write its index.
+
+    Returns:
+        All shards, by name, and how many of them are new.
+    """
     shards = new_shards(cuts.stops, f".{target.to}")
     made = job.made(shards)
     missing = len(shards) - len(made)
     samples = cuts.stops[-1] if cuts.stops else 0
     is_spilled = target.shuffle is not None and isinstance(source, ShardSamples)
     # Of a spill each shard costs the same, wherever its samples are.
-    runs = [*runs_of(shards, made.keys(), (lambda _: 0) if is_spilled else source.in_vain)]
+    runs = [*runs_of(shards, made.keys(), (lambda _: 0) if is_spilled else source.dropped_before)]
     read = [(run[0].first, run[-1].stop) for run in runs]
     with ExitStack() as stack:
         parts: Source | SpilledSamples = source
@@ -344,7 +346,7 @@ def _make_missing(
         bar = None
         if progress:
             bar = stack.enter_context(open_bar("convert", len(shards), " shards", len(made)))
-        each = _made_by(makers) if workers else _made_here(makers)
+        each = _made_by(makers) if workers else (shard for maker in makers for shard, _ in maker())
         for name, expected in stack.enter_context(closing(each)):
             made[name] = expected
             if bar is not None:
@@ -355,7 +357,7 @@ def _make_missing(
     if missing or not job.is_finished:
         source.verify(read)
     job.finish({shard.name: made[shard.name] for shard in shards})
-    return _Made(made, missing)
+    return made, missing
 
 
 class _Maker:
@@ -424,13 +426,6 @@ class _Maker:
         except BaseException:
             shard.discard()
             raise
-
-
-def _made_here(makers: Sequence[_Maker]) -> Generator[tuple[str, Expected], None, None]:
-    for maker in makers:
-        with closing(maker()) as making:
-            for shard, _ in making:
-                yield shard
 
 
 def _made_by(makers: Sequence[_Maker]) -> Generator[tuple[str, Expected], None, None]:

@@ -3,8 +3,8 @@
 All samples, one source after another, are cut into shards. Which sample goes into which shard depends on the
 sources and the options alone, not on the number of processes, nor on how far an earlier run came.
 
-Whoever calls ``convert`` again with the same sources and options goes on with the job; with others the call
-is refused with what is different, before anything is touched.
+A second call of ``convert`` with the same sources and options goes on with the job. With others it is
+refused, with what is different, before anything is touched.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ _JOB, _PLAN = f"{NOTES}job.json", f"{NOTES}plan.json"
 _SHARD = re.compile(r"shard-\d{5,}(\.[a-z0-9]+){1,2}")
 _VERSION_KEY, _VERSION = "asyncloader_convert", 2
 
-# A run begins where at most this part of its first shard's samples has to be read in vain. Where it takes
+# A run begins where at most this part of its first shard's samples has to be read and dropped. Where it takes
 # more, as inside of what is compressed, one process makes the shard and the one before it.
-_MOST_IN_VAIN = 0.5
+_MOST_DROPPED = 0.5
 
 
 class NewShard(NamedTuple):
@@ -111,18 +111,18 @@ def new_shards(stops: Sequence[int], suffix: str) -> list[NewShard]:
 
 
 def runs_of(
-    shards: Sequence[NewShard], made: Collection[str], in_vain: Callable[[int], int]
+    shards: Sequence[NewShard], made: Collection[str], dropped_before: Callable[[int], int]
 ) -> Iterator[list[NewShard]]:
     """The shards that are missing, in runs that one process makes one after another.
 
     Args:
         shards: All of them.
         made: Names of those that are there.
-        in_vain: How many samples have to be read before one, by its number, if reading begins there.
+        dropped_before: How many samples have to be read before one, by its number, if reading begins there.
     """
     run: list[NewShard] = []
     for shard in shards:
-        if run and (shard.name in made or in_vain(shard.first) <= _MOST_IN_VAIN * shard.samples):
+        if run and (shard.name in made or dropped_before(shard.first) <= _MOST_DROPPED * shard.samples):
             yield run
             run = []
         if shard.name not in made:
@@ -132,7 +132,7 @@ def runs_of(
 
 
 class Conversion:
-    """One job at its destination, which nobody else writes to.
+    """One job at its destination, which no other run writes to.
 
     Args:
         destination: Where its shards go.
@@ -222,7 +222,7 @@ class Conversion:
         self._destination.write(_PLAN, content.encode())
 
     def withdraw(self) -> None:
-        """Forget a job of which nothing was made."""
+        """Forget a job that has made nothing."""
         self._destination.remove([_JOB])
 
     @property

@@ -1,8 +1,8 @@
 """What shards are made of: shards, the files of a folder, or samples spilled to a file, by number.
 
 Each of the classes has ``samples()``, a generator of samples with where each is from. The two that are named
-by the user also have ``versions``, ``size_bytes``, ``describe()``, ``part(first, stop)``, ``in_vain(first)``,
-``looked_at()`` and ``verify(read)``.
+by the user also have ``versions``, ``size_bytes``, ``describe()``, ``counted(known)``, ``part(first, stop)``,
+``dropped_before(first)``, ``looked_at()`` and ``verify(read)``.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ class ShardSamples:
         skip = first - (self.stops[begin - 1] if begin else 0)
         return ShardSamples(shards, skip=skip, count=stop - first)
 
-    def in_vain(self, first: int) -> int:
-        """How many samples have to be read before sample ``first``, if reading begins there."""
+    def dropped_before(self, first: int) -> int:
+        """How many samples have to be read and dropped if reading begins at sample ``first``."""
         shard = self._shard_of(first)
         inside = first - (self.stops[shard - 1] if shard else 0)
         if formats[self.shards.formats[shard]].reopens:
@@ -266,6 +266,9 @@ class FileSamples:
     def size_bytes(self) -> int:
         return sum(self.sizes)
 
+    def counted(self, known: Mapping[int, Expected]) -> tuple[FileSamples, dict[int, Expected]]:
+        return self, {}
+
     def part(self, first: int, stop: int) -> FileSamples:
         return replace(self, groups=self.groups[first:stop])
 
@@ -273,7 +276,7 @@ class FileSamples:
         """The same samples in a random order."""
         return replace(self, groups=[self.groups[number] for number in permutation(len(self.groups), seed)])
 
-    def in_vain(self, first: int) -> int:
+    def dropped_before(self, first: int) -> int:
         return 0
 
     def verify(self, read: Iterable[tuple[int, int]]) -> None:
@@ -322,15 +325,17 @@ def find_files(folder: str, labels: bool, *, is_sure: bool) -> FileSamples:
         if any(part.startswith(".") for part in name.split("/")):
             hidden += 1
             continue
-        if not is_sure and _is_shard(name):
-            raise ValueError(
-                f"{name!r} in {folder!r} is a shard: to convert the shards of a folder, end its name with "
-                "'/'; to make samples of them as of other files, pass format='files'"
-            )
         files.append(_file(name, entry))
     if not files:
         but = f", but for {hidden} that are hidden" if hidden else ""
         raise ValueError(f"there is no file below {folder!r}{but}")
+    shards = {field for field in {file.field for file in files} if _is_shard(f"x.{field}")}
+    if shards and not is_sure:
+        name = next(file.name for file in files if file.field in shards)
+        raise ValueError(
+            f"{name!r} in {folder!r} is a shard: to convert the shards of a folder, end its name with "
+            "'/'; to make samples of them as of other files, pass format='files'"
+        )
     # By key first: "a.b" comes between "a" and "a/b", and would part the files of a sample.
     files.sort(key=lambda file: (file.key, file.field, file.name))
     for one, other in pairwise(files):

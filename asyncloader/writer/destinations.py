@@ -50,7 +50,7 @@ class Pending(Protocol):
 def open_destination(
     output: str | os.PathLike[str], options: Mapping[str, Any], aside: str = ""
 ) -> Destination:
-    """The destination that the user has named. Nothing is made and nobody is asked yet.
+    """The destination that the user has named. No I/O happens yet.
 
     Args:
         output: A folder, or a prefix of an object store.

@@ -181,10 +181,11 @@ class OpenTable(OpenShard):
         self._group_bytes = 0
         self._sink = _TableSink(self._stored)
         self._writer: Any = None
+        self._names = None if schema is None else {*schema.names, "__url__"}
 
     def check(self, sample: Mapping[str, Any]) -> None:
-        if self.schema is not None and not {*sample} - {"__url__"} <= {*self.schema.names}:
-            odd = next(name for name in sample if name not in self.schema.names and name != "__url__")
+        if self._names is not None and not sample.keys() <= self._names:
+            odd = next(name for name in sample if name not in self._names)
             raise ValueError(
                 f"field {odd!r} is in none of the samples from which the columns were taken: name it in the "
                 "types, or leave it out by naming the others as columns"
@@ -217,6 +218,7 @@ class OpenTable(OpenShard):
         rows, self._rows, self._group_bytes = self._rows, [], 0
         if self.schema is None:
             self.schema = schema_of(rows)
+            self._names = {*self.schema.names, "__url__"}
         table = table_of(self.schema, rows)
         if self._writer is None:
             self._writer = pyarrow.parquet.ParquetWriter(self._sink, self.schema, compression="zstd")
@@ -315,17 +317,18 @@ def table_of(schema: Any, rows: Sequence[Mapping[str, Any]]) -> Any:
     return arrow().Table.from_arrays(columns, schema=schema)
 
 
-def _column(name: str, kind: Any, values: Iterable[Any]) -> Any:
+def _column(name: str, kind: Any, values: list[Any]) -> Any:
     pa = arrow()
     try:
-        plain = [*map(_plain, values)]
+        kinds = {*map(type, values)}
+        plain = [*map(_plain, values)] if kinds & {np.ndarray, Ragged} else values
         found = pa.array(plain)
         # Arrow would make 1 of 1.5 and of True, and drop an unknown member of a struct, if it was told the
         # type: a value fits if the type of both is the column's. A text it would take for bytes all the same.
         whole = pa.types.is_integer(kind) and pa.types.is_integer(found.type)
         if not whole and found.type != kind and _common(kind, found.type) != kind:
             raise pa.ArrowInvalid(f"found {found.type}")
-        if pa.types.is_binary(kind) and any(isinstance(value, str) for value in plain):
+        if pa.types.is_binary(kind) and any(issubclass(each, str) for each in kinds):
             raise pa.ArrowInvalid("found string")
         return found if found.type == kind else pa.array(plain, kind)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:

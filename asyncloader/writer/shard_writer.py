@@ -24,7 +24,7 @@ from ..errors import FormatError
 from ..formats import split_suffix
 from ..manifest.expectations import Expected
 from ..quantity import as_count, parse_bytes
-from .destinations import open_destination
+from .destinations import FolderDestination, open_destination
 from .open_shard import OpenShard, check_written, encode, encoded_bytes, open_shard
 
 __all__ = ["ShardWriter", "WrittenShard"]
@@ -87,7 +87,8 @@ class ShardWriter:
     Raises:
         TypeError: A path, size or option of a wrong type.
         ValueError: A URL or suffix that cannot be written, a limit below 1, a wrong pattern,
-            ``samples_per_shard`` for a single shard, or ``schema`` for another format than Parquet.
+            ``samples_per_shard`` for a single shard, ``schema`` for another format than Parquet, or
+            ``storage_options`` for a local path.
         ImportError: Parquet, and pyarrow is not installed.
     """
 
@@ -105,6 +106,8 @@ class ShardWriter:
             path = f"{path.rstrip('/')}/shard-%05d.tar"
         folder, slash, self._name = path.rpartition("/")
         self._destination = open_destination(folder or slash, storage_options or {})
+        if storage_options and isinstance(self._destination, FolderDestination):
+            raise ValueError(f"storage_options are of an object store, and {path!r} is a local path")
         self._format, self._compression = split_suffix(self._name)
         check_written(self._format, self._compression)
         if schema is not None and self._format != "parquet":

@@ -212,6 +212,16 @@ def test_what_names_a_folder_of_files(tmp_path: Path) -> None:
     assert al.convert(folder, tmp_path / "out", format="files", num_workers=0).samples == 3
 
 
+def test_a_folder_of_files_that_is_named_as_one_of_shards_says_how_to_name_it(
+    pictures: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="is a shard by its suffix") as caught:
+        al.convert(f"{pictures}/dog/", tmp_path / "out")
+    assert caught.value.__notes__ == [
+        "of a folder of files, give the name without '/' at its end, or format 'files'"
+    ]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -36,7 +36,7 @@ al.convert(source, output, to=to, format=format[0] if format else None, samples_
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("source")
-    write_corpus("jsonl", folder, SAMPLES)
+    write_corpus("jsonl", folder, SAMPLES, shards=2)  # a worker makes what is cut from one
     return f"{folder}/*.jsonl"
 
 
@@ -149,8 +149,8 @@ def test_a_worker_that_is_killed_ends_the_run_with_an_error(source: str, tmp_pat
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, env={**os.environ, "MARK": str(tmp_path / "out")}
     ) as run:
-        # The run, the process that workers are forked from, and a worker: more could not share these shards.
-        until(lambda: len(processes_of(tmp_path / "out")) == 3)
+        # The run, the process that workers are forked from, and two of these.
+        until(lambda: len(processes_of(tmp_path / "out")) == 4)
         for pid in processes_of(tmp_path / "out"):
             if pid != run.pid:
                 os.kill(pid, signal.SIGKILL)
