@@ -34,7 +34,7 @@ ROOMS = [
     {"trace"},  # what a pass was at, moment by moment
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
-    {"stores", "formats", "collate", "seeding"},  # bytes; samples; batches
+    {"stores", "formats", "collate"},  # bytes; samples; batches
     {"shard_names"},  # what names tell of formats, and what to write where they tell none
     {"shard_search"},  # names checked, expanded and looked up
     {"manifest", "shard_listing"},  # what shards should be, in a file beside them

@@ -20,7 +20,7 @@ from .._flow.engine import Scope
 from ..blocks import Block, PickedTrail, Rows
 from ..types import Position
 from .context import given
-from .draws import Calls
+from .draws import SampleCalls
 from .heard import call_heard
 from .map import OneByOne
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, name_of, note_sample, shown
@@ -142,7 +142,7 @@ async def _run(fn: AsyncFn, lane: Lane, cursor: _Cursor, outbox: Channel[Applied
             return
         sample = pending.samples[index]
         try:
-            with Calls(lane, pending.block.trail, range(index)):
+            with SampleCalls(lane, pending.block.trail, range(index)):
                 pending.results[index] = await call_heard(fn, sample)
         except Exception as error:
             if lane.skips is not None and not isinstance(error, MemoryError):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
-__all__ = ["Calls", "sample_rng", "sample_seeded"]
+__all__ = ["SampleCalls", "sample_rng", "sample_seeded"]
 
 Library: TypeAlias = Literal["numpy", "torch", "random"]
 
@@ -30,7 +30,7 @@ Library: TypeAlias = Literal["numpy", "torch", "random"]
 _WORD = 0xFFFF_FFFF_FFFF_FFFF
 
 
-class Calls(Heard):
+class SampleCalls(Heard):
     """Calls of the user's function for the samples of a block, one after another; used with ``with``.
 
     Args:
@@ -50,7 +50,7 @@ class Calls(Heard):
         self._rng_index = 0
 
     def __enter__(self) -> None:
-        self._token: Token[Calls | None] = _here.set(self)
+        self._token: Token[SampleCalls | None] = _here.set(self)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         _here.reset(self._token)
@@ -70,7 +70,7 @@ class Calls(Heard):
         return _key_of(self._lane, self._trail, len(self._done))
 
 
-_here: ContextVar[Calls | None] = ContextVar("asyncloader-calls", default=None)
+_here: ContextVar[SampleCalls | None] = ContextVar("asyncloader-calls", default=None)
 
 # The global generators are seeded by one thread at a time, and by this one.
 _seeding = Lock()
@@ -158,7 +158,7 @@ def sample_seeded() -> Iterator[None]:
             _seeding_thread = None
 
 
-def _calls() -> Calls:
+def _calls() -> SampleCalls:
     calls = _here.get()
     if calls is None:
         raise RuntimeError(

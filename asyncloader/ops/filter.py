@@ -16,7 +16,7 @@ from ..blocks import Block
 from ..plan.counts import Counter, Deal, UnknownCount
 from ..types import Position
 from .checks import check_plain
-from .draws import Calls
+from .draws import SampleCalls
 from .op import PIECE_SAMPLES, Blocks, Lane, Opener, Rounds, name_of, note_sample, shown
 from .pieces import cut, next_size
 from .skips import Applied, apply
@@ -74,7 +74,7 @@ class Filter:
 
     def _apply(self, block: Block, lane: Lane) -> Applied:
         if lane.skips is not None:
-            results, good, failed = apply(self.predicate, block, partial(Calls, lane, block.trail))
+            results, good, failed = apply(self.predicate, block, partial(SampleCalls, lane, block.trail))
             yes = [nth for nth, answer in enumerate(results) if answer]
             made = block.take([good[nth] for nth in yes])
             self._tell(lane, block, good, results)
@@ -82,7 +82,7 @@ class Filter:
         failure: Exception | None = None
         answers: list[bool] = []
         try:
-            with Calls(lane, block.trail, answers):
+            with SampleCalls(lane, block.trail, answers):
                 for sample in block.rows():
                     answers.append(True if self.predicate(sample) else False)  # noqa: SIM210  # half of bool()'s time
         except Exception as error:

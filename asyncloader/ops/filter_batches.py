@@ -16,7 +16,7 @@ from ..quantity import as_counts
 from ..types import Position
 from .checks import check_plain
 from .chunks import hand_on, open_chunks
-from .draws import Calls
+from .draws import SampleCalls
 from .op import Blocks, Lane, Opener, Rounds, name_of, note_batch, shown
 
 __all__ = ["FilterBatches"]
@@ -60,7 +60,7 @@ class FilterBatches:
 
     def _ask(self, block: Block, lane: Lane) -> NDArray[np.bool_]:
         try:
-            with Calls(lane, block.trail, ()):
+            with SampleCalls(lane, block.trail, ()):
                 answer = self.predicate(columns_of(block))
             return _checked(answer, len(block))
         except Exception as error:

@@ -10,13 +10,14 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from .._flow.residents import MakeContext
 from .._flow.threads import Threads
 from ..blocks import Block, PickedTrail, Rows
 from ..quantity import as_counts
 from ..types import Position
 from .checks import check_map
-from .context import MakeContext, given
-from .draws import Calls
+from .context import given
+from .draws import SampleCalls
 from .op import PIECE_SAMPLES, Blocks, Lane, Op, Opener, name_of, note_sample, shown
 from .pieces import Pieces, cut
 from .skips import Applied, Attempts, apply
@@ -113,11 +114,11 @@ class Map(OneByOne):
 
     def _apply(self, fn: Callable[[Any], Any], block: Block, lane: Lane) -> Applied:
         if lane.skips is not None:
-            results, good, failed = apply(fn, block, partial(Calls, lane, block.trail))
+            results, good, failed = apply(fn, block, partial(SampleCalls, lane, block.trail))
             return Applied(block, len(block), Rows(results, PickedTrail(block.trail, good)), None, failed)
         mapped: list[Any] = []
         try:
-            with Calls(lane, block.trail, mapped):
+            with SampleCalls(lane, block.trail, mapped):
                 for sample in block.rows():
                     mapped.append(fn(sample))
         except Exception as error:

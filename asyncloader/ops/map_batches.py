@@ -16,7 +16,7 @@ from ..sizes import bytes_of
 from ..types import Position
 from .checks import check_plain
 from .chunks import hand_on, open_chunks
-from .draws import Calls
+from .draws import SampleCalls
 from .op import Blocks, Lane, Op, Opener, name_of, note_batch, shown
 from .pools import Pool
 
@@ -88,7 +88,7 @@ class MapBatches(Op):
     def _apply(self, block: Block, lane: Lane) -> Columns:
         try:
             given = columns_of(block)
-            with Calls(lane, block.trail, ()):
+            with SampleCalls(lane, block.trail, ()):
                 made = self.fn(dict(given))
             return Columns(_checked(made, given, len(block)), block.trail)
         except Exception as error:
