@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+import reprlib
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch.utils.data
 from typing_extensions import TypeVar
 
+from .dataset import Dataset
 from .interop import accelerate_keeps
-from .kinds.datasets import AnyDataset, shown_dataset
-from .kinds.kind import Kind, Loader
+from .kinds.kind import DatasetKind, Loader, alike_in_replicas
 from .kinds.stream import Streamed, StreamKind
 from .kinds.torch import TorchKind
-from .kinds.worlds import alike_in_replicas
 from .lightning_private import find_reader
 from .ops.batching import Batching
 from .ops.skips import SkipErrors
@@ -38,7 +38,28 @@ from .torch_private import attributes_at_rest
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["DataLoader"]
+__all__ = ["AnyDataset", "DataLoader", "MapStyle", "shown_dataset"]
+
+# What a loader may be given to load.
+
+
+class MapStyle(Protocol):
+    """Gives a sample by index."""
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+AnyDataset: TypeAlias = Streamed | MapStyle | Iterable[Any] | AsyncIterable[Any]
+
+
+def shown_dataset(dataset: Any) -> str:
+    """A dataset on one line: a recipe in full, all else cut short, since it may be a list of a million."""
+    if isinstance(dataset, Dataset):
+        return repr(dataset)
+    short = reprlib.Repr()
+    short.maxother = short.maxstring = 120
+    return " ".join(short.repr(dataset).split())
+
 
 # What a batch is, nobody can tell from a dataset: Any, unless a function that collates says it.
 T = TypeVar("T", covariant=True, default=Any)
@@ -182,7 +203,7 @@ class DataLoader(Loader[T]):
         num_workers = count_workers(workers, num_workers)
         check_trace(trace)
         batch_size = check_batching(batching, batch_size, drop_last)
-        self._kind: Kind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
+        self._kind: DatasetKind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
         self._kind.check(
             self,
             shuffle=shuffle,

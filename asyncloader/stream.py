@@ -39,7 +39,7 @@ from .trace.traffic import TracedTraffic, Traffic
 from .tracebacks import add_note
 from .types import Position
 
-__all__ = ["Collated", "Job", "Note", "Turns", "read_lanes"]
+__all__ = ["Collated", "LanesJob", "Note", "Turns", "read_lanes"]
 
 
 class Note(NamedTuple):
@@ -83,7 +83,7 @@ Turns: TypeAlias = tuple[tuple[int, Row], ...]
 
 
 @dataclass(frozen=True)
-class Job:
+class LanesJob:
     """Some lanes of one pass, and how their samples become batches; pickles if the recipe does.
 
     Attributes:
@@ -134,7 +134,7 @@ class Job:
         return Topology(number, self.lane_count, self.world.rank, self.world.size, self.epoch)
 
 
-def read_lanes(job: Job, engine: Engine, stopwatch: Stopwatch) -> Collated:
+def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
     """The batches of the lanes, one of each in turn, and a bare note where a lane ends.
 
     Args:
@@ -185,7 +185,7 @@ def read_lanes(job: Job, engine: Engine, stopwatch: Stopwatch) -> Collated:
             yield made.pop()[0], note  # nothing here holds it meanwhile
 
 
-def _lanes_of(job: Job, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, list[Lane]]:
+def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, list[Lane]]:
     """The lanes of a job, in its order, and the budget that they share."""
     order = [lane for lane, _ in job.turns]
     makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.all_ops)
@@ -213,7 +213,7 @@ def _traffic_of(stopwatch: Stopwatch) -> Traffic:
     return Traffic()
 
 
-def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
+def _lane_batches(job: LanesJob, lane: Lane, start: Position) -> Collated:
     number, tables = lane.topology.lane, Tables(time_ns()) if job.is_audited else None
     try:
         with closing(job.batching.open(job.recipe.open, start, lane)) as batches:
@@ -224,7 +224,7 @@ def _lane_batches(job: Job, lane: Lane, start: Position) -> Collated:
         raise
 
 
-def _collate(job: Job, lane: Lane, tables: Tables | None, batch: Batch) -> tuple[Any, Note]:
+def _collate(job: LanesJob, lane: Lane, tables: Tables | None, batch: Batch) -> tuple[Any, Note]:
     block, trail = batch.block, batch.block.trail
     lane.stopwatch.enter(COLLATE)  # what comes next is of another stage
     try:

@@ -39,7 +39,7 @@ ROOMS = [
     {"trace"},  # what a pass was at, moment by moment
     {"plan"},  # pure: who reads what; positions and their saved form
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
-    {"stores", "formats", "collate", "seeding"},  # bytes; samples; batches
+    {"stores", "formats", "collate"},  # bytes; samples; batches
     {"previews", "shard_search"},  # what a value is, in a line; names checked, expanded and looked up
     {"manifest"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks

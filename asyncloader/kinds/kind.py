@@ -1,26 +1,60 @@
-"""What a kind is, and what it is told of the loader that it serves."""
+"""What a kind of dataset is, and what it knows of the loader that it serves: options, rank and world."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+import torch
 import torch.utils.data
+from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler
 
 from .._flow.aside import run_aside
-from ..ops.batching import Batching
+from ..ops.batching import Batching, FixedSize, Single
+from ..ops.map import AsyncMap
+from ..ops.op import shown
 from ..ops.skips import SkipErrors
-from ..plan.topology import process_group, resolve_world
+from ..options import memory_bytes
+from ..plan.memory import DEFAULT_LIMIT_BYTES
+from ..plan.meshes import Cut, mesh_world
+from ..plan.topology import World, process_group, resolve_world
+from ..processors import usable_processors
+from ..program_settings import read_settings
 from ..ray_workers import RayWorkers
-from ..report import Report
+from ..report import Report, Setup
+from ..run.workers import WorkerSetting
+from ..sources.components import Recipe, leaves_of
+from ..sources.shards import Shards
 from ..statistics import Statistics
+from ..stores.urls import scheme_of
+from ..torch_kind.adapt import is_async, is_iterable
+from ..torch_kind.generators import innermost_sampler
+from ..torch_kind.tally import stage_of
+from ..torch_private import uncut_mesh
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Kind", "Loader"]
+__all__ = [
+    "DatasetKind",
+    "Loader",
+    "alike_in_replicas",
+    "batching_of",
+    "budget_of",
+    "check_replicas",
+    "check_sampler",
+    "check_world",
+    "is_told_who_reads",
+    "memory_of",
+    "setup_of",
+    "setup_of_torch",
+    "told_once",
+    "worker_setting",
+    "world_of",
+]
 
 T = TypeVar("T", covariant=True)
 
@@ -73,7 +107,7 @@ class Loader(torch.utils.data.DataLoader[T]):
         return resolve_world(None, None, lambda: process_group(sys.modules), {}).size == 1
 
 
-class Kind(Protocol):
+class DatasetKind(Protocol):
     """A kind of dataset, for one loader.
 
     It holds no loader, which would be a cycle, but is given it. Copied and pickled, it is a kind of which
@@ -157,3 +191,192 @@ class Kind(Protocol):
     def close(self, loader: Loader[Any]) -> None:
         """Stop the latest pass and free what it holds. Idempotent."""
         ...
+
+
+# What a loader of a stream asks for, with the defaults that streams have.
+
+# As many as accidents explain. Workers that die again and again have a reason, such as too little memory.
+_RESTARTS = 3
+
+
+def batching_of(loader: Loader[Any]) -> Batching:
+    """What makes its batches."""
+    if loader.batching is not None:
+        return loader.batching
+    return Single() if loader.batch_size is None else FixedSize(loader.batch_size, loader.drop_last)
+
+
+def memory_of(loader: Loader[Any]) -> int:
+    """How many bytes it may hold; raises as ``memory_bytes``."""
+    return DEFAULT_LIMIT_BYTES if loader.memory_limit is None else memory_bytes(loader.memory_limit)
+
+
+def worker_setting(loader: Loader[Any], base_seed: int) -> WorkerSetting:
+    """What each of its worker processes is to the user's code."""
+    return WorkerSetting(
+        loader.num_workers,
+        base_seed,
+        loader.worker_init_fn,
+        prefetch=loader.prefetch_factor or 1,
+        restarts=_RESTARTS if loader.worker_restarts is None else loader.worker_restarts,
+        in_order=loader.in_order,
+        program=read_settings(),
+        start_timeout_s=float(loader.timeout) or None,
+    )
+
+
+def budget_of(loader: Loader[Any]) -> SkipErrors | None:
+    """How much it may skip; None if every error is raised.
+
+    Raises:
+        ValueError: It says something else.
+    """
+    asked = loader.on_error
+    if isinstance(asked, SkipErrors):
+        return asked
+    if asked != "raise":
+        raise ValueError(f'on_error should be "raise" or al.SkipErrors(...), but got on_error={asked!r}')
+    return None
+
+
+def told_once(budget: SkipErrors | None, world: World) -> SkipErrors | None:
+    """The same, of replicas with dead letters in the first alone: all skip the same."""
+    if budget is None or world.replica == 0:
+        return budget
+    return replace(budget, dead_letters=None)
+
+
+def check_world(loader: Loader[Any], mine: World) -> None:
+    """Refuse to read for another rank than was known when the loader was made."""
+    group = process_group(sys.modules)
+    if loader.rank is not None or loader.mesh is not None or group is None:
+        return
+    if World(*group) != mine:
+        raise RuntimeError(
+            f"this loader was made for rank {mine.rank} of {mine.size}, but the process "
+            f"group says rank {group[0]} of {group[1]}: samples would be read twice. Make the loader "
+            "after torch.distributed.init_process_group(), or pass rank= and world_size="
+        )
+
+
+def setup_of(loader: Loader[Any], recipe: Recipe, world: World) -> Setup:
+    """What advice on its passes has to go by."""
+    shards = [source for source in leaves_of(recipe) if isinstance(source, Shards)]
+    return Setup(
+        num_workers=loader.num_workers,
+        in_order=loader.in_order,
+        concurrency={shown(op): op.concurrency for op in recipe.all_ops if hasattr(op, "concurrency")},
+        coroutines=[shown(op) for op in recipe.all_ops if isinstance(op, AsyncMap)],
+        processors=usable_processors(),
+        caches=any(source.access.cache is not None for source in shards),
+        is_local=all(scheme_of(url).is_local for source in shards for url in source.urls[:1]),
+        is_indexed=bool(shards) and all(source.is_indexed for source in shards),
+        has_ranks=world.processes > 1,
+        on_cluster=loader.workers is not None,
+    )
+
+
+def setup_of_torch(loader: Loader[Any], dataset: Any) -> Setup:
+    """Likewise, of a dataset that torch's loop reads."""
+    return Setup(
+        num_workers=loader.num_workers,
+        in_order=loader.in_order,
+        concurrency={},
+        coroutines=[stage_of(dataset)] if is_async(dataset) else [],
+        processors=usable_processors(),
+        caches=False,
+        is_local=True,
+        is_indexed=False,
+        has_ranks=False,
+        style="iterable" if is_iterable(dataset) else "map",
+        keeps_workers=loader.persistent_workers or not loader.num_workers,
+    )
+
+
+# For which rank a loader reads: what it was told, torch's mesh and process group, the launcher.
+
+
+def is_told_who_reads(loader: Loader[Any]) -> bool:
+    """Whether a loader was told that several processes read the same."""
+    return loader.mesh is not None
+
+
+def world_of(loader: Loader[Any]) -> World:
+    """The world that a loader reads for.
+
+    Raises:
+        TypeError: ``mesh`` is no ``DeviceMesh``.
+        ValueError: What was given contradicts itself, or as ``resolve_world`` and ``mesh_world``.
+    """
+    if loader.mesh is None:
+        group = lambda: process_group(sys.modules)  # noqa: E731  # asked only where nothing was given
+        return resolve_world(loader.rank, loader.world_size, group, os.environ)
+    beside = {"rank": loader.rank, "world_size": loader.world_size}
+    given = [f"{name}={value!r}" for name, value in beside.items() if value is not None]
+    if given:
+        raise ValueError(
+            "mesh option is mutually exclusive with rank and world_size, which it says by itself, but "
+            f"got {', '.join(given)}"
+        )
+    return mesh_world(_cut_of(loader.mesh))
+
+
+def _cut_of(mesh: Any) -> Cut:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    if not isinstance(mesh, DeviceMesh):
+        raise TypeError(f'mesh should be a DeviceMesh, such as mesh["dp"], but got {type(mesh).__name__}')
+    uncut = uncut_mesh(mesh)
+    return Cut(
+        mesh.mesh_dim_names,
+        mesh.shape,
+        mesh.get_rank(),
+        mesh.mesh.flatten().tolist(),
+        None if uncut is mesh else uncut.mesh.flatten().tolist(),
+    )
+
+
+def alike_in_replicas(loader: Loader[Any], generator: Any) -> Any:
+    """What a loader is to draw from: ``generator``, or where replicas must draw alike one that all seed so.
+
+    Of torch's default generator no two processes are sure to be in the same state.
+    """
+    if generator is not None or not is_told_who_reads(loader):
+        return generator
+    world = world_of(loader)
+    return torch.Generator().manual_seed(world.rank) if world.replicas > 1 else None
+
+
+def check_replicas(loader: Loader[Any], world: World) -> None:
+    """Refuse what would make batches of replicas differ.
+
+    Raises:
+        ValueError: Batches come as workers are done with them.
+    """
+    if world.replicas > 1 and not loader.in_order and loader.num_workers:
+        raise ValueError(
+            f"in_order=False hands on batches in another order in each process, but {world.replicas} "
+            "processes are to get the same ones; leave it out"
+        )
+
+
+def check_sampler(loader: Loader[Any], world: World) -> None:
+    """Refuse samplers of map-style data that deal it otherwise than the loader was told.
+
+    Raises:
+        ValueError: A ``DistributedSampler`` is of another rank or world, as it is by default; or the sampler
+            is torch's own, which gives each rank everything.
+    """
+    sampler = innermost_sampler(loader)
+    wanted = f"DistributedSampler(dataset, num_replicas={world.size}, rank={world.rank})"
+    if isinstance(sampler, DistributedSampler):
+        if (sampler.rank, sampler.num_replicas) != (world.rank, world.size):
+            raise ValueError(
+                f"the sampler should deal for {world}, but it is that of rank {sampler.rank} of "
+                f"{sampler.num_replicas}; make it as {wanted}"
+            )
+    elif world.size > 1 and type(sampler) in (RandomSampler, SequentialSampler):
+        raise ValueError(
+            f"map-style data is dealt to ranks by its sampler, but with a {type(sampler).__name__} each "
+            f"of the {world.size} ranks ({world.origin}) would read all of it; give sampler={wanted}"
+        )

@@ -1,17 +1,28 @@
-"""The passes over a stream: which is the latest, where the next begins, what was said of lengths."""
+"""The passes of a loader: the latest, where the next begins, and what they are counted and traced with."""
 
 from __future__ import annotations
 
+import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
+from ..counting import Counters
 from ..plan.cursor import Cursor
 from ..plan.epochs import check_epoch
+from ..plan.topology import World
+from ..report import Setup, judge
 from ..run.run import Run
+from ..statistics import Statistics
+from ..stores.expanding import expand_home
+from ..trace.counters import TracedCounters, Tracing
+from ..trace.files import check_run_path, run_path
 from ..tracebacks import users_level
+from .kind import Loader
 
-__all__ = ["Passes"]
+__all__ = ["Passes", "Traces", "close_unbegun"]
 
 CountBatches: TypeAlias = Callable[[int], int]
 """The number of batches of an epoch; TypeError, with the reason, where that is not known."""
@@ -163,3 +174,96 @@ class Passes:
                 "Trainer does. They are of one length if the shards are",
                 stacklevel=users_level(),
             )
+
+
+# What a loader counts its passes with: where the file of a traced one goes, and what stands in it.
+
+
+def close_unbegun(counters: Counters) -> Callable[..., None]:
+    """What closes the counters of a pass that does not begin, on the way out of a context.
+
+    What kept it from beginning is what the user has to know; that the file cannot be written either, as on a
+    full disk, is a note to it.
+    """
+
+    def leave(kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        try:
+            counters.close()
+        except OSError as at_close:
+            if error is None:
+                raise
+            error.add_note(f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
+
+    return leave
+
+
+class Traces:
+    """The traces of one loader's passes, each of which has a file of its own."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def counting(self, loader: Loader[Any], world: World, setup: Setup) -> Callable[..., Counters]:
+        """What makes the counters of a pass, given their options; it holds no loader.
+
+        Args:
+            loader: Says whether its passes are traced, and where to.
+            world: Its rank.
+            setup: What the verdict on the pass goes by.
+
+        Raises:
+            ValueError: There is no folder for the file.
+        """
+        if loader.trace is None:
+            return Counters
+        path = os.path.abspath(expand_home(os.fspath(loader.trace)))
+        if not os.path.isdir(folder := os.path.dirname(path)):
+            raise ValueError(
+                f"trace should be the path of a file in a folder that is there, but got trace={path!r}, and "
+                f"{folder} is no folder; make it, or name another"
+            )
+        about = {
+            "loader": repr(loader),
+            "rank": world.rank,
+            "world_size": world.size,
+            "replica": world.replica,
+            "replicas": world.replicas,
+            "num_workers": loader.num_workers,
+            "batch_size": loader.batch_size,
+        }
+        return _Traced(path, about, setup, world, self._taken)
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """Makes the counters of traced passes.
+
+    Attributes:
+        path: As the user said it.
+        about: What the file says of the loader.
+        setup: What the verdict goes by.
+        world: Whose they are.
+        taken: The files of its passes before.
+    """
+
+    path: str
+    about: Mapping[str, Any]
+    setup: Setup
+    world: World
+    taken: set[str]
+
+    def __call__(self, **options: Any) -> Counters:
+        epoch, passes, about = options["epoch"], options["passes"], self.about
+        # Where a loader has no such number, its passes are counted.
+        number = passes - 1 if epoch is None else epoch
+        whose = self.world.name if self.world.processes > 1 else ""
+        place = run_path(self.path, epoch=number, whose=whose, taken=self.taken)
+        check_run_path(place)
+        self.taken.add(place)
+        told = {**about, "epoch": epoch, "passes": passes}
+        tracing = Tracing(place, told, partial(_judged, self.setup), self.world.process, self.world.name)
+        return TracedCounters(tracing, **options)
+
+
+def _judged(setup: Setup, statistics: Statistics) -> dict[str, Any]:
+    return {"report": asdict(judge(statistics, setup)), "setup": asdict(setup)}

@@ -33,26 +33,31 @@ from ..recipes import AsyncIterableDataset, from_iterable
 from ..report import Report, Setup, judge
 from ..run.fleet import Fleet
 from ..run.in_step import keep_in_step, policy_of
-from ..run.needs import start_server
 from ..run.run import BatchIterator, Run
 from ..run.thread import LanesInThread, stream_in_thread
-from ..run.workers import stream_in_workers
-from ..seeding import draw_base_seed
+from ..run.workers import draw_base_seed, start_server, stream_in_workers
 from ..sources.components import Recipe, counted_names, leaves_of
 from ..sources.shards import Shards
 from ..statistics import Statistics
 from ..stores.local import check_there
-from ..stream import Job
+from ..stream import LanesJob
 from ..tracebacks import drop_frames
 from ..workers import ForkServer
-from .asked import batching_of, budget_of, check_world, memory_of, setup_of, told_once, worker_setting
 from .auditing import open_recording
-from .kind import Loader
-from .lengths import Lengths, if_empty_of
-from .passes import Passes
-from .shares import check_shares, dealt_as
-from .tracing import Traces, close_unbegun
-from .worlds import check_replicas, world_of
+from .kind import (
+    Loader,
+    batching_of,
+    budget_of,
+    check_replicas,
+    check_world,
+    memory_of,
+    setup_of,
+    told_once,
+    worker_setting,
+    world_of,
+)
+from .lengths import EpochLengths, check_shares, dealt_as, if_empty_of
+from .passes import Passes, Traces, close_unbegun
 
 __all__ = ["StreamKind", "Streamed"]
 
@@ -309,7 +314,7 @@ class StreamKind:
         )
 
     def _open_lanes(
-        self, loader: Loader[Any], job: Job, seed: int, counters: Counters, stack: ExitStack
+        self, loader: Loader[Any], job: LanesJob, seed: int, counters: Counters, stack: ExitStack
     ) -> LanesInThread | Fleet:
         """The job's batches, made in this process or in workers."""
         batch_bytes = share_memory(memory_of(loader), pins=False).batch_bytes
@@ -320,10 +325,10 @@ class StreamKind:
             self._forkserver = ForkServer.shared()
         return stream_in_workers(job, worker_setting(loader, seed), batch_bytes, counters, stack, self._bench)
 
-    def _job(self, loader: Loader[Any], cursor: Cursor, memory_bytes: int) -> Job:
+    def _job(self, loader: Loader[Any], cursor: Cursor, memory_bytes: int) -> LanesJob:
         turns = tuple(cursor.turns())
         pins = loader.pin_memory or loader.device is not None
-        return Job(
+        return LanesJob(
             recipe=self._recipe,
             turns=turns,
             lane_count=self._lane_count,
@@ -338,9 +343,9 @@ class StreamKind:
             skipped_before=tuple((lane, skipped_in(row.position)) for lane, row in cursor.rows.items()),
         )
 
-    def _lengths(self, loader: Loader[Any]) -> Lengths:
+    def _lengths(self, loader: Loader[Any]) -> EpochLengths:
         skips = budget_of(loader) is not None
-        return Lengths(self._recipe, batching_of(loader), self._world, self._lane_count, skips)
+        return EpochLengths(self._recipe, batching_of(loader), self._world, self._lane_count, skips)
 
     def _bar(self, loader: Loader[Any], cursor: Cursor) -> ProgressBar:
         total = self._lengths(loader).known_batches(cursor.epoch)

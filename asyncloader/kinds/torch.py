@@ -19,10 +19,8 @@ from ..torch_kind.iterate import close_torch_iterator
 from ..torch_kind.resuming import Standing
 from ..torch_kind.split import UnsplitNotice
 from ..torch_private import forget_iterator
-from .asked import setup_of_torch
-from .kind import Loader
-from .tracing import Traces
-from .worlds import check_replicas, check_sampler, is_told_who_reads, world_of
+from .kind import Loader, check_replicas, check_sampler, is_told_who_reads, setup_of_torch, world_of
+from .passes import Traces
 
 __all__ = ["TorchKind"]
 

@@ -20,7 +20,7 @@ from ..counting import Counters
 from ..plan.cursor import Cursor
 from ..stream import Note
 from ..tracebacks import add_note, drop_frames, end_daemon_at_exit, users_level
-from .intake import Makers
+from .fleet import Makers
 
 __all__ = ["BatchIterator", "Run"]
 

@@ -14,15 +14,15 @@ from ..audit.records import LeftSamples
 from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..stopwatch import RESTING
-from ..stream import Job, Note, read_lanes
+from ..stream import LanesJob, Note, read_lanes
 from ..trace.counters import tell_rest
-from .intake import Intake
+from .fleet import NoteSink
 
 __all__ = ["LanesInThread", "stream_in_thread"]
 
 
 def stream_in_thread(
-    job: Job, batches_ahead: int, batch_bytes: int, counters: Counters, stack: ExitStack
+    job: LanesJob, batches_ahead: int, batch_bytes: int, counters: Counters, stack: ExitStack
 ) -> LanesInThread:
     """Read the lanes on an engine and a thread of this process.
 
@@ -54,7 +54,7 @@ def stream_in_thread(
     producer = Producer(generate, batch_bytes, on_close=engine.stop, name="asyncloader-batches", on_wait=rest)
     stack.callback(producer.close)
     producer.start()
-    intake = Intake(job, counters)
+    intake = NoteSink(job, counters)
     stack.callback(intake.warn_of_shortfalls)
     return LanesInThread(job, producer, intake)
 
@@ -68,7 +68,7 @@ class LanesInThread:
         intake: Told of every note.
     """
 
-    def __init__(self, job: Job, producer: Producer[tuple[Any, Note]], intake: Intake) -> None:
+    def __init__(self, job: LanesJob, producer: Producer[tuple[Any, Note]], intake: NoteSink) -> None:
         self._producer = producer
         self._intake = intake
         self._open = {lane for lane, _ in job.turns}

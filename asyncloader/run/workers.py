@@ -1,9 +1,11 @@
-"""A pass in worker processes: which lanes each of them reads, and what it is to the user's code."""
+"""A pass in worker processes: their jobs, their seeds, and what the process they come from imports."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator
+import random
+import sys
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -12,26 +14,148 @@ from typing import Any
 
 from .._flow.engine import Engine
 from ..by_value import dumps_outward, dumps_with_modules, find_unpicklable
+from ..collate.default import does_without_torch
 from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..ops.op import Source
 from ..plan.lanes import worker_lanes
 from ..program_settings import ProgramSettings
 from ..ray_workers.bench import Bench
-from ..seeding import seed_worker
-from ..sources.components import leaves_of
+from ..sources.components import Recipe, leaves_of
 from ..sources.shards import Shards
 from ..stopwatch import Stopwatch
-from ..stream import Collated, Job, Note, Turns, read_lanes
+from ..stores.urls import scheme_of
+from ..stream import Collated, LanesJob, Note, Turns, read_lanes
 from ..tensors import when_torch_is_here
 from ..tracebacks import add_note, leads_through_users_code
 from ..workers import AnyPool, ForkServer, WorkerPool
-from .fleet import AsDone, Fleet, InTurn
-from .intake import Intake
-from .needs import modules_to_preload
-from .post import Post, Restarts
+from .fleet import AsDone, Fleet, InTurn, NoteSink, Restarts, WorkerLanes
 
-__all__ = ["WorkerSetting", "stream_in_workers"]
+__all__ = [
+    "WorkerSetting",
+    "draw_base_seed",
+    "expected_modules",
+    "modules_to_preload",
+    "seed_worker",
+    "start_server",
+    "stream_in_workers",
+]
+
+# What the process that workers come from should import before it forks them.
+#
+# torch takes longer to import than all else before a first batch, and a job that runs no code but ours does
+# without it. It is left out only where nothing that the workers will run can want it, as far as what they
+# are sent tells; if it does, they import it themselves.
+
+_PACKAGE = __name__.partition(".")[0]
+
+# Packages that import no torch. The main module is sent by value: what it uses is named with it.
+_WITHOUT_TORCH = sys.stdlib_module_names | {
+    "PIL", "__main__", "aiohttp", "cloudpickle", "cv2", "msgspec", "numpy", "obstore", "orjson", "pandas",
+    "pyarrow", "uvloop",
+}  # fmt: skip
+
+# What a store's client is made with, and late.
+_CLIENTS = {None: "local", "http": "http.client", "hub": "hub.client", "objects": "objects.store"}
+
+# Each worker seeds NumPy's generators, whose modules are imported with the first use.
+_ALWAYS = (f"{_PACKAGE}.run.workers", f"{_PACKAGE}.ops.pack", f"{_PACKAGE}.formats", "numpy.random", "uvloop")
+
+_WITH_TORCH = ("torch", f"{_PACKAGE}.torch_kind.worker_info", f"{_PACKAGE}.collate.default")
+
+
+def start_server(recipe: Recipe, *functions: Any) -> ForkServer:
+    """The process that workers will come from, started early: it takes a while.
+
+    Args:
+        recipe: What to stream.
+        functions: ``collate_fn``, ``worker_init_fn`` and whatever else the user may have given.
+    """
+    server = ForkServer.shared()
+    server.preload(expected_modules(recipe, *functions))
+    return server
+
+
+def modules_to_preload(sent: Collection[str], collate_fn: Callable[[Any], Any]) -> list[str]:
+    """What to import once for all workers.
+
+    Args:
+        sent: The modules that a pickled job names.
+        collate_fn: What makes the batches.
+    """
+    # Our own name alone is user's code that looks up something of ours, whatever it is.
+    ours = [name for name in sent if name.startswith(f"{_PACKAGE}.")]
+    others = {name.partition(".")[0] for name in sent if name not in ours}
+    needs_torch = not others <= _WITHOUT_TORCH or (
+        _is_ours(collate_fn) and not does_without_torch(collate_fn)
+    )
+    return [*(_WITH_TORCH if needs_torch else ()), *_ALWAYS, *ours]
+
+
+def expected_modules(recipe: Recipe, *functions: Any) -> list[str]:
+    """The same, before there is a job: functions and operators are looked at, but not what is read."""
+    clients: list[str] = []
+    for source in leaves_of(recipe):
+        if not isinstance(source, Shards):
+            return [*_WITH_TORCH, *_ALWAYS]
+        # By the first shard: the others are of the same store, or the workers import what they want.
+        clients += [f"{_PACKAGE}.stores.{_CLIENTS[scheme_of(url).store]}" for url in source.urls[:1]]
+    try:
+        _, _, sent = dumps_with_modules((*recipe.all_ops, *functions))
+    except Exception:  # to be told when workers are started, and not before
+        sent = set()
+    return [*clients, *modules_to_preload(sent, functions[0])]
+
+
+def _is_ours(fn: Callable[[Any], Any]) -> bool:
+    module = getattr(fn, "__module__", None) or type(fn).__module__
+    return module.partition(".")[0] == _PACKAGE
+
+
+# Random numbers in worker processes, seeded as torch's DataLoader seeds its own.
+#
+# A worker that inherited its parent's generators would augment its samples exactly as the others do.
+
+
+def draw_base_seed(generator: Any, again: bool = False) -> int:
+    """One int64 of ``generator``, or of torch's default one, as torch draws at each start of an epoch.
+
+    Args:
+        generator: A ``torch.Generator``, or None.
+        again: Whether that was done for this epoch, which goes on now: the generator is then left where it
+            was. A trainer has set it to where it stood behind the last batch, and a model with dropout draws
+            from it next.
+    """
+    import torch
+
+    drawn_from = torch.default_generator if generator is None else generator
+    before = drawn_from.get_state()
+    seed = int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
+    if again:
+        drawn_from.set_state(before)
+    return seed
+
+
+def seed_worker(worker: int, base_seed: int) -> int:
+    """Seed Python's, torch's and NumPy's generators of this process; returns the worker's seed.
+
+    torch's when it is imported, if it is not yet.
+    """
+    import numpy as np
+
+    def seed_torch() -> None:
+        import torch
+
+        torch.manual_seed(seed)
+
+    seed = base_seed + worker
+    random.seed(seed)
+    when_torch_is_here(seed_torch)
+    # By the sequence that torch has rebuilt: with torch's own seed NumPy's numbers would correlate with its.
+    entropy = [worker, base_seed & 0xFFFF_FFFF, base_seed >> 32, 0]
+    np.random.seed(np.random.SeedSequence(entropy).generate_state(4))
+    return seed
+
 
 _NOTE = (
     "raised in a worker process: if it is not with num_workers=0, what the program has set in a module since "
@@ -72,7 +196,7 @@ class WorkerSetting:
 
 
 def stream_in_workers(
-    job: Job,
+    job: LanesJob,
     setting: WorkerSetting,
     batch_bytes: int,
     counters: Counters,
@@ -99,10 +223,10 @@ def stream_in_workers(
     pool = open_pool(job, setting, jobs, batch_bytes // len(dealt), stack)
     restarts = Restarts(setting.restarts, counters)
     posts = [
-        Post(worker, pool, replace(job, turns=turns), make, restarts)
+        WorkerLanes(worker, pool, replace(job, turns=turns), make, restarts)
         for worker, (turns, make) in enumerate(zip(turns_of, makers, strict=True))
     ]
-    intake = Intake(job, counters, dealt)
+    intake = NoteSink(job, counters, dealt)
     stack.callback(intake.warn_of_shortfalls)
     return Fleet(
         posts,
@@ -114,7 +238,7 @@ def stream_in_workers(
 
 
 def _open_local(
-    job: Job,
+    job: LanesJob,
     setting: WorkerSetting,
     jobs: list[_WorkerJob],
     batch_bytes: int,
@@ -140,7 +264,7 @@ def _open_local(
 
 def _open_on_ray(
     bench: Bench,
-    job: Job,
+    job: LanesJob,
     setting: WorkerSetting,
     jobs: list[_WorkerJob],
     batch_bytes: int,
@@ -162,13 +286,13 @@ def _open_on_ray(
     return stack.enter_context(pool)
 
 
-def _grace_s(job: Job) -> float | None:
+def _grace_s(job: LanesJob) -> float | None:
     """How long a worker may take to end."""
     return _CONTEXT_GRACE_S if job.recipe.has_context else None
 
 
 def _pickled(
-    job: Job, setting: WorkerSetting, workers: int
+    job: LanesJob, setting: WorkerSetting, workers: int
 ) -> tuple[bytes, list[pickle.PickleBuffer], set[str]]:
     """All of the workers' jobs but their lanes, its large buffers, and the modules that it names.
 
@@ -183,7 +307,7 @@ def _pickled(
         raise
 
 
-def _note_unpicklable(job: Job, setting: WorkerSetting, error: Exception) -> None:
+def _note_unpicklable(job: LanesJob, setting: WorkerSetting, error: Exception) -> None:
     """Say at ``error`` which part of the recipe cannot be sent to a worker, if that is what it is about."""
     parts = [part for source in leaves_of(job.recipe) for part in _source_parts(source)]
     parts += [(f".{op.describe()['op']}({op.describe().get('fn', '...')})", op) for op in job.recipe.all_ops]
@@ -225,7 +349,7 @@ class _WorkerJob:
     turns: Turns
     began_s: float = field(default_factory=perf_counter)
 
-    def __call__(self, shared: tuple[Job, WorkerSetting]) -> Iterator[tuple[Any, Note]]:
+    def __call__(self, shared: tuple[LanesJob, WorkerSetting]) -> Iterator[tuple[Any, Note]]:
         job, setting = shared
         # Processes of one machine share that clock, so that starting this one is part of its time.
         engine, stopwatch = Engine(), job.open_stopwatch(self.began_s if setting.clock_s is None else None)
@@ -234,11 +358,11 @@ class _WorkerJob:
             batches = _by_clock(batches, time() - perf_counter() - setting.clock_s)
         if job.recipe.has_context:
             return _Interruptible(batches, stopwatch, engine.stop)
-        return _Timed(batches, stopwatch)
+        return _TimedBatches(batches, stopwatch)
 
 
 def _worker_batches(
-    job: Job, worker: int, setting: WorkerSetting, engine: Engine, stopwatch: Stopwatch
+    job: LanesJob, worker: int, setting: WorkerSetting, engine: Engine, stopwatch: Stopwatch
 ) -> Collated:
     setting.program.apply()
     if job.recipe.runs_on_threads:
@@ -274,7 +398,7 @@ def _by_clock(batches: Collated, by_s: float) -> Collated:
 
 
 @dataclass(frozen=True)
-class _Timed:
+class _TimedBatches:
     """Batches with the stopwatch of the thread that makes them, for who sends them.
 
     Attributes:
@@ -296,7 +420,7 @@ class _Timed:
 
 
 @dataclass(frozen=True)
-class _Interruptible(_Timed):
+class _Interruptible(_TimedBatches):
     """Likewise, which the worker need not wait for when the parent lets go: contexts want to be left in time.
 
     Attributes:

@@ -16,8 +16,8 @@ import pytest
 from torch.distributed import TCPStore
 
 from asyncloader.errors import RanksError
-from asyncloader.run import agreement
-from asyncloader.run.agreement import Agreement, Policy, Verdict
+from asyncloader.run import in_step as agreement
+from asyncloader.run.in_step import Agreement, Policy, StepVerdict
 
 RANKS = 3
 _names = count()
@@ -54,13 +54,13 @@ def settle(ranks: list[Agreement], *have: bool) -> list[Any]:
 def test_all_go_on_while_all_have_a_batch(join: Any) -> None:
     ranks = join()
     for _ in range(5):
-        assert settle(ranks, True, True, True) == [Verdict.GO] * RANKS
-    assert settle(ranks, False, False, False) == [Verdict.END] * RANKS
+        assert settle(ranks, True, True, True) == [StepVerdict.GO] * RANKS
+    assert settle(ranks, False, False, False) == [StepVerdict.END] * RANKS
     assert [rank.steps for rank in ranks] == [5] * RANKS
 
 
-@pytest.mark.parametrize(("policy", "verdict"), [("stop", Verdict.STOP), ("pad", Verdict.GO)])
-def test_one_that_runs_dry_is_met_by_all(join: Any, policy: Policy, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("policy", "verdict"), [("stop", StepVerdict.STOP), ("pad", StepVerdict.GO)])
+def test_one_that_runs_dry_is_met_by_all(join: Any, policy: Policy, verdict: StepVerdict) -> None:
     ranks = join(policy)
     settle(ranks, True, True, True)
     assert settle(ranks, True, False, True) == [verdict] * RANKS
@@ -68,8 +68,8 @@ def test_one_that_runs_dry_is_met_by_all(join: Any, policy: Policy, verdict: Ver
 
 def test_an_empty_batch_is_shared_at_the_first_step_alone(join: Any) -> None:
     ranks = join("pad")
-    assert settle(ranks, True, False, True) == [Verdict.GO_WITH_EMPTY] * RANKS
-    assert settle(ranks, True, False, True) == [Verdict.GO] * RANKS
+    assert settle(ranks, True, False, True) == [StepVerdict.GO_WITH_EMPTY] * RANKS
+    assert settle(ranks, True, False, True) == [StepVerdict.GO] * RANKS
 
 
 def test_raise_is_raised_by_all_at_the_same_step(join: Any) -> None:
@@ -83,7 +83,7 @@ def test_raise_is_raised_by_all_at_the_same_step(join: Any) -> None:
 def test_ranks_that_end_together_are_not_uneven(join: Any) -> None:
     ranks = join("raise")
     settle(ranks, True, True, True)
-    assert settle(ranks, False, False, False) == [Verdict.END] * RANKS
+    assert settle(ranks, False, False, False) == [StepVerdict.END] * RANKS
 
 
 def test_one_that_leaves_wakes_those_that_wait(join: Any) -> None:
@@ -167,7 +167,7 @@ def test_the_store_does_not_grow_with_the_steps(join: Any, store: TCPStore, othe
 def test_passes_of_one_name_are_kept_apart(join: Any) -> None:
     first = join(name="again")
     settle(first, False, False, False)
-    assert settle(join(name="again"), True, True, True) == [Verdict.GO] * RANKS
+    assert settle(join(name="again"), True, True, True) == [StepVerdict.GO] * RANKS
 
 
 def test_what_one_gives_the_others_take(join: Any) -> None:
