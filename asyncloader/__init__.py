@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .foreign.hub import from_hub
     from .foreign.litdata import from_litdata
     from .foreign.mds import from_mds
+    from .index.building import build_index
     from .loader import DataLoader
-    from .manifest.building import build_index
     from .metrics import Metrics
     from .mixtures import concat, mix
     from .mixtures import zip as zip
@@ -126,7 +126,7 @@ _HOME = {
     "WorkerDiedError": "errors",
     "WorkerInfo": "torch_kind.worker_info",
     "WrittenShard": "writer",
-    "build_index": "manifest.building",
+    "build_index": "index.building",
     "concat": "mixtures",
     "convert": "converting.convert",
     "default_collate": "collate",

@@ -304,7 +304,7 @@ class Dataset:
         def __len__(self) -> int:
             raise TypeError(
                 "a recipe has no length: len(DataLoader(ds, batch_size)) is the number of batches, where a "
-                "manifest tells how many samples there are"
+                "index tells how many samples there are"
             )
 
         def __getitem__(self, index: object) -> Any:

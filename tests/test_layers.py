@@ -35,7 +35,7 @@ ROOMS = [
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "collate", "seeding"},  # bytes; samples; batches
     {"shard_search"},  # names checked, expanded and looked up; what they tell of formats
-    {"manifest"},  # what shards should be, in a file beside them
+    {"index"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
     {"ray_workers"},  # workers on other machines
     {"simulate"},  # a pass as it would go, without a byte moved

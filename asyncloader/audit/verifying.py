@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..manifest.lookup import Entries, read_entries
+from ..index.lookup import Entries, read_entries
 from ..stores.urls import redact
 from .contents import Contents, Part
 from .reading import Pass, read_audits
@@ -20,7 +20,7 @@ def verify_audit(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
     epoch: int | None = None,
-    manifest: str | os.PathLike[str] | None = None,
+    index: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     left_out: bool = False,
 ) -> list[EpochVerdict]:
@@ -33,9 +33,9 @@ def verify_audit(
         paths: The folder that ``DataLoader(audit=...)`` was given; several where ranks wrote to disks of
             their own.
         epoch: The one to look at; all of them if None. The last one of a training that runs is unfinished.
-        manifest: Path or URL of the manifest of the shards, for audits of a time when there was none beside
+        index: Path or URL of the index of the shards, for audits of a time when there was none beside
             them. It has to list every shard of a source, and at least one source's.
-        storage_options: For a manifest in a store; as of ``from_urls``.
+        storage_options: For an index in a store; as of ``from_urls``.
         left_out: Whether to name each run of samples that operators have left out, in
             ``EpochVerdict.left_out_samples``; a filter of many samples may have made millions.
 
@@ -44,14 +44,14 @@ def verify_audit(
 
     Raises:
         ValueError: There is no audit, or none of this epoch; a file is nothing of an audit's, or that of its
-            contents, which rank 0 writes, is not among them. There is no such manifest, or it is of other
+            contents, which rank 0 writes, is not among them. There is no such index, or it is of other
             shards.
-        StoreError: The manifest cannot be read.
-        FormatError: The manifest is not sound.
+        StoreError: The index cannot be read.
+        FormatError: The index is not sound.
         OSError: A file cannot be read.
     """
     places = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
-    counts = None if manifest is None else _Counts(read_entries(os.fspath(manifest), storage_options or {}))
+    counts = None if index is None else _Counts(read_entries(os.fspath(index), storage_options or {}))
     verdicts = []
     for name, audited in sorted(read_audits(places).items()):
         if audited.contents is None:
@@ -75,10 +75,10 @@ def verify_audit(
 
 
 class _Counts:
-    """The numbers of samples that a manifest tells of, for audits that lack them.
+    """The numbers of samples that an index tells of, for audits that lack them.
 
     Args:
-        entries: The manifest's.
+        entries: The index's.
     """
 
     def __init__(self, entries: Entries) -> None:
@@ -86,7 +86,7 @@ class _Counts:
         self._has_matched = False
 
     def added_to(self, contents: Contents) -> Contents:
-        """What is known of a recipe with and by the manifest.
+        """What is known of a recipe with and by the index.
 
         Raises:
             ValueError: It lists some of a source's shards and not all, or another number of samples.
@@ -128,4 +128,4 @@ class _Counts:
 
     @property
     def _name(self) -> str:
-        return f"the manifest {redact(self._entries.url)}"
+        return f"the index {redact(self._entries.url)}"

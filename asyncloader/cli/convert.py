@@ -12,7 +12,7 @@ from .arguments import add_columns, add_json, add_shards, columns_of, storage_op
 from .printing import counted, print_json, print_lines, size_of
 
 HELP = (
-    "Make shards of other shards, with a manifest that is their index. A run that was killed goes on where "
+    "Make shards of other shards, with their index. A run that was killed goes on where "
     "it was when the command is given again; how many processes work makes no difference to what is written."
 )
 
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="write all samples in a random order that SEED draws, which takes room for all of them aside; "
         "by default they keep their order",
     )
-    parser.add_argument("--manifest", metavar="URL", help="of the sources, if it is not found beside them")
+    parser.add_argument("--index", metavar="URL", help="of the sources, if it is not found beside them")
     add_json(parser)
 
 
@@ -82,7 +82,7 @@ def run(asked: argparse.Namespace) -> int:
         format=asked.format,
         delimiter=asked.delimiter,
         block_size=asked.block_size,
-        manifest=asked.manifest,
+        index=asked.index,
         **output_options(asked),
     )
     say(done, asked.json)

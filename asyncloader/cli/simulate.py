@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 HELP = (
     "Play a pass by the loader's own rules over a model of the link, of the work and of the training step: "
     "how fast it goes, what limits it, how evenly it is dealt, what it holds in memory. Of shards that are "
-    "named only the manifest or index.json is read. Times are given as 50ms, sizes as 100MB, rates as 40MB/s."
+    "named only the index is read. Times are given as 50ms, sizes as 100MB, rates as 40MB/s."
 )
 
 
@@ -64,17 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_shards(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "urls", nargs="*", metavar="URL", help="shards that have a manifest, as from_urls has them"
+        "urls", nargs="*", metavar="URL", help="shards that have an index, as from_urls has them"
     )
     add_format(parser)
-    parser.add_argument("-m", "--manifest", help="path or URL of it, if it is not beside them")
+    parser.add_argument("-m", "--index", help="path or URL of it, if it is not beside them")
     add_stores(parser)
     shards = parser.add_argument_group("shards, where none are named")
     shards.add_argument("--shards", type=int, metavar="N", help="how many")
     shards.add_argument("--shard-size", metavar="SIZE", help="of each, as stored")
     shards.add_argument("--shard-samples", type=int, metavar="N", help="of each")
     parser.add_argument(
-        "--index", action="store_true", help="cut lanes by an index; so it is where shards have one"
+        "--indexed", action="store_true", help="cut lanes by an index; so it is where shards have one"
     )
 
 
@@ -118,7 +118,7 @@ def _setting_of(asked: argparse.Namespace) -> Setting:
         ranks_per_machine=asked.ranks if asked.ranks_per_machine is None else asked.ranks_per_machine,
         num_workers=asked.num_workers,
         lanes=asked.lanes,
-        is_indexed=is_indexed or asked.index,
+        is_indexed=is_indexed or asked.indexed,
         seed=0 if asked.shuffle else None,
         window=asked.shuffle,
         decode_s=parse_seconds("--decode", asked.decode),
@@ -151,7 +151,7 @@ def _shards_of(asked: argparse.Namespace) -> tuple[list[ShardSize], bool]:
         return _known_shards(asked)
     if missing:
         raise ValueError(
-            f"name shards that have a manifest, or say what they are like: {', '.join(missing)} "
+            f"name shards that have an index, or say what they are like: {', '.join(missing)} "
             f"{'is' if len(missing) == 1 else 'are'} missing"
         )
     if asked.shards < 1 or asked.shard_samples < 1:
@@ -163,16 +163,16 @@ def _shards_of(asked: argparse.Namespace) -> tuple[list[ShardSize], bool]:
 
 
 def _known_shards(asked: argparse.Namespace) -> tuple[list[ShardSize], bool]:
-    from ..manifest.expectations import Known
+    from ..index.expectations import Known
     from ..simulate import ShardSize
     from .recipe import open_shards
 
-    shards = open_shards(asked, manifest=asked.manifest)
+    shards = open_shards(asked, index=asked.index)
     checks = shards.checks
     if missing := len(shards.urls) - checks.count_of(Known.SAMPLES):
         raise ValueError(
-            f"no manifest says how many samples are in {missing} of the {len(shards.urls)} shards: make one "
-            "with asyncloader index, name it with --manifest, or say what shards are like with --shards, "
+            f"no index says how many samples are in {missing} of the {len(shards.urls)} shards: make one "
+            "with asyncloader index, name it with --index, or say what shards are like with --shards, "
             "--shard-size and --shard-samples"
         )
     if missing := checks.count_of(Known.NO_SIZE):

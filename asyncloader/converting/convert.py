@@ -12,13 +12,13 @@ from typing import Any
 
 from ..errors import FormatError
 from ..foreign.opening import open_shards
-from ..manifest.expectations import Expected
+from ..index.expectations import Expected
 from ..processors import usable_processors
 from ..progress import open_bar
 from ..quantity import as_whole
 from ..stores.expanding import expand_home, read_urls
 from ..stores.policy import NetworkPolicy
-from ..stores.urls import MANIFEST_NAME, scheme_of
+from ..stores.urls import INDEX_NAME, scheme_of
 from .counting import count_noted
 from .crew import make_all
 from .file_material import FileMaterial, find_files
@@ -44,7 +44,7 @@ class Converted:
 
     Attributes:
         output: The folder or prefix, as it may be shown.
-        manifest: Its manifest.
+        index: Its index.
         samples: In all shards, as many as the sources have.
         shards: How many there are.
         made: How many of them this call has made; the others were there.
@@ -57,7 +57,7 @@ class Converted:
     """
 
     output: str
-    manifest: str
+    index: str
     samples: int
     shards: int
     made: int
@@ -84,7 +84,7 @@ def convert(
     storage_options: Mapping[str, Any] | None = None,
     output_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
-    manifest: str | os.PathLike[str] | None = None,
+    index: str | os.PathLike[str] | None = None,
     shuffle: int | None = None,
     num_workers: int | None = None,
     overwrite: bool = False,
@@ -94,7 +94,7 @@ def convert(
 
     The samples keep their order, unless ``shuffle`` draws another. If it is killed, call it again: it goes on
     with the shards that are missing, and the bytes of all are those that they would have been. Sources whose
-    manifest does not tell how many samples they hold are read twice, the first time to count; Parquet and
+    index does not tell how many samples they hold are read twice, the first time to count; Parquet and
     Arrow files say it themselves, of MDS and LitData their index. What is promised a digest of is read as a
     whole: if several shards are cut from it, once more. Images stay the bytes of their files.
 
@@ -103,7 +103,7 @@ def convert(
     Args:
         urls: Shards, as ``from_urls`` takes them, CSV too; or a folder with an ``index.json`` (``format``).
         output: A folder, or a prefix of an object store (``s3://``, ``gs://``, ``az://``), empty or of a run
-            of the same call. It gets ``shard-00000.tar`` and so on, a ``manifest.json`` that is their index,
+            of the same call. It gets ``shard-00000.tar`` and so on, their index ``asyncloader-index.json``,
             and ``.convert/`` with what they were made of.
         to: ``"tar"`` or ``"jsonl"``, with ``.gz``, ``.zst``, ``.xz`` or ``.bz2`` after it to compress; or
             ``"parquet"``. Which values each keeps, and how, is told in ``docs/reference/converting.md``.
@@ -124,7 +124,7 @@ def convert(
         storage_options: Of the sources, and of the output if it is in an object store.
         output_options: Of the output, where they are not those of the sources.
         network: Time-outs, retries and hedging of reading.
-        manifest: Of the sources, if it is not found beside them.
+        index: Of the sources, if it is not found beside them.
         shuffle: Seed of a random order of all samples, the same for any number of processes; None keeps the
             order. For sources that are sorted, by class or by date, which no window of ``.shuffle`` can mix.
             The samples are first written to a file without a name, which takes as much room as they do:
@@ -158,7 +158,7 @@ def convert(
         block_size=block_size,
         delimiter=delimiter,
         columns=target.columns,
-        manifest=manifest,
+        index=index,
         storage_options=options,
         network=network,
     )
@@ -260,7 +260,7 @@ def _run(
     hidden: int = 0,
     spilled: bool = False,
 ) -> Converted:
-    """Make what is missing of a job, and its manifest."""
+    """Make what is missing of a job, and its index."""
     plan = job.plan()
     if plan is None:
         try:
@@ -306,7 +306,7 @@ def _run(
     finish(outlet, {shard.name: made[shard.name] for shard in shards})
     return Converted(
         output=outlet.shown,
-        manifest=os.path.join(outlet.shown, MANIFEST_NAME),
+        index=os.path.join(outlet.shown, INDEX_NAME),
         samples=samples,
         shards=len(shards),
         made=missing,

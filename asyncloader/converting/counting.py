@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
 
-from ..manifest.expectations import Expectations, Expected
+from ..index.expectations import Expectations, Expected
 from ..sources.shards import Shards
 from ..sources.surveying import count_shards
 from .job import COUNTED
@@ -50,7 +50,7 @@ def count_noted(shards: Shards, outlet: Outlet) -> Expectations:
 
 
 def _lines(entries: Iterable[tuple[int, Expected]]) -> bytes:
-    """What was counted of shards, by number, a line each: no entries of a manifest, which have digests."""
+    """What was counted of shards, by number, a line each: no entries of an index, which have digests."""
     return b"".join(
         json.dumps([number, entry.size_bytes, entry.samples, entry.offsets]).encode() + b"\n"
         for number, entry in entries

@@ -15,7 +15,7 @@ from typing import IO, TypeAlias
 from .._flow.children import clean_python
 from ..by_value import dumps_outward
 from ..errors import WorkerDiedError
-from ..manifest.expectations import Expected
+from ..index.expectations import Expected
 from .making import Task, make_shards
 
 __all__ = ["make_all", "receive", "send"]

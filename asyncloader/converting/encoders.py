@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from ..formats.encode import encode_jsonl_sample, encode_tar_sample, tar_end
-from ..manifest.expectations import Expected
+from ..index.expectations import Expected
 from ..writer.open_shard import OpenShard, Pending
 from .tables import Schema, TableFile
 from .target import Target

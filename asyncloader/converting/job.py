@@ -16,9 +16,9 @@ from typing import Any
 
 from ..errors import FormatError
 from ..formats import has_format
-from ..manifest.entries import entry_of, format_manifest, parse_entry, parse_manifest
-from ..manifest.expectations import Expected
-from ..stores.urls import MANIFEST_NAME
+from ..index.entries import entry_of, format_index, parse_entry, parse_index
+from ..index.expectations import Expected
+from ..stores.urls import INDEX_NAME
 from .material import Version
 from .outlets import NOTES, Outlet
 from .plan import Shard, shards_of
@@ -153,15 +153,15 @@ class Job:
 
     def is_finished(self) -> bool:
         """Whether a run has seen it to its end, where the sources are proved."""
-        return self._outlet.read(MANIFEST_NAME) is not None
+        return self._outlet.read(INDEX_NAME) is not None
 
     def made(self, shards: Sequence[Shard]) -> dict[str, Expected]:
         """The shards that are whole, by name, and what each is: noted, and there, in their length."""
         sizes = self._outlet.sizes()
         noted: dict[str, Expected] = {}
-        if MANIFEST_NAME in sizes:
+        if INDEX_NAME in sizes:
             with suppress(FormatError):
-                noted.update(parse_manifest(self._outlet.read(MANIFEST_NAME) or b""))
+                noted.update(parse_index(self._outlet.read(INDEX_NAME) or b""))
         notes = [_note_of(shard.name) for shard in shards if shard.name not in noted]
         for content in self._outlet.read_each([note for note in notes if note in sizes]):
             with suppress(FormatError, ValueError):
@@ -182,8 +182,8 @@ def note_shard(outlet: Outlet, name: str, made: Expected) -> None:
 
 
 def finish(outlet: Outlet, made: Mapping[str, Expected]) -> None:
-    """Write the manifest, and drop the notes that it takes the place of."""
-    outlet.write(MANIFEST_NAME, format_manifest(made))
+    """Write the index, and drop the notes that it takes the place of."""
+    outlet.write(INDEX_NAME, format_index(made))
     notes = {*map(_note_of, made)}
     outlet.remove([name for name in outlet.sizes() if name in notes])
 
@@ -194,7 +194,7 @@ def _note_of(name: str) -> str:
 
 def _is_made(name: str) -> bool:
     """Whether a file is one that convert makes."""
-    return name.startswith(NOTES) or name == MANIFEST_NAME or _SHARD.fullmatch(name) is not None
+    return name.startswith(NOTES) or name == INDEX_NAME or _SHARD.fullmatch(name) is not None
 
 
 def _parse(noted: bytes) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import FormatError
-from ..manifest.expectations import Expected
+from ..index.expectations import Expected
 from .encoders import Encoder, open_encoder
 from .job import note_shard
 from .material import Part

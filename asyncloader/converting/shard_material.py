@@ -126,7 +126,7 @@ class ShardMaterial:
 
     def samples(self) -> Generator[tuple[dict[str, Any], object], None, None]:
         # Whether shards may have changed since they were counted is for their lengths and digests to say,
-        # which are among the checks as far as a manifest or an index told them.
+        # which are among the checks as far as an index told them.
         shards = self.shards
         left = self.stops[-1] - self.skip if self.count is None else self.count
         with Engine() as engine:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..blocks import Ragged
 from ..formats.columnar.importing import arrow
-from ..manifest.expectations import Expected
+from ..index.expectations import Expected
 from ..types import Buffer
 from ..writer.open_shard import OpenShard, Pending
 from .target import Target

@@ -9,8 +9,8 @@ from typing import Any
 from ..dataset import Dataset
 from ..formats.columnar.selection import make_selection
 from ..formats.litdata import Index, decoder_of, parse_index
-from ..manifest.check import INDEX, OLDER_INDEX, FolderIndex
-from ..manifest.expectations import Expectations, Expected
+from ..index.check import FOREIGN_INDEX, OLDER_FOREIGN_INDEX, FolderIndex
+from ..index.expectations import Expectations, Expected
 from ..quantity import as_count
 from ..recipes import make_access
 from ..sources.shards import Shards
@@ -82,7 +82,9 @@ def from_litdata(
     schema = index.schema
     schema.check_columns(selection.columns)
     formats = RunLengths([("litdata", len(names))])
-    told = FolderIndex(folder.index_url, schema, OLDER_INDEX if schema.may_be_older else INDEX)
+    told = FolderIndex(
+        folder.index_url, schema, OLDER_FOREIGN_INDEX if schema.may_be_older else FOREIGN_INDEX
+    )
     shards = Shards(names, formats, access, _checks(index), selection, index=told)
     media = decoder_of(schema.tree, schema.leaves, selection.columns) if decode else None
     return Dataset(shards) if media is None else Dataset(shards).map(media, concurrency=concurrency)

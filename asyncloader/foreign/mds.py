@@ -12,8 +12,8 @@ from ..digest import ALGORITHMS, open_digest
 from ..errors import FormatError
 from ..formats.columnar.selection import make_selection
 from ..formats.mds.index import IndexedFile, IndexedShard, parse_index
-from ..manifest.check import FolderIndex
-from ..manifest.expectations import Expectations, Expected
+from ..index.check import FolderIndex
+from ..index.expectations import Expectations, Expected
 from ..recipes import make_access
 from ..sources.shards import Shards
 from ..stores.access import Renew

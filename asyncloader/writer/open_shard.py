@@ -14,8 +14,8 @@ from typing import IO, Any, Protocol
 from ..descriptors import occupy_standard_descriptors
 from ..digest import Digest, open_digest
 from ..draft import Draft, named
-from ..manifest.entries import OffsetPicker
-from ..manifest.expectations import Expected, Offsets
+from ..index.entries import OffsetPicker
+from ..index.expectations import Expected, Offsets
 from ..types import Buffer
 
 __all__ = ["OpenShard", "Pending", "draft_in_folder"]

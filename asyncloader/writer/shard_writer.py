@@ -7,7 +7,7 @@ Laws:
   stands in nobody's way.
 - The same samples make the same bytes: no times, owners or host names go into headers.
 - What is written reads back as the same samples: names that would not are refused.
-- Of each finished shard the folder's manifest tells length, digests and samples, as they were when the
+- Of each finished shard the folder's index tells length, digests and samples, as they were when the
   bytes were written: what the disk has made of them since is what a reader checks.
 """
 
@@ -24,9 +24,9 @@ from typing import Any
 from ..errors import FormatError
 from ..formats import split_suffix
 from ..formats.encode import encode_jsonl_sample, encode_tar_sample, tar_end
-from ..manifest.building import update_manifest
-from ..manifest.expectations import Expected
-from ..stores.urls import MANIFEST_NAME, redact
+from ..index.building import update_index
+from ..index.expectations import Expected
+from ..stores.urls import INDEX_NAME, redact
 from .open_shard import OpenShard, draft_in_folder
 
 __all__ = ["ShardWriter", "WrittenShard"]
@@ -65,9 +65,9 @@ class ShardWriter:
     sample; without samples no shard is written. A shard that exists is never replaced: two runs into
     one folder would leave a mixture of both.
 
-    At the end, whichever it is, the finished shards are entered into ``manifest.json`` in their folder,
-    which is made or added to; several writers may share a folder. A file of that name which is no such
-    manifest stays as it is, and a ``UserWarning`` tells so.
+    At the end, whichever it is, the finished shards are entered into ``asyncloader-index.json`` in their
+    folder, which is made or added to; several writers may share a folder. A file of that name which is no
+    such index stays as it is, and a ``UserWarning`` tells so.
 
     Args:
         pattern: Path of the shards with their number in it, ``"corpus-%05d.tar"`` or
@@ -91,7 +91,7 @@ class ShardWriter:
         if "://" in path:
             raise ValueError(
                 f"shards are written to local files, not to {redact(path)!r}: give a path, and upload the "
-                "folder with its manifest.json afterwards"
+                "folder with its asyncloader-index.json afterwards"
             )
         if "." not in os.path.basename(path):
             path = os.path.join(path, "shard-%05d.tar")
@@ -111,7 +111,7 @@ class ShardWriter:
         self._open_path = ""
         self._closed = False
         self._last_key: object = None
-        self._unlisted: dict[str, Expected] = {}  # finished and not in the manifest yet
+        self._unlisted: dict[str, Expected] = {}  # finished and not in the index yet
         self.shards: list[WrittenShard] = []
 
     def write(self, sample: Mapping[str, Any]) -> None:
@@ -155,17 +155,17 @@ class ShardWriter:
             raise
 
     def close(self) -> None:
-        """Finish the open shard and write the manifest; nothing happens the second time.
+        """Finish the open shard and write the index; nothing happens the second time.
 
         Raises:
-            OSError: The shard cannot be written; it is discarded. Or the manifest cannot.
+            OSError: The shard cannot be written; it is discarded. Or the index cannot.
         """
         self._closed = True
         try:
             if self._open is not None:
                 self._finish_shard()
         finally:
-            self._write_manifest()
+            self._write_index()
 
     def __enter__(self) -> ShardWriter:
         return self
@@ -181,9 +181,9 @@ class ShardWriter:
             return
         self._discard_shard()
         try:
-            self._write_manifest()
+            self._write_index()
         except OSError as fault:  # the exception that ends the block is the one to hear of
-            error.add_note(f"the finished shards have no entry in their manifest: {fault}")
+            error.add_note(f"the finished shards have no entry in their index: {fault}")
 
     def _discard_shard(self) -> None:
         self._closed = True
@@ -208,15 +208,15 @@ class ShardWriter:
             )
         )
 
-    def _write_manifest(self) -> None:
+    def _write_index(self) -> None:
         entries, self._unlisted = self._unlisted, {}
         if not entries:
             return
-        path = os.path.join(os.path.dirname(self._pattern), MANIFEST_NAME)
+        path = os.path.join(os.path.dirname(self._pattern), INDEX_NAME)
         try:
-            update_manifest(path, entries)
+            update_index(path, entries)
         except FormatError as error:
-            warnings.warn(f"the shards written have no manifest: {error}", stacklevel=3)
+            warnings.warn(f"the shards written have no index: {error}", stacklevel=3)
 
     def _path(self, number: int) -> str:
         folder, name = os.path.split(self._pattern)

@@ -21,7 +21,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 
 def write(folder: Path) -> int:
-    """Shards with their manifest; says how many bytes they have."""
+    """Shards with their index; says how many bytes they have."""
     with al.ShardWriter(folder / "s-{:d}.tar", max_samples=30) as writer:
         for number in range(100):
             writer.write({"__key__": str(number), "txt": "x" * 1000})
@@ -49,7 +49,7 @@ def test_it_tells_in_lines_how_a_pass_goes(capsys: pytest.CaptureFixture[str]) -
     assert "220 to 230 samples of a rank" in out
 
 
-def test_shards_of_a_folder_are_as_their_manifest_says(
+def test_shards_of_a_folder_are_as_their_index_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     size_bytes = write(tmp_path)
@@ -60,7 +60,7 @@ def test_shards_of_a_folder_are_as_their_manifest_says(
 
 
 @pytest.mark.servers
-def test_shards_of_a_bucket_are_as_their_manifest_says(
+def test_shards_of_a_bucket_are_as_their_index_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("moto")
@@ -115,7 +115,7 @@ def test_a_wrong_call_is_told_in_a_line(name: str, capsys: pytest.CaptureFixture
     assert message in last
 
 
-def test_shards_without_a_manifest_are_told_to_need_one(
+def test_shards_without_an_index_are_told_to_need_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.tar").write_bytes(bytes(1024))

@@ -209,7 +209,7 @@ def test_a_full_disk_is_an_error_and_the_next_call_goes_on(source: str, tmp_path
 
 def test_what_a_killed_run_has_counted_is_not_counted_again(tmp_path: Path) -> None:
     urls = write_corpus("jsonl", tmp_path / "in")
-    (tmp_path / "in/manifest.json").unlink()
+    (tmp_path / "in/asyncloader-index.json").unlink()
     shards = open_shards(urls, None)
     outlet = make_outlet(tmp_path / "out", {})
     with outlet.alone():

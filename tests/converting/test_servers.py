@@ -64,7 +64,7 @@ def test_from_a_bucket_to_a_bucket_is_as_between_folders(
     done = al.convert(source, f"s3://corpus/out{workers}", **options)
     found = objects_of(moto, f"out{workers}/")
     assert (done.samples, done.shards, done.made) == (SAMPLES, 4, 4)
-    assert done.manifest == f"s3://corpus/out{workers}/manifest.json"
+    assert done.index == f"s3://corpus/out{workers}/asyncloader-index.json"
     notes = {".convert/job.json", ".convert/plan.json", ".convert/counted.lines"}
     assert found.keys() - notes == files_of(tmp_path / "out").keys()
     assert {name: found[name] for name in files_of(tmp_path / "out")} == files_of(tmp_path / "out")
@@ -144,7 +144,9 @@ def test_a_run_between_buckets_that_is_killed_goes_on(moto: S3Server, tmp_path: 
             run.send_signal(signal.SIGKILL)
         assert run.wait() == -signal.SIGKILL
         assert shards <= len(shards_of(moto, "killed/")) <= 30
-        assert "manifest.json" not in objects_of(moto, "killed/"), "it came to its end before it was killed"
+        assert "asyncloader-index.json" not in objects_of(moto, "killed/"), (
+            "it came to its end before it was killed"
+        )
     al.convert(source, "s3://corpus/killed/", **options)
     whole, killed = objects_of(moto, "whole/"), objects_of(moto, "killed/")
     assert killed == whole
