@@ -303,7 +303,7 @@ class Dataset:
 
         def __len__(self) -> int:
             raise TypeError(
-                "a recipe has no length: len(DataLoader(ds, batch_size)) is the number of batches, where a "
+                "a recipe has no length: len(DataLoader(ds, batch_size)) is the number of batches, where an "
                 "index tells how many samples there are"
             )
 

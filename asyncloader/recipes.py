@@ -11,6 +11,7 @@ from .catalog import BESIDE, IndexPlace, make_catalog
 from .dataset import Dataset
 from .formats import check_delimited, check_selection
 from .formats.columnar.selection import make_selection
+from .index.lookup import has_index_option
 from .sources.iterables import Iterables, Make
 from .sources.shards import Shards
 from .stores.access import Access, Renew
@@ -34,6 +35,7 @@ class AsyncIterableDataset:
         raise TypeError(f"{type(self).__name__} should define __aiter__ as an asynchronous generator")
 
 
+@has_index_option
 def from_urls(
     urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,

@@ -399,3 +399,17 @@ def test_none_looks_for_no_index_and_the_length_error_names_the_one_that_is_ther
     assert f"in 1 of the 4 shards; {tmp_path}/asyncloader-index.json does not list them" in str(caught.value)
     with pytest.raises(TypeError, match=r"give index='s3://bucket/train/asyncloader-index.json'"):
         len(al.DataLoader(al.from_urls("s3://bucket/train/{0..3}.tar"), 2))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: al.from_urls("a.tar", manifest=None),  # type: ignore[call-arg]  # what is tested
+        lambda: al.convert("a.tar", "out", to="tar", manifest="m.json"),  # type: ignore[call-arg]
+        lambda: al.verify_audit("log", manifest="m.json"),  # type: ignore[call-arg]
+    ],
+    ids=["from_urls", "convert", "verify_audit"],
+)
+def test_the_former_name_of_an_option_is_refused_with_its_name(call: Any) -> None:
+    with pytest.raises(TypeError, match=r"manifest.*index="):
+        call()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..index.lookup import Entries, read_entries
+from ..index.lookup import Entries, has_index_option, read_entries
 from ..stores.urls import redact
 from .contents import Contents, Part
 from .reading import Pass, read_audits
@@ -16,6 +16,7 @@ from .verdict import EpochVerdict, judge_epoch
 __all__ = ["verify_audit"]
 
 
+@has_index_option
 def verify_audit(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,

@@ -13,6 +13,7 @@ from typing import Any
 from ..errors import FormatError
 from ..foreign.opening import open_shards
 from ..index.expectations import Expected
+from ..index.lookup import has_index_option
 from ..processors import usable_processors
 from ..progress import open_bar
 from ..quantity import as_whole
@@ -68,6 +69,7 @@ class Converted:
     shuffle: int | None = None
 
 
+@has_index_option
 def convert(
     urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     output: str | os.PathLike[str],

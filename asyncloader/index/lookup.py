@@ -13,10 +13,10 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, wraps
 from http import HTTPStatus
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -36,6 +36,7 @@ __all__ = [
     "check_complete",
     "expectations",
     "find_local_indexes",
+    "has_index_option",
     "is_found_index",
     "open_local_index",
     "place_of",
@@ -52,6 +53,20 @@ _MOST_LOOKED_FOR = 1000
 # What is more than itself in some URL: in a name without any, what is behind the last slash is the same in
 # the place. Tabs and breaks are left out of web URLs.
 _has_special = re.compile(r"[%?#\t\r\n]").search
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def has_index_option(function: _Function) -> _Function:
+    """For a function with the option ``index=``: the error for the name that it had before says so."""
+
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if "manifest" in options:
+            raise TypeError(f"{function.__name__}() has no option manifest=: it is called index=")
+        return function(*arguments, **options)
+
+    return cast("_Function", call)
 
 
 class Entries:

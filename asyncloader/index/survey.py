@@ -408,7 +408,7 @@ class Measuring:
             names: Of each in the journal.
             journal: Knows some already, and is told of the others.
             idx: Go by the ``.idx`` beside each, and read none.
-            promised: What each should be, so that no other digests are computed; None for those of a
+            promised: What each should be, so that no other digests are computed; None for those of an
                 index.
         """
 

@@ -56,7 +56,7 @@ class Shards:
         checks: What an index expects of each; empty without one.
         selection: Which columns and rows are wanted, where the formats have columns.
         footers: Of shards that were read in an epoch before.
-        sizes: Length of each in bytes, ``(shards,) int64``; None where that is not known of all. Those of a
+        sizes: Length of each in bytes, ``(shards,) int64``; None where that is not known of all. Those of an
             index are in ``checks``.
         cuts: Whether lanes may be cut inside of them, where an index is known.
         weighs: Whether whole ones are dealt by how large they are, where that is known.
