@@ -345,8 +345,7 @@ def _check_names(names: Sequence[str]) -> None:
     # Searched all at once; only where one may be odd is each looked at by itself.
     lines = "\n".join(["", *names, ""])
     segments = (_SCHEME.sub("", lines) if "://" in lines else lines).replace("/", "\n")
-    are_lines = lines.count("\n") == len(names) + 1
-    if are_lines and not any(odd in segments for odd in ("\n\n", "\n.\n", "\n..\n")):
+    if lines.count("\n") == len(names) + 1 and "\n\n" not in segments and "\n." not in segments:
         return
     for number, name in enumerate(names):
         path = name.partition("://")[2] or name

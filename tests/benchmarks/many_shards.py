@@ -51,7 +51,7 @@ def run(shards: int, root: str, how: str) -> None:
 
 
 def write_index(folder: str, shards: int) -> None:
-    """A few shards, and an index which says that there are many; it has its older name, too."""
+    """A few shards, and an index which says that there are many."""
     with al.ShardWriter(f"{folder}/train-%07d.tar", max_samples=SAMPLES) as writer:
         for number in range(THERE * SAMPLES):
             writer.write({"__key__": f"{number}", "txt": "x" * 1000})
