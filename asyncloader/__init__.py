@@ -23,7 +23,7 @@ _PUBLIC = {
     "foreign.hub": "from_hub",
     "foreign.folders": "from_litdata from_mds",
     "loader": "DataLoader",
-    "manifest.building": "build_index",
+    "index.building": "build_index",
     "mixtures": "concat mix zip_datasets",
     "ops.calls": "sample_rng sample_seeded",
     "ops.lengths": "Buckets TokenBatches",

@@ -19,7 +19,7 @@ from .foreign.folders import from_litdata as from_litdata
 from .foreign.folders import from_mds as from_mds
 from .foreign.hub import from_hub as from_hub
 from .loader import DataLoader as DataLoader
-from .manifest.building import build_index as build_index
+from .index.building import build_index as build_index
 from .mixtures import concat as concat
 from .mixtures import mix as mix
 from .mixtures import zip_datasets as zip_datasets

@@ -1,4 +1,4 @@
-"""Which shards a recipe is of: found, their formats told, and held against the manifests that are known."""
+"""Which shards a recipe is of: found, their formats told, and held against the indexes that are known."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ._flow.engine import Engine
 from .counting import NetworkCounts
 from .errors import StoreError
 from .formats import check_format
-from .manifest.entries import MOST_LOOKED_AT_BYTES, is_manifest
-from .manifest.expectations import Expectations, Known
-from .manifest.lookup import (
+from .index.entries import MOST_LOOKED_AT_BYTES, is_index
+from .index.expectations import Expectations, Known
+from .index.lookup import (
     Entries,
-    LocalManifests,
+    LocalIndexes,
     check_complete,
     expectations,
-    find_local_manifests,
-    is_found_manifest,
-    open_local_manifest,
+    find_local_indexes,
+    is_found_index,
+    open_local_index,
 )
-from .manifest.survey import Survey
+from .index.survey import Survey
 from .shard_search import FoundShards, IsShard, find_shards, formats_of, is_shard_name
 from .stores.access import Access
 from .stores.expanding import Match, expand_home
@@ -39,25 +39,25 @@ from .stores.names import Braces, ShardNames
 from .stores.policy import NetworkPolicy
 from .stores.router import Stores
 from .stores.schemes import Scheme
-from .stores.urls import MANIFEST_NAME, local_path, redact, scheme_of, split_key
+from .stores.urls import INDEX_NAME, local_path, redact, scheme_of, split_key
 from .tracebacks import drop_frames
 
-__all__ = ["BESIDE", "Beside", "Catalog", "ManifestPlace", "make_catalog"]
+__all__ = ["BESIDE", "Beside", "Catalog", "IndexPlace", "make_catalog"]
 
 
 class Beside(Enum):
-    """Where a manifest is that nobody has named."""
+    """Where an index is that nobody has named."""
 
     SHARDS = "beside the shards"
 
 
-#: The manifest that lies beside the shards, if there is one.
+#: The index that lies beside the shards, if there is one.
 BESIDE: Final = Beside.SHARDS
 
-ManifestPlace: TypeAlias = str | os.PathLike[str] | Beside | None
-"""Where a manifest is; None if there is to be none."""
+IndexPlace: TypeAlias = str | os.PathLike[str] | Beside | None
+"""Where an index is; None if there is to be none."""
 
-# Answers that may pass, or that ask for patience; any other 4xx says that nobody gets a manifest there.
+# Answers that may pass, or that ask for patience; any other 4xx says that nobody gets an index there.
 _NO_ANSWER = frozenset({408, 425, 429})
 
 # Local files whose lengths are looked up: some 20 ms of disk, and up to 5 s of a slow network file system.
@@ -71,10 +71,10 @@ class Catalog:
     Attributes:
         urls: In order.
         formats: The format of each.
-        checks: What a manifest expects of each; empty if none was found.
+        checks: What an index expects of each; empty if none was found.
         schemes: Of all URLs.
         sizes: Length of each in bytes, ``(shards,) int64``; None where that is not known of all.
-        lacking: Where no manifest says how many samples are in each: why, and what to do.
+        lacking: Where no index says how many samples are in each: why, and what to do.
     """
 
     urls: ShardNames
@@ -88,17 +88,17 @@ class Catalog:
 def make_catalog(
     urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     format: str | None,
-    manifest: ManifestPlace,
+    index: IndexPlace,
     options: Mapping[str, Any],
     network: NetworkPolicy,
     check: Callable[[ShardNames, Sequence[str], frozenset[Scheme]], object] = lambda *_: None,
 ) -> Catalog:
-    """Find the shards; looks at local disk, and asks servers about prefixes, globs and manifests.
+    """Find the shards; looks at local disk, and asks servers about prefixes, globs and indexes.
 
     Args:
         urls: As the user names them.
         format: None to go by the suffix.
-        manifest: Where it is; ``BESIDE`` for those that lie beside local shards, in folders that are looked
+        index: Where it is; ``BESIDE`` for those that lie beside local shards, in folders that are looked
             into anyway, and in the one folder of shards of a web server; None for none.
         options: Storage options.
         network: Time-outs and attempts.
@@ -106,18 +106,18 @@ def make_catalog(
 
     Raises:
         TypeError: Something else than strings and paths, or an option of a wrong type.
-        ValueError: No shard, or names, formats, options or a manifest that do not fit.
-        FormatError: A manifest is not sound.
-        StoreError: A server cannot be asked, or a manifest not be read, or a folder, prefix or glob lacks
-            shards that its manifest lists.
+        ValueError: No shard, or names, formats, options or an index that do not fit.
+        FormatError: An index is not sound.
+        StoreError: A server cannot be asked, or an index not be read, or a folder, prefix or glob lacks
+            shards that its index lists.
     """
     if format is not None:
         check_format(format)
-    if not isinstance(manifest, str | os.PathLike | Beside | None):
-        raise TypeError(f"manifest should be a URL or path, but got {type(manifest).__name__}")
-    where = expand_home(os.fspath(manifest)) if isinstance(manifest, str | os.PathLike) else manifest
+    if not isinstance(index, str | os.PathLike | Beside | None):
+        raise TypeError(f"index should be a URL or path, but got {type(index).__name__}")
+    where = expand_home(os.fspath(index)) if isinstance(index, str | os.PathLike) else index
     far = [where] if isinstance(where, str) and not scheme_of(where).is_local else []
-    found = find_shards(urls, format, options, network, manifests=where is BESIDE, fetch=far)
+    found = find_shards(urls, format, options, network, indexes=where is BESIDE, fetch=far)
     formats = formats_of(found.names, format)
     check(found.names, formats, found.schemes)
     is_shard = partial(is_shard_name, format=format)
@@ -127,12 +127,10 @@ def make_catalog(
         checks = _found_beside(found, is_shard, None if web is None else _read_web(web, options, network))
     elif where is not None:
         with (
-            nullcontext(io.BytesIO(found.fetched[0]))
-            if far
-            else open_local_manifest(local_path(where)) as file
+            nullcontext(io.BytesIO(found.fetched[0])) if far else open_local_index(local_path(where)) as file
         ):
             if file is None:
-                raise ValueError(f"there is no manifest {where!r}; asyncloader index makes one")
+                raise ValueError(f"there is no index {where!r}; asyncloader index makes one")
             entries = Entries(where, file)
         checks = expectations(found.names, entries)
         for match in found.matches:
@@ -142,7 +140,7 @@ def make_catalog(
 
 
 def _sizes(found: FoundShards, checks: Expectations) -> npt.NDArray[np.int64] | None:
-    """How long shards are by manifests, listings and the local disk, in this order; None if one is not known.
+    """How long shards are by indexes, listings and the local disk, in this order; None if one is not known.
 
     Whether it is known depends on the names and on what has told of them; no server is asked.
     """
@@ -168,21 +166,21 @@ def _sizes(found: FoundShards, checks: Expectations) -> npt.NDArray[np.int64] | 
 
 
 def _found_beside(found: FoundShards, is_shard: IsShard, web: Entries | None) -> Expectations:
-    """What manifests expect that lie beside shards: in local folders, folders listed, and on a web server."""
-    local = LocalManifests()
+    """What indexes expect that lie beside shards: in local folders, folders listed, and on a web server."""
+    local = LocalIndexes()
     any_local = any(scheme.is_local for scheme in found.schemes)
-    expected = find_local_manifests(found.names, local) if any_local else Expectations.of()
+    expected = find_local_indexes(found.names, local) if any_local else Expectations.of()
     for match in found.matches:
-        for path in match.manifests:
+        for path in match.indexes:
             if (entries := local.at(path)) is not None:
                 check_complete(entries, match, is_shard)
     told = [(np.arange(len(expected)), expected)]
     for listing in found.listings:
-        if listing.manifest is not None:
+        if listing.index is not None:
             place = _listed_place(listing.pattern)
-            manifest = io.BytesIO(listing.manifest)
-            if is_found_manifest(place, manifest):
-                entries = Entries(place, manifest)
+            index = io.BytesIO(listing.index)
+            if is_found_index(place, index):
+                entries = Entries(place, index)
                 check_complete(entries, Match(listing.pattern, listing.urls), is_shard)
                 listed = {*listing.urls}
                 numbers = [number for number, name in enumerate(found.names) if name in listed]
@@ -196,13 +194,13 @@ def _found_beside(found: FoundShards, is_shard: IsShard, web: Entries | None) ->
 
 
 def _listed_place(pattern: str) -> str:
-    """Where the manifest of a prefix or glob lies."""
+    """Where the index of a prefix or glob lies."""
     root, key = split_key(pattern)
-    return root + folder_before(key) + MANIFEST_NAME
+    return root + folder_before(key) + INDEX_NAME
 
 
 def _web_place(found: FoundShards) -> str | None:
-    """Where one manifest would lie beside all shards of web servers: in the folder that they have in common.
+    """Where one index would lie beside all shards of web servers: in the folder that they have in common.
 
     None if they have none, and where a query follows their names: it may sign one name alone, or say what is
     served.
@@ -228,11 +226,11 @@ def _web_place(found: FoundShards) -> str | None:
         last.append(ends[1])
     common = os.path.commonprefix([*first, *last])  # noqa: RUF071 - URLs are no paths; cut at a slash below
     folder = common[: common.rfind("/") + 1]
-    return folder + MANIFEST_NAME if folder.count("/") > 2 else None
+    return folder + INDEX_NAME if folder.count("/") > 2 else None
 
 
 def _read_web(place: str, options: Mapping[str, Any], network: NetworkPolicy) -> Entries | None:
-    """The manifest that a web server has there; None if it has none.
+    """The index that a web server has there; None if it has none.
 
     Raises:
         FormatError: It is not sound.
@@ -247,18 +245,18 @@ def _read_web(place: str, options: Mapping[str, Any], network: NetworkPolicy) ->
         if error.status is not None and 400 <= error.status < 500 and error.status not in _NO_ANSWER:
             return None
         error.add_note(
-            "this manifest was looked for beside the shards; from_urls(..., manifest=None) looks for none"
+            "this index was looked for beside the shards; from_urls(..., index=None) looks for none"
         )
         drop_frames(error)
         raise
     if content.lstrip()[:1] == b"<":  # a page, with which some servers answer whatever is asked
         return None
     file = io.BytesIO(content)
-    return Entries(place, file) if is_found_manifest(place, file) else None
+    return Entries(place, file) if is_found_index(place, file) else None
 
 
 def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | None, web: str | None) -> str:
-    """Why no manifest says how many samples are in each shard, and what to do; empty where one does."""
+    """Why no index says how many samples are in each shard, and what to do; empty where one does."""
     uncounted = np.flatnonzero(checks.known & Known.SAMPLES == 0) if len(checks) else [0]
     if not len(uncounted):
         return ""
@@ -266,11 +264,11 @@ def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | Non
     if isinstance(where, str):
         return _silent(where)
     scheme = scheme_of(name)
-    place = os.path.join(os.path.dirname(local_path(name)), MANIFEST_NAME) if scheme.is_local else ""
+    place = os.path.join(os.path.dirname(local_path(name)), INDEX_NAME) if scheme.is_local else ""
     if where is None:
         if _is_ours(place):
-            return f"{place} lies beside them and was not read, since manifest=None was given"
-        return "none was looked for, since manifest=None was given"
+            return f"{place} lies beside them and was not read, since index=None was given"
+        return "none was looked for, since index=None was given"
     if _is_ours(place):
         return _silent(place)
     if scheme.is_web and web is not None:
@@ -278,13 +276,13 @@ def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | Non
             return _silent(web)
         return f"there is none at {redact(web)}; asyncloader index makes one, to be put there"
     listing = next((each for each in found.listings if name in each.urls), None)
-    if listing is not None and listing.manifest is not None:
+    if listing is not None and listing.index is not None:
         return _silent(_listed_place(listing.pattern))
     if scheme.is_listed and listing is None:
-        place = f"{name.rpartition('/')[0]}/{MANIFEST_NAME}"
+        place = f"{name.rpartition('/')[0]}/{INDEX_NAME}"
         return (
             f"beside shards of {scheme.name}:// that are named one by one none is looked for: if one lies "
-            f"there, give manifest={place!r}; if not, asyncloader index makes it"
+            f"there, give index={place!r}; if not, asyncloader index makes it"
         )
     return "ShardWriter writes one, and asyncloader index makes it of shards that exist"
 
@@ -294,6 +292,6 @@ def _silent(place: str) -> str:
 
 
 def _is_ours(path: str) -> bool:
-    with suppress(StoreError), open_local_manifest(path) as file:
-        return file is not None and is_manifest(file.read(MOST_LOOKED_AT_BYTES))
+    with suppress(StoreError), open_local_index(path) as file:
+        return file is not None and is_index(file.read(MOST_LOOKED_AT_BYTES))
     return False

@@ -290,7 +290,7 @@ class Dataset:
         def __len__(self) -> int:
             raise TypeError(
                 "a dataset has no length: len(DataLoader(ds, batch_size)) is the number of batches, where a "
-                "manifest tells how many samples there are"
+                "index tells how many samples there are"
             )
 
         def __getitem__(self, index: object) -> Any:

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Ma
 from typing import Any
 
 from .cache.setting import cache_setting
-from .catalog import BESIDE, ManifestPlace, make_catalog
+from .catalog import BESIDE, IndexPlace, make_catalog
 from .dataset import Dataset, dataset_of
 from .formats import check_delimited, check_selection
 from .formats.selection import make_selection
+from .index.lookup import has_index_option
 from .sources.iterables import Iterables, Make
 from .sources.shards import Shards
 from .stores.access import Access, Renew
@@ -34,6 +35,7 @@ class AsyncIterableDataset:
         raise TypeError(f"{type(self).__name__} should define __aiter__ as an asynchronous generator")
 
 
+@has_index_option
 def from_urls(
     urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
@@ -42,7 +44,7 @@ def from_urls(
     storage_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
     renew: Renew | None = None,
-    manifest: ManifestPlace = BESIDE,
+    index: IndexPlace = BESIDE,
     cache_dir: str | os.PathLike[str] | None = None,
     cache_limit: int | str | None = None,
     columns: Iterable[str] | None = None,
@@ -66,10 +68,11 @@ def from_urls(
         network: Time-outs, retries and hedging; the default suits stores near and far.
         renew: For presigned URLs that expire: called with a shard's URL when the server refuses it (400,
             401, 403), and gives one that is signed anew. Plain functions run on a thread, coroutine
-            functions on the loader's loop. Not called for a presigned ``manifest``, which is read now.
-        manifest: Where the shards' ``manifest.json`` is, against which each of them is checked. By default it
-            is found by itself beside local shards, in folders that are looked into anyway, and, with one
-            request, in the folder that all shards of a web server have in common. None looks for none.
+            functions on the loader's loop. Not called for a presigned ``index``, which is read now.
+        index: Where the shards' ``asyncloader-index.json`` is, against which each of them is checked. By
+            default it is found by itself beside local shards, in folders that are looked into anyway, and,
+            with one request, in the folder that all shards of a web server have in common. None looks for
+            none.
         cache_dir: Keep shards of servers in this folder, whole, for later epochs and runs and for all
             processes of the machine. None, the default, keeps nothing: not every disk has room.
         cache_limit: Most bytes kept there, as an int or as ``"200GB"`` or ``"1 TiB"``; 64 GiB by default.
@@ -83,13 +86,13 @@ def from_urls(
     Raises:
         TypeError: ``urls`` holds something else than strings and paths, or an option is of a wrong type.
         ValueError: No shard, an unknown scheme, format or storage option, a glob or prefix without a
-            match, a manifest that does not know a shard, a folder that cannot hold a cache, ``renew`` where
+            match, an index that does not know a shard, a folder that cannot hold a cache, ``renew`` where
             no shard is behind http(s), ``columns`` or ``filters`` for a format without columns, or
             ``delimiter`` for another than CSV and TSV.
         ImportError: Shards are Parquet or Arrow, and pyarrow is not installed.
-        StoreError: A server cannot be asked for a listing, or a manifest not be read; or a folder, glob or
-            prefix lacks shards that its manifest lists. Names, lists and braces are taken for a selection.
-        FormatError: The manifest is not sound.
+        StoreError: A server cannot be asked for a listing, or an index not be read; or a folder, glob or
+            prefix lacks shards that its index lists. Names, lists and braces are taken for a selection.
+        FormatError: The index is not sound.
     """
     selection = make_selection(columns, filters)
     access = make_access(storage_options, network, renew, cache_dir, cache_limit)
@@ -100,7 +103,7 @@ def from_urls(
         check_selection(selection, formats)
         check_delimited(delimiter, formats)
 
-    catalog = make_catalog(urls, format, manifest, access.options, access.network, check)
+    catalog = make_catalog(urls, format, index, access.options, access.network, check)
     return dataset_of(
         Shards(
             catalog.urls,

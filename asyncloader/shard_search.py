@@ -76,7 +76,7 @@ class FoundShards:
     Attributes:
         names: The shards, in order.
         matches: What each folder, prefix and glob has.
-        listings: The same of servers, with their manifests.
+        listings: The same of servers, with their indexes.
         schemes: Of all names.
         fetched: The contents of what was to be fetched with them.
         lengths: Length in bytes of each shard of each part of ``names``, as far as a listing has told it.
@@ -96,7 +96,7 @@ def find_shards(
     options: Mapping[str, Any],
     network: NetworkPolicy | None = None,
     *,
-    manifests: bool = False,
+    indexes: bool = False,
     fetch: Sequence[str] = (),
 ) -> FoundShards:
     """Find the shards; servers are asked only about prefixes and globs, and for what is to be fetched.
@@ -106,7 +106,7 @@ def find_shards(
         format: What the user says all of them are; None to go by the suffixes.
         options: Storage options.
         network: Time-outs and attempts of listings.
-        manifests: Fetch the manifests that lie in prefixes and beside the matches of globs.
+        indexes: Fetch the indexes that lie in prefixes and beside the matches of globs.
         fetch: URLs of small objects to fetch.
 
     Raises:
@@ -120,7 +120,7 @@ def find_shards(
     expanded = expand_urls(patterns, is_shard, check_folder)
     check_storage_options({*expanded.schemes, *map(scheme_of, fetch)}, options)
     asked = [part.pattern for part in expanded.parts if isinstance(part, RemotePattern)]
-    seen = look(asked, options, is_shard, network=network, manifests=manifests, fetch=fetch)
+    seen = look(asked, options, is_shard, network=network, indexes=indexes, fetch=fetch)
     for listing in seen.listings:
         if listing.pattern.endswith("/"):
             check_folder(listing.pattern, listing.urls)

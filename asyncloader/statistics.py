@@ -117,7 +117,7 @@ class Statistics:
         worker_restarts: How many workers have died and were replaced.
         skipped: Samples and shards that ``on_error=SkipErrors(...)`` has passed over in the epoch, also
             before a resume; some may be of batches that are ready and not yet delivered.
-        empty_shards: Shards of 0 bytes that the pass has met and that no index or manifest says to be empty:
+        empty_shards: Shards of 0 bytes that the pass has met and that no index or index says to be empty:
             text or JSON Lines without a line.
         stopped: Whether the pass was ended with batches left, in step with ranks that had no more.
         undelivered_batches: How many of these were ready then; the rank may have had more that were not

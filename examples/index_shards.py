@@ -12,8 +12,8 @@ for number, count in enumerate((1000, 30, 7)):  # as some other program has writ
     (folder / f"part-{number}.jsonl").write_text("".join(lines))
 
 urls = str(folder / "part-*.jsonl")
-manifest = al.build_index(urls, progress=True)
-print(f"{Path(manifest).name}: {Path(manifest).stat().st_size} bytes")
+index = al.build_index(urls, progress=True)
+print(f"{Path(index).name}: {Path(index).stat().st_size} bytes")
 
 seen = []
 for rank in range(4):

@@ -69,12 +69,13 @@ with tempfile.TemporaryDirectory() as folder, testing.serve(Path(folder)) as ser
     say(f"1. writing shards: {len(sources)} source files of Python's standard library")
     shards = pack(sources, Path(folder))
     megabytes = sum(shard.stat().st_size for shard in shards) / 1e6
-    say(f"   {len(shards)} shards, {megabytes:.1f} MB, and a manifest that counts their samples")
+    say(f"   {len(shards)} shards, {megabytes:.1f} MB, and an index that counts their samples")
     say(f"2. serving them from a web server of this process, {server.url}")
 
     dataset = (
         al.from_urls(
-            f"{server.url}/stdlib-{{000..{len(shards) - 1:03d}}}.tar", manifest=f"{server.url}/manifest.json"
+            f"{server.url}/stdlib-{{000..{len(shards) - 1:03d}}}.tar",
+            index=f"{server.url}/asyncloader-index.json",
         )
         .shuffle(100, seed=0)
         .map(lambda sample: {"key": sample["__key__"], "tokens": sample["py"]})  # bytes pad as uint8

@@ -47,7 +47,7 @@ def own_bucket() -> Iterator[tuple[str, dict[str, Any]]]:
         with al.ShardWriter(Path(folder) / "train-{:03d}.tar", samples_per_shard=25) as writer:
             for number in range(100):
                 writer.write({"__key__": f"{number:04d}", "txt": f"sample {number}" * 1000})
-        for path in Path(folder).iterdir():  # the manifest too: it is found there, and shards held against it
+        for path in Path(folder).iterdir():  # the index too: it is found there, and shards held against it
             client.upload_file(str(path), "corpus", f"train/{path.name}")
     client.close()
     try:

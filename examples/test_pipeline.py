@@ -39,7 +39,9 @@ def test_a_failing_network_loses_and_repeats_nothing(folder):
 def test_a_damaged_shard_is_an_error(folder):
     flip = testing.FlipBit(512, key="train-05.tar")  # the label 50 becomes 40, which no format sees
     with testing.serve(folder, [flip]) as server:
-        loader = make_loader(f"{server.url}/train-{{00..09}}.tar", manifest=f"{server.url}/manifest.json")
+        loader = make_loader(
+            f"{server.url}/train-{{00..09}}.tar", index=f"{server.url}/asyncloader-index.json"
+        )
         with pytest.raises(al.StoreError, match=r"train-05\.tar"):
             list(loader)
 

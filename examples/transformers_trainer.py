@@ -26,7 +26,7 @@ SAMPLES, BATCH_SIZE, EPOCHS = 64, 8, 3
 
 
 def write_corpus(folder: Path) -> list[str]:
-    """Points of a line with a slope of 3, in shards with a manifest, so that the Trainer is told a length."""
+    """Points of a line with a slope of 3, in shards with an index, so that the Trainer is told a length."""
     if not folder.exists():
         with al.ShardWriter(folder / "train-{:02d}.jsonl", samples_per_shard=SAMPLES // 4) as writer:
             for number in range(SAMPLES):

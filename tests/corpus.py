@@ -87,8 +87,8 @@ def write_corpus(folder: Path, suffix: str, sizes: Sequence[int]) -> Corpus:
 
 
 def deal_whole(folder: Path) -> None:
-    """Make a manifest as it was before there were offsets: by it, lanes are dealt whole shards."""
-    path = folder / "manifest.json"
+    """Make an index as it was before there were offsets: by it, lanes are dealt whole shards."""
+    path = folder / "asyncloader-index.json"
     document = json.loads(path.read_bytes())
     for entry in document["shards"]:
         entry.pop("offsets", None)

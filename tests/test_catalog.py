@@ -1,4 +1,4 @@
-"""What a recipe's names come to: patterns asked of disk and servers once, formats, manifests, options."""
+"""What a recipe's names come to: patterns asked of disk and servers once, formats, indexes, options."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from asyncloader.stores.policy import NetworkPolicy
 
 
 def catalog(urls: Any, **given: Any) -> Catalog:
-    options, manifest = given.pop("options", {}), given.get("manifest", BESIDE)
-    return make_catalog(urls, given.get("format"), manifest, options, NetworkPolicy(attempts=1))
+    options, index = given.pop("options", {}), given.get("index", BESIDE)
+    return make_catalog(urls, given.get("format"), index, options, NetworkPolicy(attempts=1))
 
 
 def write(folder: Path, count: int = 3) -> list[str]:
@@ -36,7 +36,7 @@ def write(folder: Path, count: int = 3) -> list[str]:
 
 @pytest.fixture(scope="module")
 def bucket() -> Iterator[S3Server]:
-    """A bucket with two folders, one of them with a manifest."""
+    """A bucket with two folders, one of them with an index."""
     pytest.importorskip("moto")
     with run_moto() as server:
         client = server.client()
@@ -49,7 +49,7 @@ def bucket() -> Iterator[S3Server]:
 
 @pytest.mark.parametrize("root", ["s3://bucket/", "https://me:SENTINEL@h/", "/data/", ""])
 def test_a_range_of_a_million_shards_is_as_small_as_its_pattern(root: str) -> None:
-    recipe = al.from_urls(f"{root}train-{{000000..999999}}.tar", manifest=None).shuffle(100)
+    recipe = al.from_urls(f"{root}train-{{000000..999999}}.tar", index=None).shuffle(100)
     assert recipe_of(recipe).source.urls[-1] == f"{root}train-999999.tar"  # type: ignore[attr-defined]
     assert "1000000 tar" in repr(recipe)
     assert len(cloudpickle.dumps(recipe)) < 10_000
@@ -79,7 +79,7 @@ def test_only_the_first_state_costs_the_names() -> None:
 
 def test_a_lane_of_a_large_range_is_read_as_a_list_would_be(tmp_path: Path) -> None:
     paths = write(tmp_path, 12)
-    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "asyncloader-index.json").unlink()
     names = al.from_urls(paths).shuffle(2, seed=1)
     pattern = al.from_urls(f"{tmp_path}/s-{{0..11}}.tar").shuffle(2, seed=1)
     batches = [list(al.DataLoader(recipe, 4, lanes=3, collate_fn=list)) for recipe in (names, pattern)]
@@ -88,7 +88,7 @@ def test_a_lane_of_a_large_range_is_read_as_a_list_would_be(tmp_path: Path) -> N
     assert list(loader) == batches[0]
 
 
-def test_a_folder_means_its_shards_and_their_manifest(tmp_path: Path) -> None:
+def test_a_folder_means_its_shards_and_their_index(tmp_path: Path) -> None:
     paths = write(tmp_path)
     (tmp_path / "notes.md").write_text("no shard")
     found = catalog(f"{tmp_path}/")
@@ -97,9 +97,9 @@ def test_a_folder_means_its_shards_and_their_manifest(tmp_path: Path) -> None:
     assert [check.samples for check in found.checks if check] == [2, 2, 2]
 
 
-def test_without_a_manifest_nothing_is_expected(tmp_path: Path) -> None:
+def test_without_an_index_nothing_is_expected(tmp_path: Path) -> None:
     write(tmp_path)
-    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "asyncloader-index.json").unlink()
     assert catalog(f"{tmp_path}/*.tar").checks == ()
 
 
@@ -111,7 +111,7 @@ def test_a_recipe_shows_what_was_matched_and_what_is_done_to_it(tmp_path: Path) 
     paths = write(tmp_path)
     recipe = al.from_urls(f"{tmp_path}/*.tar").shuffle(100, seed=3).map(double, concurrency=4).take(7)
     assert repr(recipe) == (
-        f"Dataset(Shards(3 tar, first='{paths[0]}', in_manifest=3), "
+        f"Dataset(Shards(3 tar, first='{paths[0]}', in_index=3), "
         "shuffle(window=100, seed=3), map(double), take(count=7))"
     )
     mixed = al.from_urls(["https://me:SENTINEL@h/a.txt?sig=SENTINEL", "s3://b/x.tar", "s3://b/y.tar"])
@@ -121,7 +121,7 @@ def test_a_recipe_shows_what_was_matched_and_what_is_done_to_it(tmp_path: Path) 
 
 def test_a_prefix_is_listed_once_and_spliced_in_at_its_place(bucket: S3Server, tmp_path: Path) -> None:
     (local,) = write(tmp_path, 1)
-    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "asyncloader-index.json").unlink()
     names = ["s3://corpus/other/2.tar", "s3://corpus/train/", local]
     recipe = al.from_urls(names, storage_options=bucket.options)
     assert recipe_of(recipe).source.urls == (  # type: ignore[attr-defined]
@@ -178,9 +178,9 @@ def test_a_server_that_cannot_be_asked_is_an_error_of_the_store(unused_tcp_port:
     assert "s3://corpus/train/" in str(caught.value)
 
 
-def test_the_manifest_of_a_listed_folder_is_used(bucket: S3Server, tmp_path: Path) -> None:
+def test_the_index_of_a_listed_folder_is_used(bucket: S3Server, tmp_path: Path) -> None:
     client = bucket.client()
-    for path in [*write(tmp_path), str(tmp_path / "manifest.json")]:
+    for path in [*write(tmp_path), str(tmp_path / "asyncloader-index.json")]:
         client.upload_file(path, "corpus", f"whole/{Path(path).name}")
     client.close()
     found = catalog("s3://corpus/whole/", options=bucket.options)
@@ -189,48 +189,48 @@ def test_the_manifest_of_a_listed_folder_is_used(bucket: S3Server, tmp_path: Pat
     assert len([sample for sample in al.DataLoader(recipe, None)]) == 6
 
 
-def test_the_broken_manifest_of_a_listed_folder_is_warned_of(bucket: S3Server) -> None:
+def test_the_broken_index_of_a_listed_folder_is_warned_of(bucket: S3Server) -> None:
     client = bucket.client()
     client.create_bucket(Bucket="cut")
-    for key in ("x/0.tar", "x/manifest.json"):
+    for key in ("x/0.tar", "x/asyncloader-index.json"):
         client.put_object(Bucket="cut", Key=key, Body=b"")
     client.close()
-    with pytest.warns(RuntimeWarning, match=r"s3://cut/x/manifest\.json is empty"):
+    with pytest.warns(RuntimeWarning, match=r"s3://cut/x/asyncloader-index\.json is empty"):
         assert catalog("s3://cut/x/*.tar", options=bucket.options).checks == ()
 
 
 @pytest.mark.parametrize("far", [False, True], ids=["local", "served"])
-def test_a_named_manifest_is_read_from_wherever_it_is(far: bool, tmp_path: Path) -> None:
+def test_a_named_index_is_read_from_wherever_it_is(far: bool, tmp_path: Path) -> None:
     paths = write(tmp_path)
     with testing.serve(tmp_path) as server:
         urls = [server.url_of(Path(path).name) for path in paths]
-        place = server.url_of("manifest.json") if far else str(tmp_path / "manifest.json")
-        found = catalog(urls if far else paths, manifest=place)
+        place = server.url_of("asyncloader-index.json") if far else str(tmp_path / "asyncloader-index.json")
+        found = catalog(urls if far else paths, index=place)
     assert [check.samples for check in found.checks if check] == [2, 2, 2]
 
 
-def test_a_tilde_in_the_name_of_a_manifest_or_a_cache_is_the_home(
+def test_a_tilde_in_the_name_of_an_index_or_a_cache_is_the_home(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
-    found = catalog("~/s-{0..2}.tar", manifest="~/manifest.json")
+    found = catalog("~/s-{0..2}.tar", index="~/asyncloader-index.json")
     assert [check.samples for check in found.checks if check] == [2, 2, 2]
     recipe = al.from_urls("s3://b/x.tar", cache_dir="~/cache")
     assert recipe_of(recipe).source.access.cache.folder == f"{tmp_path}/cache"  # type: ignore[attr-defined]
 
 
-def test_a_named_manifest_must_be_there_and_know_every_shard(tmp_path: Path) -> None:
+def test_a_named_index_must_be_there_and_know_every_shard(tmp_path: Path) -> None:
     paths = write(tmp_path)
-    with pytest.raises(ValueError, match=r"there is no manifest .*asyncloader index"):
-        catalog(paths, manifest=tmp_path / "none.json")
-    entries = json.loads((tmp_path / "manifest.json").read_text())
+    with pytest.raises(ValueError, match=r"there is no index .*asyncloader index"):
+        catalog(paths, index=tmp_path / "none.json")
+    entries = json.loads((tmp_path / "asyncloader-index.json").read_text())
     del entries["shards"][1]
-    (tmp_path / "manifest.json").write_text(json.dumps(entries))
+    (tmp_path / "asyncloader-index.json").write_text(json.dumps(entries))
     with pytest.raises(ValueError, match="no entry for 1 of 3 shards"):
-        catalog(paths, manifest=tmp_path / "manifest.json")
-    with pytest.raises(TypeError, match="manifest should be a URL or path, but got int"):
-        catalog(paths, manifest=7)
+        catalog(paths, index=tmp_path / "asyncloader-index.json")
+    with pytest.raises(TypeError, match="index should be a URL or path, but got int"):
+        catalog(paths, index=7)
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def test_an_option_that_its_store_does_not_have_is_refused_at_once(
 
 def test_a_bucket_and_a_web_server_may_be_mixed_with_the_options_of_each() -> None:
     options = {"headers": {"Authorization": "Bearer SENTINEL"}, "region": "us-east-1"}
-    recipe = al.from_urls(["s3://b/x.tar", "https://h/x.tar"], storage_options=options, manifest=None)
+    recipe = al.from_urls(["s3://b/x.tar", "https://h/x.tar"], storage_options=options, index=None)
     assert "SENTINEL" not in repr(recipe)
 
 
@@ -276,11 +276,11 @@ class TestSizes:
         paths = write(tmp_path)
         lengths = [Path(path).stat().st_size for path in paths]
         for urls in (paths, f"{tmp_path}/", f"{tmp_path}/s-{{0..2}}.tar", f"file://{tmp_path}/*.tar"):
-            for manifest in (BESIDE, None):
-                assert sizes_of(catalog(urls, manifest=manifest)) == lengths
-        assert sizes_of(catalog([*paths, str(tmp_path / "none.tar")], manifest=None)) is None
+            for index in (BESIDE, None):
+                assert sizes_of(catalog(urls, index=index)) == lengths
+        assert sizes_of(catalog([*paths, str(tmp_path / "none.tar")], index=None)) is None
         (tmp_path / "pipe.tar").mkdir()
-        assert sizes_of(catalog([*paths, str(tmp_path / "pipe.tar")], manifest=None)) is None
+        assert sizes_of(catalog([*paths, str(tmp_path / "pipe.tar")], index=None)) is None
 
     def test_those_of_very_many_local_files_are_not(self, tmp_path: Path) -> None:
         for number in range(10_001):
@@ -288,14 +288,14 @@ class TestSizes:
         assert sizes_of(catalog(f"{tmp_path}/{{0..9999}}.txt")) == [0] * 10_000
         assert sizes_of(catalog(f"{tmp_path}/{{0..10000}}.txt")) is None
 
-    def test_a_manifest_tells_those_of_a_web_server(self, tmp_path: Path) -> None:
+    def test_an_index_tells_those_of_a_web_server(self, tmp_path: Path) -> None:
         paths = write(tmp_path)
         lengths = [Path(path).stat().st_size for path in paths]
         with testing.serve(tmp_path) as server:
             assert sizes_of(catalog(f"{server.url}/s-{{0..2}}.tar")) == lengths
             assert sizes_of(catalog([f"{server.url}/s-1.tar", *paths])) == [lengths[1], *lengths]
-            assert sizes_of(catalog(f"{server.url}/s-{{0..2}}.tar", manifest=None)) is None
-            assert {request.path for request in server.requests} == {"/manifest.json"}
+            assert sizes_of(catalog(f"{server.url}/s-{{0..2}}.tar", index=None)) is None
+            assert {request.path for request in server.requests} == {"/asyncloader-index.json"}
 
     def test_a_listing_tells_those_of_its_shards(self, tmp_path: Path) -> None:
         (local,) = write(tmp_path, 1)
@@ -314,7 +314,7 @@ def sizes_of(found: Catalog) -> list[int] | None:
 
 
 class TestBesideShardsOfAWebServer:
-    """A manifest is looked for with one request, in the folder that all shards have in common."""
+    """An index is looked for with one request, in the folder that all shards have in common."""
 
     @pytest.mark.parametrize("as_list", [False, True])
     def test_it_is_found_with_one_request(self, tmp_path: Path, as_list: bool) -> None:
@@ -322,17 +322,17 @@ class TestBesideShardsOfAWebServer:
         with testing.serve(tmp_path / "a") as server:
             urls = [f"{server.url}/b/s-{number}.tar" for number in range(3)]
             recipe = al.from_urls(urls if as_list else f"{server.url}/b/s-{{0..2}}.tar")
-            assert [request.path for request in server.requests] == ["/b/manifest.json"]
+            assert [request.path for request in server.requests] == ["/b/asyncloader-index.json"]
             loader = al.DataLoader(recipe, 2, collate_fn=list)
             assert len(loader) == 3 == len(list(loader))
-            assert "in_manifest=3" in repr(recipe)
+            assert "in_index=3" in repr(recipe)
 
     def test_one_for_several_folders_lies_in_the_folder_above(self, tmp_path: Path) -> None:
         shards = [*write(tmp_path / "a"), *write(tmp_path / "b")]
-        al.build_index(shards, output=tmp_path / "manifest.json")
+        al.build_index(shards, output=tmp_path / "asyncloader-index.json")
         with testing.serve(tmp_path) as server:
             recipe = al.from_urls([f"{server.url}/{name}/s-{{0..2}}.tar" for name in "ab"])
-            assert [request.path for request in server.requests] == ["/manifest.json"]
+            assert [request.path for request in server.requests] == ["/asyncloader-index.json"]
             assert len(al.DataLoader(recipe, 2)) == 6
 
     def test_a_broken_shard_is_told_from_it(self, tmp_path: Path) -> None:
@@ -340,24 +340,26 @@ class TestBesideShardsOfAWebServer:
         (tmp_path / "s-1.tar").write_bytes(bytes(10_240))
         with testing.serve(tmp_path) as server:
             loader = al.DataLoader(al.from_urls(f"{server.url}/s-{{0..2}}.tar"), 2, collate_fn=list)
-            with pytest.raises(StoreError, match="the manifest promises"):
+            with pytest.raises(StoreError, match="the index promises"):
                 list(loader)
 
     @pytest.mark.parametrize("status", [401, 403, 404, 410])
     def test_a_refusal_means_that_there_is_none(self, tmp_path: Path, status: int) -> None:
         write(tmp_path)
-        with testing.serve(tmp_path, [testing.Status(status, key="manifest.json")]) as server:
+        with testing.serve(tmp_path, [testing.Status(status, key="asyncloader-index.json")]) as server:
             loader = al.DataLoader(al.from_urls(f"{server.url}/s-{{0..2}}.tar"), 2, collate_fn=list)
             assert len(server.requests) == 1
             with pytest.raises(TypeError) as caught:
                 len(loader)
-            assert f"there is none at {server.url}/manifest.json; asyncloader index" in str(caught.value)
+            assert f"there is none at {server.url}/asyncloader-index.json; asyncloader index" in str(
+                caught.value
+            )
             assert len(list(loader)) == 3
 
     @pytest.mark.parametrize("content", [b"<!DOCTYPE html>\n<p>", b'{"name": "an app"}'])
     def test_what_is_somebody_elses_is_left_alone(self, tmp_path: Path, content: bytes) -> None:
         write(tmp_path)
-        (tmp_path / "manifest.json").write_bytes(content)
+        (tmp_path / "asyncloader-index.json").write_bytes(content)
         with testing.serve(tmp_path) as server:
             loader = al.DataLoader(al.from_urls(f"{server.url}/s-{{0..2}}.tar"), 2, collate_fn=list)
             assert len(list(loader)) == 3
@@ -365,15 +367,15 @@ class TestBesideShardsOfAWebServer:
     def test_no_answer_is_an_error_that_names_the_way_out(self, tmp_path: Path) -> None:
         write(tmp_path)
         once = NetworkPolicy(attempts=1)
-        with testing.serve(tmp_path, [testing.Status(503, key="manifest.json")]) as server:
+        with testing.serve(tmp_path, [testing.Status(503, key="asyncloader-index.json")]) as server:
             with pytest.raises(StoreError, match="503") as caught:
                 al.from_urls(f"{server.url}/s-{{0..2}}.tar", network=once)
-            assert caught.value.shard == f"{server.url}/manifest.json"
-            assert any("manifest=None" in note for note in caught.value.__notes__)
+            assert caught.value.shard == f"{server.url}/asyncloader-index.json"
+            assert any("index=None" in note for note in caught.value.__notes__)
             asked = len(server.requests)
-            loader = al.DataLoader(al.from_urls(f"{server.url}/s-{{0..2}}.tar", manifest=None), 2)
+            loader = al.DataLoader(al.from_urls(f"{server.url}/s-{{0..2}}.tar", index=None), 2)
             assert len(server.requests) == asked
-            with pytest.raises(TypeError, match="none was looked for, since manifest=None was given"):
+            with pytest.raises(TypeError, match="none was looked for, since index=None was given"):
                 len(loader)
 
     def test_nothing_is_asked_where_there_is_no_beside(self, tmp_path: Path) -> None:
@@ -386,15 +388,29 @@ class TestBesideShardsOfAWebServer:
             assert not server.requests and not other.requests
 
 
-def test_none_looks_for_no_manifest_and_the_length_error_names_the_one_that_is_there(tmp_path: Path) -> None:
+def test_none_looks_for_no_index_and_the_length_error_names_the_one_that_is_there(tmp_path: Path) -> None:
     paths = write(tmp_path)
-    loader = al.DataLoader(al.from_urls(f"{tmp_path}/", manifest=None), 2)
+    loader = al.DataLoader(al.from_urls(f"{tmp_path}/", index=None), 2)
     with pytest.raises(TypeError) as caught:
         len(loader)
-    assert f"{tmp_path}/manifest.json lies beside them and was not read" in str(caught.value)
+    assert f"{tmp_path}/asyncloader-index.json lies beside them and was not read" in str(caught.value)
     (tmp_path / "more.tar").write_bytes(Path(paths[0]).read_bytes())
     with pytest.raises(TypeError) as caught:
         len(al.DataLoader(al.from_urls(f"{tmp_path}/*.tar"), 2))
-    assert f"in 1 of the 4 shards; {tmp_path}/manifest.json does not list them" in str(caught.value)
-    with pytest.raises(TypeError, match=r"give manifest='s3://bucket/train/manifest.json'"):
+    assert f"in 1 of the 4 shards; {tmp_path}/asyncloader-index.json does not list them" in str(caught.value)
+    with pytest.raises(TypeError, match=r"give index='s3://bucket/train/asyncloader-index.json'"):
         len(al.DataLoader(al.from_urls("s3://bucket/train/{0..3}.tar"), 2))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: al.from_urls("a.tar", manifest=None),  # type: ignore[call-arg]  # what is tested
+        lambda: al.convert("a.tar", "out", to="tar", manifest="m.json"),  # type: ignore[call-arg]
+        lambda: al.verify_audit("log", manifest="m.json"),  # type: ignore[call-arg]
+    ],
+    ids=["from_urls", "convert", "verify_audit"],
+)
+def test_the_former_name_of_an_option_is_refused_with_its_name(call: Any) -> None:
+    with pytest.raises(TypeError, match=r"manifest.*index="):
+        call()

@@ -20,12 +20,12 @@ from hypothesis import strategies as st
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.formats import formats, open_decoder
-from asyncloader.manifest.entries import OFFSET_BYTES, OffsetPicker, format_manifest, parse_manifest, thin
-from asyncloader.manifest.expectations import Expected
+from asyncloader.index.entries import OFFSET_BYTES, OffsetPicker, format_index, parse_index, thin
+from asyncloader.index.expectations import Expected
 
 
 def entries_of(path: Path) -> dict[str, Expected]:
-    return dict(parse_manifest(path.read_bytes()))
+    return dict(parse_index(path.read_bytes()))
 
 
 def write_large(folder: Path, suffix: str, samples: int = 30) -> Path:
@@ -43,10 +43,10 @@ def write_large(folder: Path, suffix: str, samples: int = 30) -> Path:
 @pytest.mark.parametrize("suffix", ["tar", "jsonl", "tar.gz"])
 def test_the_function_finds_the_offsets_that_the_writer_wrote(suffix: str, tmp_path: Path) -> None:
     shard = write_large(tmp_path, suffix)
-    written = entries_of(tmp_path / "manifest.json")
-    (tmp_path / "manifest.json").unlink()
-    assert al.build_index(shard) == str(tmp_path / "manifest.json")
-    assert entries_of(tmp_path / "manifest.json") == written
+    written = entries_of(tmp_path / "asyncloader-index.json")
+    (tmp_path / "asyncloader-index.json").unlink()
+    assert al.build_index(shard) == str(tmp_path / "asyncloader-index.json")
+    assert entries_of(tmp_path / "asyncloader-index.json") == written
     offsets = written[shard.name].offsets
     assert offsets is not None and bool(offsets) == (suffix != "tar.gz")
     content = shard.read_bytes()
@@ -62,7 +62,7 @@ def test_the_function_finds_the_offsets_that_the_writer_wrote(suffix: str, tmp_p
 
 def test_a_run_between_two_offsets_is_whole_with_what_closes_it(tmp_path: Path) -> None:
     shard = write_large(tmp_path, "tar")
-    offsets = entries_of(tmp_path / "manifest.json")[shard.name].offsets
+    offsets = entries_of(tmp_path / "asyncloader-index.json")[shard.name].offsets
     assert offsets is not None and len(offsets) > 2
     content = shard.read_bytes()
     (first, start), (stop, end) = offsets[0], offsets[2]
@@ -120,9 +120,9 @@ def test_many_offsets_are_thinned_evenly_until_they_fit() -> None:
 )
 def test_odd_offsets_are_refused_with_their_place(offsets: Any, message: str) -> None:
     entry = {"name": "a.tar", "size_bytes": 100, "samples": 9, "sha256": "00" * 32, "offsets": offsets}
-    content = json.dumps({"asyncloader_manifest": 1, "shards": [entry]}).encode()
+    content = json.dumps({"asyncloader_index": 1, "shards": [entry]}).encode()
     with pytest.raises(al.FormatError, match=message):
-        parse_manifest(content)
+        parse_index(content)
 
 
 _OFFSETS = st.lists(st.integers(1, 98), unique=True).map(
@@ -133,7 +133,7 @@ _OFFSETS = st.lists(st.integers(1, 98), unique=True).map(
 @given(st.dictionaries(st.sampled_from("abcd"), st.none() | _OFFSETS))
 def test_offsets_are_read_back_as_they_were_written(drawn: dict[str, Any]) -> None:
     entries = {name: Expected(1000, 99, bytes(32), None, offsets) for name, offsets in drawn.items()}
-    assert parse_manifest(format_manifest(entries)) == entries
+    assert parse_index(format_index(entries)) == entries
 
 
 # --- building it ---
@@ -143,22 +143,30 @@ def test_a_bad_shard_is_told_and_what_was_found_of_the_others_is_kept(tmp_path: 
     with al.ShardWriter(tmp_path / "s-%d.jsonl", samples_per_shard=2) as writer:
         for number in range(8):
             writer.write({"n": number})
-    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "asyncloader-index.json").unlink()
     bad = Path(writer.shards[1].path)
     sound = bad.read_bytes()
     bad.write_bytes(b"{")
     with pytest.raises(al.FormatError, match="jsonl") as caught:
         al.build_index(f"{tmp_path}/s-*.jsonl", concurrency=2)
     assert caught.value.__notes__ == ["1 of 4 shards are bad; no index was written"]
-    assert not (tmp_path / "manifest.json").exists()
-    kept = (tmp_path / ".manifest.json.partial").read_text().splitlines()
+    assert not (tmp_path / "asyncloader-index.json").exists()
+    kept = (tmp_path / ".asyncloader-index.json.partial").read_text().splitlines()
     assert sorted(json.loads(line)["name"] for line in kept) == ["s-0.jsonl", "s-2.jsonl", "s-3.jsonl"]
     bad.write_bytes(sound)
     other = Path(writer.shards[2].path)
     other.write_text('{"n": 0}\n')  # written to since: what was found of it is of no use
     al.build_index(f"{tmp_path}/s-*.jsonl", progress=True)
-    assert [entry.samples for entry in entries_of(tmp_path / "manifest.json").values()] == [2, 2, 1, 2]
-    assert sorted(os.listdir(tmp_path)) == ["manifest.json", *(f"s-{number}.jsonl" for number in range(4))]
+    assert [entry.samples for entry in entries_of(tmp_path / "asyncloader-index.json").values()] == [
+        2,
+        2,
+        1,
+        2,
+    ]
+    assert sorted(os.listdir(tmp_path)) == [
+        "asyncloader-index.json",
+        *(f"s-{number}.jsonl" for number in range(4)),
+    ]
 
 
 @pytest.mark.parametrize("is_named", [True, False], ids=["etag", "no etag"])
@@ -197,12 +205,12 @@ def test_wrong_calls_are_refused(tmp_path: Path) -> None:
         al.build_index(tmp_path / "a.zip", format="zip")
 
 
-def test_a_file_that_is_no_manifest_is_told_of_before_anything_is_read(tmp_path: Path) -> None:
+def test_a_file_that_is_no_index_is_told_of_before_anything_is_read(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("no json\n")
-    (tmp_path / "manifest.json").write_text('{"of": "another program"}')
-    with pytest.raises(al.FormatError, match="a file of this name that is no manifest"):
+    (tmp_path / "asyncloader-index.json").write_text('{"of": "another program"}')
+    with pytest.raises(al.FormatError, match="a file of this name that is no index"):
         al.build_index(tmp_path / "a.jsonl")
-    assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "manifest.json"]
+    assert sorted(os.listdir(tmp_path)) == ["a.jsonl", "asyncloader-index.json"]
 
 
 def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
@@ -236,5 +244,5 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
         compared = {server.url + request.path for request in again if request.range == "bytes=0-0"}
     assert compared == set(done)  # their versions
     assert asked == {f"{server.url}/s-{number}.jsonl" for number in range(12)} - set(done)
-    assert list(entries_of(index).values()) == list(entries_of(shards / "manifest.json").values())
+    assert list(entries_of(index).values()) == list(entries_of(shards / "asyncloader-index.json").values())
     assert not partial.exists()

@@ -29,14 +29,14 @@ def folder(tmp_path: Path) -> Path:
 
 
 def entries(folder: Path) -> list[dict[str, object]]:
-    document = json.loads((folder / "manifest.json").read_text())
+    document = json.loads((folder / "asyncloader-index.json").read_text())
     return [{name: value for name, value in entry.items() if "2" not in name} for entry in document["shards"]]
 
 
 def test_it_is_the_index_that_reading_makes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     by_reading = entries(folder)
     assert any(entry["offsets"] for entry in by_reading)
-    (folder / "manifest.json").unlink()
+    (folder / "asyncloader-index.json").unlink()
     assert main(["index", "--idx", f"{folder}/*.tar"]) == 0
     assert entries(folder) == by_reading
     assert main(["verify", f"{folder}/*.tar"]) == 0
@@ -55,9 +55,9 @@ def test_it_is_the_index_that_reading_makes(folder: Path, capsys: pytest.Capture
 def test_next_to_nothing_of_a_shard_is_read(folder: Path, tmp_path: Path) -> None:
     with testing.serve(folder) as server:
         urls = [server.url_of(f"s-{shard}.tar") for shard in range(3)]
-        manifest = al.build_index(urls, output=tmp_path / "far.json", idx=True)
+        index = al.build_index(urls, output=tmp_path / "far.json", idx=True)
         assert server.counters.bytes_sent < 100_000
-        assert len(al.DataLoader(al.from_urls(urls, manifest=manifest), 7, lanes=1)) == 7
+        assert len(al.DataLoader(al.from_urls(urls, index=index), 7, lanes=1)) == 7
 
 
 def test_an_index_of_an_older_shard_is_refused(folder: Path) -> None:
@@ -78,8 +78,8 @@ def test_a_lie_that_looks_sound_is_told_when_the_shard_is_read(folder: Path) -> 
     version, *lines = idx_of(content, "v1.1").decode().splitlines()
     joined = [version.replace("30", "29"), f"{lines[0]} {lines[1]}", *lines[2:]]
     (folder / "s-0.idx").write_text("\n".join(joined) + "\n")
-    (folder / "manifest.json").unlink()
+    (folder / "asyncloader-index.json").unlink()
     assert al.build_index(f"{folder}/s-0.tar", idx=True)
     for lanes in (1, 2, 3, 5):
-        with pytest.raises(FormatError, match="the manifest promises"):
+        with pytest.raises(FormatError, match="the index promises"):
             list(al.DataLoader(al.from_urls(f"{folder}/s-0.tar"), 4, lanes=lanes, collate_fn=list))

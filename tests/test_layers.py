@@ -41,7 +41,7 @@ ROOMS = [
     {"_flow"},  # engine, scopes, channels: the one place where tasks are born
     {"stores", "formats", "collate"},  # bytes; samples; batches
     {"previews", "shard_search"},  # what a value is, in a line; names checked, expanded and looked up
-    {"manifest"},  # what shards should be, in a file beside them
+    {"index"},  # what shards should be, in a file beside them
     {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
     {"ray_workers"},  # workers on other machines
     {"simulate"},  # how fast a pass would go

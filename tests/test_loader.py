@@ -35,7 +35,7 @@ def numbers(count: int = 20) -> al.Dataset:
 def test_constructing_a_loader_opens_nothing_and_starts_only_what_workers_come_from(num_workers: int) -> None:
     with testing.serve({}) as server, testing.check_leaks(within_s=2):
         threads, processes = threading.active_count(), children()
-        recipe = al.from_urls(server.url_of("missing.tar"), manifest=None)
+        recipe = al.from_urls(server.url_of("missing.tar"), index=None)
         loader = al.DataLoader(recipe, num_workers=num_workers)
         assert loader.state_dict()["epoch"] == 0
         assert server.counters.connections == 0

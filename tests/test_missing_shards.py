@@ -1,4 +1,4 @@
-"""A shard that a manifest lists and a folder, glob or prefix lacks is missed; a selection is not."""
+"""A shard that an index lists and a folder, glob or prefix lacks is missed; a selection is not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from asyncloader.dataset import recipe_of
 
 
 def write(folder: Path, count: int = 4) -> list[Path]:
-    """Shards of two samples each, and their manifest."""
+    """Shards of two samples each, and their index."""
     folder.mkdir(parents=True, exist_ok=True)
     with al.ShardWriter(folder / "s-%d.tar", samples_per_shard=2) as writer:
         for number in range(2 * count):
@@ -33,16 +33,16 @@ def names_of(urls: Any, **given: Any) -> list[str]:
 def test_a_shard_that_is_gone_from_a_folder_is_missed(pattern: str, named: bool, tmp_path: Path) -> None:
     shards = write(tmp_path / "d")
     urls = pattern.format(tmp_path / "d")
-    given: Any = {"manifest": tmp_path / "d" / "manifest.json"} if named else {}
+    given: Any = {"index": tmp_path / "d" / "asyncloader-index.json"} if named else {}
     assert len(names_of(urls, **given)) == 4
     shards[1].unlink()
-    message = rf"lacks 1 of the shards that the manifest .*manifest\.json lists: {shards[1]}\. Restore"
+    message = rf"lacks 1 of the shards that the index .*asyncloader-index\.json lists: {shards[1]}\. Restore"
     with pytest.raises(al.StoreError, match=message) as caught:
         al.from_urls(urls, **given)
     assert caught.value.shard == str(shards[1])
 
 
-def test_a_folder_that_is_looked_at_from_within_is_held_against_its_manifest(
+def test_a_folder_that_is_looked_at_from_within_is_held_against_its_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "[x]*"
@@ -65,25 +65,27 @@ def test_a_folder_whose_shards_are_all_gone_is_missed_beside_others(tmp_path: Pa
     for shard in write(tmp_path / "b"):
         shard.unlink()
     for urls in (f"{tmp_path}/", f"{tmp_path}/*/s-*.tar", f"{tmp_path}/**/*.tar"):
-        with pytest.raises(al.StoreError, match=r"lacks 4 of the shards that .*b/manifest\.json lists"):
+        with pytest.raises(
+            al.StoreError, match=r"lacks 4 of the shards that .*b/asyncloader-index\.json lists"
+        ):
             al.from_urls(urls)
     assert len(names_of(f"{tmp_path}/a/*.tar")) == 4
 
 
 def test_a_selection_is_no_loss(tmp_path: Path) -> None:
     shards = write(tmp_path)
-    manifest = tmp_path / "manifest.json"
+    index = tmp_path / "asyncloader-index.json"
     assert names_of(f"{tmp_path}/s-[01].tar") == ["s-0.tar", "s-1.tar"]
     shards[3].unlink()
     for urls in (shards[:2], f"{tmp_path}/s-{{0..2}}.tar", f"{tmp_path}/s-[0-2].tar", str(shards[0])):
-        assert names_of(urls) == names_of(urls, manifest=manifest)
+        assert names_of(urls) == names_of(urls, index=index)
     shards[2].rename(tmp_path / "x.tar")
     assert names_of(f"{tmp_path}/x*.tar") == ["x.tar"]
 
 
 def test_entries_of_other_places_are_not_missed(tmp_path: Path) -> None:
     write(tmp_path / "a")
-    path = tmp_path / "a" / "manifest.json"
+    path = tmp_path / "a" / "asyncloader-index.json"
     document = json.loads(path.read_text())
     entry = document["shards"][0]
     others = ("sub/s-9.tar", "s3://b/s-9.tar", "s-9.tar.part", ".s-9.tar")
@@ -114,14 +116,16 @@ def test_an_object_that_is_gone_from_a_prefix_or_glob_is_missed(tmp_path: Path) 
     with run_moto() as server:
         client = server.client()
         client.create_bucket(Bucket="corpus")
-        for path in [*shards[1:], tmp_path / "manifest.json"]:
+        for path in [*shards[1:], tmp_path / "asyncloader-index.json"]:
             client.upload_file(str(path), "corpus", f"train/{path.name}")
         client.close()
         given: Any = {"storage_options": server.options}
-        named = {**given, "manifest": "s3://corpus/train/manifest.json"}
+        named = {**given, "index": "s3://corpus/train/asyncloader-index.json"}
         for urls in ("s3://corpus/train/", "s3://corpus/train/*.tar", "s3://corpus/train/s-?.tar"):
             for options in (given, named):
-                message = r"lacks 1 of .*train/manifest\.json lists: s3://corpus/train/s-0\.tar\. Restore"
+                message = (
+                    r"lacks 1 of .*train/asyncloader-index\.json lists: s3://corpus/train/s-0\.tar\. Restore"
+                )
                 with pytest.raises(al.StoreError, match=message):
                     al.from_urls(urls, **options)
         with pytest.raises(al.StoreError, match=r"s-0\.tar"):
@@ -135,7 +139,7 @@ def test_a_check_names_what_is_missing(tmp_path: Path) -> None:
     shards[2].unlink()
     ran = python("-m", "asyncloader", "verify", f"{tmp_path}/*.tar", f"{tmp_path}/")
     assert ran.returncode == 1
-    assert ran.stdout.count(f"BAD {shards[2]}: missing, and listed in the manifest") == 1
+    assert ran.stdout.count(f"BAD {shards[2]}: missing, and listed in the index") == 1
     assert ran.stdout.splitlines()[-1] == "1 of 7 shards bad"
     assert python("-m", "asyncloader", "verify", f"{tmp_path}/s-{{0..1}}.tar").returncode == 0
     assert python("-m", "asyncloader", "index", f"{tmp_path}/*.tar").returncode == 0

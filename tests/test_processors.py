@@ -36,7 +36,7 @@ def test_those_count_that_are_left_to_the_process() -> None:
 def test_no_more_shards_are_measured_at_a_time_than_there_are_processors(tmp_path: Path) -> None:
     with testing.serve({f"{shard}.jsonl": b"{}\n" for shard in range(6)}, latency_s=0.02) as server:
         urls = [server.url_of(f"{shard}.jsonl") for shard in range(6)]
-        al.build_index(urls, output=tmp_path / "manifest.json")
+        al.build_index(urls, output=tmp_path / "asyncloader-index.json")
         assert server.counters.max_concurrent == 1
 
 

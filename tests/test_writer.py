@@ -21,8 +21,8 @@ from asyncloader import from_urls
 from asyncloader.digest import open_digest
 from asyncloader.formats import format_of, open_decoder
 from asyncloader.formats.fields import _tar_member, decode_sample
-from asyncloader.manifest.entries import parse_manifest
-from asyncloader.manifest.expectations import Expected
+from asyncloader.index.entries import parse_index
+from asyncloader.index.expectations import Expected
 from asyncloader.writer import ShardWriter
 
 COMPRESSIONS = ["", ".gz", ".zst", ".xz", ".bz2"]
@@ -79,7 +79,7 @@ def test_every_suffix_reads_back(tmp_path: Path, format_name: str, compression: 
     assert [(shard.path, shard.samples) for shard in writer.shards] == [(str(path), 50)]
     if compression:
         assert path.stat().st_size < writer.shards[0].size_bytes
-    assert sorted(os.listdir(tmp_path)) == ["manifest.json", path.name]
+    assert sorted(os.listdir(tmp_path)) == ["asyncloader-index.json", path.name]
 
 
 @pytest.mark.parametrize("suffix", ["tar", "tgz", "tzst", "txz", "tbz2", "jsonl.zst"])
@@ -158,7 +158,7 @@ def test_an_exception_discards_the_open_shard_only(tmp_path: Path, compression: 
         for index in range(3):
             writer.write(sample(index))
         raise ZeroDivisionError
-    assert sorted(os.listdir(tmp_path)) == ["manifest.json", f"s-0.tar{compression}"]
+    assert sorted(os.listdir(tmp_path)) == ["asyncloader-index.json", f"s-0.tar{compression}"]
     with pytest.raises(RuntimeError, match="closed"):
         writer.write(sample(9))
 
@@ -268,7 +268,7 @@ def test_a_missing_folder_is_made_with_the_first_sample(
             assert not os.path.exists(os.path.dirname(os.path.expanduser(pattern)))
             writer.write({"__key__": "a", "txt": "b"})
     for folder in ("one/two", "three"):
-        assert sorted(os.listdir(tmp_path / folder)) == ["manifest.json", "s.tar"]
+        assert sorted(os.listdir(tmp_path / folder)) == ["asyncloader-index.json", "s.tar"]
 
 
 def test_a_shard_without_a_folder_in_its_name_goes_where_one_is(
@@ -370,7 +370,7 @@ def test_parquet_has_the_columns_of_its_samples(tmp_path: Path) -> None:
             writer.write(item)
     assert [(shard.samples, shard.size_bytes) for shard in writer.shards] == [(4, 72), (4, 72), (2, 36)]
     assert [row for shard in writer.shards for row in rows_of(shard.path)] == samples
-    assert {name: entry.samples for name, entry in manifest_of(tmp_path).items()} == {
+    assert {name: entry.samples for name, entry in index_of(tmp_path).items()} == {
         "s-0.parquet": 4, "s-1.parquet": 4, "s-2.parquet": 2
     }  # fmt: skip
     with ShardWriter(tmp_path / "again" / "s-%d.parquet", samples_per_shard=4) as writer:
@@ -412,14 +412,14 @@ def test_a_value_that_a_column_would_change_is_refused(tmp_path: Path, late: Any
         writer.write({"n": late})
         with pytest.raises(ValueError, match="field 'n' cannot be kept as int64"):
             writer.write({"n": 5})  # the shard before it is finished now
-    assert sorted(os.listdir(tmp_path)) == ["manifest.json", "s-0.parquet"]
+    assert sorted(os.listdir(tmp_path)) == ["asyncloader-index.json", "s-0.parquet"]
 
 
-# --- the manifest ---
+# --- the index ---
 
 
-def manifest_of(folder: Path) -> dict[str, Expected]:
-    return dict(parse_manifest((folder / "manifest.json").read_bytes()))
+def index_of(folder: Path) -> dict[str, Expected]:
+    return dict(parse_index((folder / "asyncloader-index.json").read_bytes()))
 
 
 def crc32c_of(content: bytes) -> bytes:
@@ -431,11 +431,11 @@ def crc32c_of(content: bytes) -> bytes:
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
 @pytest.mark.parametrize("format_name", ["tar", "jsonl"])
-def test_the_manifest_tells_what_was_stored(tmp_path: Path, format_name: str, compression: str) -> None:
+def test_the_index_tells_what_was_stored(tmp_path: Path, format_name: str, compression: str) -> None:
     with ShardWriter(tmp_path / f"s-%d.{format_name}{compression}", samples_per_shard=4) as writer:
         for index in range(10):
             writer.write({"__key__": f"{index}", "txt": "text" * 100 * index})
-    entries = manifest_of(tmp_path)
+    entries = index_of(tmp_path)
     for shard, samples in zip(writer.shards, (4, 4, 2), strict=True):
         stored = Path(shard.path).read_bytes()
         assert (shard.samples, shard.stored_bytes) == (samples, len(stored))
@@ -446,22 +446,22 @@ def test_the_manifest_tells_what_was_stored(tmp_path: Path, format_name: str, co
     assert entries == {}
 
 
-def test_writers_of_other_patterns_add_to_the_manifest_of_their_folder(tmp_path: Path) -> None:
+def test_writers_of_other_patterns_add_to_the_index_of_their_folder(tmp_path: Path) -> None:
     for pattern in ("a-%d.tar", "b-%d.jsonl"):
         with ShardWriter(tmp_path / pattern) as writer:
             writer.write(sample(0) if "tar" in pattern else {"n": 1})
-    assert sorted(manifest_of(tmp_path)) == ["a-0.tar", "b-0.jsonl"]
+    assert sorted(index_of(tmp_path)) == ["a-0.tar", "b-0.jsonl"]
     (tmp_path / "a-0.tar").unlink()
     with ShardWriter(tmp_path / "c.tar") as writer:
         writer.write(sample(0))
-    assert sorted(manifest_of(tmp_path)) == ["b-0.jsonl", "c.tar"], "what is gone has no entry"
+    assert sorted(index_of(tmp_path)) == ["b-0.jsonl", "c.tar"], "what is gone has no entry"
 
 
-def test_a_relative_pattern_has_its_manifest_beside_it(tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_relative_pattern_has_its_index_beside_it(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
     with ShardWriter("s.tar") as writer:
         writer.write(sample(0))
-    assert list(manifest_of(tmp_path)) == ["s.tar"]
+    assert list(index_of(tmp_path)) == ["s.tar"]
 
 
 def test_finished_shards_have_entries_whatever_ends_the_writing(tmp_path: Path) -> None:
@@ -469,10 +469,10 @@ def test_finished_shards_have_entries_whatever_ends_the_writing(tmp_path: Path) 
         for index in range(5):
             writer.write(sample(index))
         raise ZeroDivisionError
-    assert sorted(manifest_of(tmp_path)) == ["s-0.tar", "s-1.tar"]
+    assert sorted(index_of(tmp_path)) == ["s-0.tar", "s-1.tar"]
 
 
-def test_the_first_exception_is_heard_of_where_the_manifest_fails_too(tmp_path: Path) -> None:
+def test_the_first_exception_is_heard_of_where_the_index_fails_too(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
     with (
@@ -483,27 +483,29 @@ def test_the_first_exception_is_heard_of_where_the_manifest_fails_too(tmp_path: 
             writer.write(sample(index))
         folder.rename(tmp_path / "moved")
         raise ZeroDivisionError
-    assert "no entry in their manifest" in caught.value.__notes__[0]
+    assert "no entry in their index" in caught.value.__notes__[0]
 
 
 def test_a_close_after_the_close_writes_nothing(tmp_path: Path) -> None:
     writer = ShardWriter(tmp_path / "s.tar")
     writer.write(sample(0))
     writer.close()
-    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "asyncloader-index.json").unlink()
     writer.close()
     assert os.listdir(tmp_path) == ["s.tar"]
 
 
-def test_a_manifest_of_another_program_stays_and_a_warning_says_so(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_text('{"name": "a web app"}')
+def test_an_index_of_another_program_stays_and_a_warning_says_so(tmp_path: Path) -> None:
+    (tmp_path / "asyncloader-index.json").write_text('{"name": "a web app"}')
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         with ShardWriter(tmp_path / "s.tar") as writer:
             writer.write(sample(0))
     (warning,) = caught
-    assert "no manifest" in str(warning.message) and str(tmp_path / "manifest.json") in str(warning.message)
-    assert (tmp_path / "manifest.json").read_text() == '{"name": "a web app"}'
+    assert "no index" in str(warning.message) and str(tmp_path / "asyncloader-index.json") in str(
+        warning.message
+    )
+    assert (tmp_path / "asyncloader-index.json").read_text() == '{"name": "a web app"}'
     assert read(tmp_path / "s.tar") == [sample(0)]
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Origin
-from ..manifest.lookup import Entries, read_entries
+from ..index.lookup import Entries, read_entries
 from ..stores.urls import redact
 from .records import AuditedSource, Contents, LaneLog, RecordedPass, logs_of, read_audits
 
@@ -404,7 +404,7 @@ def verify_audit(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
     epoch: int | None = None,
-    manifest: str | os.PathLike[str] | None = None,
+    index: str | os.PathLike[str] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     left_out: bool = False,
 ) -> list[EpochVerdict]:
@@ -417,9 +417,9 @@ def verify_audit(
         paths: The folder that ``DataLoader(audit=...)`` was given; several where ranks wrote to disks of
             their own.
         epoch: The one to look at; all of them if None. The last one of a training that runs is unfinished.
-        manifest: Path or URL of the manifest of the shards, for audits of a time when there was none beside
+        index: Path or URL of the index of the shards, for audits of a time when there was none beside
             them. It has to list every shard of a source, and at least one source's.
-        storage_options: For a manifest in a store; as of ``from_urls``.
+        storage_options: For an index in a store; as of ``from_urls``.
         left_out: Whether to name each run of samples that operators have left out, in
             ``EpochVerdict.left_out_samples``; a filter of many samples may have made millions.
 
@@ -428,14 +428,14 @@ def verify_audit(
 
     Raises:
         ValueError: There is no audit, or none of this epoch; a file is nothing of an audit's, or that of its
-            contents, which rank 0 writes, is not among them. There is no such manifest, or it is of other
+            contents, which rank 0 writes, is not among them. There is no such index, or it is of other
             shards.
-        StoreError: The manifest cannot be read.
-        FormatError: The manifest is not sound.
+        StoreError: The index cannot be read.
+        FormatError: The index is not sound.
         OSError: A file cannot be read.
     """
     places = [paths] if isinstance(paths, str | os.PathLike) else [*paths]
-    entries = None if manifest is None else read_entries(os.fspath(manifest), storage_options or {})
+    entries = None if index is None else read_entries(os.fspath(index), storage_options or {})
     has_matched, verdicts = False, []
     for name, audited in sorted(read_audits(places).items()):
         contents = audited.contents
@@ -468,7 +468,7 @@ def verify_audit(
 
 
 def _with_counts(part: AuditedSource, entries: Entries) -> AuditedSource | None:
-    """A source with the numbers of samples that a manifest has; None if it is of other shards.
+    """A source with the numbers of samples that an index has; None if it is of other shards.
 
     Raises:
         ValueError: It lists some of the shards and not all, or another number of samples than is known.
@@ -494,4 +494,4 @@ def _with_counts(part: AuditedSource, entries: Entries) -> AuditedSource | None:
 
 
 def _name_of(entries: Entries) -> str:
-    return f"the manifest {redact(entries.url)}"
+    return f"the index {redact(entries.url)}"

@@ -65,7 +65,7 @@ class CachedStores:
         self._opening = asyncio.Lock()
 
     def promise(self, url: str, sha256: bytes | None) -> None:
-        """Tell what a manifest promises of a shard, before it is read; of all that there are it were much."""
+        """Tell what an index promises of a shard, before it is read; of all that there are it were much."""
         if sha256 is not None:
             self._sha256s[url] = sha256
 
@@ -116,7 +116,7 @@ class CachedStore:
         remote: Answers what the cache cannot; its reads retry and resume.
         cache: Shared by all stores of an engine.
         options: The storage options of ``remote``: an endpoint among them is part of a shard's name.
-        sha256s: What a manifest promises of shards, by URL. A file that differs is not used.
+        sha256s: What an index promises of shards, by URL. A file that differs is not used.
         lane: Who reads: lanes take turns where shards have to be waited for.
         shares: Whether lanes share shards.
         counts: Told of each shard that is read while it is being downloaded.

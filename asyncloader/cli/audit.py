@@ -23,9 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", metavar="FOLDER", help="as given to DataLoader(audit=...)")
     parser.add_argument("--epoch", type=int, metavar="N", help="look at this one only")
     parser.add_argument(
-        "--manifest",
+        "--index",
         metavar="URL",
-        help="path or URL of the shards' manifest, which says how many samples they have, if the loader did "
+        help="path or URL of the shards' index, which says how many samples they have, if the loader did "
         "not know",
     )
     parser.add_argument("--left-out", action="store_true", help="name what filters and drop_last left out")
@@ -37,7 +37,7 @@ def run(asked: argparse.Namespace) -> int:
     verdicts = verify_audit(
         asked.paths,
         epoch=asked.epoch,
-        manifest=asked.manifest,
+        index=asked.index,
         storage_options=storage_options(asked),
         left_out=asked.left_out,
     )

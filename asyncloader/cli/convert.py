@@ -18,7 +18,7 @@ HELP = (
 
 # Options of what is written, which have their names in Python.
 _SAME = ("to", "shard_size", "samples_per_shard", "decode", "labels", "shuffle", "num_workers", "overwrite")
-_OF_SOURCES = ("format", "delimiter", "block_size", "manifest")
+_OF_SOURCES = ("format", "delimiter", "block_size", "index")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="keep the order of the paths of files, which makes shards of one class each where folders are "
         "classes",
     )
-    parser.add_argument("--manifest", metavar="URL", help="of the sources, if it is not found beside them")
+    parser.add_argument("--index", metavar="URL", help="of the sources, if it is not found beside them")
     parser.add_argument(
         "--num-workers",
         type=int,

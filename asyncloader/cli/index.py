@@ -1,19 +1,19 @@
-"""``asyncloader index``: make the manifest of shards that exist."""
+"""``asyncloader index``: make the index of shards that exist."""
 
 from __future__ import annotations
 
 import argparse
 
 from ..foreign.folders import is_folder
-from ..manifest.building import open_index
-from ..manifest.expectations import Expected
-from ..manifest.survey import Measured
-from ..stores.urls import MANIFEST_NAME, redact
+from ..index.building import open_index
+from ..index.expectations import Expected
+from ..index.survey import Measured
+from ..stores.urls import INDEX_NAME, redact
 from .arguments import add_concurrency, add_json, add_shards, storage_options
 from .printing import counted, print_json, print_lines, seen
 
 HELP = (
-    "Read each shard once and write to a manifest its length, digests and number of samples, and where to "
+    "Read each shard once and write to an index its length, digests and number of samples, and where to "
     "begin inside of it. A run that was killed goes on where it was. The exit status is 1 if a shard is bad; "
     "then nothing is written."
 )
@@ -24,8 +24,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o",
         "--output",
-        metavar="MANIFEST",
-        help=f"path of the manifest; {MANIFEST_NAME} beside the shards if they are files of one folder",
+        metavar="INDEX",
+        help=f"path of the index; {INDEX_NAME} beside the shards if they are files of one folder",
     )
     parser.add_argument(
         "--idx",
@@ -57,13 +57,13 @@ def run(asked: argparse.Namespace) -> int:
             index.write(found)
         if asked.json:
             rows = [*map(_row, shards)]
-            print_json({"manifest": None if bad else index.manifest, "bad": bad, "shards": rows})
+            print_json({"index": None if bad else index.path, "bad": bad, "shards": rows})
         elif bad:
-            print_lines(f"{bad} of {counted(index.count, 'shard')} bad; no manifest was written")
+            print_lines(f"{bad} of {counted(index.count, 'shard')} bad; no index was written")
         else:
             empty = sum(expected.size_bytes == 0 for expected in found)
             told = f"; {empty} empty, without a sample" if empty else ""
-            print_lines(f"{index.manifest}: {counted(index.count, 'shard')}{told}")
+            print_lines(f"{index.path}: {counted(index.count, 'shard')}{told}")
         return 1 if bad else 0
 
 

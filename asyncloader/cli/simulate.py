@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "urls", nargs="*", metavar="URL", help="shards that have an index, as from_urls has them"
     )
     add_format(parser)
-    parser.add_argument("-m", "--manifest", help="path or URL of it, if it is not beside them")
+    parser.add_argument("-i", "--index", help="path or URL of it, if it is not beside them")
     add_stores(parser)
     shards = parser.add_argument_group("shards, where none are named")
     shards.add_argument("--shards", type=int, metavar="N", help="how many")
@@ -135,15 +135,15 @@ def _shards_of(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def _known_shards(asked: argparse.Namespace) -> dict[str, Any]:
-    from ..manifest.expectations import Known
+    from ..index.expectations import Known
     from .recipe import open_shards
 
-    shards = open_shards(asked, manifest=asked.manifest)
+    shards = open_shards(asked, index=asked.index)
     checks = shards.checks
     if missing := len(shards.urls) - checks.count_of(Known.SAMPLES):
         raise ValueError(
-            f"no manifest says how many samples are in {missing} of the {len(shards.urls)} shards: make one "
-            "with asyncloader index, name it with --manifest, or say what shards are like with --shards, "
+            f"no index says how many samples are in {missing} of the {len(shards.urls)} shards: make one "
+            "with asyncloader index, name it with --index, or say what shards are like with --shards, "
             "--shard-size and --shard-samples"
         )
     if missing := checks.count_of(Known.NO_SIZE):

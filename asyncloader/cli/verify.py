@@ -1,4 +1,4 @@
-"""``asyncloader verify``: hold shards against their manifest."""
+"""``asyncloader verify``: hold shards against their index."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import asdict
 from functools import partial
 
 from ..foreign.folders import is_folder
-from ..manifest.survey import Verified, Verifying, open_verifying, open_verifying_by_index
-from ..stores.urls import MANIFEST_NAME
+from ..index.survey import Verified, Verifying, open_verifying, open_verifying_by_index
+from ..stores.urls import INDEX_NAME
 from .arguments import add_concurrency, add_json, add_shards, storage_options
 from .printing import counted, print_json, print_lines, seen
 from .recipe import open_shards
 
 HELP = (
-    "Read each shard and compare its length, digests, number of samples and offsets with what the manifest "
+    "Read each shard and compare its length, digests, number of samples and offsets with what the index "
     "says, or the index.json of a folder of MDS or LitData. Writes nothing. The exit status is 1 if a shard "
     "differs, cannot be read, or is listed and missing."
 )
@@ -25,9 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_shards(parser)
     parser.add_argument(
         "-m",
-        "--manifest",
-        metavar="MANIFEST",
-        help=f"path or URL of the manifest; {MANIFEST_NAME} beside the shards if they are of one folder",
+        "--index",
+        metavar="INDEX",
+        help=f"path or URL of the index; {INDEX_NAME} beside the shards if they are of one folder",
     )
     add_concurrency(parser)
     add_json(parser)
@@ -39,7 +39,7 @@ def run(asked: argparse.Namespace) -> int:
         shards = seen(verifying.each, "verify", verifying.count, line, as_json=asked.json)
         bad = sum(bool(shard.wrong) for shard in shards)
         if asked.json:
-            print_json({"manifest": verifying.manifest, "bad": bad, "shards": [*map(asdict, shards)]})
+            print_json({"index": verifying.index, "bad": bad, "shards": [*map(asdict, shards)]})
         elif bad:
             print_lines(f"{bad} of {counted(len(shards), 'shard')} bad")
         else:
@@ -51,14 +51,14 @@ def run(asked: argparse.Namespace) -> int:
 
 def _open(asked: argparse.Namespace) -> AbstractContextManager[Verifying]:
     if is_folder(asked.format, asked.block_size):
-        shards = open_shards(asked, manifest=asked.manifest)
+        shards = open_shards(asked, index=asked.index)
         assert shards.index is not None, "it is a folder by that"
         return open_verifying_by_index(
             shards.urls, shards.formats, shards.checks, shards.index, shards.access, asked.concurrency
         )
     return open_verifying(
         asked.urls,
-        manifest=asked.manifest,
+        index=asked.index,
         format=asked.format,
         delimiter=asked.delimiter,
         storage_options=storage_options(asked),

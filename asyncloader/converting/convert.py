@@ -12,27 +12,18 @@ from typing import Any
 from .._flow.channel import EndOfChannel
 from ..errors import FormatError, WorkerDiedError
 from ..foreign.folders import open_shards
-from ..manifest.expectations import Expected
+from ..index.expectations import Expected
+from ..index.lookup import has_index_option
 from ..processors import usable_processors
 from ..progress import open_bar
 from ..quantity import as_count, parse_bytes
 from ..stores.expanding import expand_home, read_urls
 from ..stores.policy import NetworkPolicy
-from ..stores.urls import MANIFEST_NAME, local_path, scheme_of
+from ..stores.urls import INDEX_NAME, local_path, scheme_of
 from ..workers import Worker, WorkerPool, wait_any
 from ..writer.destinations import Destination, FolderDestination, open_destination
 from ..writer.open_shard import encoded_bytes, open_shard, schema_of, table_of
-from .job import (
-    NOTES,
-    Conversion,
-    Cuts,
-    NewShard,
-    cut_by_sizes,
-    cut_evenly,
-    new_shards,
-    note_shard,
-    runs_of,
-)
+from .job import NOTES, Conversion, Cuts, NewShard, cut_by_sizes, cut_evenly, new_shards, note_shard, runs_of
 from .sources import FileSamples, ShardSamples, Source, SpilledSamples, find_files, read_versions, spill
 from .target import ShardTarget
 
@@ -55,7 +46,7 @@ class Converted:
 
     Attributes:
         output: The folder or prefix, as it may be shown.
-        manifest: Its manifest.
+        index: Its index.
         samples: In all shards, as many as the sources have.
         shards: How many there are.
         made: How many of them this call has made; the others were there.
@@ -68,7 +59,7 @@ class Converted:
     """
 
     output: str
-    manifest: str
+    index: str
     samples: int
     shards: int
     made: int
@@ -79,6 +70,7 @@ class Converted:
     shuffle: int | None = None
 
 
+@has_index_option
 def convert(
     urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     output: str | os.PathLike[str],
@@ -96,7 +88,7 @@ def convert(
     storage_options: Mapping[str, Any] | None = None,
     output_options: Mapping[str, Any] | None = None,
     network: NetworkPolicy | None = None,
-    manifest: str | os.PathLike[str] | None = None,
+    index: str | os.PathLike[str] | None = None,
     shuffle: int | bool | None = None,
     num_workers: int | None = None,
     overwrite: bool = False,
@@ -105,9 +97,9 @@ def convert(
     """Make shards of other shards (of another format, another size, with fewer fields), or of files.
 
     If it is killed, call it again: it goes on with the shards that are missing, and the bytes of all are
-    those that they would have been. Sources whose manifest does not tell how many samples they hold are read
+    those that they would have been. Sources whose index does not tell how many samples they hold are read
     twice, the first time to count; Parquet and Arrow files tell it themselves, of MDS and LitData their
-    index. A source with a digest in its manifest is checked as a whole: if several shards are cut from it,
+    index. A source with a digest in its index is checked as a whole: if several shards are cut from it,
     by reading it once more. Images stay the bytes of their files.
 
     Of a folder of files, those whose paths are the same up to the first dot of their names are one sample, as
@@ -120,7 +112,7 @@ def convert(
         urls: Shards, as ``from_urls`` takes them, CSV too; a folder with an ``index.json`` (``format``); or a
             local folder of files, without ``/`` at the end of its name, or with ``format="files"``.
         output: A folder, or a prefix of an object store (``s3://``, ``gs://``, ``az://``), empty or of a run
-            of the same call. It gets ``shard-00000.tar`` and so on, a ``manifest.json`` that is their index,
+            of the same call. It gets ``shard-00000.tar`` and so on, their index ``asyncloader-index.json``,
             and ``.convert/`` with what they were made of.
         to: ``"tar"`` or ``"jsonl"``, with ``.gz``, ``.zst``, ``.xz`` or ``.bz2`` after it to compress; or
             ``"parquet"``. For the values that each keeps see ``docs/reference/converting.md``.
@@ -144,7 +136,7 @@ def convert(
         storage_options: Of the sources, and of the output if it is in an object store.
         output_options: Of the output, where they are not those of the sources.
         network: Time-outs, retries and hedging of reading.
-        manifest: Of the sources, if it is not found beside them.
+        index: Of the sources, if it is not found beside them.
         shuffle: Seed of a random order of all samples, the same for any number of processes; False keeps the
             order. By default shards keep their order, and files are shuffled with seed 0, since a folder for
             each class would make shards of one class each, which no window of ``.shuffle`` can mix. Samples
@@ -188,7 +180,7 @@ def convert(
     began_s = monotonic()
     source: Source
     if folder is not None:
-        given = {"delimiter": delimiter, "block_size": block_size, "manifest": manifest}
+        given = {"delimiter": delimiter, "block_size": block_size, "index": index}
         if odd := [name for name, value in given.items() if value is not None]:
             raise ValueError(f"{odd[0]} is for shards, and {folder!r} is a folder of files: leave it out")
         if (destination.shown + os.sep).startswith(os.path.join(folder, "")):
@@ -210,7 +202,7 @@ def convert(
                 block_size=block_size,
                 delimiter=delimiter,
                 columns=target.columns,
-                manifest=manifest,
+                index=index,
                 storage_options=options,
                 network=network,
             )
@@ -228,7 +220,7 @@ def convert(
         stored = made.values()
         return Converted(
             output=destination.shown,
-            manifest=destination.path_of(MANIFEST_NAME),
+            index=destination.path_of(INDEX_NAME),
             samples=sum(expected.samples or 0 for expected in stored),
             shards=len(stored),
             made=new,

@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 from ..errors import FormatError
 from ..formats import has_format
 from ..formats.arrow_columns import arrow
-from ..manifest.entries import entry_of, format_manifest, parse_entry, parse_manifest
-from ..manifest.expectations import Expected
-from ..stores.urls import MANIFEST_NAME
+from ..index.entries import entry_of, format_index, parse_entry, parse_index
+from ..index.expectations import Expected
+from ..stores.urls import INDEX_NAME
 from ..writer.destinations import Destination
 from .sources import Source
 from .target import ShardTarget
@@ -228,15 +228,15 @@ class Conversion:
     @property
     def is_finished(self) -> bool:
         """Whether a run has come to its end, where the sources are verified."""
-        return self._destination.read(MANIFEST_NAME) is not None
+        return self._destination.read(INDEX_NAME) is not None
 
     def made(self, shards: Sequence[NewShard]) -> dict[str, Expected]:
         """The shards that are whole, by name, and what each is: noted, and there, in their length."""
         sizes = self._destination.sizes()
         noted: dict[str, Expected] = {}
-        if MANIFEST_NAME in sizes:
+        if INDEX_NAME in sizes:
             with suppress(FormatError):
-                noted.update(parse_manifest(self._destination.read(MANIFEST_NAME) or b""))
+                noted.update(parse_index(self._destination.read(INDEX_NAME) or b""))
         notes = [_note_of(shard.name) for shard in shards if shard.name not in noted]
         for content in self._destination.read_each([note for note in notes if note in sizes]):
             with suppress(FormatError, ValueError):
@@ -252,7 +252,7 @@ class Conversion:
 
     def finish(self, made: Mapping[str, Expected]) -> None:
         """Write the index, and drop the notes that it replaces."""
-        self._destination.write(MANIFEST_NAME, format_manifest(made))
+        self._destination.write(INDEX_NAME, format_index(made))
         notes = {*map(_note_of, made)}
         self._destination.remove([name for name in self._destination.sizes() if name in notes])
 
@@ -268,7 +268,7 @@ def _note_of(name: str) -> str:
 
 def _is_ours(name: str) -> bool:
     """Whether a file is one that convert makes."""
-    return name.startswith(NOTES) or name == MANIFEST_NAME or _SHARD.fullmatch(name) is not None
+    return name.startswith(NOTES) or name == INDEX_NAME or _SHARD.fullmatch(name) is not None
 
 
 def _parse(noted: bytes) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from .._flow.budget import Budget
 from .._flow.engine import Engine
 from ..errors import FormatError, StoreError
 from ..formats import formats, split_suffix
-from ..manifest.expectations import Expected
+from ..index.expectations import Expected
 from ..ops.lane import Lane, Services
 from ..plan.order import draw_order, permutation
 from ..plan.pieces import Pieces
@@ -180,7 +180,7 @@ class ShardSamples:
     def samples(self) -> Samples:
         """Its samples with where each is from, in order. Closing it stops the reading."""
         # Whether shards have changed since they were counted is for their lengths and digests to say, which
-        # are among the checks as far as a manifest or an index has them.
+        # are among the checks as far as an index or an index has them.
         shards = self.shards
         left = self.stops[-1] - self.skip if self.count is None else self.count
         with Engine() as engine:

@@ -23,8 +23,8 @@ from ..formats.litdata import ChunkSchema, decoder_of, parse_litdata_index
 from ..formats.mds import parse_mds_index
 from ..formats.offsets import IndexedFile, IndexedShard
 from ..formats.selection import make_selection
-from ..manifest.check import INDEX, OLDER_INDEX, FolderIndex
-from ..manifest.expectations import Expectations, Expected
+from ..index.check import FOREIGN_INDEX, OLDER_FOREIGN_INDEX, FolderIndex
+from ..index.expectations import Expectations, Expected
 from ..quantity import as_count
 from ..recipes import check_renewed, from_urls, make_access
 from ..sources.shards import Shards
@@ -179,7 +179,7 @@ def _open_shards(
         _note_whose(error, content, format)
         raise
     formats = RunLengths.of(shard.format for shard in shards)
-    teller = OLDER_INDEX if schema is not None and schema.may_be_older else INDEX
+    teller = OLDER_FOREIGN_INDEX if schema is not None and schema.may_be_older else FOREIGN_INDEX
     index = FolderIndex(folder.index_url, schema, teller)
     return Shards(names, formats, access, expected, selection, index=index)
 
@@ -443,7 +443,7 @@ def open_recipe(
     delimiter: str | None = None,
     columns: Sequence[str] | None = None,
     decode: bool = False,
-    manifest: str | os.PathLike[str] | None = None,
+    index: str | os.PathLike[str] | None = None,
     **options: Any,
 ) -> Dataset:
     """The recipe of the shards that are named.
@@ -456,42 +456,42 @@ def open_recipe(
         columns: Names of the fields that are wanted; None for all. No others are read where all formats can
             do so; elsewhere these are picked from the samples.
         decode: Whether images become such while shards are read, where a format does that.
-        manifest: Where it is, if it is not to be found as ``from_urls`` finds it.
+        index: Where it is, if it is not to be found as ``from_urls`` finds it.
         options: Others that all of these recipes take.
 
     Raises:
-        ValueError: Several URLs, or a manifest, where there is one folder; ``block_size`` for another format.
+        ValueError: Several URLs, or an index, where there is one folder; ``block_size`` for another format.
         Exception: What ``from_urls``, ``from_mds`` and ``from_litdata`` raise.
     """
     if is_folder(format, block_size):
         if delimiter is not None:
             raise ValueError(f"delimiter is what separates the fields of CSV, and format {format!r} has none")
-        root = _the_one(read_urls(urls), format, manifest)
+        root = _the_one(read_urls(urls), format, index)
         if block_size is not None:
             options["block_size"] = block_size
         return _FOLDERS[format](root, columns=columns, decode=decode, **options)
-    place = BESIDE if manifest is None else manifest
-    source = recipe_of(from_urls(urls, format=format, delimiter=delimiter, manifest=place, **options)).source
+    place = BESIDE if index is None else index
+    source = recipe_of(from_urls(urls, format=format, delimiter=delimiter, index=place, **options)).source
     assert isinstance(source, Shards), "it begins with shards"
     selection = columns_of_all(columns, source.formats)
     dataset = dataset_of(replace(source, selection=replace(selection, decode=decode)))
     return dataset if columns is None or selection.columns is not None else dataset.select_columns(*columns)
 
 
-def _the_one(names: Sequence[str], format: str | None, manifest: object) -> str:
+def _the_one(names: Sequence[str], format: str | None, index: object) -> str:
     """The folder of all shards.
 
     Raises:
-        ValueError: There are several, or a manifest beside its index.
+        ValueError: There are several, or an index beside its index.
     """
     if len(names) > 1:
         raise ValueError(
             f"format {format!r} takes one URL, that of the folder with the index.json, but got {len(names)}; "
             "shards that are named one by one tell their format by their suffixes"
         )
-    if manifest is not None:
+    if index is not None:
         raise ValueError(
-            f"a manifest is for shards without an index.json, and format {format!r} is of those with one: "
+            f"an index is for shards without an index.json, and format {format!r} is of those with one: "
             "leave it out"
         )
     return names[0]

@@ -80,7 +80,7 @@ def open_recording(
 
 
 def _digest_of(described: Mapping[str, Any]) -> str:
-    # Without what may change between two runs: what a manifest adds, sizes of shards, where they lie.
+    # Without what may change between two runs: what an index adds, sizes of shards, where they lie.
     lasting = without(described, {"contents_sha256", "sizes_sha256", "places_sha256"}.__contains__)
     return hashlib.sha256(json.dumps(lasting, sort_keys=True).encode()).hexdigest()[:12]
 

@@ -234,10 +234,10 @@ def _index_hint(leaves: Sequence[Shards]) -> str:
     if not unindexed:
         return "Say"
     names = [*chain.from_iterable(map(_shown, unindexed))]
-    output = "" if all(scheme_of(name).is_local for name in names) else " -o manifest.json"
+    output = "" if all(scheme_of(name).is_local for name in names) else " -o asyncloader-index.json"
     more = f" ... ({len(names)} names)" if len(names) > _MOST_NAMED else ""
     command = f"asyncloader index {' '.join(map(shlex.quote, names[:_MOST_NAMED]))}{more}{output}"
-    given = " and is given as manifest=" if output else ""
+    given = " and is given as index=" if output else ""
     return f"Build an index, by which ranks share shards equally ({command} makes it{given}); or say"
 
 

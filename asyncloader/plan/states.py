@@ -14,7 +14,7 @@ from .topology import World
 
 __all__ = ["load_state", "merge_states", "save_state", "saved_recipe", "without", "without_places"]
 
-# What a state need not have: saved before there was a manifest, it goes on with one, and is not held
+# What a state need not have: saved before there was an index, it goes on with one, and is not held
 # against it. Saved with one, it wants it again.
 _OPTIONAL = frozenset(("contents_sha256",))
 
@@ -226,15 +226,15 @@ def _difference(name: str, saved: Mapping[str, Any], mine: Mapping[str, Any]) ->
     """One entry of the dataset that is not as it was; digests in words, since nobody can compare them."""
     if name == "contents_sha256":
         if name not in mine:
-            return "manifest: the shards' manifest was known then and is not now; name it with manifest="
-        return "manifest: it tells of other contents of the shards than then; were they written anew?"
+            return "index: the shards' index was known then and is not now; name it with index="
+        return "index: it tells of other contents of the shards than then; were they written anew?"
     if name == "dealt":
         if name in mine:
             return (
-                "dealt: the lanes were dealt whole shards then, and runs of samples now, since the manifest "
+                "dealt: the lanes were dealt whole shards then, and runs of samples now, since the index "
                 "has become an index; finish this epoch without it, or as it was, and go on with it then"
             )
-        return "dealt: the lanes were cut by an index, which is not known now; name it with manifest="
+        return "dealt: the lanes were cut by an index, which is not known now; name it with index="
     if name == "sizes_sha256" or (name == "components" and _differ_in_sizes(saved, mine)):
         return (
             "sizes: the lanes were dealt shards by their sizes, which are others now, or not known; put the "

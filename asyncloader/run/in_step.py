@@ -171,7 +171,7 @@ class Agreement:
             said = self._waiting.compare_set("plan", "", plan).decode()
         if said != plan:
             raise self._error(
-                "ranks are to deal the same shards, but the manifests, indexes or sizes of shards that they "
+                "ranks are to deal the same shards, but the indexes, indexes or sizes of shards that they "
                 "know differ, so that samples would come twice or not at all. Give all of them the same: a "
                 "copy of the shards on another node may be older"
             )

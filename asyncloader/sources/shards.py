@@ -24,8 +24,8 @@ from ..cache.store import CachedStores
 from ..errors import FormatError, StoreError
 from ..formats import compression_named, formats, open_decoder, open_plan
 from ..formats.decoder import EVERYTHING, Decoder, PassOver, Selection
-from ..manifest.check import FolderIndex, ShardCheck, teller_of
-from ..manifest.expectations import Expectations, Expected, Known
+from ..index.check import FolderIndex, ShardCheck, teller_of
+from ..index.expectations import Expectations, Expected, Known
 from ..ops.lane import START, Blocks, Lane
 from ..ops.skips import StepSkips
 from ..plan.counts import Deal, UnknownCount
@@ -238,16 +238,16 @@ class Shards:
         urls: Every shard of the dataset, in the given order.
         formats: The format of each.
         access: How they are reached.
-        checks: What a manifest expects of each; empty without one.
+        checks: What an index expects of each; empty without one.
         selection: Which columns and rows are wanted, where the formats have columns.
         footers: Of shards that were read in an epoch before.
-        sizes: Length of each in bytes, ``(shards,) int64``; None where that is not known of all. Those of a
-            manifest are in ``checks``.
+        sizes: Length of each in bytes, ``(shards,) int64``; None where that is not known of all. Those of an
+            index are in ``checks``.
         cuts: Whether lanes may be cut inside of them, where an index is known.
         weighs: Whether whole ones are dealt by how large they are, where that is known.
         index: That of their folder, where another library has written it; what it expects is in ``checks``.
         delimiter: What separates the fields of CSV; None for what is usual.
-        lacking: Why no manifest says how many samples are in each, and what to do, where that is known.
+        lacking: Why no index says how many samples are in each, and what to do, where that is known.
     """
 
     urls: Sequence[str]
@@ -267,7 +267,7 @@ class Shards:
         shown = [" + ".join(f"{count} {name}" for name, count in Counter(self.formats).most_common())]
         shown += [f"first={redact(url)!r}" for url in self.urls[:1]]
         if known := self.checks.count_of():
-            shown.append(f"in_{'manifest' if self.index is None else 'index'}={known}")
+            shown.append(f"in_index={known}")
         shown += [f"{name}={value!r}" for name, value in self._described_how().items()]
         return f"Shards({', '.join(shown)})"
 
@@ -379,12 +379,12 @@ class Shards:
         return self._dealing.samples if self.is_indexed else len(self.urls)
 
     def count_samples(self, deal: Deal) -> list[float]:
-        """The samples of each lane, by the manifest."""
+        """The samples of each lane, by the index."""
         if self.selection.filters is not None:
             raise UnknownCount("how many rows filters= keeps is not known before they are read")
         if missing := len(self.urls) - self.checks.count_of(Known.SAMPLES):
             raise UnknownCount(
-                f"no manifest says how many samples are in {missing} of the {len(self.urls)} shards; "
+                f"no index says how many samples are in {missing} of the {len(self.urls)} shards; "
                 f"{self.lacking or 'asyncloader index makes one'}"
             )
         return self._dealing.count_lanes(deal, self.checks.samples)
@@ -411,13 +411,13 @@ class Shards:
     def _dealt_by(self) -> npt.NDArray[np.int64] | None:
         """By what whole shards are dealt; None where they are dealt in turn, or cut.
 
-        Not by samples, even where these are known: what a manifest adds later is to change no order.
+        Not by samples, even where these are known: what an index adds later is to change no order.
         """
         return None if self.is_indexed or not self.weighs else self._lengths
 
     @cached_property
     def is_indexed(self) -> bool:
-        """Whether the manifest tells of every shard what it takes to cut lanes inside of it."""
+        """Whether the index tells of every shard what it takes to cut lanes inside of it."""
         return self.cuts and self.checks.is_indexed
 
     def places_at(self, position: Position, deal: Deal) -> list[Place]:

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 from .._flow.engine import Engine
 from ..counting import NetworkCounts
-from ..manifest.expectations import Expectations, Expected
-from ..manifest.survey import Survey
+from ..index.expectations import Expectations, Expected
+from ..index.survey import Survey
 from ..stores.router import Stores
 from .shards import Shards
 
@@ -38,7 +38,7 @@ def count_shards(
     """How many samples are in each shard, and where to begin inside of it.
 
     Args:
-        shards: Those of which a manifest or an index tells it are not read, but for those that it calls
+        shards: Those of which an index tells it are not read, but for those that it calls
             empty, which nobody would read later and see that they are not.
         known: What was found of some before, by number.
         told: Called with what is found of each other one, in any order, on one thread at a time.
@@ -68,5 +68,5 @@ def count_shards(
 
 
 def _counted(entry: Expected | None, found: Expected) -> Expected:
-    """What is known of a shard by its manifest or index, and by counting it."""
+    """What is known of a shard by its index, and by counting it."""
     return found if entry is None else replace(entry, samples=found.samples, offsets=found.offsets)

@@ -13,7 +13,7 @@ from .globs import files_below, find_matches, has_special, index_hint
 from .names import MOST_SHARDS, Braces, Part, in_lines, is_even, range_meant, runs_of, shared_folder
 from .schemes import Scheme
 from .urls import (
-    MANIFEST_NAME,
+    INDEX_NAME,
     check_web_url,
     is_remote_pattern,
     local_path,
@@ -48,12 +48,12 @@ class Match:
     Attributes:
         pattern: A folder or prefix, which ends in ``/``, or a glob.
         urls: The shards that are there.
-        manifests: Paths of the manifests in all local folders that its shards may be in.
+        indexes: Paths of the indexes in all local folders that its shards may be in.
     """
 
     pattern: str = field(repr=False)
     urls: Sequence[str] = field(repr=False)
-    manifests: Sequence[str] = ()
+    indexes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -263,8 +263,8 @@ def _look_up(name: str, is_shard: IsShard) -> Match:
     matches = find_matches(path)
     if not matches:
         raise ValueError(f"no file matches {name!r}{_why_none(path)}")
-    manifests = glob.glob(os.path.join(os.path.dirname(path), MANIFEST_NAME), recursive=True)
-    return Match(name, matches, manifests)
+    indexes = glob.glob(os.path.join(os.path.dirname(path), INDEX_NAME), recursive=True)
+    return Match(name, matches, indexes)
 
 
 def _why_none(pattern: str) -> str:
@@ -280,8 +280,8 @@ def _looked_from(path: str) -> str:
 
 def _below(name: str, folder: str, is_shard: IsShard) -> Match:
     files = files_below(folder)
-    manifest = os.path.join(folder, MANIFEST_NAME)
-    shards = sorted(path for path in files if is_shard(path) and path != manifest)
+    index = os.path.join(folder, INDEX_NAME)
+    shards = sorted(path for path in files if is_shard(path) and path != index)
     if not files:
         raise ValueError(f"there is no file below {folder!r}")
     if not shards:
@@ -289,4 +289,4 @@ def _below(name: str, folder: str, is_shard: IsShard) -> Match:
             f"no file below {folder!r} is a shard by its suffix, of {len(files)} that are there"
             f"{index_hint(folder)}"
         )
-    return Match(name, shards, [path for path in files if os.path.basename(path) == MANIFEST_NAME])
+    return Match(name, shards, [path for path in files if os.path.basename(path) == INDEX_NAME])

@@ -51,13 +51,14 @@ class Listing:
     Attributes:
         pattern: As it was given.
         shards: In order of their keys.
-        manifest: The ``manifest.json`` that lies directly in the folder that was listed (that of a prefix, or
-            the one before the first special character of a glob), if there is one and it was asked for.
+        index: The ``asyncloader-index.json`` that lies directly in the folder that was listed (that of a
+            prefix, or the one before the first special character of a glob), if there is one and it was
+            asked for.
     """
 
     pattern: str = field(repr=False)
     shards: tuple[Listed, ...] = field(repr=False)
-    manifest: bytes | None = field(default=None, repr=False)
+    index: bytes | None = field(default=None, repr=False)
 
     @property
     def urls(self) -> list[str]:
@@ -81,7 +82,7 @@ class ListingOrder:
     options: Mapping[str, Any] = field(repr=False)
     network: NetworkPolicy
     is_shard: Callable[[str], bool]
-    manifests: bool
+    indexes: bool
     fetch: tuple[str, ...] = field(repr=False)
     deadline_s: float
 
@@ -92,7 +93,7 @@ def look(
     is_shard: Callable[[str], bool] = bool,
     *,
     network: NetworkPolicy | None = None,
-    manifests: bool = False,
+    indexes: bool = False,
     fetch: Sequence[str] = (),
     deadline_s: float = _DEADLINE_S,
 ) -> LookedUp:
@@ -105,7 +106,7 @@ def look(
         is_shard: Which of the objects below a prefix count, by their URLs; all, by default. Runs in the
             child.
         network: Time-outs and attempts.
-        manifests: Fetch the ``manifest.json`` of each pattern that has one, too.
+        indexes: Fetch the ``asyncloader-index.json`` of each pattern that has one, too.
         fetch: URLs of any scheme whose contents are wanted, of up to 256 MiB each.
         deadline_s: Seconds for all of it. 600, since a bucket may have millions of keys.
 
@@ -119,7 +120,7 @@ def look(
         dict(options),
         NetworkPolicy() if network is None else network,
         is_shard,
-        manifests,
+        indexes,
         tuple(fetch),
         deadline_s,
     )

@@ -32,11 +32,11 @@ from .objects.provider import PROVIDER_NOTE
 from .options import options_of
 from .policy import NetworkPolicy
 from .router import Stores
-from .urls import MANIFEST_NAME, redact, scheme_of, split_key
+from .urls import INDEX_NAME, redact, scheme_of, split_key
 
 __all__ = ["answer_order", "choose_shards", "main"]
 
-# A manifest of a million shards.
+# An index of a million shards.
 _MOST_FETCHED_BYTES = 256 << 20
 
 
@@ -98,9 +98,9 @@ async def _list(pattern: str, order: ListingOrder, stores: Stores) -> Listing:
     root, key = split_key(pattern)
     sizes = await _sizes(root, folder_before(key), order)
     shards = choose_shards(pattern, sizes, order.is_shard)
-    name = folder_before(key) + MANIFEST_NAME
-    manifest = await _fetch(stores, root + name) if order.manifests and name in sizes else None
-    return Listing(pattern, shards, manifest)
+    name = folder_before(key) + INDEX_NAME
+    index = await _fetch(stores, root + name) if order.indexes and name in sizes else None
+    return Listing(pattern, shards, index)
 
 
 async def _sizes(root: str, folder: str, order: ListingOrder) -> dict[str, int]:
@@ -150,8 +150,8 @@ def _matcher(root: str, pattern: str, is_shard: Callable[[str], bool]) -> Callab
     is_meant = matcher(pattern)
     if pattern and not pattern.endswith("/"):
         return is_meant
-    manifest = folder_before(pattern) + MANIFEST_NAME
-    return lambda key: key != manifest and is_meant(key) and is_shard(root + key)
+    index = folder_before(pattern) + INDEX_NAME
+    return lambda key: key != index and is_meant(key) and is_shard(root + key)
 
 
 def _folders(keys: Mapping[str, int]) -> Iterator[str]:

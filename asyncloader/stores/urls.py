@@ -9,7 +9,7 @@ from .globs import has_special
 from .schemes import ELSEWHERE, SCHEMES, Scheme
 
 __all__ = [
-    "MANIFEST_NAME",
+    "INDEX_NAME",
     "PLAIN",
     "check_web_url",
     "is_remote_pattern",
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 #: Lies beside the shards that it describes, and is none of them.
-MANIFEST_NAME = "manifest.json"
+INDEX_NAME = "asyncloader-index.json"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 # No shard is a file of such a name, but a URL with its signature may be mistyped so, and would be shown.

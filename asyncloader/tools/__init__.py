@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..audit.verdict import EpochVerdict, Finding, verify_audit
-from ..manifest.survey import Verified, open_verifying
+from ..index.survey import Verified, open_verifying
 
 __all__ = ["EpochVerdict", "Finding", "Verified", "verify_audit", "verify_shards"]
 
@@ -45,7 +45,7 @@ def verify_shards(
     """
     with open_verifying(
         urls,
-        manifest=index,
+        index=index,
         format=format,
         delimiter=delimiter,
         storage_options=storage_options,

@@ -1,4 +1,4 @@
-"""Write shards: samples in, finished files with their manifest out."""
+"""Write shards: samples in, finished files with their index out."""
 
 from .shard_writer import ShardWriter, WrittenShard
 

@@ -21,12 +21,12 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, TypeAlias
 from ..descriptors import occupy_standard_descriptors
 from ..draft import Draft, write_whole
 from ..errors import FormatError
-from ..manifest.building import update_manifest
-from ..manifest.entries import format_manifest, is_manifest, parse_manifest
-from ..manifest.expectations import Expected
+from ..index.building import update_index
+from ..index.entries import format_index, is_index, parse_index
+from ..index.expectations import Expected
 from ..stores.expanding import expand_home
 from ..stores.options import options_of
-from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
+from ..stores.urls import INDEX_NAME, local_path, redact, scheme_of
 
 if TYPE_CHECKING:
     from ..stores.objects.writing import ObjectFolder  # needs obstore, an extra
@@ -188,7 +188,7 @@ class FolderDestination:
             FormatError: There is a file of its name that is no index; it stays.
             OSError: It cannot be written.
         """
-        update_manifest(self.path_of(MANIFEST_NAME), entries)
+        update_index(self.path_of(INDEX_NAME), entries)
 
 
 def _missing(folder: str) -> Iterator[str]:
@@ -280,16 +280,14 @@ class ObjectDestination:
         self.connect().remove([*names])
 
     def add_to_index(self, entries: Mapping[str, Expected]) -> None:
-        content = self.read(MANIFEST_NAME)
+        content = self.read(INDEX_NAME)
         kept: Mapping[str, Expected] = {}
         if content is not None:
-            if not is_manifest(content):
-                where = self.path_of(MANIFEST_NAME)
-                raise FormatError(
-                    "there is an object of this name that is no manifest of shards", shard=where
-                )
-            kept = parse_manifest(content)
-        self.write(MANIFEST_NAME, format_manifest({**kept, **entries}))
+            if not is_index(content):
+                where = self.path_of(INDEX_NAME)
+                raise FormatError("there is an object of this name that is no index of shards", shard=where)
+            kept = parse_index(content)
+        self.write(INDEX_NAME, format_index({**kept, **entries}))
 
 
 Destination: TypeAlias = FolderDestination | ObjectDestination

@@ -21,8 +21,8 @@ from ..digest import Digest, open_digest
 from ..draft import named
 from ..formats.arrow_columns import arrow, check_pyarrow
 from ..formats.fields import encode_jsonl_sample, encode_tar_sample, tar_end
-from ..manifest.entries import OffsetPicker
-from ..manifest.expectations import Expected
+from ..index.entries import OffsetPicker
+from ..index.expectations import Expected
 from ..types import Buffer
 from .destinations import Pending
 

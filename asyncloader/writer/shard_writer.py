@@ -22,7 +22,7 @@ from typing import Any
 
 from ..errors import FormatError
 from ..formats import split_suffix
-from ..manifest.expectations import Expected
+from ..index.expectations import Expected
 from ..quantity import as_count, parse_bytes
 from .destinations import FolderDestination, open_destination
 from .open_shard import OpenShard, check_written, encode, encoded_bytes, open_shard
@@ -64,9 +64,9 @@ class ShardWriter:
     without samples no shard is written. A shard that exists is never replaced: two runs into one folder would
     leave a mixture of both.
 
-    At the end, also after an exception, the finished shards are entered into ``manifest.json`` beside them,
-    which is made or added to; several writers may share a folder. If there is a file of that name which is no
-    such manifest, it stays as it is, with a ``UserWarning``.
+    At the end, also after an exception, the finished shards are entered into ``asyncloader-index.json``
+    beside them, which is made or added to; several writers may share a folder. A file of that name which is no
+    such index stays as it is, with a ``UserWarning``.
 
     Args:
         pattern: Path of the shards with their number in it, ``"corpus-%05d.tar"`` or
@@ -191,7 +191,7 @@ class ShardWriter:
         try:
             self._write_index()
         except OSError as fault:  # the exception that ends the block is the one to raise
-            error.add_note(f"the finished shards have no entry in their manifest: {fault}")
+            error.add_note(f"the finished shards have no entry in their index: {fault}")
 
     def _begin_shard(self, name: str) -> OpenShard:
         if self._destination.exists(name):
@@ -232,7 +232,7 @@ class ShardWriter:
         try:
             self._destination.add_to_index(entries)
         except FormatError as error:
-            warnings.warn(f"the shards written have no manifest: {error}", stacklevel=3)
+            warnings.warn(f"the shards written have no index: {error}", stacklevel=3)
 
     def _name_of(self, number: int) -> str:
         name = self._name

@@ -1,4 +1,4 @@
-"""What verifying shards costs: each digest alone, and a local pass with and without a manifest.
+"""What verifying shards costs: each digest alone, and a local pass with and without an index.
 
     python tests/benchmarks/digests.py
 
@@ -19,8 +19,8 @@ from _measure import machine
 import asyncloader as al
 from asyncloader.dataset import dataset_of
 from asyncloader.digest import ALGORITHMS, open_digest
-from asyncloader.manifest.expectations import Expectations, Expected
-from asyncloader.manifest.lookup import find_local_manifests
+from asyncloader.index.expectations import Expectations, Expected
+from asyncloader.index.lookup import find_local_indexes
 from asyncloader.sources.shards import Shards
 
 CHUNK = os.urandom(2 << 20)
@@ -59,9 +59,9 @@ def main() -> None:
             for number in range(SAMPLES):
                 writer.write({"__key__": str(number), "bin": os.urandom(100_000)})
         paths = tuple(shard.path for shard in writer.shards)
-        found = find_local_manifests(paths)
+        found = find_local_indexes(paths)
         ways = {
-            "no manifest": Expectations.of(),
+            "no index": Expectations.of(),
             "cheapest": found,
             "sha256": Expectations.of(
                 each and Expected(each.size_bytes, each.samples, each.sha256) for each in found

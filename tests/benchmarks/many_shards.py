@@ -26,8 +26,9 @@ from typing import Any, TypeVar
 import asyncloader as al
 from asyncloader.by_value import dumps_with_modules
 from asyncloader.dataset import recipe_of
-from asyncloader.manifest.entries import FIRST_LINE, LAST_LINE, entry_of, parse_manifest
+from asyncloader.index.entries import FIRST_LINE, LAST_LINE, entry_of, parse_index
 from asyncloader.plan.counts import Deal
+from asyncloader.stores.urls import INDEX_NAME
 
 T = TypeVar("T")
 
@@ -51,13 +52,13 @@ def run(shards: int, root: str, how: str) -> None:
 
 
 def write_index(folder: str, shards: int) -> None:
-    """A few shards, and a manifest which says that there are many."""
+    """A few shards, and an index which says that there are many."""
     with al.ShardWriter(f"{folder}/train-%07d.tar", samples_per_shard=SAMPLES) as writer:
         for number in range(THERE * SAMPLES):
             writer.write({"__key__": f"{number}", "txt": "x" * 1000})
-    path = f"{folder}/manifest.json"
+    path = f"{folder}/{INDEX_NAME}"
     with open(path, "rb") as file:
-        entries = parse_manifest(file.read())
+        entries = parse_index(file.read())
     drawn = random.Random(0)
     *_, last = entries.values()
     with open(path, "wb") as file:
@@ -80,7 +81,7 @@ def write_index(folder: str, shards: int) -> None:
 
 
 def measure(shards: int, root: str, how: str) -> None:
-    al.DataLoader(al.from_urls(f"{root}0.tar", manifest=None)).state_dict()  # imports
+    al.DataLoader(al.from_urls(f"{root}0.tar", index=None)).state_dict()  # imports
     names = [f"{root}train-{number:07}.tar" for number in range(shards)] if how == "list" else ""
     pattern = f"{root}train-{{{0:07}..{shards - 1:07}}}.tar"
     before_mb = begin_peak()
@@ -93,7 +94,7 @@ def measure(shards: int, root: str, how: str) -> None:
         return done
 
     # No host is asked for an index: what is measured is the processor's time.
-    options = {} if how == "index" else {"manifest": None}
+    options = {} if how == "index" else {"index": None}
     whole = timed("from_urls", lambda: al.from_urls(names or pattern, **options))
     recipe = whole.shuffle(100)
     timed("repr", lambda: repr(recipe))

@@ -38,7 +38,7 @@ def write(folder: Path) -> None:
         for number in range(SHARDS * SAMPLES):
             writer.write({"__key__": f"{number:06d}", "bin": os.urandom(SAMPLE_BYTES)})
     shutil.copytree(folder / "indexed", folder / "plain", copy_function=os.link)
-    (folder / "plain" / "manifest.json").unlink()
+    (folder / "plain" / "asyncloader-index.json").unlink()
 
 
 def half_way(loader: al.DataLoader[Any]) -> Any:

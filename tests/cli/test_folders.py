@@ -121,7 +121,7 @@ def test_verify_holds_shards_against_the_index(ask: Ask, place: Place) -> None:
     for name, *options in (MDS, LITDATA, TOKENS):
         told = ask("verify", *place(name), *options, "--json")
         assert (told.status, told.err) == (0, "")
-        assert told.json["manifest"] == f"{place.root}{name}/index.json"
+        assert told.json["index"] == f"{place.root}{name}/index.json"
         assert [shard["wrong"] for shard in told.json["shards"]] == [[], [], []]
         assert ask("verify", *place(name), *options).out.endswith("3 shards as index.json says\n")
 
@@ -216,9 +216,9 @@ def test_no_index_is_made_where_there_is_one(ask: Ask, corpus: Path) -> None:
     assert told.status == 2 and "block_size (--block-size) is for LitData's chunks" in told.err
 
 
-def test_a_manifest_beside_an_index_is_refused(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+def test_an_index_beside_an_index_is_refused(ask: Ask, corpus: Path, tmp_path: Path) -> None:
     for command in (["verify"], ["simulate"], ["convert", "--num-workers", "0"]):
         told = ask(
-            *command, *MDS[1:], "--manifest", "m.json", corpus / "mds", *([tmp_path] * (len(command) > 1))
+            *command, *MDS[1:], "--index", "m.json", corpus / "mds", *([tmp_path] * (len(command) > 1))
         )
-        assert told.status == 2 and "a manifest is for shards without an index.json" in told.err
+        assert told.status == 2 and "an index is for shards without an index.json" in told.err

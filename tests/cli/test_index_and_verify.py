@@ -12,46 +12,51 @@ from .conftest import TAR_SAMPLES, Ask, Place
 
 
 def test_an_index_is_made_and_verified(ask: Ask, place: Place, corpus: Path, tmp_path: Path) -> None:
-    manifest = tmp_path / "manifest.json"
-    if place.root.startswith("/"):  # files are named by their paths from the manifest
-        shutil.copytree(corpus / "tar", tmp_path / "tar", ignore=shutil.ignore_patterns("manifest.json"))
+    index = tmp_path / "asyncloader-index.json"
+    if place.root.startswith("/"):  # files are named by their paths from the index
+        shutil.copytree(
+            corpus / "tar", tmp_path / "tar", ignore=shutil.ignore_patterns("asyncloader-index.json")
+        )
         place = Place(f"{tmp_path}/")
-    made = ask("index", *place("tar/"), "-o", manifest, "--json")
+    made = ask("index", *place("tar/"), "-o", index, "--json")
     assert (made.status, made.err) == (0, "")
     told = made.json
-    assert told["manifest"] == str(manifest) and told["bad"] == 0
+    assert told["index"] == str(index) and told["bad"] == 0
     assert [shard["shard"] for shard in told["shards"]] == [f"{place.root}tar/s-{n}.tar" for n in range(3)]
     assert sum(shard["samples"] for shard in told["shards"]) == TAR_SAMPLES
-    verified = ask("verify", *place("tar/"), "-m", manifest, "--json")
+    verified = ask("verify", *place("tar/"), "-m", index, "--json")
     assert (verified.status, verified.err) == (0, "")
     assert verified.json["bad"] == 0
     assert [shard["wrong"] for shard in verified.json["shards"]] == [[], [], []]
 
 
-def test_the_manifest_of_a_folder_or_prefix_is_found_there(ask: Ask, place: Place) -> None:
+def test_the_index_of_a_folder_or_prefix_is_found_there(ask: Ask, place: Place) -> None:
     told = ask("verify", *place("tar/"))
-    assert told.status == 0 and told.out.splitlines()[-1] == "3 shards as the manifest says"
+    assert told.status == 0 and told.out.splitlines()[-1] == "3 shards as the index says"
     one = ask("verify", *place("tar/s-1.tar"), "--json").json
-    assert one["manifest"] == f"{place.root}tar/manifest.json" and len(one["shards"]) == 1
+    assert one["index"] == f"{place.root}tar/asyncloader-index.json" and len(one["shards"]) == 1
 
 
-def test_where_there_is_no_manifest_it_says_what_makes_one(ask: Ask, place: Place, corpus: Path) -> None:
+def test_where_there_is_no_index_it_says_what_makes_one(ask: Ask, place: Place, corpus: Path) -> None:
     told = ask("verify", *place("columns/a.parquet"))
     assert (told.status, told.out) == (2, "") and told.err.count("\n") == 1
-    assert f"there is no manifest {place.root}columns/manifest.json; asyncloader index makes one" in told.err
+    assert (
+        f"there is no index {place.root}columns/asyncloader-index.json; asyncloader index makes one"
+        in told.err
+    )
 
 
-def test_shards_of_two_folders_have_no_one_manifest(ask: Ask, place: Place) -> None:
+def test_shards_of_two_folders_have_no_one_index(ask: Ask, place: Place) -> None:
     told = ask("verify", *place("tar/", "jsonl/"))
-    assert told.status == 2 and "--manifest" in told.err
+    assert told.status == 2 and "--index" in told.err
 
 
-def test_a_manifest_beside_signed_urls_is_to_be_named(ask: Ask, corpus: Path) -> None:
+def test_an_index_beside_signed_urls_is_to_be_named(ask: Ask, corpus: Path) -> None:
     with testing.serve(corpus / "tar") as server:
         signed = f"{server.url}/s-{{0..2}}.tar?signature=SENTINEL"
-        assert "--manifest" in ask("verify", signed).err
+        assert "--index" in ask("verify", signed).err
         told = ask("verify", f"{server.url}/s-{{0..2}}.tar", "--json")
-    assert told.status == 0 and told.json["manifest"] == f"{server.url}/manifest.json"
+    assert told.status == 0 and told.json["index"] == f"{server.url}/asyncloader-index.json"
 
 
 def test_what_differs_is_told_with_both_values(ask: Ask, corpus: Path, tmp_path: Path) -> None:
@@ -66,23 +71,23 @@ def test_what_differs_is_told_with_both_values(ask: Ask, corpus: Path, tmp_path:
 
 
 def test_a_bad_shard_is_told_and_nothing_is_written(ask: Ask, corpus: Path, tmp_path: Path) -> None:
-    shutil.copytree(corpus / "tar", tmp_path / "tar", ignore=shutil.ignore_patterns("manifest.json"))
+    shutil.copytree(corpus / "tar", tmp_path / "tar", ignore=shutil.ignore_patterns("asyncloader-index.json"))
     cut = (tmp_path / "tar/s-1.tar").read_bytes()[:700]
     (tmp_path / "tar/s-1.tar").write_bytes(cut)
     told = ask("index", f"{tmp_path}/tar/", "--json")
     assert told.status == 1
-    assert (told.json["manifest"], told.json["bad"]) == (None, 1)
+    assert (told.json["index"], told.json["bad"]) == (None, 1)
     assert [shard["error"] is None for shard in told.json["shards"]] == [True, False, True]
-    assert not (tmp_path / "tar/manifest.json").exists()
+    assert not (tmp_path / "tar/asyncloader-index.json").exists()
 
 
-def test_a_file_that_is_no_manifest_stays(ask: Ask, corpus: Path, tmp_path: Path) -> None:
+def test_a_file_that_is_no_index_stays(ask: Ask, corpus: Path, tmp_path: Path) -> None:
     shutil.copytree(corpus / "tar", tmp_path / "tar")
     other = json.dumps({"mine": 1})
-    (tmp_path / "tar/manifest.json").write_text(other)
+    (tmp_path / "tar/asyncloader-index.json").write_text(other)
     told = ask("index", f"{tmp_path}/tar/*.tar")
-    assert (told.status, told.out) == (2, "") and "no manifest of shards" in told.err
-    assert (tmp_path / "tar/manifest.json").read_text() == other
+    assert (told.status, told.out) == (2, "") and "no index of shards" in told.err
+    assert (tmp_path / "tar/asyncloader-index.json").read_text() == other
 
 
 def test_shards_of_no_bytes_are_told(ask: Ask, tmp_path: Path) -> None:
@@ -94,8 +99,8 @@ def test_shards_of_no_bytes_are_told(ask: Ask, tmp_path: Path) -> None:
     assert told.out.splitlines()[-1].endswith("2 shards; 1 empty, without a sample")
     told = ask("verify", f"{tmp_path}/")
     assert told.status == 0
-    assert f"{tmp_path}/b.jsonl: as the manifest says: it is empty" in told.out.splitlines()
-    assert told.out.splitlines()[-1] == "2 shards as the manifest says; 1 empty, without a sample"
+    assert f"{tmp_path}/b.jsonl: as the index says: it is empty" in told.out.splitlines()
+    assert told.out.splitlines()[-1] == "2 shards as the index says; 1 empty, without a sample"
     (tmp_path / "c.jsonl.zst").touch()
     told = ask("index", f"{tmp_path}/")
     assert told.status == 1 and "zstd: truncated: the shard is empty" in told.out

@@ -21,7 +21,7 @@ def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
 
 
 def write(folder: Path) -> None:
-    """Shards with their manifest."""
+    """Shards with their index."""
     with al.ShardWriter(folder / "s-{:d}.tar", samples_per_shard=30) as writer:
         for number in range(100):
             writer.write({"__key__": str(number), "txt": "x" * 1000})
@@ -57,7 +57,7 @@ def test_without_times_it_says_which_ones_it_needs_and_no_rate(capsys: pytest.Ca
     assert "not known without a time of any stage: give at least one of --first-byte, --decode, --map" in out
 
 
-def test_shards_of_a_folder_are_as_their_manifest_says(
+def test_shards_of_a_folder_are_as_their_index_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write(tmp_path)
@@ -67,7 +67,7 @@ def test_shards_of_a_folder_are_as_their_manifest_says(
 
 
 @pytest.mark.servers
-def test_shards_of_a_bucket_are_as_their_manifest_says(
+def test_shards_of_a_bucket_are_as_their_index_says(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("moto")
@@ -118,7 +118,7 @@ def test_a_wrong_call_is_told_in_a_line(name: str, capsys: pytest.CaptureFixture
     assert message in last
 
 
-def test_shards_without_a_manifest_are_told_to_need_one(
+def test_shards_without_an_index_are_told_to_need_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.tar").write_bytes(bytes(1024))

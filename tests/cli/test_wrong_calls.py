@@ -91,7 +91,7 @@ def test_a_shard_that_is_not_there_is_named(ask: Ask, command: str, bucket: Plac
         (["bench", "--pad", "tokens", "--no-collate"], "exclude one another"),
         (["index", "-j", "0"], "concurrency should be a positive integer"),
         (["verify", "-j", "-1"], "concurrency should be a positive integer"),
-        (["verify", "-m", "/nowhere/manifest.json"], "/nowhere/manifest.json"),
+        (["verify", "-m", "/nowhere/asyncloader-index.json"], "/nowhere/asyncloader-index.json"),
     ],
     ids=lambda value: "-".join(value)[:40],
 )

@@ -156,10 +156,12 @@ def plain(value: Any) -> Any:
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    """The shards and their manifest, by name."""
+    """The shards and their index, by name."""
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 def counts_of(folder: Path) -> list[int]:
-    """Samples of each shard, as the manifest says."""
-    return [shard["samples"] for shard in json.loads((folder / "manifest.json").read_bytes())["shards"]]
+    """Samples of each shard, as the index says."""
+    return [
+        shard["samples"] for shard in json.loads((folder / "asyncloader-index.json").read_bytes())["shards"]
+    ]

@@ -185,7 +185,7 @@ def test_a_file_that_is_changed_meanwhile_is_an_error(
     monkeypatch.setattr("tqdm.auto.tqdm.update", lambda bar: (folder / "1.txt").write_bytes(b"22"))
     with pytest.raises(al.StoreError, match="changed while it was being converted"):
         al.convert(folder, tmp_path / "out", samples_per_shard=1, shuffle=False, num_workers=0, progress=True)
-    assert not (tmp_path / "out/manifest.json").exists()
+    assert not (tmp_path / "out/asyncloader-index.json").exists()
 
 
 def test_files_that_changed_since_are_another_job(tmp_path: Path) -> None:
@@ -226,7 +226,7 @@ def test_a_folder_of_files_that_is_named_as_one_of_shards_says_how_to_name_it(
     ("options", "message"),
     [
         ({"delimiter": ";"}, "delimiter is for shards"),
-        ({"manifest": "m.json"}, "manifest is for shards"),
+        ({"index": "m.json"}, "index is for shards"),
         ({"block_size": 4}, "block_size is for shards"),
         ({"urls": ["{in}", "{in}"], "format": "files"}, "takes one folder, but got 2 names"),
         ({"urls": "{in}/0.txt", "labels": True}, "labels are of a folder of files"),

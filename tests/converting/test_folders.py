@@ -136,7 +136,7 @@ def test_a_shard_is_held_against_the_digest_that_its_index_has(
                 source, tmp_path / "out", format="mds", samples_per_shard=samples_per_shard, num_workers=0
             )
         assert caught.value.shard == str(path)
-        assert not (tmp_path / "out/manifest.json").exists()
+        assert not (tmp_path / "out/asyncloader-index.json").exists()
 
 
 @pytest.mark.parametrize("said", [0, 9, 11])
@@ -153,7 +153,7 @@ def test_an_index_of_another_count_is_an_error(format: str, said: int, tmp_path:
     changed(source, change)
     with pytest.raises(al.FormatError, match=f"index.json promises {said} samples of this shard, found 10"):
         al.convert(source, tmp_path / "out", format=format, samples_per_shard=5, num_workers=0)
-    assert not (tmp_path / "out/manifest.json").exists()
+    assert not (tmp_path / "out/asyncloader-index.json").exists()
 
 
 def test_an_index_that_was_changed_since_is_another_source(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_images_that_are_no_files_are_refused_before_anything_is_written(to: str
         (["{in}/shard.00000.mds"], {"format": "mds"}, "there is no '.*index.json': a folder of MDS"),
         (["{in}/.."], {"format": "litdata"}, "there is no '.*index.json': a folder of LitData's chunks"),
         (["{in}"], {"format": "litdata"}, "expected chunks and config, found no 'config'"),
-        (["{in}"], {"format": "mds", "manifest": "m.json"}, "a manifest is for shards without an index.json"),
+        (["{in}"], {"format": "mds", "index": "m.json"}, "an index is for shards without an index.json"),
         (["{in}"], {"format": "mds", "block_size": 4}, "block_size .* is for LitData's chunks"),
         (["{in}/*.mds"], {"block_size": 4}, "block_size .* is for LitData's chunks"),
     ],

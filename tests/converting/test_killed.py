@@ -208,7 +208,7 @@ def test_a_full_disk_is_an_error_and_the_next_call_goes_on(source: str, tmp_path
 
 def test_what_a_killed_run_has_counted_is_not_counted_again(tmp_path: Path) -> None:
     urls = write_corpus("jsonl", tmp_path / "in")
-    (tmp_path / "in/manifest.json").unlink()
+    (tmp_path / "in/asyncloader-index.json").unlink()
     with testing.serve(tmp_path / "in") as server:
         sources = [server.url_of(Path(url).name) for url in urls]
         al.convert(sources, tmp_path / "out", samples_per_shard=10, num_workers=0)

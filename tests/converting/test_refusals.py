@@ -139,7 +139,7 @@ def test_another_call_is_told_what_is_different(tmp_path: Path) -> None:
             al.convert(options.pop("urls"), out, num_workers=0, **options)
     assert files_of(out) == before
     al.convert(urls, out, to="jsonl", samples_per_shard=30, num_workers=0, overwrite=True)
-    assert {*files_of(out)} == {"shard-00000.jsonl", "shard-00001.jsonl", "manifest.json"}
+    assert {*files_of(out)} == {"shard-00000.jsonl", "shard-00001.jsonl", "asyncloader-index.json"}
 
 
 def test_a_source_that_was_changed_is_another(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_bad_source_says_where(tmp_path: Path) -> None:
         al.convert(tmp_path / "a.jsonl", tmp_path / "out", num_workers=0)
 
 
-def test_a_source_that_is_damaged_is_held_against_its_manifest(tmp_path: Path) -> None:
+def test_a_source_that_is_damaged_is_held_against_its_index(tmp_path: Path) -> None:
     (source,) = write_corpus("tar", tmp_path / "in", shards=1)
     content = bytearray(Path(source).read_bytes())
     content[content.index(b"text 7")] ^= 1
@@ -201,7 +201,7 @@ def damage(path: str, before: bytes) -> None:
 @pytest.mark.parametrize(
     ("kind", "workers"), [("tar", 0), ("tar", 2), ("jsonl", 0), ("jsonl.zst", 0), ("parquet", 0)]
 )
-def test_a_damaged_source_that_several_runs_share_is_held_against_its_manifest(
+def test_a_damaged_source_that_several_runs_share_is_held_against_its_index(
     kind: str, workers: int, tmp_path: Path
 ) -> None:
     urls = write_corpus(kind, tmp_path / "in")
@@ -213,31 +213,31 @@ def test_a_damaged_source_that_several_runs_share_is_held_against_its_manifest(
         options["columns"] = ["id"]
     with pytest.raises((al.StoreError, al.FormatError)):
         al.convert(urls, tmp_path / "out", **options)
-    assert not (tmp_path / "out/manifest.json").exists()
+    assert not (tmp_path / "out/asyncloader-index.json").exists()
     # Nor does a second call, which finds most shards made, take them for sound.
     with pytest.raises((al.StoreError, al.FormatError)):
         al.convert(urls, tmp_path / "out", **options)
-    assert not (tmp_path / "out/manifest.json").exists()
+    assert not (tmp_path / "out/asyncloader-index.json").exists()
 
 
 @pytest.mark.parametrize("samples_per_shard", [4, 1000])
 @pytest.mark.parametrize("said", [0, 7, 9, 11])
 @pytest.mark.parametrize("kind", ["tar", "jsonl.zst"])
-def test_a_manifest_of_another_count_is_an_error(
+def test_an_index_of_another_count_is_an_error(
     kind: str, said: int, samples_per_shard: int, tmp_path: Path
 ) -> None:
     urls = write_corpus(kind, tmp_path / "in", 30, shards=3)
-    path = tmp_path / "in/manifest.json"
-    manifest = json.loads(path.read_bytes())
-    assert manifest["shards"][1]["samples"] == 10
-    manifest["shards"][1] |= {"samples": said, "offsets": []}
-    path.write_text(json.dumps(manifest))
+    path = tmp_path / "in/asyncloader-index.json"
+    index = json.loads(path.read_bytes())
+    assert index["shards"][1]["samples"] == 10
+    index["shards"][1] |= {"samples": said, "offsets": []}
+    path.write_text(json.dumps(index))
     with pytest.raises(al.FormatError, match=f"promises {said} samples of this shard, found 10"):
         al.convert(urls, tmp_path / "out", samples_per_shard=samples_per_shard, num_workers=0)
-    assert not (tmp_path / "out/manifest.json").exists()
+    assert not (tmp_path / "out/asyncloader-index.json").exists()
 
 
-def test_a_source_that_is_changed_meanwhile_is_an_error_before_there_is_a_manifest(
+def test_a_source_that_is_changed_meanwhile_is_an_error_before_there_is_an_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = tmp_path / "a.jsonl"

@@ -124,7 +124,7 @@ def test_no_samples_are_no_shards(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b"")
     done = al.convert(tmp_path / "a.jsonl", tmp_path / "out", num_workers=2)
     assert (done.samples, done.shards) == (0, 0)
-    assert [*files_of(tmp_path / "out")] == ["manifest.json"]
+    assert [*files_of(tmp_path / "out")] == ["asyncloader-index.json"]
 
 
 def test_what_was_written_is_an_index(tmp_path: Path, no_leaks: None) -> None:

@@ -17,7 +17,7 @@ from waiting import until
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.manifest.entries import parse_manifest
+from asyncloader.index.entries import parse_index
 from asyncloader.stores.objects.writing import ObjectFolder
 
 from .corpora import SAMPLES, files_of, samples_of, write_corpus
@@ -65,7 +65,7 @@ def test_from_a_bucket_to_a_bucket_is_as_between_folders(
     done = al.convert(source, f"s3://corpus/out{workers}", **options)
     found = objects_of(moto, f"out{workers}/")
     assert (done.samples, done.shards, done.made) == (SAMPLES, 4, 4)
-    assert done.manifest == f"s3://corpus/out{workers}/manifest.json"
+    assert done.index == f"s3://corpus/out{workers}/asyncloader-index.json"
     notes = {".convert/job.json", ".convert/plan.json"}
     assert found.keys() - notes == files_of(tmp_path / "out").keys()
     assert {name: found[name] for name in files_of(tmp_path / "out")} == files_of(tmp_path / "out")
@@ -92,8 +92,8 @@ def test_a_writer_puts_its_shards_into_a_bucket(moto: S3Server, tmp_path: Path) 
             assert not [name for name in objects_of(moto, "written/") if name == "b.parquet"]
     assert writer.shards[0].path == f"{url}/b.parquet"
     found = objects_of(moto, "written/")
-    assert sorted(found) == ["a-0.tar", "b.parquet", "manifest.json", "shard-00000.tar"]
-    assert {*parse_manifest(found["manifest.json"]).shards} == {*found} - {"manifest.json"}
+    assert sorted(found) == ["a-0.tar", "b.parquet", "asyncloader-index.json", "shard-00000.tar"]
+    assert {*parse_index(found["asyncloader-index.json"]).shards} == {*found} - {"asyncloader-index.json"}
     with (
         pytest.raises(FileExistsError, match=r"written/b.parquet' exists"),
         al.ShardWriter(f"{url}/b.parquet", storage_options=moto.options) as again,
@@ -170,7 +170,9 @@ def test_a_run_between_buckets_that_is_killed_goes_on(moto: S3Server, tmp_path: 
             run.send_signal(signal.SIGKILL)
         assert run.wait() == -signal.SIGKILL
         assert shards <= len(shards_of(moto, "killed/")) <= 30
-        assert "manifest.json" not in objects_of(moto, "killed/"), "it came to its end before it was killed"
+        assert "asyncloader-index.json" not in objects_of(moto, "killed/"), (
+            "it came to its end before it was killed"
+        )
     al.convert(source, "s3://corpus/killed/", **options)
     whole, killed = objects_of(moto, "whole/"), objects_of(moto, "killed/")
     assert killed == whole

@@ -37,9 +37,7 @@ class CachedRun:
 
     def passes(self, workers: int, count: int | None = None) -> Iterator[Read]:
         """The batches of so many passes, endless if None; the same for any number of workers."""
-        recipe = al.from_urls(
-            self.urls, manifest=None, cache_dir=self.cache_dir, cache_limit=self.cache_limit
-        )
+        recipe = al.from_urls(self.urls, index=None, cache_dir=self.cache_dir, cache_limit=self.cache_limit)
         loader = al.DataLoader(recipe, 4, num_workers=workers, collate_fn=list, lanes=2)
         while count is None or count > 0:
             for batch in loader:

@@ -76,7 +76,7 @@ class Forms:
                         writer.write({"__key__": str(document["number"]), "json": document})
             else:
                 (self.folder / f"{number}.tar").write_bytes(bytes(1024))
-        (self.folder / "manifest.json").unlink()
+        (self.folder / "asyncloader-index.json").unlink()
         return self
 
     def recipe(self, form: str) -> al.Dataset:

@@ -272,7 +272,7 @@ CONTENTS = (
     Row("another ETag from then on", later(T.WrongETag), CHANGED, network=THRICE),
     Row("a wrong ETag on the first answer", once(T.WrongETag), CHANGED),
     # Parquet is read in parts, of which no digest of the whole can tell; the cache has all of it.
-    Row("a flipped bit, with a manifest", flipped, PROMISED, parquet=DAMAGED, manifest=True),
+    Row("a flipped bit, with an index", flipped, PROMISED, parquet=DAMAGED, index=True),
     Row(
         "a flipped bit, with `x-amz-checksum-sha256`",
         flipped_under("x-amz-checksum-sha256: {sha256}", "x-amz-checksum-type: FULL_OBJECT"),
@@ -306,14 +306,14 @@ CONTENTS = (
         error=al.FormatError,
     ),
     Row(
-        "another range under the right `Content-Range`, with a manifest",
+        "another range under the right `Content-Range`, with an index",
         later(T.WrongRange, 1, "body", times=1),
         "tar header checksum: expected",
         PROMISED,
         "parquet: column '__key__' of row group 0: damaged: the page at byte 4 has no header",
         error=al.FormatError,
         jsonl_error=al.StoreError,
-        manifest=True,
+        index=True,
     ),
 )
 

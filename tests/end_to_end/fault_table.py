@@ -73,7 +73,7 @@ class Row:
         server: More options of the server.
         query: That the URLs have.
         renewed: The query that a callback renews it to; none without a callback.
-        manifest: Whether there is a manifest.
+        index: Whether there is an index.
         cache: What is wrong with the cache that it is read through: ``damaged`` or ``small``. None is used
             if left out.
     """
@@ -91,7 +91,7 @@ class Row:
     server: Mapping[str, Any] = field(default_factory=dict)
     query: str = ""
     renewed: str = ""
-    manifest: bool = False
+    index: bool = False
     cache: str = ""
 
     def says(self, kind: str) -> str:

@@ -33,10 +33,8 @@ LARGEST_STATE_BYTES = 10_000
 
 def recipe_of(corpus: Corpus, server: testing.Server | None = None) -> al.Dataset:
     """Samples that ``default_collate`` takes, from disk or from a server; from there without an index."""
-    if server is None:
-        recipe = al.from_urls(corpus.paths)
-    else:
-        recipe = al.from_urls(corpus.urls(server), manifest=None)
+    options: dict[str, Any] = {} if server is None else {"index": None}
+    recipe = al.from_urls(corpus.paths if server is None else corpus.urls(server), **options)
     return recipe.select_columns("key", "number") if ".jsonl" in corpus.paths[0] else recipe
 
 

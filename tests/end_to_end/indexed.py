@@ -17,9 +17,9 @@ from tfrecord_files import example, record
 import asyncloader as al
 from asyncloader.blocks import OffsetTrail
 from asyncloader.formats import format_of, formats, open_decoder
-from asyncloader.manifest.building import update_manifest
-from asyncloader.manifest.entries import OffsetPicker
-from asyncloader.manifest.expectations import Expected, Offsets
+from asyncloader.index.building import update_index
+from asyncloader.index.entries import OffsetPicker
+from asyncloader.index.expectations import Expected, Offsets
 
 __all__ = ["SUFFIXES", "index_entry", "write_indexed"]
 
@@ -53,8 +53,8 @@ def write_indexed(
         _write(path, [1000 * shard + index for index in range(count)], "x" * sample_bytes)
         paths.append(str(path))
         entries[path.name] = index_entry(path, count, rate_bytes)
-    (folder / "manifest.json").unlink(missing_ok=True)  # the writer's, with its own offsets
-    update_manifest(str(folder / "manifest.json"), entries)
+    (folder / "asyncloader-index.json").unlink(missing_ok=True)  # the writer's, with its own offsets
+    update_index(str(folder / "asyncloader-index.json"), entries)
     return paths
 
 

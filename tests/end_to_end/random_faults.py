@@ -61,7 +61,7 @@ class Scenario:
         sizes: As ``make_shards`` takes them.
         passing: Whether every fault goes away when asked again, so that no pass may fail. If not, a pass may
             end with a ``StoreError``, and the next one goes on from the state.
-        manifest: Whether the recipe has one.
+        index: Whether the recipe has one.
         cached: Whether it has a cache.
         window: Of the shuffle; 0 for none.
         epochs: To read.
@@ -76,7 +76,7 @@ class Scenario:
     kind: str
     sizes: tuple[tuple[str, int, int], ...]
     passing: bool
-    manifest: bool
+    index: bool
     cached: bool
     window: int
     epochs: int
@@ -99,7 +99,7 @@ def draw_scenario(seed: int) -> Scenario:
         kind=kind,
         sizes=sizes,
         passing=passing,
-        manifest=source.random() < 0.3,
+        index=source.random() < 0.3,
         cached=cached,
         window=source.choice([0, 0, 1, 8, 1000]),
         epochs=2 if cached and source.random() < 0.7 else 1,
@@ -238,8 +238,8 @@ def _final_faults(source: random.Random, scenario: Scenario, shards: Shards, oth
     texts = [
         text for key, text in shards.samples if key.startswith(name.partition(".")[0]) and len(text) > 30
     ]
-    if drawn == 5 and scenario.manifest and texts and scenario.kind in ("tar", "jsonl"):
+    if drawn == 5 and scenario.index and texts and scenario.kind in ("tar", "jsonl"):
         return [FlipBit(shards.contents[name].index(source.choice(texts)) + 11, 0, **scope)]
-    if drawn == 6 and not scenario.manifest:
+    if drawn == 6 and not scenario.index:
         return [ChangeObject(others().contents[name], key=name, after=source.randint(1, 4))]
     return [Status(503, 3600, **scope)]

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from corpus import in_turn
 
 import asyncloader as al
-from asyncloader.manifest.building import update_manifest
-from asyncloader.manifest.expectations import Expected
+from asyncloader.index.building import update_index
+from asyncloader.index.expectations import Expected
 
 __all__ = ["Sample", "Shards", "loader_of", "make_shards", "sample_of", "samples_of"]
 
@@ -33,7 +33,7 @@ class Shards:
 
     Attributes:
         kind: Their suffix, such as ``tar`` or ``jsonl.gz``.
-        folder: Where they and their ``manifest.json`` are.
+        folder: Where they and their ``asyncloader-index.json`` are.
         contents: By name, in order.
         samples: Key and text of each sample, as they were written.
     """
@@ -55,7 +55,7 @@ class Shards:
 
 
 def make_shards(kind: str, sizes: Sequence[tuple[str, int, int]], folder: Path, seed: int = 0) -> Shards:
-    """Write shards, and a manifest of all of them.
+    """Write shards, and an index of all of them.
 
     Args:
         kind: Their suffix.
@@ -102,7 +102,7 @@ def _write_parquet(path: Path, rows: Sequence[tuple[str, str]]) -> None:
 def _promise(path: Path, count: int) -> None:
     content = path.read_bytes()
     entry = Expected(len(content), count, hashlib.sha256(content).digest())
-    update_manifest(str(path.parent / "manifest.json"), {path.name: entry})
+    update_index(str(path.parent / "asyncloader-index.json"), {path.name: entry})
 
 
 def loader_of(recipe: al.Dataset, workers: int = 0, **arguments: Any) -> al.DataLoader[Any]:

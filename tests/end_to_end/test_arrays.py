@@ -68,7 +68,10 @@ def test_the_commands_know_arrays(folder: Path, capsys: pytest.CaptureFixture[st
         return capsys.readouterr().out
 
     ask("index", f"{folder}/*.np[yz]")
-    told = {shard["name"]: shard for shard in json.loads((folder / "manifest.json").read_text())["shards"]}
+    told = {
+        shard["name"]: shard
+        for shard in json.loads((folder / "asyncloader-index.json").read_text())["shards"]
+    }
     assert [told[f"{shard}.npz"]["samples"] for shard in range(4)] == [*SIZES]
     assert [told[f"{shard}.npy"]["samples"] for shard in range(4)] == [*SIZES]
     loader = al.DataLoader(al.from_urls(f"{folder}/*.npz"), 8, lanes=3)
@@ -86,7 +89,7 @@ def test_a_shard_that_was_replaced_is_held_against_its_index(folder: Path) -> No
     np.save(out, np.zeros((35, 24), np.uint8))  # of the same length
     assert len(out.getvalue()) == (folder / "0.npy").stat().st_size
     (folder / "0.npy").write_bytes(out.getvalue())
-    with pytest.raises(FormatError, match="the manifest promises 70 samples of this shard, found 35"):
+    with pytest.raises(FormatError, match="the index promises 70 samples of this shard, found 35"):
         [*al.DataLoader(al.from_urls(folder / "0.npy"), 8)]
 
 

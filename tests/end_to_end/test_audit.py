@@ -34,7 +34,7 @@ Recipe = Callable[[Path], al.Dataset]
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Lines without a manifest, and Parquet; a manifest beside others is written where a test wants it."""
+    """Lines without an index, and Parquet; an index beside others is written where a test wants it."""
     folder = tmp_path_factory.mktemp("audited")
     for shard, count in enumerate(COUNTS):
         samples = [{"n": 100 * shard + at, "tokens": [1] * ((at * 3) % 5)} for at in range(count)]
@@ -197,7 +197,7 @@ def test_killed_again_and_again_an_epoch_is_proved(
     assert (verdict.verdict, verdict.samples) == ("exact", SAMPLES), str(verdict)
 
 
-def test_counts_come_from_a_manifest_beside_the_shards_or_named(corpus: Path, tmp_path: Path) -> None:
+def test_counts_come_from_an_index_beside_the_shards_or_named(corpus: Path, tmp_path: Path) -> None:
     shards = tmp_path / "shards"
     shards.mkdir()
     for path in corpus.glob("*.jsonl"):
@@ -205,12 +205,12 @@ def test_counts_come_from_a_manifest_beside_the_shards_or_named(corpus: Path, tm
     _read([_loader(_lines(shards), tmp_path / "before")])
     assert judged(tmp_path / "before").expected is None
     al.build_index(str(shards / "*.jsonl"))
-    assert judged(tmp_path / "before", manifest=shards / "manifest.json").expected == SAMPLES
+    assert judged(tmp_path / "before", index=shards / "asyncloader-index.json").expected == SAMPLES
     _read([_loader(_lines(shards), tmp_path / "after")])
     assert judged(tmp_path / "after").expected == SAMPLES
 
 
-def test_a_manifest_of_other_shards_is_refused(corpus: Path, tmp_path: Path) -> None:
+def test_an_index_of_other_shards_is_refused(corpus: Path, tmp_path: Path) -> None:
     shards, audit = tmp_path / "shards", tmp_path / "audit"
     shards.mkdir()
     for path in corpus.glob("*.jsonl"):
@@ -221,17 +221,17 @@ def test_a_manifest_of_other_shards_is_refused(corpus: Path, tmp_path: Path) -> 
         (tmp_path / "others" / f"{shard}.jsonl").write_text('{"n": 1}\n')
     others = al.build_index(str(tmp_path / "others" / "*.jsonl"))
     with pytest.raises(
-        ValueError, match=r"others/manifest.json lists none of the shards that the audit is of"
+        ValueError, match=r"others/asyncloader-index.json lists none of the shards that the audit is of"
     ):
-        al.tools.verify_audit(audit, manifest=others)
+        al.tools.verify_audit(audit, index=others)
     part = al.build_index([str(shards / "0.jsonl"), str(shards / "1.jsonl")], output=tmp_path / "part.json")
     with pytest.raises(
         ValueError, match=r"part.json has no number of samples for 4 of the 6 shards .*2.jsonl"
     ):
-        al.tools.verify_audit(audit, manifest=part)
-    with pytest.raises(ValueError, match=r"there is no manifest .*none.json"):
-        al.tools.verify_audit(audit, manifest=tmp_path / "none.json")
-    assert main(["audit", str(audit), "--manifest", others]) == 2
+        al.tools.verify_audit(audit, index=part)
+    with pytest.raises(ValueError, match=r"there is no index .*none.json"):
+        al.tools.verify_audit(audit, index=tmp_path / "none.json")
+    assert main(["audit", str(audit), "--index", others]) == 2
     al.build_index(str(shards / "*.jsonl"))
     known = tmp_path / "known"
     _read([_loader(_lines(shards), known)])
@@ -239,35 +239,35 @@ def test_a_manifest_of_other_shards_is_refused(corpus: Path, tmp_path: Path) -> 
         file.write('{"n": 1}\n')
     changed = al.build_index(str(shards / "*.jsonl"))
     with pytest.raises(ValueError, match=r"has 6 samples in .*3.jsonl, and the loader knew 5"):
-        al.tools.verify_audit(known, manifest=changed)
+        al.tools.verify_audit(known, index=changed)
 
 
-def test_a_manifest_for_one_source_of_a_mixture_counts_that_one(corpus: Path, tmp_path: Path) -> None:
+def test_an_index_for_one_source_of_a_mixture_counts_that_one(corpus: Path, tmp_path: Path) -> None:
     recipe = al.mix({"lines": _lines(corpus), "rows": _rows(corpus)}, stop="all")
     _read([_loader(recipe, tmp_path / "audit")])
     lines = al.build_index(str(corpus / "*.jsonl"), output=corpus / "lines.json")
     try:
-        verdict = judged(tmp_path / "audit", manifest=lines)
+        verdict = judged(tmp_path / "audit", index=lines)
     finally:
         os.unlink(lines)
     assert verdict.verdict == "exact" and verdict.expected is None
 
 
-def test_a_manifest_may_be_behind_a_url(corpus: Path, tmp_path: Path) -> None:
+def test_an_index_may_be_behind_a_url(corpus: Path, tmp_path: Path) -> None:
     with testing.serve(tmp_path, [testing.Status(401, key="secret.json", query="")]) as server:
         shards, audit = tmp_path / "shards", tmp_path / "audit"
         shards.mkdir()
         for path in corpus.glob("*.jsonl"):
             (shards / path.name).write_bytes(path.read_bytes())
-        recipe = al.from_urls(f"{server.url}/shards/{{0..5}}.jsonl", manifest=None)
+        recipe = al.from_urls(f"{server.url}/shards/{{0..5}}.jsonl", index=None)
         _read([_loader(recipe, audit)])
         al.build_index(str(shards / "*.jsonl"))
-        assert judged(audit, manifest=f"{server.url}/shards/manifest.json").expected == SAMPLES
-        assert main(["audit", str(audit), "--manifest", f"{server.url}/shards/manifest.json"]) == 0
-        with pytest.raises(ValueError, match=r"there is no manifest http://.*none.json"):
-            al.tools.verify_audit(audit, manifest=f"{server.url}/none.json")
+        assert judged(audit, index=f"{server.url}/shards/asyncloader-index.json").expected == SAMPLES
+        assert main(["audit", str(audit), "--index", f"{server.url}/shards/asyncloader-index.json"]) == 0
+        with pytest.raises(ValueError, match=r"there is no index http://.*none.json"):
+            al.tools.verify_audit(audit, index=f"{server.url}/none.json")
         with pytest.raises(al.StoreError, match="401"):
-            al.tools.verify_audit(audit, manifest=f"{server.url}/secret.json")
+            al.tools.verify_audit(audit, index=f"{server.url}/secret.json")
 
 
 def test_a_sample_that_two_ranks_deliver_is_named(corpus: Path, tmp_path: Path) -> None:
@@ -413,7 +413,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_any_shard_is_asked_f
 
         def make(audit: str | Path) -> al.DataLoader[Any]:
             urls = [server.url_of(f"{shard}.jsonl") for shard in range(6)]
-            recipe = al.from_urls(urls, manifest=None)
+            recipe = al.from_urls(urls, index=None)
             return al.DataLoader(recipe, 4, num_workers=workers, collate_fn=len, audit=audit)
 
         if place == "taken":

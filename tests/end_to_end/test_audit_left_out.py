@@ -178,7 +178,7 @@ def test_what_cannot_be_named_is_counted_beside_what_is(corpus: Path, tmp_path: 
     assert verdict.verdict == "exact" and verdict.left_out is None
     assert "were left out, and how many take(8) left out is not known without an index" in str(verdict)
     al.build_index(str(folder / "*.jsonl"))
-    verdict = judged(tmp_path / "audit", manifest=folder / "manifest.json")
+    verdict = judged(tmp_path / "audit", index=folder / "asyncloader-index.json")
     assert verdict.left_out == SAMPLES - 8
     assert 0 < verdict.left_out_by["filter(is_even)"] < SAMPLES - 8
     assert "by take(8), of which nobody says which ones" in str(verdict)

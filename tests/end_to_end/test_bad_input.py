@@ -257,7 +257,7 @@ def test_a_server_that_is_not_there_is_named() -> None:
     with testing.serve({}) as server:
         url = server.url_of("a.tar")
     once_more = al.NetworkPolicy(attempts=2)
-    error = error_of(al.DataLoader(al.from_urls(url, network=once_more, manifest=None)), al.StoreError)
+    error = error_of(al.DataLoader(al.from_urls(url, network=once_more, index=None)), al.StoreError)
     assert error.shard == url and re.search("connection|connect", str(error))
 
 
@@ -483,7 +483,7 @@ def test_a_shard_that_an_index_says_to_be_empty_is_no_news(
 ) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"n": 1}\n')
     (tmp_path / "b.jsonl").touch()
-    al.build_index(f"{tmp_path}/", output=tmp_path / "manifest.json")
+    al.build_index(f"{tmp_path}/", output=tmp_path / "asyncloader-index.json")
     loader = al.DataLoader(al.from_urls(f"{tmp_path}/"))
     assert len([*loader]) == 1
     assert loader.statistics.empty_shards == 0 and not caplog.records

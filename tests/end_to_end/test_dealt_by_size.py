@@ -12,7 +12,7 @@ from corpus import in_turn
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.manifest.entries import FIRST_LINE, LAST_LINE
+from asyncloader.index.entries import FIRST_LINE, LAST_LINE
 
 from .worlds import assert_every_world_goes_on
 
@@ -135,14 +135,14 @@ def test_a_state_that_tells_no_sizes_goes_on_with_shards_dealt_in_turn(shards: s
     assert numbers_of(loader) == numbers_of(loader_of(sized))
 
 
-def test_a_manifest_without_an_index_changes_no_order(shards: str, tmp_path: Path) -> None:
+def test_an_index_without_an_index_changes_no_order(shards: str, tmp_path: Path) -> None:
     recipe = al.from_urls(shards).shuffle(5)
     before, state = state_after(loader_of(recipe), 5)
     sizes = [{"name": path.name, "size_bytes": path.stat().st_size} for path in sorted(tmp_path.glob("*/*"))]
-    manifest = tmp_path / "shards" / "manifest.json"
-    manifest.write_bytes(FIRST_LINE + b",\n".join(json.dumps(entry).encode() for entry in sizes) + LAST_LINE)
+    index = tmp_path / "shards" / "asyncloader-index.json"
+    index.write_bytes(FIRST_LINE + b",\n".join(json.dumps(entry).encode() for entry in sizes) + LAST_LINE)
     told = al.from_urls(shards).shuffle(5)
-    assert "in_manifest=8" in repr(told)
+    assert "in_index=8" in repr(told)
     loader = loader_of(told)
     loader.load_state_dict(state)
     assert before + numbers_of(loader) == numbers_of(loader_of(recipe))

@@ -43,7 +43,7 @@ def test_tar_over_http_with_answers_out_of_order_comes_in_the_order_of_the_disk(
     workers: int, make_corpus: Callable[..., Corpus]
 ) -> None:
     corpus = make_corpus("tar", WIDE)
-    on_disk = in_turn(recipe_of(corpus))  # as on the server, of whose manifest nobody is told
+    on_disk = in_turn(recipe_of(corpus))  # as on the server, of whose index nobody is told
     expected = keys_only(al.DataLoader(on_disk.shuffle(4), 3, lanes=LANES))
     with testing.serve(corpus.folder.parent, latency_s=lambda rng: rng.uniform(0, 0.05)) as server:
         recipe = recipe_of(corpus, server).shuffle(4)

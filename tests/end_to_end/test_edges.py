@@ -255,7 +255,7 @@ def test_a_renew_or_a_provider_that_holds_a_client_is_named(fork_server: ForkSer
 
     options = {"endpoint": "http://127.0.0.1:9", "credential_provider": provide}
     for recipe, named in (
-        (al.from_urls("http://127.0.0.1:9/x.jsonl", renew=sign, manifest=None), "renew cannot"),
+        (al.from_urls("http://127.0.0.1:9/x.jsonl", renew=sign, index=None), "renew cannot"),
         (al.from_urls("s3://b/x.jsonl", storage_options=options), "storage_options['credential_provider']"),
     ):
         with pytest.raises(TypeError, match="pickle") as caught:

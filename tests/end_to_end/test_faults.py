@@ -72,12 +72,12 @@ def test_the_documented_tables_are_the_tested_ones() -> None:
 def recipe_under(row: Row, shards: Shards, folder: Path, **more: Any) -> Iterator[al.Dataset]:
     """The recipe of a row, while its server runs."""
     objects: dict[str, bytes] = {**shards.contents, "elsewhere": shards.contents[f"big.{shards.kind}"]}
-    objects["manifest.json"] = (shards.folder / "manifest.json").read_bytes()
+    objects["asyncloader-index.json"] = (shards.folder / "asyncloader-index.json").read_bytes()
     with testing.serve(objects, row.faults(shards), **row.server) as server:
         options: dict[str, Any] = {"network": row.network, **more}
         if row.renewed:
             options["renew"] = lambda url: url.partition("?")[0] + row.renewed
-        options["manifest"] = server.url_of("manifest.json") if row.manifest else None
+        options["index"] = server.url_of("asyncloader-index.json") if row.index else None
         urls = [server.url_of(name) + row.query for name in shards.contents]
         if row.cache:
             options["cache_dir"] = folder / "cache"
@@ -86,7 +86,7 @@ def recipe_under(row: Row, shards: Shards, folder: Path, **more: Any) -> Iterato
         if row.cache == "damaged":
             samples_of(loader_of(al.from_urls(urls, **options)))
             damage(folder / "cache", shards)
-        yield in_turn(al.from_urls(urls, **options))  # with a manifest as without
+        yield in_turn(al.from_urls(urls, **options))  # with an index as without
 
 
 def unleaking() -> AbstractContextManager[Any]:
@@ -133,7 +133,7 @@ def test_a_bit_flipped_on_its_way_into_the_cache_is_not_kept_for_good(
     kind: str, data_sets: dict[str, Any], tmp_path: Path
 ) -> None:
     shards, in_order = data_sets[kind]
-    row = Row("", lambda shards: [replace(fault, times=1) for fault in flipped(shards)], "", manifest=True)
+    row = Row("", lambda shards: [replace(fault, times=1) for fault in flipped(shards)], "", index=True)
     with recipe_under(row, shards, tmp_path, cache_dir=tmp_path / "cache") as recipe, unleaking():
         delivered, error = outcome_of(recipe, 0)
         # None if its file was whole, and so found out, before the reader had come to that bit.

@@ -1,4 +1,4 @@
-"""Damage that no length and no format shows: seen by the manifest, and told with both values."""
+"""Damage that no length and no format shows: seen by the index, and told with both values."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import asyncloader as al
 from asyncloader import testing
 from asyncloader.dataset import dataset_of, recipe_of
 from asyncloader.formats import format_of
-from asyncloader.manifest.expectations import Expectations, Expected
-from asyncloader.manifest.lookup import Entries, expectations, find_local_manifests
+from asyncloader.index.expectations import Expectations, Expected
+from asyncloader.index.lookup import Entries, expectations, find_local_indexes
 from asyncloader.sources.shards import Shards
 
 pytestmark = pytest.mark.usefixtures("fork_server")
@@ -59,7 +59,7 @@ def error_of(recipe: al.Dataset, kind: type[Exception], workers: int = 0, before
 @SUFFIXES
 def test_sound_shards_are_delivered_exactly_once(suffix: str, workers: int, tmp_path: Path) -> None:
     urls = write(tmp_path, suffix)
-    checks = find_local_manifests(urls)
+    checks = find_local_indexes(urls)
     assert len(checks) == SHARDS and all(checks)
     loader = al.DataLoader(dataset_with(urls, checks), 4, num_workers=workers)
     for _ in range(2):
@@ -77,8 +77,8 @@ def test_a_flipped_bit_on_the_way_is_an_error_that_names_both_digests(
     place = Path(paths[1]).read_bytes().index(b"sample ") + 1
     with testing.serve(tmp_path, [testing.FlipBit(place, 1, key=damaged)]) as server:
         urls = [f"{server.url_of(Path(path).name)}?signature=SENTINEL" for path in paths]
-        content = (tmp_path / "manifest.json").read_bytes()
-        checks = expectations(urls, Entries(f"{server.url}/manifest.json", content))
+        content = (tmp_path / "asyncloader-index.json").read_bytes()
+        checks = expectations(urls, Entries(f"{server.url}/asyncloader-index.json", content))
         error = error_of(dataset_with(urls, checks), al.StoreError, workers)
         assert error.shard == server.url_of(damaged)
         assert checks[1].crc32c is not None and f"but {checks[1].crc32c.hex()} was promised" in str(error)
@@ -92,7 +92,7 @@ def test_lines_cut_from_a_file_are_seen_before_its_first_sample(workers: int, tm
     urls = write(tmp_path, "jsonl")
     lines = Path(urls[2]).read_bytes().splitlines(keepends=True)
     Path(urls[2]).write_bytes(b"".join(lines[:-1]))
-    recipe = dataset_with(urls, find_local_manifests(urls))
+    recipe = dataset_with(urls, find_local_indexes(urls))
     error = error_of(recipe, al.StoreError, workers, before=2 * SAMPLES)
     assert error.shard == urls[2]
     size = len(b"".join(lines))
@@ -102,7 +102,7 @@ def test_lines_cut_from_a_file_are_seen_before_its_first_sample(workers: int, tm
 def test_an_emptied_file_is_seen(tmp_path: Path) -> None:
     urls = write(tmp_path, "jsonl")
     Path(urls[0]).write_bytes(b"")
-    error = error_of(dataset_with(urls, find_local_manifests(urls)), al.StoreError, before=0)
+    error = error_of(dataset_with(urls, find_local_indexes(urls)), al.StoreError, before=0)
     assert "found 0" in str(error)
 
 
@@ -112,7 +112,7 @@ def test_another_number_of_samples_is_an_error(suffix: str, workers: int, tmp_pa
     urls = write(tmp_path, suffix)
     checks = tuple(
         Expected(check.size_bytes, SAMPLES + 1, check.sha256)
-        for check in find_local_manifests(urls)
+        for check in find_local_indexes(urls)
         if check is not None
     )
     error = error_of(dataset_with(urls, checks), al.FormatError, workers, before=SAMPLES)
@@ -122,16 +122,16 @@ def test_another_number_of_samples_is_an_error(suffix: str, workers: int, tmp_pa
 
 def test_operators_do_not_change_the_number_that_is_checked(tmp_path: Path) -> None:
     urls = write(tmp_path, "jsonl")
-    recipe = dataset_with(urls, find_local_manifests(urls)).shuffle(5).filter(lambda sample: False)
+    recipe = dataset_with(urls, find_local_indexes(urls)).shuffle(5).filter(lambda sample: False)
     assert list(al.DataLoader(recipe, None)) == []
-    assert len(list(al.DataLoader(dataset_with(urls, find_local_manifests(urls)).take(3), None))) == 3
+    assert len(list(al.DataLoader(dataset_with(urls, find_local_indexes(urls)).take(3), None))) == 3
 
 
-def test_a_shard_that_a_found_manifest_does_not_know_is_read_unchecked(tmp_path: Path) -> None:
+def test_a_shard_that_a_found_index_does_not_know_is_read_unchecked(tmp_path: Path) -> None:
     urls = write(tmp_path, "jsonl")
     other = tmp_path / "other.jsonl"
     other.write_text('{"__key__": "x", "txt": "x"}\n')
-    checks = find_local_manifests([*urls, str(other)])
+    checks = find_local_indexes([*urls, str(other)])
     assert checks[-1] is None
     assert len(list(al.DataLoader(dataset_with([*urls, str(other)], checks), None))) == SHARDS * SAMPLES + 1
 
@@ -151,7 +151,7 @@ def test_a_run_resumes_after_every_batch_with_its_checks(
     suffix: str, make_corpus: Callable[..., Corpus], assert_resumes: Callable[..., None]
 ) -> None:
     corpus = make_corpus(suffix)
-    checks = find_local_manifests(corpus.paths)
+    checks = find_local_indexes(corpus.paths)
     assert any(checks)
     fields = ("key", "number") if "jsonl" in suffix else ("__key__", "cls")
 
@@ -179,11 +179,11 @@ def test_shards_rewritten_under_their_names_refuse_the_old_state(tmp_path: Path)
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
     old, new = write(tmp_path / "old", "jsonl"), write(tmp_path / "new", "jsonl", salt=1)
-    before, after = find_local_manifests(old), find_local_manifests(new)
+    before, after = find_local_indexes(old), find_local_indexes(new)
     state = state_after(dataset_with(old, before))
     with pytest.raises(
         ValueError,
-        match=re.compile("saved by another loader.*manifest: it tells of other contents", re.DOTALL),
+        match=re.compile("saved by another loader.*index: it tells of other contents", re.DOTALL),
     ):
         al.DataLoader(dataset_with(old, after), 2).load_state_dict(state)
     resumed = al.DataLoader(dataset_with(old, before), 2)
@@ -191,24 +191,22 @@ def test_shards_rewritten_under_their_names_refuse_the_old_state(tmp_path: Path)
     assert len(list(resumed)) == SHARDS * SAMPLES // 2 - 3
 
 
-def test_a_state_saved_without_a_manifest_goes_on_with_one_but_not_the_other_way(tmp_path: Path) -> None:
+def test_a_state_saved_without_an_index_goes_on_with_one_but_not_the_other_way(tmp_path: Path) -> None:
     urls = write(tmp_path, "jsonl")
     deal_whole(tmp_path)
-    checks = find_local_manifests(urls)
+    checks = find_local_indexes(urls)
     without, with_checks = dataset_with(urls, ()), dataset_with(urls, checks)
     loader = al.DataLoader(with_checks, 2)
     loader.load_state_dict(state_after(without))
     assert len(list(loader)) == SHARDS * SAMPLES // 2 - 3
-    with pytest.raises(
-        ValueError, match=r"manifest: .* was known then and is not now; name it with manifest="
-    ):
+    with pytest.raises(ValueError, match=r"index: .* was known then and is not now; name it with index="):
         al.DataLoader(without, 2).load_state_dict(state_after(with_checks))
 
 
-def test_a_manifest_that_gains_another_digest_is_of_the_same_shards(tmp_path: Path) -> None:
+def test_an_index_that_gains_another_digest_is_of_the_same_shards(tmp_path: Path) -> None:
     urls = write(tmp_path, "jsonl")
     deal_whole(tmp_path)
-    checks = find_local_manifests(urls)
+    checks = find_local_indexes(urls)
     fewer = tuple(check and Expected(check.size_bytes, None, check.sha256) for check in checks)
     assert recipe_of(dataset_with(urls, checks)).describe() == recipe_of(dataset_with(urls, fewer)).describe()
     assert "contents_sha256" not in recipe_of(dataset_with(urls, ())).describe()

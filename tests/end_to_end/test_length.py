@@ -19,7 +19,7 @@ COUNTS = (7, 3, 12, 1, 5, 9)
 
 @pytest.fixture(scope="module")
 def shards(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Shards of different lengths, with the manifest that their writer makes."""
+    """Shards of different lengths, with the index that their writer makes."""
     return _written(tmp_path_factory.mktemp("shards"))
 
 
@@ -166,14 +166,14 @@ UNKNOWN: list[tuple[Callable[[list[str]], al.Dataset], str]] = [
     (lambda paths: al.from_iterable(lambda lane: lane.split("ab")), r"<lambda> does not say how many"),
     (
         lambda paths: al.from_urls([*paths[:-1], unlisted(paths)]),
-        "in 1 of the 6 shards; .*manifest.json does not list them",
+        "in 1 of the 6 shards; .*asyncloader-index.json does not list them",
     ),
     (lambda paths: al.from_urls(unlisted(paths)), r"in 1 of the 1 shards; .* asyncloader index"),
 ]
 
 
 def unlisted(paths: list[str]) -> str:
-    """A shard beside them of which no manifest knows."""
+    """A shard beside them of which no index knows."""
     path = Path(paths[0]).with_name("unlisted.jsonl")
     path.write_text('{"number": 1}\n')
     return str(path)

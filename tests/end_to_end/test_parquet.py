@@ -175,7 +175,7 @@ def test_several_row_groups_are_in_flight() -> None:
     rng = np.random.default_rng(0)
     wide = pa.table({f"c{number}": rng.integers(0, 1 << 60, 10_000) for number in range(20)})
     with testing.serve({"x.parquet": written(wide, row_group_size=1000)}, latency_s=0.5) as server:
-        loader = al.DataLoader(al.from_urls(server.url_of("x.parquet"), columns=["c7"], manifest=None), 100)
+        loader = al.DataLoader(al.from_urls(server.url_of("x.parquet"), columns=["c7"], index=None), 100)
         assert len(list(loader)) == 100
         times = sorted(request.time_s for request in server.requests)
     assert len(times) == 2 + 10
@@ -186,7 +186,7 @@ def test_row_groups_without_such_a_row_are_not_requested() -> None:
     content = written(tokens(3000), row_group_size=300, compression="none")
     with testing.serve({"x.parquet": content}) as server:
         wanted = pc.field("id") >= 2990
-        recipe = al.from_urls(server.url_of("x.parquet"), columns=["label"], filters=wanted, manifest=None)
+        recipe = al.from_urls(server.url_of("x.parquet"), columns=["label"], filters=wanted, index=None)
         (batch,) = al.DataLoader(recipe, 100)
         assert batch["label"].tolist() == tokens(3000).column("label").to_pylist()[2990:]
         assert len(server.requests) == 4  # head, footer, and the two columns of one row group
@@ -203,12 +203,12 @@ def test_whole_shards_are_kept_in_the_cache(tmp_path: Path) -> None:
             assert len(server.requests) - before == expected
 
 
-def test_a_manifest_counts_rows_whatever_is_read_of_them(tmp_path: Path) -> None:
+def test_an_index_counts_rows_whatever_is_read_of_them(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / f"{name}.parquet").write_bytes(written(tokens(50), row_group_size=20))
     (tmp_path / "c.arrow").write_bytes(dict(arrow_files())["pyarrow-stream-None-7"])
     assert main(["index", f"{tmp_path}/*.parquet", f"{tmp_path}/c.arrow"]) == 0
-    text = (tmp_path / "manifest.json").read_text()
+    text = (tmp_path / "asyncloader-index.json").read_text()
     assert sorted(map(int, re.findall(r'"samples": *(\d+)', text))) == [50, 50, 100]
     recipe = al.from_urls([tmp_path / "a.parquet", tmp_path / "b.parquet"], columns=["id"])
     loader = al.DataLoader(recipe, 10)
@@ -219,7 +219,7 @@ def test_a_manifest_counts_rows_whatever_is_read_of_them(tmp_path: Path) -> None
         len(al.DataLoader(some, 10))
     content = written(tokens(51), row_group_size=20)
     size = (tmp_path / "a.parquet").stat().st_size
-    (tmp_path / "manifest.json").write_text(text.replace(str(size), str(len(content))))
+    (tmp_path / "asyncloader-index.json").write_text(text.replace(str(size), str(len(content))))
     (tmp_path / "a.parquet").write_bytes(content)
     with pytest.raises(FormatError, match="promises 50 samples of this shard, found 51"):
         list(al.DataLoader(al.from_urls(tmp_path / "a.parquet", columns=["id"]), 10))
@@ -329,7 +329,7 @@ def test_without_pyarrow_the_message_says_what_to_install() -> None:
     program = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "import asyncloader as al\n"
-        "al.from_urls('https://nowhere.invalid/x.tar', manifest=None)\n"
+        "al.from_urls('https://nowhere.invalid/x.tar', index=None)\n"
         "al.from_urls('https://nowhere.invalid/x.parquet')\n"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -339,7 +339,7 @@ def test_without_pyarrow_the_message_says_what_to_install() -> None:
 def test_describing_a_recipe_does_not_import_pyarrow() -> None:
     program = (
         "import sys, asyncloader as al\n"
-        "al.from_urls('https://nowhere.invalid/x.parquet', columns=['a'], manifest=None)\n"
+        "al.from_urls('https://nowhere.invalid/x.parquet', columns=['a'], index=None)\n"
         "assert 'pyarrow' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -103,9 +103,7 @@ def test_a_piece_asks_for_no_more_bytes_than_the_index_makes_it(suffix: str, tmp
     with testing.serve(tmp_path) as server:
         for rank in range(10):
             before = server.counters.bytes_sent
-            recipe = al.from_urls(
-                server.url_of("part-000." + suffix), manifest=tmp_path_manifest(server, tmp_path)
-            )
+            recipe = al.from_urls(server.url_of("part-000." + suffix), index=tmp_path_index(server, tmp_path))
             assert len(numbers_of([], lanes=10, rank=rank, ranks=10, recipe=recipe)) == 300
             server.wait_idle()
             sent.append(server.counters.bytes_sent - before)
@@ -113,9 +111,9 @@ def test_a_piece_asks_for_no_more_bytes_than_the_index_makes_it(suffix: str, tmp
     assert max(sent) < size / 10 + 150_000
 
 
-def tmp_path_manifest(server: testing.Server, folder: Path) -> str:
+def tmp_path_index(server: testing.Server, folder: Path) -> str:
     """The index of the files of a folder, as one of what a server of it has."""
-    content = json.loads((folder / "manifest.json").read_bytes())
+    content = json.loads((folder / "asyncloader-index.json").read_bytes())
     for entry in content["shards"]:
         entry["name"] = server.url_of(entry["name"])
     path = folder / "index.json"
@@ -129,7 +127,7 @@ def test_resuming_opens_no_shard_before_the_position(tmp_path: Path) -> None:
         urls = [server.url_of(f"part-{shard:03d}.jsonl") for shard in range(20)]
 
         def make_loader() -> al.DataLoader[Any]:
-            recipe = al.from_urls(urls, manifest=tmp_path_manifest(server, tmp_path))
+            recipe = al.from_urls(urls, index=tmp_path_index(server, tmp_path))
             return al.DataLoader(recipe, 5, lanes=1, collate_fn=list)
 
         loader = make_loader()
@@ -150,7 +148,7 @@ def test_a_position_at_the_end_of_a_lane_opens_nothing(tmp_path: Path) -> None:
     write_indexed(tmp_path, "jsonl", [8, 8])
     with testing.serve(tmp_path) as server:
         urls = [server.url_of(f"part-{shard:03d}.jsonl") for shard in range(2)]
-        recipe = al.from_urls(urls, manifest=tmp_path_manifest(server, tmp_path))
+        recipe = al.from_urls(urls, index=tmp_path_index(server, tmp_path))
 
         def make_loader() -> al.DataLoader[Any]:
             return al.DataLoader(recipe, 2, lanes=4, rank=2, world_size=4, collate_fn=list)
@@ -195,11 +193,11 @@ def test_a_position_is_placed_in_the_shard_that_its_piece_is_of(tmp_path: Path) 
 def test_a_shard_that_is_shorter_than_its_index_says_is_refused(tmp_path: Path) -> None:
     paths = write_indexed(tmp_path, "jsonl.zst", [30])
     rewritten = write_indexed(tmp_path / "other", "jsonl.zst", [20])
-    manifest = json.loads((tmp_path / "manifest.json").read_bytes())
+    index = json.loads((tmp_path / "asyncloader-index.json").read_bytes())
     content = Path(rewritten[0]).read_bytes()
     Path(paths[0]).write_bytes(content)
-    manifest["shards"][0] |= {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    index["shards"][0] |= {"size_bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    (tmp_path / "asyncloader-index.json").write_text(json.dumps(index))
     with pytest.raises(al.FormatError, match=r"expected at least 24 samples.*found 20"):
         numbers_of(paths, lanes=5, rank=4, ranks=5)
     with pytest.raises(al.FormatError, match="samples up to 24 here, found them up to 20"):
@@ -220,9 +218,9 @@ def test_a_whole_shard_in_a_cut_lane_is_verified_to_its_last_byte(tmp_path: Path
 
 def test_an_index_of_some_shards_alone_deals_whole_ones(tmp_path: Path) -> None:
     paths = write_indexed(tmp_path, "jsonl", [9, 1])
-    manifest = json.loads((tmp_path / "manifest.json").read_bytes())
-    del manifest["shards"][1]["offsets"]
-    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    index = json.loads((tmp_path / "asyncloader-index.json").read_bytes())
+    del index["shards"][1]["offsets"]
+    (tmp_path / "asyncloader-index.json").write_text(json.dumps(index))
     assert [len(numbers_of(paths, lanes=2, rank=rank, ranks=2)) for rank in range(2)] == [9, 1]
     with pytest.raises(ValueError, match=r"2 shards cannot be split over 3 ranks.*asyncloader index"):
         numbers_of(paths, lanes=3, ranks=3)
@@ -231,7 +229,7 @@ def test_an_index_of_some_shards_alone_deals_whole_ones(tmp_path: Path) -> None:
 def test_a_state_of_whole_shards_is_refused_amid_an_epoch_and_taken_between_two(tmp_path: Path) -> None:
     paths = write_indexed(tmp_path, "jsonl", [9, 3])
     indexed = al.from_urls(paths)
-    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "asyncloader-index.json").unlink()
     whole = al.from_urls(paths)
     loader = al.DataLoader(whole, 2, lanes=2, collate_fn=list)
     states = [loader.state_dict(), *(loader.state_dict() for _ in loader), loader.state_dict()]
@@ -246,7 +244,7 @@ def test_a_state_of_whole_shards_is_refused_amid_an_epoch_and_taken_between_two(
         ]
     state = again.state_dict()
     next(iter(again))
-    with pytest.raises(ValueError, match="the shards' manifest was known then"):
+    with pytest.raises(ValueError, match="the shards' index was known then"):
         al.DataLoader(whole, 2, lanes=2).load_state_dict(again.state_dict())
     assert "dealt" in str(state["recipe"])
 
@@ -256,8 +254,8 @@ def test_pieces_of_a_shard_share_the_copy_in_the_cache(tmp_path: Path) -> None:
     size = (tmp_path / "shards" / "part-000.jsonl").stat().st_size
     with testing.serve(tmp_path / "shards") as server:
         url = server.url_of("part-000.jsonl")
-        manifest = tmp_path_manifest(server, tmp_path / "shards")
+        index = tmp_path_index(server, tmp_path / "shards")
         for rank in (3, 0, 1, 2):  # the first to open it begins in its middle
-            recipe = al.from_urls(url, manifest=manifest, cache_dir=tmp_path / "cache")
+            recipe = al.from_urls(url, index=index, cache_dir=tmp_path / "cache")
             assert len(numbers_of([], recipe=recipe, lanes=4, rank=rank, ranks=4)) == 100
         assert server.counters.bytes_sent < 1.5 * size

@@ -20,7 +20,7 @@ from corpus import in_turn
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.counting import NetworkCounts
-from asyncloader.manifest.entries import format_manifest, parse_manifest
+from asyncloader.index.entries import format_index, parse_index
 
 from .random_faults import Scenario, draw_faults, draw_scenario
 from .shards import Sample, Shards, loader_of, make_shards, sample_of, samples_of
@@ -97,7 +97,7 @@ def run(scenario: Scenario, tally: Tally, folder: Path) -> None:
 def in_order(scenario: Scenario, shards: Shards) -> list[Sample]:
     """What the epochs are to deliver."""
     recipe = al.from_urls(shards.paths)
-    if not scenario.manifest:
+    if not scenario.index:
         recipe = in_turn(recipe)  # as the server's are, of which nothing is known
     loader = loader_of(shuffled(scenario, recipe), **scenario.loader)
     found = [sample for _ in range(scenario.epochs) for sample in samples_of(loader)]
@@ -119,12 +119,12 @@ class Reading:
         self._scenario = scenario
         self._tally = tally
         self._urls = [server.url_of(name) for name in shards.contents]
-        self._options: dict[str, Any] = {"network": scenario.network, "manifest": None}
-        if scenario.manifest:
-            self._options["manifest"] = folder / "manifest.json"
-            entries = parse_manifest((shards.folder / "manifest.json").read_bytes())
+        self._options: dict[str, Any] = {"network": scenario.network, "index": None}
+        if scenario.index:
+            self._options["index"] = folder / "asyncloader-index.json"
+            entries = parse_index((shards.folder / "asyncloader-index.json").read_bytes())
             of_urls = {server.url_of(name): entry for name, entry in entries.items()}
-            (folder / "manifest.json").write_bytes(format_manifest(of_urls))
+            (folder / "asyncloader-index.json").write_bytes(format_index(of_urls))
         if scenario.cached:
             self._options["cache_dir"] = folder / "cache"
         self._workers = cycle(scenario.workers)

@@ -42,7 +42,7 @@ def batches_of(
     server: testing.Server, objects: dict[str, bytes], **options: Any
 ) -> Generator[list[Any], None, None]:
     loader = al.DataLoader(
-        al.from_urls([server.url_of(key) for key in objects], manifest=None), 16, collate_fn=list, **options
+        al.from_urls([server.url_of(key) for key in objects], index=None), 16, collate_fn=list, **options
     )
     yield from loader
 

@@ -63,7 +63,7 @@ def test_every_world_goes_on_from_every_step_of_every_other(
 
 def test_ranks_of_an_index_differ_by_one_batch_at_most_wherever_they_go_on(tmp_path: Path) -> None:
     paths = write_indexed(tmp_path, "jsonl", (30, 51, 7, 90, 1, 40))
-    make = maker(al.from_urls(paths, manifest=tmp_path / "manifest.json").shuffle(9), 4, lanes=8)
+    make = maker(al.from_urls(paths, index=tmp_path / "asyncloader-index.json").shuffle(9), 4, lanes=8)
     for size, count, after in ((1, 26, 4), (2, 11, 8), (2, 3, 4)):
         *_, step = (step for _, step in zip(range(count + 1), steps_of(make, size, 0), strict=False))
         left = [len(rest_of(make, rank, after, step.merged, 0)) for rank in range(after)]

@@ -71,10 +71,10 @@ def on_the_hub(server: testing.Server, keys: Sequence[str]) -> al.Dataset:
     return al.from_urls(urls, storage_options={"endpoint": server.url, **TOKEN}, network=HASTY)
 
 
-def with_manifest(content: bytes) -> Callable[[testing.Server, Sequence[str]], al.Dataset]:
+def with_index(content: bytes) -> Callable[[testing.Server, Sequence[str]], al.Dataset]:
     def make(server: testing.Server, keys: Sequence[str]) -> al.Dataset:
-        with testing.serve({"manifest.json": content}) as beside:
-            return on_the_web(server, keys, manifest=presigned(beside, "manifest.json"))
+        with testing.serve({"asyncloader-index.json": content}) as beside:
+            return on_the_web(server, keys, index=presigned(beside, "asyncloader-index.json"))
 
     return make
 
@@ -140,8 +140,8 @@ FAILURES: dict[str, Failure] = {
         ValueError, [testing.Status(403)], renewed(lambda url: f"http://[{SENTINEL}")
     ),
     "corrupt shard": Failure(F, [testing.FlipBit(148)]),
-    "manifest that is none": Failure(F, make=with_manifest(b"{")),
-    "manifest of others": Failure(ValueError, make=with_manifest(b'{"version": 1, "shards": []}')),
+    "index that is none": Failure(F, make=with_index(b"{")),
+    "index of others": Failure(ValueError, make=with_index(b'{"version": 1, "shards": []}')),
     "the user's function": Failure(LookupError, make=failing_on_its_own),
     **{
         f"{scheme}, {name}": Failure(S, [fault], partial(in_a_bucket, scheme=scheme))

@@ -115,7 +115,7 @@ def test_a_line_that_does_not_decode_is_passed_over_and_keeps_its_index(
         batches.append(batch)
         states.append(loader.state_dict())
     assert sorted(chain.from_iterable(batches)) == wanted
-    # The lane that reads to the end from the first byte on sees that it is not the shard of the manifest.
+    # The lane that reads to the end from the first byte on sees that it is not the shard of the index.
     assert loader.statistics.skipped == 5 + indexed
     for delivered, state in enumerate(states[:-1], 1):
         resumed = make()

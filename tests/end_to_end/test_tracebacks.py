@@ -47,7 +47,7 @@ def _corrupt(tmp_path: Path) -> al.Dataset:
 _S3 = {"endpoint": "http://127.0.0.1:9", "access_key_id": "a", "secret_access_key": "b", "region": "x"}
 
 WRONG: dict[str, Callable[[Path], al.Dataset]] = {
-    "no server": lambda _: al.from_urls("http://127.0.0.1:9/{0..1}.tar", network=ONE_TRY, manifest=None),
+    "no server": lambda _: al.from_urls("http://127.0.0.1:9/{0..1}.tar", network=ONE_TRY, index=None),
     "no bucket": lambda _: al.from_urls("s3://none/{0..1}.tar", storage_options=_S3, network=ONE_TRY),
     "no file": _missing_file,
     "corrupt": _corrupt,

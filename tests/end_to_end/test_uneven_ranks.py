@@ -279,7 +279,10 @@ def test_what_the_default_would_leave_out_of_shards_is_an_error_on_every_rank(
     for name in ("defaults", "filtered"):
         assert "of 8 shards: rank" in told[name][0]["error"] and "by the sizes of" in told[name][0]["error"]
     assert "whose sizes are not known" in told["web"][0]["error"]
-    assert "part-{0..7}.jsonl' -o manifest.json makes it and is given as manifest=" in told["web"][0]["error"]
+    assert (
+        "part-{0..7}.jsonl' -o asyncloader-index.json makes it and is given as index="
+        in told["web"][0]["error"]
+    )
     whole = list(range(sum(LINES)))
     for name in ("padded", "each by itself", "indexed", "indexed and filtered"):
         assert sorted(number for rank in told[name] for number in rank["numbers"]) == whole, name

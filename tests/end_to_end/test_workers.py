@@ -87,7 +87,7 @@ def test_a_worker_killed_while_nothing_comes_is_reported_at_once(
     with testing.serve(corpus.folder, [testing.Stall(byte=20, seconds=3600)]) as server:
         urls = [server.url_of(Path(path).name) for path in corpus.paths[:1]]
         loader = al.DataLoader(
-            al.from_urls(urls, manifest=None), 4, num_workers=1, worker_init_fn=tell_pid, worker_restarts=0
+            al.from_urls(urls, index=None), 4, num_workers=1, worker_init_fn=tell_pid, worker_restarts=0
         )
         batches = iter(loader)
         while not server.counters.concurrent:

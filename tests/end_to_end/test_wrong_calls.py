@@ -36,8 +36,8 @@ WRONG: dict[str, tuple[Any, dict[str, Any]]] = {
     "options of a file": ("/x.tar", {"storage_options": {"token": SENTINEL}}),
     "a user in a bucket": (f"s3://me:{SENTINEL}@b/x/", {}),
     "a signed bucket": (f"s3://b/x.bin?sig={SENTINEL}", {}),
-    "unknown scheme of a manifest": (URL, {"manifest": URL.replace("http", "ftp")}),
-    "a manifest of a wrong type": (URL, {"manifest": URL.encode()}),
+    "unknown scheme of an index": (URL, {"index": URL.replace("http", "ftp")}),
+    "an index of a wrong type": (URL, {"index": URL.encode()}),
 }
 
 

@@ -60,7 +60,7 @@ SAYS = {
     ),
     "hugging_face.py": r"each once: True",
     "index_shards.py": (
-        r"manifest.json: \d+ bytes\nrank 0: 26 batches, 260 samples\n"
+        r"asyncloader-index.json: \d+ bytes\nrank 0: 26 batches, 260 samples\n"
         r"(rank [123]: 26 batches, 259 samples\n){3}each once: True"
     ),
     "numpy_arrays.py": (r"\(16, 28, 28\) torch.uint8, \(16,\) torch.uint8\n2000 vectors"),

@@ -60,7 +60,7 @@ def write_shards(folder: Path) -> None:
             below.mkdir(parents=True)
             for number, rows in enumerate(documents()):
                 write(below / f"{number}.{suffix}", rows)
-            (below / "manifest.json").unlink(missing_ok=True)
+            (below / "asyncloader-index.json").unlink(missing_ok=True)
             if kind == "known":
                 al.build_index(str(below / f"*.{suffix}"))
     write_mds(folder / "mds", [size for size in SIZES if size])

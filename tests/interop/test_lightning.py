@@ -363,7 +363,7 @@ def test_a_checkpoint_within_an_epoch_of_a_map_style_dataset_goes_on_there(
 
 
 def write_counted(folder: Path) -> list[str]:
-    """Shards with a manifest, which says how many points are in each."""
+    """Shards with an index, which says how many points are in each."""
     paths = []
     for shard in range(4):
         with al.ShardWriter(folder / f"points-{shard}.jsonl") as writer:

@@ -114,14 +114,14 @@ def test_each_difference_is_named_with_both_values() -> None:
     ]
 
 
-def test_other_shards_and_a_manifest_that_is_gone_are_told_in_words() -> None:
+def test_other_shards_and_an_index_that_is_gone_are_told_in_words() -> None:
     saved = {**RECIPE, "shards": 8, "contents_sha256": "ef"}
     state = save_state(Cursor(0, LANES), saved, WORLD)
     with pytest.raises(ValueError) as caught:
         load_state(state, {**RECIPE, "shards": 7, "urls_sha256": "cd"}, WORLD, LANES)
     assert str(caught.value).splitlines()[1:] == [
         "  other shards: 8 then, 7 now",
-        "  manifest: the shards' manifest was known then and is not now; name it with manifest=",
+        "  index: the shards' index was known then and is not now; name it with index=",
     ]
 
 

@@ -98,7 +98,7 @@ def test_torch_is_left_out_where_nothing_can_want_it(recipe: Any, functions: Any
 )
 def test_the_client_of_the_store_is_imported_once_for_all_workers(url: str, client: str) -> None:
     module = f"asyncloader.stores.{client}"
-    assert module in expected_modules(recipe_of(al.from_urls(url, manifest=None)), al.default_collate)
+    assert module in expected_modules(recipe_of(al.from_urls(url, index=None)), al.default_collate)
     assert (module in expected_modules(recipe_of(SHARDS), al.default_collate)) is (client == "local")
 
 

@@ -192,13 +192,13 @@ def test_globs_are_sorted(tmp_path: Path) -> None:
 
 
 def test_a_local_folder_means_the_shards_below_it(tmp_path: Path) -> None:
-    for name in ("b.tar", "deep/a.tar", "notes.md", "manifest.json"):
+    for name in ("b.tar", "deep/a.tar", "notes.md", "asyncloader-index.json"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
     shards = (str(tmp_path / "b.tar"), str(tmp_path / "deep/a.tar"))
     assert expand_urls(f"{tmp_path}/", is_tar) == shards
     assert expand_urls(f"file://{tmp_path}/", is_tar) == shards
-    assert len(expand_urls(f"{tmp_path}/", lambda path: True)) == 3, "a manifest is no shard"
+    assert len(expand_urls(f"{tmp_path}/", lambda path: True)) == 3, "an index is no shard"
     with pytest.raises(ValueError, match="of 4 that are there"):
         expand_urls(f"{tmp_path}/", lambda path: False)
     (tmp_path / "empty").mkdir()

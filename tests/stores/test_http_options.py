@@ -90,7 +90,7 @@ def forwarding(content: bytes) -> Iterator[tuple[str, list[str]]]:
 
 def texts(url: str, **options: Any) -> list[str]:
     once = al.NetworkPolicy(attempts=1)
-    recipe = al.from_urls(url, storage_options=options, network=once, manifest=None)
+    recipe = al.from_urls(url, storage_options=options, network=once, index=None)
     return [sample["text"] for sample in al.DataLoader(recipe, None)]
 
 

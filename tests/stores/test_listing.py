@@ -34,7 +34,7 @@ OBJECTS = {
     "d/deep/": b"",
     "d/deep/er/c.tar": b"ccc",
     "d/readme.md": b"no shard",
-    "d/manifest.json": b"{}",
+    "d/asyncloader-index.json": b"{}",
     "odd/x[1]*.tar": b"odd",
     "odd/x1.tar": b"",
     "odd/#a b%20ü.tar": b"odd",
@@ -59,7 +59,7 @@ def s3() -> Iterator[S3]:
 
 FOUND = {
     "d/": ["d/a.tar", "d/b.tar", "d/deep/er/c.tar"],
-    "d/*": ["d/a.tar", "d/b.tar", "d/manifest.json", "d/readme.md"],
+    "d/*": ["d/a.tar", "d/b.tar", "d/asyncloader-index.json", "d/readme.md"],
     "d/[ab].tar": ["d/a.tar", "d/b.tar"],
     "d/**/*.tar": ["d/a.tar", "d/b.tar", "d/deep/er/c.tar"],
     "*/deep/": ["d/deep/er/c.tar"],
@@ -86,17 +86,17 @@ def test_patterns_are_looked_up_with_their_sizes(s3: S3) -> None:
         assert listing.shards == expected, pattern
 
 
-def test_a_manifest_beside_the_shards_is_found_and_fetched(s3: S3, tmp_path: Path) -> None:
+def test_an_index_beside_the_shards_is_found_and_fetched(s3: S3, tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"local")
     patterns = ["s3://shelf/d/", "s3://shelf/d/deep/"]
     found = look(
-        patterns, s3.options, is_tar, manifests=True, fetch=["s3://shelf/top.tar", str(tmp_path / "x")]
+        patterns, s3.options, is_tar, indexes=True, fetch=["s3://shelf/top.tar", str(tmp_path / "x")]
     )
-    assert [listing.manifest for listing in found.listings] == [b"{}", None]
+    assert [listing.index for listing in found.listings] == [b"{}", None]
     assert found.fetched == (b"top", b"local")
     (listing,) = look(patterns[:1], s3.options, lambda url: True).listings
-    assert listing.manifest is None, "it was not asked for"
-    assert "s3://shelf/d/manifest.json" not in dict(listing.shards)
+    assert listing.index is None, "it was not asked for"
+    assert "s3://shelf/d/asyncloader-index.json" not in dict(listing.shards)
 
 
 def test_many_pages_are_listed(s3: S3) -> None:

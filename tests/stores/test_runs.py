@@ -92,7 +92,7 @@ def test_a_bad_name_among_thousands_has_the_error_that_it_has_by_itself(bad: str
 def test_names_of_many_kinds_are_all_there_in_order(tmp_path: Path) -> None:
     (tmp_path / "a.tar").touch()
     names = [*GOOD, str(tmp_path / "a.tar"), *(f"https://h/{number}.jsonl.zst" for number in range(MANY))]
-    source: Any = recipe_of(al.from_urls(iter(names), manifest=None)).source
+    source: Any = recipe_of(al.from_urls(iter(names), index=None)).source
     assert source.urls == tuple(names)
     assert source.formats.runs == (("tar", MANY + 1), ("jsonl", MANY))
 
@@ -103,24 +103,24 @@ def test_no_step_is_taken_for_each_of_many_plain_names(root: str, indexed: bool,
     root = f"{tmp_path}/" if root == "local" else root
     names = [f"{root}{number:05}.tar" for number in range(MANY)]
     listed = [name.removeprefix(f"{tmp_path}/") for name in names]
-    manifest = tmp_path / "index.json"
+    index = tmp_path / "index.json"
     entries = [
         {"name": name, "size_bytes": 9, "samples": 2, "sha256": "0" * 64, "offsets": [[1, 5]]}
         for name in listed
     ]
     lines = ",\n".join(f"  {json.dumps(entry)}" for entry in entries)
-    manifest.write_text(f'{{"asyncloader_manifest": 1, "shards": [\n{lines}\n]}}\n')
+    index.write_text(f'{{"asyncloader_index": 1, "shards": [\n{lines}\n]}}\n')
     steps = 0
 
     def count(frame: Any, event: str, argument: Any) -> None:
         nonlocal steps
         steps += 1
 
-    al.from_urls(names[0], manifest=None)  # imports
+    al.from_urls(names[0], index=None)  # imports
     before = sys.getprofile()
     sys.setprofile(count)
     try:
-        recipe = al.from_urls(names, manifest=manifest if indexed else None)
+        recipe = al.from_urls(names, index=index if indexed else None)
     finally:
         sys.setprofile(before)
     source: Any = recipe_of(recipe).source

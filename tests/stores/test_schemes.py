@@ -54,7 +54,7 @@ def test_an_endpoint_is_another_server_wherever_there_is_one(name: str) -> None:
 @pytest.mark.parametrize("name", ["s3", "hf"])
 async def test_headers_of_web_servers_are_no_matter_to_another_store_of_the_recipe(name: str) -> None:
     urls, options = [URLS["https"], URLS[name]], {"headers": {"Authorization": "Bearer SENTINEL"}}
-    al.from_urls(urls, storage_options=options, manifest=None)
+    al.from_urls(urls, storage_options=options, index=None)
     async with AsyncExitStack() as resources:
         stores = Stores(resources, Access(options), NetworkCounts())
         for url in urls:

@@ -48,7 +48,7 @@ class Wanted:
         remote: The store.
         opens: Whether this is its reader's first read of it.
         loads: Whether it should be downloaded if it is not there.
-        sha256: What a manifest promises of it, if there is one.
+        sha256: What an index promises of it, if there is one.
         lane: Whose it is.
     """
 

@@ -130,7 +130,7 @@ class Folder:
         Args:
             identity: The shard's.
             bad: Gets the new names of bad files.
-            sha256: The shard's, if a manifest tells: damaged on its way here, a file is whole and wrong.
+            sha256: The shard's, if an index tells: damaged on its way here, a file is whole and wrong.
         """
         for path in self.versions(identity):
             try:

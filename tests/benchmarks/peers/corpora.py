@@ -151,8 +151,12 @@ def many_shards(path: Path, numbers: range) -> None:
     from many_shards import write_index
 
     path.touch()
-    (path.parent / "many").mkdir()
-    write_index(str(path.parent / "many"), len(numbers))
+    folder = path.parent / "many"
+    folder.mkdir()
+    write_index(str(folder), len(numbers))
+    # As revisions up to 0.1.0 know it.
+    index = (folder / "asyncloader-index.json").read_bytes()
+    (folder / "manifest.json").write_bytes(index.replace(b"asyncloader_index", b"asyncloader_manifest", 1))
 
 
 #: Suffix, shards, samples at scale 1, and what writes a shard.

@@ -1,6 +1,6 @@
-"""The manifest as a file: what each shard should be, read from bytes and written to them. Pure.
+"""The index as a file: what each shard should be, read from bytes and written to them. Pure.
 
-A name in a manifest is only compared with the shards that the user has named: nothing is opened by it. Every
+A name in an index is only compared with the shards that the user has named: nothing is opened by it. Every
 value is checked against its range all the same.
 
 The file is JSON. It is written with a line for each shard, and so can be read a mebibyte at a time, into
@@ -31,24 +31,24 @@ from .expectations import Expectations, Expected, Known, Offsets, Rows, begins_o
 __all__ = [
     "FIRST_LINE",
     "LAST_LINE",
-    "MAX_MANIFEST_BYTES",
+    "MAX_INDEX_BYTES",
     "MOST_LOOKED_AT_BYTES",
     "MOST_OFFSETS",
     "OFFSET_BYTES",
     "OffsetPicker",
     "check_unique",
     "entry_of",
-    "format_manifest",
+    "format_index",
     "is_broken",
-    "is_manifest",
+    "is_index",
     "parse_entry",
-    "parse_manifest",
-    "read_manifest",
+    "parse_index",
+    "read_index",
     "thin",
 ]
 
-# The key of the version says whose file this is too: many programs have a manifest.json.
-_VERSION_KEY = "asyncloader_manifest"
+# The key of the version also says whose file this is.
+_VERSION_KEY = "asyncloader_index"
 _VERSION = 1
 
 #: What stands before the entries as they are written, and behind them.
@@ -56,7 +56,7 @@ FIRST_LINE = f'{{"{_VERSION_KEY}": {_VERSION}, "shards": [\n'.encode()
 LAST_LINE = b"\n]}\n"
 
 # An entry takes some 190 bytes, so that this is a million shards and all the offsets that there may be.
-MAX_MANIFEST_BYTES = 256 << 20
+MAX_INDEX_BYTES = 256 << 20
 _MAX_FOREIGN_BYTES = 1 << 20  # of another program's file, parsed to see whether it is JSON at all
 #: How much of a file is read to tell whose it is.
 MOST_LOOKED_AT_BYTES = _MAX_FOREIGN_BYTES + 1
@@ -68,7 +68,7 @@ _READ_BYTES = 1 << 17
 # Half of it is what a lane that begins inside of a shard reads in vain: a tenth of a second at 20 MB/s.
 OFFSET_BYTES = 4 << 20
 
-# All of a manifest, so that those of a million shards leave it parseable: 20 bytes each are 20 MB. Four
+# All of an index, so that those of a million shards leave it parseable: 20 bytes each are 20 MB. Four
 # thousand shards of 1 GiB keep one every 4 MiB, a million of them one a shard.
 MOST_OFFSETS = 1 << 20
 
@@ -100,13 +100,13 @@ _entries = msgspec.json.Decoder(list[_IndexEntry])
 _T = TypeVar("_T")
 
 
-def is_manifest(content: bytes) -> bool:
-    """Whether a file looks by its beginning like a manifest of ours; others have files of that name too."""
+def is_index(content: bytes) -> bool:
+    """Whether a file looks by its beginning like an index of ours; others have files of that name too."""
     return f'"{_VERSION_KEY}"'.encode() in content[:4096]
 
 
 def is_broken(content: bytes) -> bool:
-    """Whether a file that is no manifest of ours is nobody else's either: it is empty, or no JSON.
+    """Whether a file that is no index of ours is nobody else's either: it is empty, or no JSON.
 
     Args:
         content: The file, or the first ``MOST_LOOKED_AT_BYTES`` of it.
@@ -124,14 +124,14 @@ def is_broken(content: bytes) -> bool:
     return False
 
 
-def read_manifest(file: BinaryIO) -> tuple[list[str], Expectations]:
-    """The names in a manifest, and what it expects of each; a name may be there twice.
+def read_index(file: BinaryIO) -> tuple[list[str], Expectations]:
+    """The names in an index, and what it expects of each; a name may be there twice.
 
     Args:
         file: At its beginning; seekable.
 
     Raises:
-        FormatError: It is not a manifest, or of another version, or a value in it is not sound; the message
+        FormatError: It is not an index, or of another version, or a value in it is not sound; the message
             says where.
     """
     names: list[str] = []
@@ -149,16 +149,16 @@ def read_manifest(file: BinaryIO) -> tuple[list[str], Expectations]:
         return names, Expectations.join(parts())
     except (FormatError, ValueError, RecursionError):
         file.seek(0)
-        return _columns(_parse_whole(file.read(MAX_MANIFEST_BYTES + 1)))
+        return _columns(_parse_whole(file.read(MAX_INDEX_BYTES + 1)))
 
 
-def parse_manifest(content: bytes) -> dict[str, Expected]:
-    """What a manifest expects of each shard; see ``read_manifest``.
+def parse_index(content: bytes) -> dict[str, Expected]:
+    """What an index expects of each shard; see ``read_index``.
 
     Raises:
         FormatError: It is not sound, or a name is there twice.
     """
-    names, expected = read_manifest(io.BytesIO(content))
+    names, expected = read_index(io.BytesIO(content))
     check_unique(names)
     return {name: one for name, one in zip(names, expected, strict=True) if one is not None}
 
@@ -178,8 +178,8 @@ def check_unique(names: Sequence[str]) -> None:
         seen.add(name)
 
 
-def format_manifest(shards: Mapping[str, Expected]) -> bytes:
-    """The file of a manifest: a line for each shard, sorted by name, so that two can be compared.
+def format_index(shards: Mapping[str, Expected]) -> bytes:
+    """The file of an index: a line for each shard, sorted by name, so that two can be compared.
 
     Where all together have too many offsets, every shard keeps fewer of them.
     """
@@ -193,7 +193,7 @@ def format_manifest(shards: Mapping[str, Expected]) -> bytes:
 
 
 def entry_of(name: str, expected: Expected) -> dict[str, Any]:
-    """An entry as a manifest has it."""
+    """An entry as an index has it."""
     digests = {"sha256": expected.sha256, "crc32c": expected.crc32c}
     fields = {
         "name": name,
@@ -231,7 +231,7 @@ def _lines_of(file: BinaryIO) -> Iterator[bytes]:
             lines += file.read(len(LAST_LINE))
         size_bytes += len(lines)
         end = LAST_LINE if is_last else b",\n"
-        if size_bytes > MAX_MANIFEST_BYTES or not lines.endswith(end):
+        if size_bytes > MAX_INDEX_BYTES or not lines.endswith(end):
             raise ValueError
         yield b"[%s]" % memoryview(lines)[: -len(end)]
     if file.read(1):
@@ -257,8 +257,8 @@ def _read_lines(lines: bytes) -> tuple[list[str], Expectations]:
 
 
 def _parse_whole(content: bytes) -> list[_IndexEntry]:
-    if len(content) > MAX_MANIFEST_BYTES:
-        _refuse(f"longer than {MAX_MANIFEST_BYTES} bytes")
+    if len(content) > MAX_INDEX_BYTES:
+        _refuse(f"longer than {MAX_INDEX_BYTES} bytes")
     try:
         document = _load(content)
     except FormatError:
@@ -345,14 +345,13 @@ def _check_names(names: Sequence[str]) -> None:
     # Searched all at once; only where one may be odd is each looked at by itself.
     lines = "\n".join(["", *names, ""])
     segments = (_SCHEME.sub("", lines) if "://" in lines else lines).replace("/", "\n")
-    are_lines = lines.count("\n") == len(names) + 1
-    if are_lines and not any(odd in segments for odd in ("\n\n", "\n.\n", "\n..\n")):
+    if lines.count("\n") == len(names) + 1 and "\n\n" not in segments and "\n." not in segments:
         return
     for number, name in enumerate(names):
         path = name.partition("://")[2] or name
         if not {"", ".", ".."}.isdisjoint(path.split("/")):
             _refuse(
-                f"shards[{number}].name: expected a path below the manifest's folder, or a URL, "
+                f"shards[{number}].name: expected a path below the index's folder, or a URL, "
                 f"found {name[:80]!r}"
             )
 
@@ -364,7 +363,7 @@ def _digests(name: str, found: Sequence[_IndexEntry], known: npt.NDArray[np.uint
     text = "".join(texts)
     if len(text) < len(texts) * digits:
         known[[*map(bool, texts)]] |= bit
-        text = "".join(text or "0" * digits for text in texts)
+        text = "".join([text or "0" * digits for text in texts])
     else:
         known |= bit
     try:
@@ -394,7 +393,7 @@ def _check_offsets(offsets: Rows, begins: Rows, ends: Rows) -> None:
 
 
 def _refuse(what: str, cause: BaseException | None = None) -> NoReturn:
-    raise FormatError(f"manifest: {what}") from cause
+    raise FormatError(f"index: {what}") from cause
 
 
 class OffsetPicker:

@@ -1,4 +1,4 @@
-"""A manifest as columns: whatever its text is, they tell what its JSON does, and fail where that fails."""
+"""An index as columns: whatever its text is, they tell what its JSON does, and fail where that fails."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 import asyncloader as al
 from asyncloader.by_value import dumps_with_modules
 from asyncloader.digest import ALGORITHMS
-from asyncloader.manifest import entries as entries_module
-from asyncloader.manifest.entries import format_manifest, parse_manifest, read_manifest
-from asyncloader.manifest.expectations import Expectations, Expected
-from asyncloader.manifest.lookup import Entries, place_of, places_of
+from asyncloader.index import entries as entries_module
+from asyncloader.index.entries import format_index, parse_index, read_index
+from asyncloader.index.expectations import Expectations, Expected
+from asyncloader.index.lookup import Entries, place_of, places_of
 from asyncloader.stores import names as names_module
 from asyncloader.stores.names import Braces, ShardNames
 from asyncloader.types import Unpacked
@@ -52,9 +52,9 @@ _SHARDS = st.dictionaries(_NAME, expected(), max_size=8)
 
 
 def outcome_of(content: bytes) -> Any:
-    """What a manifest says, or what is wrong with it."""
+    """What an index says, or what is wrong with it."""
     try:
-        return parse_manifest(content)
+        return parse_index(content)
     except al.FormatError as error:
         return str(error.args[0])
 
@@ -68,15 +68,15 @@ def outcome_of_json(content: bytes) -> Any:
 def test_columns_tell_what_the_json_does_wherever_it_is_cut(
     shards: dict[str, Expected], read_bytes: int
 ) -> None:
-    content = format_manifest(shards)
+    content = format_index(shards)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(entries_module, "_READ_BYTES", read_bytes)
-        names, entries = read_manifest(io.BytesIO(content))
+        names, entries = read_index(io.BytesIO(content))
     assert names == sorted(shards)
     assert entries == tuple(shards[name] for name in sorted(shards))
 
 
-SOUND = format_manifest(
+SOUND = format_index(
     {
         f"s-{number}.tar": Expected(
             1000 + number, 90 + number, bytes([number]) * 32, bytes(4), ((7, 70), (80, 800))[: number % 3]
@@ -84,7 +84,7 @@ SOUND = format_manifest(
         for number in range(5)
     }
 )
-#: What stands in manifests, and what might stand in its place.
+#: What stands in indexes, and what might stand in its place.
 _PIECES = [
     b"", b"0", b"9", b"-1", b"1.0", b'"', b"\\", b"\n", b" ", b",", b"[", b"]", b"{", b"}", b"/", b"..",
     b"\x00", b"\xff", b"\xc3\xa9", b"A", b"a", b"null", b'"samples": 3, ', b'"crc32c": "00000000", ',
@@ -93,7 +93,7 @@ _PIECES = [
 
 
 @given(st.data())
-def test_whatever_a_manifest_is_changed_to_its_columns_tell_what_the_json_does(data: st.DataObject) -> None:
+def test_whatever_an_index_is_changed_to_its_columns_tell_what_the_json_does(data: st.DataObject) -> None:
     content = SOUND
     for _ in range(data.draw(st.integers(1, 3))):
         first = data.draw(st.integers(0, len(content)))
@@ -113,11 +113,11 @@ def test_a_piece_put_in_anywhere_is_told_as_by_the_json(piece: bytes) -> None:
 
 def test_what_is_written_here_is_not_read_by_the_slower_parser(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries_module, "_load", None)
-    assert len(read_manifest(io.BytesIO(SOUND))[0]) == 5
+    assert len(read_index(io.BytesIO(SOUND))[0]) == 5
 
 
 def test_of_many_lines_only_those_around_an_odd_one_are_read_by_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A manifest that others have added to keeps its speed, but for a part."""
+    """An index that others have added to keeps its speed, but for a part."""
     shards = {f"{number:05}.tar": Expected(number, number, bytes(32), None, ()) for number in range(3000)}
     shards["01500\\.tar"] = Expected(1, None, None, bytes(4))
     parsed: list[bytes] = []
@@ -128,14 +128,14 @@ def test_of_many_lines_only_those_around_an_odd_one_are_read_by_it(monkeypatch: 
 
     monkeypatch.setattr(entries_module, "_READ_BYTES", 4096)
     monkeypatch.setattr(entries_module, "_load", load)
-    assert parse_manifest(format_manifest(shards)) == shards
+    assert parse_index(format_index(shards)) == shards
     assert len(parsed) == 1 and len(parsed[0]) < 10_000
 
 
 def test_more_offsets_than_there_may_be_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries_module, "MOST_OFFSETS", 3)
     with pytest.raises(al.FormatError, match="expected at most 3 offsets, found 4"):
-        read_manifest(io.BytesIO(SOUND))
+        read_index(io.BytesIO(SOUND))
 
 
 # --- the columns ---
@@ -276,7 +276,9 @@ def test_entries_are_found_in_any_order(run: int, drawn: list[str], data: st.Dat
     lines = ",".join(json.dumps({"name": name, "size_bytes": sizes[name]}) for name in listed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(names_module, "_RUN", run)
-        entries = Entries("/d/manifest.json", b'{"asyncloader_manifest": 1, "shards": [%s]}' % lines.encode())
+        entries = Entries(
+            "/d/asyncloader-index.json", b'{"asyncloader_index": 1, "shards": [%s]}' % lines.encode()
+        )
         for asked in (listed, listed[1:], listed[::-1], [*listed, "ba", "c"], ["c", *listed]):
             wanted = [None if (size := sizes.get(name)) is None else Expected(size) for name in asked]
             assert entries.of([f"/d/{name}" for name in asked]) == tuple(wanted)
@@ -284,20 +286,20 @@ def test_entries_are_found_in_any_order(run: int, drawn: list[str], data: st.Dat
 
 def test_a_name_that_is_there_twice_far_apart_is_told_with_its_place() -> None:
     shards = {f"{number:05}.tar": Expected(number, number, bytes(32), None, ()) for number in range(9000)}
-    lines = format_manifest(shards).splitlines()
+    lines = format_index(shards).splitlines()
     lines[8888] = lines[5].replace(b"00004", b"00003")
     with pytest.raises(al.FormatError, match=r"shards\[8887\]\.name: '00003\.tar' is there twice"):
-        Entries("/d/manifest.json", b"\n".join(lines) + b"\n")
+        Entries("/d/asyncloader-index.json", b"\n".join(lines) + b"\n")
     document = json.loads(b"\n".join(lines))
     with pytest.raises(al.FormatError, match=r"shards\[8887\]\.name: '00003\.tar' is there twice"):
-        Entries("/d/manifest.json", json.dumps(document).encode())
+        Entries("/d/asyncloader-index.json", json.dumps(document).encode())
 
 
 def test_what_a_worker_is_sent_of_an_index_is_small_and_the_rest_apart(tmp_path: Path) -> None:
     shards = {
         f"{number:05}.tar": Expected(100, 10, bytes(32), bytes(4), ((5, 50),)) for number in range(20_000)
     }
-    (tmp_path / "manifest.json").write_bytes(format_manifest(shards))
+    (tmp_path / "asyncloader-index.json").write_bytes(format_index(shards))
     recipe = al.from_urls(f"{tmp_path}/{{00000..19999}}.tar").shuffle(10)
     assert len(al.DataLoader(recipe, 10)) == 20_000
     pickled, buffers, _ = dumps_with_modules(recipe)

@@ -1,6 +1,6 @@
 """Make the index of shards that exist: read each once, several at a time, and go on where a killed run was.
 
-What a run has found of each shard is kept in a journal beside the manifest, which is written when all are
+What a run has found of each shard is kept in a journal beside the index, which is written when all are
 known.
 """
 
@@ -21,13 +21,13 @@ from ..progress import open_bar
 from ..shard_search import find_shards, formats_of
 from ..stores.expanding import expand_home
 from ..stores.policy import NetworkPolicy
-from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of
-from .entries import MAX_MANIFEST_BYTES, format_manifest, is_manifest, parse_manifest
+from ..stores.urls import INDEX_NAME, local_path, redact, scheme_of
+from .entries import MAX_INDEX_BYTES, format_index, is_index, parse_index
 from .expectations import Expected
-from .lookup import open_local_manifest
+from .lookup import open_local_index
 from .survey import Journal, Measured, open_measuring
 
-__all__ = ["IndexBuild", "build_index", "check_manifest", "open_index", "update_manifest"]
+__all__ = ["IndexBuild", "build_index", "check_index", "open_index", "update_index"]
 
 
 @dataclass
@@ -35,19 +35,19 @@ class IndexBuild:
     """An index that is being made; see ``open_index``.
 
     Attributes:
-        manifest: Its path.
+        path: Of the index.
         count: How many shards it is of.
         measured: Each shard, as it becomes known, in order; to be iterated once.
     """
 
-    manifest: str
+    path: str
     count: int
     measured: Iterator[Measured]
     _names: Sequence[str]
     _journal: Journal
 
     def write(self, found: Sequence[Expected]) -> None:
-        """Write the manifest, now that all shards are known.
+        """Write the index, now that all shards are known.
 
         Args:
             found: Of each shard, in order.
@@ -55,7 +55,7 @@ class IndexBuild:
         Raises:
             OSError: It cannot be written.
         """
-        update_manifest(self.manifest, dict(zip(self._names, found, strict=True)))
+        update_index(self.path, dict(zip(self._names, found, strict=True)))
         self._journal.remove()
 
 
@@ -73,7 +73,7 @@ def open_index(
 ) -> Iterator[IndexBuild]:
     """As ``build_index``, for those who look at each shard.
 
-    The journal is written while they are measured, and the manifest by ``Index.write`` alone.
+    The journal is written while they are measured, and the index by ``IndexBuild.write`` alone.
     """
     if format is not None:
         check_format(format)
@@ -84,15 +84,15 @@ def open_index(
     if idx:
         for shard in shards:
             idx_beside(shard)
-    manifest = _manifest_beside(shards) if output is None else expand_home(os.fspath(output))
-    names = _names_in(manifest, shards)
-    check_manifest(local_path(manifest))  # now, rather than when hours of reading are over
+    index = _index_beside(shards) if output is None else expand_home(os.fspath(output))
+    names = _names_in(index, shards)
+    check_index(local_path(index))  # now, rather than when hours of reading are over
     with (
         open_measuring(options, network, concurrency, delimiter=delimiter) as measuring,
-        Journal(manifest) as journal,
+        Journal(index) as journal,
     ):
         measured = measuring.each(shards, formats, names, None if idx else journal, idx=idx)
-        yield IndexBuild(local_path(manifest), len(shards), measured, names, journal)
+        yield IndexBuild(local_path(index), len(shards), measured, names, journal)
 
 
 def build_index(
@@ -110,16 +110,16 @@ def build_index(
     """Read shards once, and write how many samples they hold and where to begin inside of them.
 
     By the index lanes are cut to equal length, ``len(loader)`` is exact, and fewer shards than ranks are no
-    error. It is the manifest of the shards as well, against which each is checked. If it is killed, call it
+    error. Each shard is checked against it when it is read. If this is killed, call it
     again: shards that were done are not read a second time. ``ShardWriter`` writes the index as it goes.
 
     Blocks; in a coroutine, call it on a thread.
 
     Args:
         urls: Shards, as ``from_urls`` takes them.
-        output: Path of the manifest, which is made or added to. By default ``manifest.json`` beside the
+        output: Path of the index, which is made or added to. By default ``asyncloader-index.json`` beside the
             shards, if they are files of one folder, where it is found by itself. Shards of servers are named
-            in it by their URLs; give it as ``from_urls(..., manifest=output)``, or upload it beside them.
+            in it by their URLs; give it as ``from_urls(..., index=output)``, or upload it beside them.
         format: Of shards whose suffix does not tell.
         delimiter: Of CSV and TSV, as of ``from_urls``.
         storage_options: As of ``from_urls``.
@@ -129,19 +129,19 @@ def build_index(
         idx: Take counts and offsets from the ``.idx`` beside each tar, which DALI's ``wds2idx`` has written,
             and read no shard: of each a few members are looked at, to see that its index is not of another
             one. What an index says is held against the samples whenever the shard is read. There are no
-            digests in the manifest then.
+            digests in the index then.
         progress: Show a bar of the shards that are done.
 
     Returns:
-        The path of the manifest.
+        The path of the index.
 
     Raises:
         TypeError: ``urls`` holds something else than strings and paths.
-        ValueError: No shard, names that do not fit, no place for the manifest, ``concurrency`` below 1, or
+        ValueError: No shard, names that do not fit, no place for the index, ``concurrency`` below 1, or
             ``idx`` for what is no tar.
         StoreError, FormatError: A shard cannot be read or is not sound; the first one, with a note of the
             others. Nothing is written then, and what was found of the others is kept for the next call.
-        OSError: The manifest cannot be written.
+        OSError: The index cannot be written.
     """
     with open_index(
         urls,
@@ -154,7 +154,7 @@ def build_index(
         idx=idx,
     ) as index:
         index.write(_sound(_shown(index) if progress else index.measured))
-        return index.manifest
+        return index.path
 
 
 def _shown(index: IndexBuild) -> Iterator[Measured]:
@@ -182,26 +182,26 @@ def _sound(seen: Iterable[Measured]) -> list[Expected]:
     return found
 
 
-def _manifest_beside(urls: Sequence[str]) -> str:
-    """The path of the manifest that lies beside shards; raises ValueError if they are not of one folder."""
+def _index_beside(urls: Sequence[str]) -> str:
+    """The path of the index that lies beside shards; raises ValueError if they are not of one folder."""
     folders = {os.path.dirname(local_path(url)) if scheme_of(url).is_local else None for url in urls}
     folder = folders.pop()
     if folders or folder is None:
         raise ValueError(
-            "the shards are not files of one folder; say with -o or output= where the manifest is to be"
+            "the shards are not files of one folder; say with -o or output= where the index is to be"
         )
-    return os.path.join(folder, MANIFEST_NAME)
+    return os.path.join(folder, INDEX_NAME)
 
 
-def _names_in(manifest: str, urls: Sequence[str]) -> list[str]:
-    """The shards as a manifest names them: files by their paths from it, others by URL.
+def _names_in(index: str, urls: Sequence[str]) -> list[str]:
+    """The shards as an index names them: files by their paths from it, others by URL.
 
     Raises:
         ValueError: It is not local, a file is not below its folder, or two shards have one name.
     """
-    if not scheme_of(manifest).is_local:
-        raise ValueError("the manifest is written to a local path; copy it beside the shards afterwards")
-    folder = os.path.abspath(os.path.dirname(local_path(manifest)))
+    if not scheme_of(index).is_local:
+        raise ValueError("the index is written to a local path; copy it beside the shards afterwards")
+    folder = os.path.abspath(os.path.dirname(local_path(index)))
     names = [_name_in(folder, url) for url in urls]
     if len(set(names)) < len(names):
         raise ValueError("two of the shards have one name; each should be named once")
@@ -213,31 +213,31 @@ def _name_in(folder: str, url: str) -> str:
         return redact(url)
     path = os.path.abspath(local_path(url))
     if not path.startswith(os.path.join(folder, "")):
-        raise ValueError(f"{path} is not below {folder}, the folder of the manifest")
+        raise ValueError(f"{path} is not below {folder}, the folder of the index")
     return os.path.relpath(path, folder).replace(os.sep, "/")
 
 
-def check_manifest(path: str) -> None:
-    """Refuse what ``update_manifest`` could not add to.
+def check_index(path: str) -> None:
+    """Refuse what ``update_index`` could not add to.
 
     Raises:
-        FormatError: There is a file of this name that is no manifest, or none of this version.
+        FormatError: There is a file of this name that is no index, or none of this version.
     """
     _read(path)
 
 
-def update_manifest(path: str, entries: Mapping[str, Expected]) -> None:
-    """Add entries to a manifest, or make it.
+def update_index(path: str, entries: Mapping[str, Expected]) -> None:
+    """Add entries to an index, or make it.
 
     Entries of the same names are replaced, and those dropped whose files have gone from the folder. A
-    killed process leaves the old manifest or the new one, and at most one hidden ``.tmp`` file.
+    killed process leaves the old index or the new one, and at most one hidden ``.tmp`` file.
 
     Args:
-        path: The manifest.
+        path: The index.
         entries: By name.
 
     Raises:
-        FormatError: There is a file of this name that is no manifest, or none of this version; it stays.
+        FormatError: There is a file of this name that is no index, or none of this version; it stays.
         OSError: The file cannot be written.
     """
     folder = os.path.dirname(path) or "."
@@ -249,18 +249,18 @@ def update_manifest(path: str, entries: Mapping[str, Expected]) -> None:
             for name, expected in _read(path).items()
             if "/" in name or name in present  # URLs and files of other folders are not looked for
         }
-        write_whole(path, format_manifest({**kept, **entries}))
+        write_whole(path, format_index({**kept, **entries}))
 
 
 def _read(path: str) -> dict[str, Expected]:
-    with open_local_manifest(path) as file:
-        content = None if file is None else file.read(MAX_MANIFEST_BYTES + 1)
+    with open_local_index(path) as file:
+        content = None if file is None else file.read(MAX_INDEX_BYTES + 1)
     if content is None and not os.path.lexists(path):
         return {}
-    if content is None or not is_manifest(content):
-        raise FormatError("there is a file of this name that is no manifest of shards", shard=path)
+    if content is None or not is_index(content):
+        raise FormatError("there is a file of this name that is no index of shards", shard=path)
     try:
-        return parse_manifest(content)
+        return parse_index(content)
     except FormatError as error:
         error.shard = path
         raise

@@ -1,4 +1,4 @@
-"""The manifest: read strictly, found by place, written by many at once, made and checked by a command."""
+"""The index: read strictly, found by place, written by many at once, made and checked by a command."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from servers import run_moto
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.manifest.building import update_manifest
-from asyncloader.manifest.check import ShardCheck
-from asyncloader.manifest.entries import format_manifest, is_manifest, parse_manifest
-from asyncloader.manifest.expectations import Expected
-from asyncloader.manifest.lookup import Entries, expectations, find_local_manifests
+from asyncloader.index.building import update_index
+from asyncloader.index.check import ShardCheck
+from asyncloader.index.entries import format_index, is_index, parse_index
+from asyncloader.index.expectations import Expected
+from asyncloader.index.lookup import Entries, expectations, find_local_indexes
 from asyncloader.stores.buffers import Buffers
 from asyncloader.stores.reading.chunks import ShardChunks
 from asyncloader.stores.reading.lookahead import Shard
@@ -35,7 +35,7 @@ ENTRY = {"name": "a.tar", "size_bytes": 3, "samples": 1, "sha256": SHA}
 
 
 def document(**changes: Any) -> bytes:
-    return json.dumps({"asyncloader_manifest": 1, "shards": [ENTRY], **changes}).encode()
+    return json.dumps({"asyncloader_index": 1, "shards": [ENTRY], **changes}).encode()
 
 
 def with_entry(**changes: Any) -> bytes:
@@ -57,29 +57,29 @@ _SEGMENT = st.text(min_size=1, max_size=20).filter(lambda text: "/" not in text 
 
 @given(st.dictionaries(st.lists(_SEGMENT, min_size=1, max_size=3).map("/".join), _EXPECTED, max_size=5))
 def test_what_is_written_is_read_back(entries: dict[str, Expected]) -> None:
-    content = format_manifest(entries)
-    assert is_manifest(content)
-    assert parse_manifest(content) == entries
+    content = format_index(entries)
+    assert is_index(content)
+    assert parse_index(content) == entries
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_at_all_make_another_error(content: bytes) -> None:
-    with pytest.raises(al.FormatError, match="manifest: "):
-        parse_manifest(content)
+    with pytest.raises(al.FormatError, match="index: "):
+        parse_index(content)
 
 
-def test_a_manifest_cut_anywhere_is_refused() -> None:
-    content = format_manifest({"a.tar": Expected(3, 1, bytes(32))}).rstrip()
+def test_an_index_cut_anywhere_is_refused() -> None:
+    content = format_index({"a.tar": Expected(3, 1, bytes(32))}).rstrip()
     for length in range(len(content)):
-        with pytest.raises(al.FormatError, match="manifest: "):
-            parse_manifest(content[:length])
+        with pytest.raises(al.FormatError, match="index: "):
+            parse_index(content[:length])
 
 
 def test_fields_that_are_not_known_are_ignored() -> None:
     content = json.dumps(
-        {"made_by": "x", "asyncloader_manifest": 1, "shards": [{**ENTRY, "rows": []}], "more": {}}
+        {"made_by": "x", "asyncloader_index": 1, "shards": [{**ENTRY, "rows": []}], "more": {}}
     )
-    assert parse_manifest(content.encode()) == {"a.tar": Expected(3, 1, bytes(32))}
+    assert parse_index(content.encode()) == {"a.tar": Expected(3, 1, bytes(32))}
 
 
 @pytest.mark.parametrize(
@@ -88,19 +88,19 @@ def test_fields_that_are_not_known_are_ignored() -> None:
         (b"", "no JSON"),
         (b"\xff", "no JSON"),
         (b"[" * 100_000, "no JSON"),
-        (b"[]", "'asyncloader_manifest', which this file lacks"),
+        (b"[]", "'asyncloader_index', which this file lacks"),
         (b'{"shards": []}', "which this file lacks"),
-        (document(asyncloader_manifest=2), "expected version 1, found 2; update asyncloader"),
-        (document(asyncloader_manifest=True), "expected version 1, found True"),
+        (document(asyncloader_index=2), "expected version 1, found 2; update asyncloader"),
+        (document(asyncloader_index=True), "expected version 1, found True"),
         (document(shards={}), "shards: expected array, got object"),
         (document(shards=[ENTRY, 7]), r"shards\[1\]: expected object, got int"),
         (document(shards=[ENTRY, ENTRY]), r"shards\[1\]\.name: 'a\.tar' is there twice"),
         (document(x=float("nan")), "NaN"),
-        (b'{"asyncloader_manifest": 1, "asyncloader_manifest": 1, "shards": []}', "twice in one object"),
-        (b'{"asyncloader_manifest": 1, "shards": [' + b"9" * 5000 + b"]}", "no JSON"),
+        (b'{"asyncloader_index": 1, "asyncloader_index": 1, "shards": []}', "twice in one object"),
+        (b'{"asyncloader_index": 1, "shards": [' + b"9" * 5000 + b"]}", "no JSON"),
         (with_entry(name=None), r"shards\[0\]\.name: expected str, got null"),
         (with_entry(name="x" * 5000), r"shards\[0\]\.name: expected str of length <= 4096"),
-        *((with_entry(name=name), r"a path below the manifest's folder, or a URL")
+        *((with_entry(name=name), r"a path below the index's folder, or a URL")
           for name in ("/etc/passwd", "../a.tar", "a/../../b.tar", "./a.tar", "a//b", "a/", "http://h/../a")),
         *((with_entry(size_bytes=size), r"shards\[0\]\.size_bytes: expected int")
           for size in (-1, 1.0, True, "3", None, 1 << 63)),
@@ -112,10 +112,10 @@ def test_fields_that_are_not_known_are_ignored() -> None:
 )  # fmt: skip
 def test_whatever_is_odd_is_refused_with_its_place(content: bytes, message: str) -> None:
     with pytest.raises(al.FormatError, match=message):
-        parse_manifest(content)
+        parse_index(content)
 
 
-def test_what_a_recipe_keeps_of_a_manifest_is_small() -> None:
+def test_what_a_recipe_keeps_of_an_index_is_small() -> None:
     checks = tuple(Expected(number, 1000, os.urandom(32), os.urandom(4)) for number in range(1000))
     assert pickle.loads(pickle.dumps(checks)) == checks
     assert len(pickle.dumps(checks)) < 100 * len(checks)
@@ -125,43 +125,45 @@ def test_what_a_recipe_keeps_of_a_manifest_is_small() -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "manifest"),
+    ("url", "index"),
     [
-        ("/d/a.tar", "/d/manifest.json"),
-        ("/d/x/../a.tar", "file:///d/manifest.json"),
-        ("file:///d/a.tar", "/d/manifest.json"),
-        ("a.tar", "manifest.json"),
+        ("/d/a.tar", "/d/asyncloader-index.json"),
+        ("/d/x/../a.tar", "file:///d/asyncloader-index.json"),
+        ("file:///d/a.tar", "/d/asyncloader-index.json"),
+        ("a.tar", "asyncloader-index.json"),
         ("./a.tar", f"{os.getcwd()}/other.json"),
-        ("http://h/d/a.tar?signature=1", "http://h/d/manifest.json?signature=2"),
-        ("HTTP://user:word@H/d/%61.tar", "http://h/d/manifest.json"),
-        ("s3://bucket/d/a.tar", "s3://bucket/d/manifest.json"),
-        ("/a.tar", "/manifest.json"),
+        ("http://h/d/a.tar?signature=1", "http://h/d/asyncloader-index.json?signature=2"),
+        ("HTTP://user:word@H/d/%61.tar", "http://h/d/asyncloader-index.json"),
+        ("s3://bucket/d/a.tar", "s3://bucket/d/asyncloader-index.json"),
+        ("/a.tar", "/asyncloader-index.json"),
     ],
 )
-def test_a_relative_name_starts_from_the_folder_of_the_manifest(url: str, manifest: str) -> None:
-    assert expectations([url], Entries(manifest, document())) == (Expected(3, 1, bytes(32)),)
+def test_a_relative_name_starts_from_the_folder_of_the_index(url: str, index: str) -> None:
+    assert expectations([url], Entries(index, document())) == (Expected(3, 1, bytes(32)),)
 
 
-def test_a_url_as_a_name_is_found_wherever_the_manifest_is() -> None:
+def test_a_url_as_a_name_is_found_wherever_the_index_is() -> None:
     content = with_entry(name="https://h/d/a%20b.tar")
-    assert expectations(["https://h/d/a b.tar?x=1"], Entries("/elsewhere/manifest.json", content))
-    assert expectations(["s3://b/a?b#c.tar"], Entries("manifest.json", with_entry(name="s3://b/a?b#c.tar")))
+    assert expectations(["https://h/d/a b.tar?x=1"], Entries("/elsewhere/asyncloader-index.json", content))
+    assert expectations(
+        ["s3://b/a?b#c.tar"], Entries("asyncloader-index.json", with_entry(name="s3://b/a?b#c.tar"))
+    )
 
 
 @pytest.mark.parametrize(
-    ("url", "manifest"),
+    ("url", "index"),
     [
-        ("/d/b.tar", "/d/manifest.json"),
-        ("/e/a.tar", "/d/manifest.json"),
-        ("/d/sub/a.tar", "/d/manifest.json"),
-        ("https://h/d/a.tar", "http://h/d/manifest.json"),
-        ("s3://other/a.tar", "s3://bucket/manifest.json"),
-        ("s3://b/%61.tar", "s3://b/manifest.json"),  # keys know no escapes
+        ("/d/b.tar", "/d/asyncloader-index.json"),
+        ("/e/a.tar", "/d/asyncloader-index.json"),
+        ("/d/sub/a.tar", "/d/asyncloader-index.json"),
+        ("https://h/d/a.tar", "http://h/d/asyncloader-index.json"),
+        ("s3://other/a.tar", "s3://bucket/asyncloader-index.json"),
+        ("s3://b/%61.tar", "s3://b/asyncloader-index.json"),  # keys know no escapes
     ],
 )
-def test_a_shard_that_the_named_manifest_does_not_know_is_refused(url: str, manifest: str) -> None:
+def test_a_shard_that_the_named_index_does_not_know_is_refused(url: str, index: str) -> None:
     with pytest.raises(ValueError, match=r"has no entry for 1 of 1 shards; the first is .*asyncloader index"):
-        expectations([url], Entries(manifest, document()))
+        expectations([url], Entries(index, document()))
 
 
 def test_no_secret_of_a_url_is_in_a_message() -> None:
@@ -178,42 +180,42 @@ def test_no_secret_of_a_url_is_in_a_message() -> None:
 def test_two_names_of_one_shard_are_refused() -> None:
     content = document(shards=[ENTRY, {**ENTRY, "name": "http://h/%61.tar"}])
     with pytest.raises(al.FormatError, match=r"'http://h/%61\.tar' is a second name"):
-        expectations(["http://h/a.tar"], Entries("http://h/manifest.json", content))
+        expectations(["http://h/a.tar"], Entries("http://h/asyncloader-index.json", content))
 
 
-def test_manifests_beside_local_shards_are_found_once_per_folder(tmp_path: Path) -> None:
+def test_indexes_beside_local_shards_are_found_once_per_folder(tmp_path: Path) -> None:
     for name in ("with", "without", "foreign"):
         (tmp_path / name).mkdir()
-    (tmp_path / "with" / "manifest.json").write_bytes(document())
-    (tmp_path / "foreign" / "manifest.json").write_text('{"name": "some web app"}')
+    (tmp_path / "with" / "asyncloader-index.json").write_bytes(document())
+    (tmp_path / "foreign" / "asyncloader-index.json").write_text('{"name": "some web app"}')
     urls = [f"{tmp_path}/{name}" for name in ("with/a.tar", "without/a.tar", "with/b.tar", "foreign/a.tar")]
     known = Expected(3, 1, bytes(32))
-    assert find_local_manifests([*urls, "http://h/a.tar", f"file://{tmp_path}/with/a.tar"]) == (
+    assert find_local_indexes([*urls, "http://h/a.tar", f"file://{tmp_path}/with/a.tar"]) == (
         known, None, None, None, None, known,
     )  # fmt: skip
-    assert find_local_manifests(urls[1:]) == ()
+    assert find_local_indexes(urls[1:]) == ()
 
 
-def test_a_manifest_of_ours_that_is_broken_is_no_foreign_file(tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_bytes(document()[:-1])
+def test_an_index_of_ours_that_is_broken_is_no_foreign_file(tmp_path: Path) -> None:
+    (tmp_path / "asyncloader-index.json").write_bytes(document()[:-1])
     with pytest.raises(al.FormatError, match="no JSON") as caught:
-        find_local_manifests([f"{tmp_path}/a.tar"])
-    assert caught.value.shard == f"{tmp_path}/manifest.json"
+        find_local_indexes([f"{tmp_path}/a.tar"])
+    assert caught.value.shard == f"{tmp_path}/asyncloader-index.json"
 
 
 @pytest.mark.parametrize("content", [b"", b"\n", b"{", b"\0" * 5000, b"<html>", b"\xff\xfe"])
-def test_a_found_manifest_that_is_nobodys_is_warned_of(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_bytes(content)
-    with pytest.warns(RuntimeWarning, match=rf"{tmp_path}/manifest\.json is .* asyncloader index"):
-        assert find_local_manifests([f"{tmp_path}/a.tar"]) == ()
+def test_a_found_index_that_is_nobodys_is_warned_of(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "asyncloader-index.json").write_bytes(content)
+    with pytest.warns(RuntimeWarning, match=rf"{tmp_path}/asyncloader-index\.json is .* asyncloader index"):
+        assert find_local_indexes([f"{tmp_path}/a.tar"]) == ()
 
 
 @pytest.mark.parametrize(
     "content", [b"[1]", b"null", b'\xef\xbb\xbf{"a": 1}', b"[" * 100_000, b"x" * (2 << 20)]
 )
-def test_a_found_manifest_that_may_be_somebody_elses_is_left_alone(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "manifest.json").write_bytes(content)
-    assert find_local_manifests([f"{tmp_path}/a.tar"]) == ()
+def test_a_found_index_that_may_be_somebody_elses_is_left_alone(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "asyncloader-index.json").write_bytes(content)
+    assert find_local_indexes([f"{tmp_path}/a.tar"]) == ()
 
 
 # --- holding a reading against its entry ---
@@ -275,10 +277,10 @@ def test_the_entry_is_verified_even_if_the_stores_digest_would_be_cheaper() -> N
         check_reading(Expected(len(CONTENT), None, OTHER), digests={"crc32": crc32})
 
 
-def test_a_manifest_and_a_store_that_disagree_are_told_before_the_first_byte() -> None:
+def test_an_index_and_a_store_that_disagree_are_told_before_the_first_byte() -> None:
     chunks = ShardChunks(Shard("s.tar", total=len(CONTENT), digests={"sha256": OTHER}), 1, Buffers(), bool)
     chunks.send(CONTENT)
-    with pytest.raises(al.StoreError, match=rf"manifest promises the sha256 .* the store {OTHER.hex()}"):
+    with pytest.raises(al.StoreError, match=rf"index promises the sha256 .* the store {OTHER.hex()}"):
         next(ShardCheck("s.tar", SOUND, {}).watch(chunks))
 
 
@@ -286,34 +288,34 @@ def test_a_manifest_and_a_store_that_disagree_are_told_before_the_first_byte() -
 
 
 def entries_of(folder: Path) -> dict[str, Expected]:
-    return dict(parse_manifest((folder / "manifest.json").read_bytes()))
+    return dict(parse_index((folder / "asyncloader-index.json").read_bytes()))
 
 
 def test_an_update_keeps_the_entries_of_files_that_are_there(tmp_path: Path) -> None:
-    path = str(tmp_path / "manifest.json")
+    path = str(tmp_path / "asyncloader-index.json")
     for name in ("kept", "replaced"):
         (tmp_path / name).touch()
     elsewhere = {"sub/x.tar": Expected(1, 1, bytes(32)), "s3://b/x.tar": Expected(2, 2, bytes(32))}
     gone = dict.fromkeys(("kept", "replaced", "gone"), Expected(3, 3, bytes(32)))
-    update_manifest(path, gone | elsewhere)
-    update_manifest(path, {"replaced": Expected(4, 4, bytes(32))})
+    update_index(path, gone | elsewhere)
+    update_index(path, {"replaced": Expected(4, 4, bytes(32))})
     assert entries_of(tmp_path) == {
         "kept": gone["kept"], "replaced": Expected(4, 4, bytes(32)), **elsewhere,
     }  # fmt: skip
-    assert sorted(os.listdir(tmp_path)) == ["kept", "manifest.json", "replaced"]
+    assert sorted(os.listdir(tmp_path)) == ["asyncloader-index.json", "kept", "replaced"]
 
 
 @pytest.mark.parametrize(
-    "content", [b"{}", b"", b'{"name": "a web app"}', document(asyncloader_manifest=9), document()[:-1]]
+    "content", [b"{}", b"", b'{"name": "a web app"}', document(asyncloader_index=9), document()[:-1]]
 )
-def test_a_file_that_is_no_manifest_of_ours_is_never_replaced(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "manifest.json"
+def test_a_file_that_is_no_index_of_ours_is_never_replaced(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "asyncloader-index.json"
     path.write_bytes(content)
     with pytest.raises(al.FormatError) as caught:
-        update_manifest(str(path), {"a": Expected(1, 1, bytes(32))})
+        update_index(str(path), {"a": Expected(1, 1, bytes(32))})
     assert caught.value.shard == str(path)
     assert path.read_bytes() == content
-    assert os.listdir(tmp_path) == ["manifest.json"]
+    assert os.listdir(tmp_path) == ["asyncloader-index.json"]
 
 
 WRITE = """
@@ -348,7 +350,7 @@ def test_writers_that_close_at_once_lose_no_entry(tmp_path: Path) -> None:
 
 HOLD = """
 import sys
-from asyncloader.manifest import building
+from asyncloader.index import building
 with building._locked(sys.argv[1]):
     print("locked", flush=True)
     sys.stdin.readline()
@@ -398,14 +400,14 @@ def verify(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     return python("-m", "asyncloader", "verify", *arguments)
 
 
-def test_the_command_makes_the_manifest_that_the_writer_made(tmp_path: Path) -> None:
+def test_the_command_makes_the_index_that_the_writer_made(tmp_path: Path) -> None:
     write_shards(tmp_path)
-    written = (tmp_path / "manifest.json").read_bytes()
-    (tmp_path / "manifest.json").unlink()
+    written = (tmp_path / "asyncloader-index.json").read_bytes()
+    (tmp_path / "asyncloader-index.json").unlink()
     ran = index(tmp_path / "s-*.tar.gz")
     assert ran.returncode == 0, ran.stderr
     assert "s-2.tar.gz: 5 samples" in ran.stdout and not ran.stderr
-    assert (tmp_path / "manifest.json").read_bytes() == written
+    assert (tmp_path / "asyncloader-index.json").read_bytes() == written
     assert verify(tmp_path / "s-{0..2}.tar.gz").returncode == 0
 
 
@@ -414,16 +416,16 @@ def test_the_command_reads_shards_of_a_server(tmp_path: Path) -> None:
     write_shards(tmp_path / "shards", "tar")
     with testing.serve(tmp_path / "shards") as server:
         urls = f"{server.url}/s-{{0..2}}.tar?signature=SENTINEL"
-        assert index(urls).returncode == 2, "a place for the manifest must be named"
+        assert index(urls).returncode == 2, "a place for the index must be named"
         made = index(urls, "-o", tmp_path / "made.json")
         assert made.returncode == 0, made.stderr
         checked = [
-            verify(urls, "-m", manifest)
-            for manifest in (tmp_path / "made.json", f"{server.url}/manifest.json?signature=SENTINEL")
+            verify(urls, "-m", index)
+            for index in (tmp_path / "made.json", f"{server.url}/asyncloader-index.json?signature=SENTINEL")
         ]
     assert [ran.returncode for ran in checked] == [0, 0], checked
     assert "SENTINEL" not in "".join(ran.stdout + ran.stderr for ran in (made, *checked))
-    names = parse_manifest((tmp_path / "made.json").read_bytes())
+    names = parse_index((tmp_path / "made.json").read_bytes())
     assert list(names) == [f"{server.url}/s-{number}.tar" for number in range(3)]
     assert list(names.values()) == list(entries_of(tmp_path / "shards").values())
 
@@ -444,10 +446,10 @@ def test_the_command_reads_the_shards_below_a_prefix(tmp_path: Path, monkeypatch
         monkeypatch.setenv("AWS_REGION", s3.region)
         made = index("s3://corpus/train/", "-o", tmp_path / "made.json")
         assert made.returncode == 0, made.stderr
-        checked = verify("s3://corpus/*/s-?.tar", "-m", "s3://corpus/train/manifest.json")
+        checked = verify("s3://corpus/*/s-?.tar", "-m", "s3://corpus/train/asyncloader-index.json")
         missing = index("s3://corpus/elsewhere/", "-o", tmp_path / "none.json")
     assert checked.returncode == 0, checked.stderr
-    names = parse_manifest((tmp_path / "made.json").read_bytes())
+    names = parse_index((tmp_path / "made.json").read_bytes())
     assert list(names) == [f"s3://corpus/train/s-{number}.tar" for number in range(3)]
     assert list(names.values()) == list(entries_of(tmp_path / "shards").values())
     assert missing.returncode == 2 and "there is no object at all" in missing.stderr
@@ -455,13 +457,13 @@ def test_the_command_reads_the_shards_below_a_prefix(tmp_path: Path, monkeypatch
 
 def test_a_bad_shard_fails_the_command_and_nothing_is_written(tmp_path: Path) -> None:
     shards = write_shards(tmp_path)
-    (tmp_path / "manifest.json").unlink()
+    (tmp_path / "asyncloader-index.json").unlink()
     shards[1].write_bytes(shards[1].read_bytes()[:-20])
     ran = index(*shards, tmp_path / "missing.tar")
     assert ran.returncode == 1
     assert f"BAD {shards[1]}: gzip: truncated" in ran.stdout and "BAD" in ran.stdout.splitlines()[3]
-    assert "2 of 4 shards bad; no manifest was written" in ran.stdout
-    assert not (tmp_path / "manifest.json").exists()
+    assert "2 of 4 shards bad; no index was written" in ran.stdout
+    assert not (tmp_path / "asyncloader-index.json").exists()
 
 
 def test_a_check_lists_everything_that_is_wrong(tmp_path: Path) -> None:
@@ -475,9 +477,9 @@ def test_a_check_lists_everything_that_is_wrong(tmp_path: Path) -> None:
     assert ran.returncode == 1
     first, second, third, fourth, last = ran.stdout.splitlines()
     assert f"BAD {shards[0]}: crc32c: expected" in first and "; sha256: expected" in first
-    assert "as the manifest says" in second
+    assert "as the index says" in second
     assert "samples: expected 5, found 10" in third and "size_bytes" in third
-    assert fourth.endswith("new.tar: no entry in the manifest")
+    assert fourth.endswith("new.tar: no entry in the index")
     assert last == "3 of 4 shards bad"
 
 
@@ -489,8 +491,8 @@ def test_a_check_lists_everything_that_is_wrong(tmp_path: Path) -> None:
         (["/d/a.zip"], "cannot tell the format"),
         (["/d/a.zip", "--format", "zip"], "format must be one of"),
         (["/d/a.tar", "/e/a.tar"], "not files of one folder; say with -o"),
-        (["/d/a.tar", "-o", "/e/manifest.json"], "is not below /e"),
-        (["/d/a.tar", "-o", "http://h/manifest.json"], "written to a local path"),
+        (["/d/a.tar", "-o", "/e/asyncloader-index.json"], "is not below /e"),
+        (["/d/a.tar", "-o", "http://h/asyncloader-index.json"], "written to a local path"),
         (["http://h/a.tar?x=1", "http://h/a.tar?x=2", "-o", "m.json"], "two of the shards have one name"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Read shards once, several at a time: to see what a manifest would say of them, or what differs from it."""
+"""Read shards once, several at a time: to see what an index would say of them, or what differs from it."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from ..stores.policy import NetworkPolicy
 from ..stores.reading.chunks import ShardChunks
 from ..stores.reading.reader import read_shards
 from ..stores.router import Stores
-from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of, suffix_path
+from ..stores.urls import INDEX_NAME, local_path, redact, scheme_of, suffix_path
 from ..types import Buffer, Layout, Planning, Span
-from .check import MANIFEST, FolderIndex, ShardCheck, Teller
-from .entries import MAX_MANIFEST_BYTES, OffsetPicker, entry_of, parse_entry
+from .check import INDEX, FolderIndex, ShardCheck, Teller
+from .entries import MAX_INDEX_BYTES, OffsetPicker, entry_of, parse_entry
 from .expectations import Expectations, Expected
 from .lookup import Entries
 
@@ -97,7 +97,7 @@ class Survey:
         Args:
             url: The shard.
             format_name: Its format.
-            algorithms: Of the digests to compute, as far as they can be; one besides those of a manifest.
+            algorithms: Of the digests to compute, as far as they can be; one besides those of an index.
 
         Returns:
             What it is, and what its store calls this version; None if it has no name.
@@ -142,7 +142,7 @@ class Survey:
         Args:
             url: The shard.
             format_name: Its format.
-            promised: What a manifest says of it; what is read as a whole is held against it.
+            promised: What an index says of it; what is read as a whole is held against it.
 
         Raises:
             StoreError, FormatError: See ``measure``.
@@ -180,7 +180,7 @@ class Survey:
             return chunks.layout, chunks.total
 
     def prove(self, url: str, promised: Expected) -> None:
-        """Hold a shard's bytes, all of them, against what a manifest promises.
+        """Hold a shard's bytes, all of them, against what an index promises.
 
         Raises:
             StoreError: It cannot be read, or its length or a digest is another.
@@ -247,7 +247,7 @@ class Survey:
             return samples if decoder is None else samples + sum(map(len, decoder.finish()))
 
     def read(self, url: str) -> bytes:
-        """A small object as a whole: a manifest, and no more of it than one may have.
+        """A small object as a whole: an index, and no more of it than one may have.
 
         Raises:
             StoreError: It cannot be read.
@@ -255,10 +255,10 @@ class Survey:
         return self._bring(url, 0)
 
     def _bring(self, url: str, wanted: int | Span) -> bytes:
-        """Some bytes of an object, at most those of a manifest."""
+        """Some bytes of an object, at most those of an index."""
         pieces: list[Buffer] = []
         with closing(self._open(url, wanted)) as out, closing(out.receive()) as chunks:
-            while sum(map(len, pieces)) <= MAX_MANIFEST_BYTES:
+            while sum(map(len, pieces)) <= MAX_INDEX_BYTES:
                 try:
                     pieces.append(chunks.receive())
                 except EndOfChannel:
@@ -291,7 +291,7 @@ def _in_shard(shown: str) -> Iterator[None]:
         raise
 
 
-def differences(expected: Expected, found: Expected, teller: Teller = MANIFEST) -> list[str]:
+def differences(expected: Expected, found: Expected, teller: Teller = INDEX) -> list[str]:
     """What of a shard is not as ``teller`` expects it, with both values; digests as far as both are known."""
     wrong = []
     if expected.size_bytes is not None and found.size_bytes not in teller.lengths_of(expected):
@@ -319,14 +319,14 @@ _MOST_AHEAD = 64
 
 
 class Journal:
-    """What was found of shards, a line each, beside the manifest; used with ``with``.
+    """What was found of shards, a line each, beside the index; used with ``with``.
 
     Args:
-        manifest: Path of the manifest.
+        index: Path of the index.
     """
 
-    def __init__(self, manifest: str) -> None:
-        folder, name = os.path.split(local_path(manifest))
+    def __init__(self, index: str) -> None:
+        folder, name = os.path.split(local_path(index))
         self.path = os.path.join(folder, f".{name}.partial")
         self._lock = Lock()
         self._known: dict[str, tuple[Expected, str | None]] = {}
@@ -350,7 +350,7 @@ class Journal:
         """What a run before has found of a shard; None if nothing, or if that may be of another version.
 
         Args:
-            name: In the manifest.
+            name: In the index.
             version: Asks what the shard is now, as ``Survey.version``; called if something was found.
         """
         found, etag = self._known.get(name, (None, None))
@@ -361,7 +361,7 @@ class Journal:
     def add(self, name: str, found: Expected, etag: str | None) -> None:
         """Keep what was found of a shard, in the version that its store calls ``etag``.
 
-        Where no file can be written nothing is kept: it is the manifest that the user has to hear of.
+        Where no file can be written nothing is kept: it is the index that the user has to hear of.
         """
         line = json.dumps({**entry_of(name, found), "etag": etag}) + "\n"
         with self._lock, suppress(OSError):
@@ -373,7 +373,7 @@ class Journal:
             self._file.write(line.encode())
 
     def remove(self) -> None:
-        """All of it is in the manifest."""
+        """All of it is in the index."""
         with suppress(FileNotFoundError):
             os.unlink(self.path)
 
@@ -407,8 +407,8 @@ class Measuring:
             names: Of each in the journal.
             journal: Knows some already, and is told of the others.
             idx: Go by the ``.idx`` beside each, and read none.
-            promised: What each should be, so that no other digests are computed; None for those of a
-                manifest.
+            promised: What each should be, so that no other digests are computed; None for those of an
+                index.
         """
 
         def measure(number: int) -> Expected | StoreError | FormatError:
@@ -499,13 +499,13 @@ class Verifying:
     """Shards that are being verified; see ``open_verifying``.
 
     Attributes:
-        manifest: Where it is, or the index, without query and user info.
+        index: Where it is, without query and user info.
         count: How many shards there are, those included that are listed and not there.
         each: Each of them, as it becomes known; to be iterated once.
         teller: What it is, for messages.
     """
 
-    manifest: str
+    index: str
     count: int
     each: Iterator[Verified]
     teller: str
@@ -515,18 +515,19 @@ class Verifying:
 def open_verifying(
     urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,
-    manifest: str | os.PathLike[str] | None = None,
+    index: str | os.PathLike[str] | None = None,
     format: str | None = None,
     delimiter: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     concurrency: int | None = None,
 ) -> Iterator[Verifying]:
-    """Read shards, and hold them against their manifest; writes nothing.
+    """Read shards, and hold them against their index; writes nothing.
 
     Args:
         urls: Shards, as ``from_urls`` takes them. Of a folder, prefix or glob shards are missed that are
             listed and not there.
-        manifest: Path or URL; None for ``manifest.json`` in the one folder or prefix that the shards are in.
+        index: Path or URL; None for ``asyncloader-index.json`` in the one folder or prefix that the shards
+            are in.
         format: Of shards whose suffix does not tell.
         delimiter: Of CSV and TSV, as of ``from_urls``.
         storage_options: As of ``from_urls``.
@@ -534,9 +535,9 @@ def open_verifying(
 
     Raises:
         TypeError: ``urls`` holds something else than strings and paths.
-        ValueError: No shard, names that do not fit, no manifest, or ``concurrency`` below 1.
-        StoreError: A server cannot be asked, or the manifest not be read.
-        FormatError: The manifest is not sound.
+        ValueError: No shard, names that do not fit, no index, or ``concurrency`` below 1.
+        StoreError: A server cannot be asked, or the index not be read.
+        FormatError: The index is not sound.
     """
     if format is not None:
         check_format(format)
@@ -545,7 +546,7 @@ def open_verifying(
     shards = found.names
     formats = formats_of(shards, format)
     check_delimited(delimiter, formats)
-    place = _manifest_beside(shards) if manifest is None else expand_home(os.fspath(manifest))
+    place = _index_beside(shards) if index is None else expand_home(os.fspath(index))
     with open_measuring(options, None, concurrency, delimiter=delimiter) as measuring:
         entries = _read(measuring.survey, place)
         is_shard = partial(is_shard_name, format=format)
@@ -553,7 +554,7 @@ def open_verifying(
         missing = [*dict.fromkeys(gone)]
         promised = entries.of(shards)
         each = _each(missing, promised, measuring.each(shards, formats, promised=promised))
-        yield Verifying(redact(place), len(shards) + len(missing), each, MANIFEST.name)
+        yield Verifying(redact(place), len(shards) + len(missing), each, INDEX.name)
 
 
 @contextmanager
@@ -585,18 +586,18 @@ def open_verifying_by_index(
 
 def _read(survey: Survey, place: str) -> Entries:
     if scheme_of(place).is_local and not os.path.lexists(local_path(place)):
-        raise _no_manifest(place)
+        raise _no_index(place)
     try:
         return Entries(place, survey.read(place))
     except StoreError as error:
         if error.status != HTTPStatus.NOT_FOUND:
             raise
-    raise _no_manifest(place)
+    raise _no_index(place)
 
 
-def _no_manifest(place: str) -> ValueError:
+def _no_index(place: str) -> ValueError:
     return ValueError(
-        f"there is no manifest {redact(place)}; asyncloader index makes one, and --manifest names another"
+        f"there is no index {redact(place)}; asyncloader index makes one, and --index names another"
     )
 
 
@@ -604,21 +605,21 @@ def _each(
     missing: Sequence[str],
     entries: Expectations,
     measured: Iterator[Measured],
-    teller: Teller = MANIFEST,
+    teller: Teller = INDEX,
 ) -> Iterator[Verified]:
     for place in missing:
-        yield Verified(place, None, None, ("missing, and listed in the manifest",))
+        yield Verified(place, None, None, ("missing, and listed in the index",))
     for entry, (url, found) in zip(entries, measured, strict=True):
         shown = redact(url)
         if not isinstance(found, Expected):
             yield Verified(shown, None, None, (str(found),))
             continue
-        wrong = ["no entry in the manifest"] if entry is None else differences(entry, found, teller)
+        wrong = ["no entry in the index"] if entry is None else differences(entry, found, teller)
         yield Verified(shown, found.samples, found.size_bytes, tuple(wrong))
 
 
-def _manifest_beside(urls: Sequence[str]) -> str:
-    """Where the manifest lies beside shards of one folder.
+def _index_beside(urls: Sequence[str]) -> str:
+    """Where the index lies beside shards of one folder.
 
     Raises:
         ValueError: They are not of one, or are behind URLs that are signed each for itself.
@@ -626,8 +627,8 @@ def _manifest_beside(urls: Sequence[str]) -> str:
     folders = {_folder_of(url) for url in urls}
     folder = folders.pop()
     if folders or folder is None:
-        raise ValueError("the shards are not of one folder or prefix; say with --manifest where theirs is")
-    return os.path.join(folder, MANIFEST_NAME)
+        raise ValueError("the shards are not of one folder or prefix; say with --index where theirs is")
+    return os.path.join(folder, INDEX_NAME)
 
 
 def _folder_of(url: str) -> str | None:

@@ -1,7 +1,7 @@
-"""Which entry of a manifest is of which shard: by place, however their URLs are written.
+"""Which entry of an index is of which shard: by place, however their URLs are written.
 
 A place is the one spelling of a shard's URL in which entries and shards are compared. A shard below the
-manifest's folder has its path from there for a place, others have their whole URL.
+index's folder has its path from there for a place, others have their whole URL.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, wraps
 from http import HTTPStatus
 from itertools import chain
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar, cast
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -26,18 +26,19 @@ from ..stores.expanding import Match, expand_home
 from ..stores.globs import KeyGlob, matcher
 from ..stores.listing import look
 from ..stores.names import Braces, ShardNames, in_lines, lie_flat, runs_of, shared_folder
-from ..stores.urls import MANIFEST_NAME, local_path, redact, scheme_of, split_key
-from .entries import MOST_LOOKED_AT_BYTES, check_unique, is_broken, is_manifest, read_manifest
+from ..stores.urls import INDEX_NAME, local_path, redact, scheme_of, split_key
+from .entries import MOST_LOOKED_AT_BYTES, check_unique, is_broken, is_index, read_index
 from .expectations import Expectations, Rows
 
 __all__ = [
     "Entries",
-    "LocalManifests",
+    "LocalIndexes",
     "check_complete",
     "expectations",
-    "find_local_manifests",
-    "is_found_manifest",
-    "open_local_manifest",
+    "find_local_indexes",
+    "has_index_option",
+    "is_found_index",
+    "open_local_index",
     "place_of",
     "places_of",
     "read_entries",
@@ -46,38 +47,52 @@ __all__ = [
 # Shards that an error names; it says how many there are.
 _MOST_NAMED = 3
 
-# Files looked for that a manifest beside them does not list: a few ms of disk at most.
+# Files looked for that an index beside them does not list: a few ms of disk at most.
 _MOST_LOOKED_FOR = 1000
 
 # What is more than itself in some URL: in a name without any, what is behind the last slash is the same in
 # the place. Tabs and breaks are left out of web URLs.
 _has_special = re.compile(r"[%?#\t\r\n]").search
 
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def has_index_option(function: _Function) -> _Function:
+    """For a function with the option ``index=``: the error for the name that it had before says so."""
+
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if "manifest" in options:
+            raise TypeError(f"{function.__name__}() has no option manifest=: it is called index=")
+        return function(*arguments, **options)
+
+    return cast("_Function", call)
+
 
 class Entries:
-    """The entries of a manifest, by the places of their shards.
+    """The entries of an index, by the places of their shards.
 
     Args:
-        manifest_url: Where the manifest is; its relative names start from that folder.
-        manifest: The manifest, or a file of it.
+        index_url: Where the index is; its relative names start from that folder.
+        index: The index, or a file of it.
 
     Raises:
-        FormatError: Not a sound manifest, or two of its names mean one shard.
+        FormatError: Not a sound index, or two of its names mean one shard.
     """
 
-    def __init__(self, manifest_url: str, manifest: bytes | BinaryIO) -> None:
-        self.url = manifest_url
-        folder, slash, _ = place_of(manifest_url).rpartition("/")
+    def __init__(self, index_url: str, index: bytes | BinaryIO) -> None:
+        self.url = index_url
+        folder, slash, _ = place_of(index_url).rpartition("/")
         self._folder = folder + slash
         try:
-            file = io.BytesIO(manifest) if isinstance(manifest, bytes) else manifest
-            names, self._expected = read_manifest(file)
+            file = io.BytesIO(index) if isinstance(index, bytes) else index
+            names, self._expected = read_index(file)
             check_unique(names)
             self._places = names
             if any("://" in in_lines(run) for run in runs_of(names)):
                 self._places = self._places_listed(names)
         except FormatError as error:
-            error.shard = redact(manifest_url)
+            error.shard = redact(index_url)
             raise
 
     def of(self, urls: Iterable[str]) -> Expectations:
@@ -133,7 +148,7 @@ class Entries:
             seen: set[str] = set()
             for name, place in zip(names, places, strict=True):
                 if place in seen:
-                    raise FormatError(f"manifest: {name!r} is a second name of a shard that has one already")
+                    raise FormatError(f"index: {name!r} is a second name of a shard that has one already")
                 seen.add(place)
         return places
 
@@ -142,7 +157,7 @@ def place_of(url: str) -> str:
     """``url`` without query, user info and escapes, and a path as an absolute one."""
     try:
         scheme = scheme_of(url)
-    except ValueError:  # a name in a manifest, from a version that knows more schemes
+    except ValueError:  # a name in an index, from a version that knows more schemes
         return url
     if scheme.is_local:
         path = os.path.abspath(local_path(url))
@@ -210,7 +225,7 @@ def _place_from(folder: str, place: str) -> str:
 
 
 def read_entries(place: str, options: Mapping[str, Any]) -> Entries:
-    """The manifest at a path or URL that the user has named.
+    """The index at a path or URL that the user has named.
 
     Args:
         place: Path or URL.
@@ -223,7 +238,7 @@ def read_entries(place: str, options: Mapping[str, Any]) -> Entries:
     """
     place = expand_home(place)
     if scheme_of(place).is_local:
-        with open_local_manifest(local_path(place)) as file:
+        with open_local_index(local_path(place)) as file:
             if file is not None:
                 return Entries(place, file)
     else:
@@ -232,31 +247,31 @@ def read_entries(place: str, options: Mapping[str, Any]) -> Entries:
         except StoreError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-    raise ValueError(f"there is no manifest {redact(place)}; asyncloader index makes one")
+    raise ValueError(f"there is no index {redact(place)}; asyncloader index makes one")
 
 
-class LocalManifests:
-    """The manifests beside local shards, each read once."""
+class LocalIndexes:
+    """The indexes beside local shards, each read once."""
 
     def __init__(self) -> None:
         self._known: dict[str, Entries | None] = {}
 
     def at(self, path: str) -> Entries | None:
-        """The manifest that is there; None if there is none of ours.
+        """The index that is there; None if there is none of ours.
 
         Raises:
             FormatError: It is not sound.
             StoreError: It cannot be read.
         """
         if path not in self._known:
-            with open_local_manifest(path) as file:
-                ours = file is not None and is_found_manifest(path, file)
+            with open_local_index(path) as file:
+                ours = file is not None and is_found_index(path, file)
                 self._known[path] = Entries(path, file) if file is not None and ours else None
         return self._known[path]
 
 
 def expectations(urls: Sequence[str], entries: Entries) -> Expectations:
-    """What a manifest that the user has named expects of each shard.
+    """What an index that the user has named expects of each shard.
 
     Raises:
         ValueError: It does not know one of the shards, and so is of other shards, or older.
@@ -265,15 +280,15 @@ def expectations(urls: Sequence[str], entries: Entries) -> Expectations:
     if missing := len(urls) - found.count_of():
         first = urls[int(np.flatnonzero(found.known == 0)[0])]
         raise ValueError(
-            f"the manifest {redact(entries.url)} has no entry for {missing} of {len(urls)} "
+            f"the index {redact(entries.url)} has no entry for {missing} of {len(urls)} "
             f"shards; the first is {redact(first)}. Add them with asyncloader index, or name "
-            "the manifest that is theirs"
+            "the index that is theirs"
         )
     return found
 
 
 def check_complete(entries: Entries, match: Match, is_shard: Callable[[str], bool]) -> None:
-    """Refuse a folder, prefix or glob that lacks shards which a manifest lists.
+    """Refuse a folder, prefix or glob that lacks shards which an index lists.
 
     Raises:
         StoreError: It does; see ``Entries.missing``.
@@ -283,36 +298,36 @@ def check_complete(entries: Entries, match: Match, is_shard: Callable[[str], boo
         return
     named = ", ".join(missing[:_MOST_NAMED]) + (", ..." if len(missing) > _MOST_NAMED else "")
     raise StoreError(
-        f"{redact(match.pattern)} lacks {len(missing)} of the shards that the manifest {redact(entries.url)} "
-        f"lists: {named}. Restore them, or, if they were removed on purpose, delete the manifest and make it "
+        f"{redact(match.pattern)} lacks {len(missing)} of the shards that the index {redact(entries.url)} "
+        f"lists: {named}. Restore them, or, if they were removed on purpose, delete the index and make it "
         "anew with asyncloader index; to read a part of them, name it by braces or in a list",
         shard=missing[0],
     )
 
 
-def find_local_manifests(urls: Sequence[str], manifests: LocalManifests | None = None) -> Expectations:
-    """What the manifests beside local shards expect of each; looks once into each folder.
+def find_local_indexes(urls: Sequence[str], indexes: LocalIndexes | None = None) -> Expectations:
+    """What the indexes beside local shards expect of each; looks once into each folder.
 
-    A manifest that was merely found need not know every file of its folder: None for the others, as for
+    An index that was merely found need not know every file of its folder: None for the others, as for
     shards that are not local.
 
     Args:
         urls: The shards.
-        manifests: Those that were read already.
+        indexes: Those that were read already.
 
     Returns:
         An entry for each shard; nothing at all if no shard has any.
 
     Raises:
-        FormatError: A manifest is not sound.
-        StoreError: A manifest cannot be read, or a shard of a range is neither listed beside it nor there.
+        FormatError: An index is not sound.
+        StoreError: An index cannot be read, or a shard of a range is neither listed beside it nor there.
     """
-    manifests = LocalManifests() if manifests is None else manifests
+    indexes = LocalIndexes() if indexes is None else indexes
     found: list[tuple[Rows, Expectations]] = []
     first = 0
     for part in urls.parts if isinstance(urls, ShardNames) else (urls,):
         for folder, numbers in _by_folder(part):
-            entries = manifests.at(os.path.join(folder, MANIFEST_NAME))
+            entries = indexes.at(os.path.join(folder, INDEX_NAME))
             if entries is not None:
                 names = part if len(numbers) == len(part) else [part[number] for number in numbers]
                 expected = entries.of(names)
@@ -329,13 +344,13 @@ def _rows_of(numbers: Sequence[int]) -> Rows:
 
 
 def _check_there(urls: Sequence[str], expected: Expectations, entries: Entries) -> None:
-    """Refuse names that their manifest does not list, and that no file has: a range that goes too far."""
+    """Refuse names that their index does not list, and that no file has: a range that goes too far."""
     if expected.count_of() in (0, len(urls)):
         return
     for number in np.flatnonzero(expected.known == 0)[:_MOST_LOOKED_FOR].tolist():
         if not os.path.exists(local_path(url := urls[number])):
             raise StoreError(
-                f"there is no such file, and the manifest {entries.url} lists {expected.count_of()} of the "
+                f"there is no such file, and the index {entries.url} lists {expected.count_of()} of the "
                 f"{len(urls)} shards that are named beside it: name those that are there, or restore the "
                 "others",
                 shard=url,
@@ -367,8 +382,8 @@ def _by_folder(names: Sequence[str]) -> Iterable[tuple[str, Sequence[int]]]:
     ]
 
 
-def is_found_manifest(place: str, file: BinaryIO) -> bool:
-    """Whether a ``manifest.json`` that nobody has named is ours; warns of one that can be nobody's.
+def is_found_index(place: str, file: BinaryIO) -> bool:
+    """Whether an ``asyncloader-index.json`` that nobody has named is ours; warns of one that can be nobody's.
 
     Args:
         place: Its URL or path.
@@ -376,7 +391,7 @@ def is_found_manifest(place: str, file: BinaryIO) -> bool:
     """
     beginning = file.read(MOST_LOOKED_AT_BYTES)
     file.seek(0)
-    if is_manifest(beginning):
+    if is_index(beginning):
         return True
     if is_broken(beginning):
         warnings.warn(
@@ -389,7 +404,7 @@ def is_found_manifest(place: str, file: BinaryIO) -> bool:
 
 
 @contextmanager
-def open_local_manifest(path: str) -> Iterator[BinaryIO | None]:
+def open_local_index(path: str) -> Iterator[BinaryIO | None]:
     """The file, or None if there is no such file.
 
     Raises:
@@ -402,7 +417,7 @@ def open_local_manifest(path: str) -> Iterator[BinaryIO | None]:
                 file = open(path, "rb")  # noqa: SIM115 - closed below
         yield file
     except OSError as error:
-        raise StoreError(f"cannot read the manifest: {error.strerror}", shard=path) from error
+        raise StoreError(f"cannot read the index: {error.strerror}", shard=path) from error
     finally:
         if file is not None:
             file.close()

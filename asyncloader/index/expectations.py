@@ -46,15 +46,15 @@ class Expected:
     """What one shard should be.
 
     Attributes:
-        size_bytes: Length as stored, compressed if it is; None if not known, which it is by every manifest.
+        size_bytes: Length as stored, compressed if it is; None if not known. Every index of ours knows it.
         samples: How many samples it holds; None if that is not known.
         sha256: Of the stored bytes; None if not known.
         crc32c: Of the stored bytes, big-endian; None if not known.
         offsets: Where a decoder may begin inside of it, none where its format cannot; None if nobody has
             looked.
         hashed: Another digest of the stored bytes: its algorithm, of those in ``digest``, and itself.
-            Manifests have none; indexes of other libraries may.
-        unpacked: What it becomes when it is decompressed; None if nobody says, as in manifests.
+            Our indexes have none; those of other libraries may.
+        unpacked: What it becomes when it is decompressed; None if nobody says, as in ours.
     """
 
     size_bytes: int | None
@@ -215,7 +215,7 @@ class Expectations(Sequence[Expected | None]):
             known, sizes = self.known[run], self.size_bytes[run].tolist()
             contents = self._hex(self.sha256[run])
             if not (known & Known.SHA256).all():
-                # One of them: a manifest that gains another one is of the same shards.
+                # One of them: an index that gains another one is of the same shards.
                 other = [row.tobytes().hex() for row in self.hashed[run]]
                 told = zip(known.tolist(), contents, self._hex(self.crc32c[run]), other, strict=True)
                 contents = [_first_of(bits, *digests) for bits, *digests in told]

@@ -1,4 +1,4 @@
-"""One reading of a shard, held against what its manifest and its store promise."""
+"""One reading of a shard, held against what its index and its store promise."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from ..stores.reading.chunks import ShardChunks
 from ..types import Buffer, Position, Unpacked
 from .expectations import Expected
 
-__all__ = ["INDEX", "MANIFEST", "OLDER_INDEX", "FolderIndex", "ShardCheck", "Teller", "teller_of"]
+__all__ = [
+    "FOREIGN_INDEX",
+    "INDEX",
+    "OLDER_FOREIGN_INDEX",
+    "FolderIndex",
+    "ShardCheck",
+    "Teller",
+    "teller_of",
+]
 
 
 class Teller(NamedTuple):
@@ -52,17 +60,17 @@ class Teller(NamedTuple):
         return size_bytes + 4 * (expected.samples + 2)
 
 
-MANIFEST = Teller(
-    "the manifest",
+INDEX = Teller(
+    "the index",
     "restore the shard, or, if it was replaced on purpose, make its entry anew with asyncloader index",
 )
 #: Of a data set that another library has written.
-INDEX = Teller(
+FOREIGN_INDEX = Teller(
     "index.json", "restore the shard, or, if it was replaced on purpose, write the index of the data set anew"
 )
 
 #: Of one that an older LitData may have written (0.2.30 did), which counted the bytes of samples alone.
-OLDER_INDEX = INDEX._replace(may_lack_tables=True)
+OLDER_FOREIGN_INDEX = FOREIGN_INDEX._replace(may_lack_tables=True)
 
 
 @dataclass(frozen=True)
@@ -77,12 +85,12 @@ class FolderIndex:
 
     url: str = field(repr=False)
     schema: Any = None
-    teller: Teller = INDEX
+    teller: Teller = FOREIGN_INDEX
 
 
 def teller_of(index: FolderIndex | None) -> Teller:
-    """Who promises what shards are: an index, or, where there is none, a manifest."""
-    return MANIFEST if index is None else index.teller
+    """Who promises what shards are: another library's index, or, where there is none, ours."""
+    return INDEX if index is None else index.teller
 
 
 class ShardCheck:
@@ -92,12 +100,12 @@ class ShardCheck:
 
     Args:
         shard: Its URL as it may be shown.
-        expected: Its manifest's entry, None if it has none.
+        expected: Its index's entry, None if it has none.
         start: The position that it is read from. A digest is verified only if that is the first byte, and all
             bytes are read.
         stop: Index behind the last sample that is read, where that is not the shard's last one.
         counts: Whether all samples come, so that they are to be counted.
-        index: Whose the entry is, where it is not a manifest's.
+        index: Whose the entry is, where it is not an index's.
     """
 
     def __init__(
@@ -229,7 +237,7 @@ class ShardCheck:
                 )
         if self._start_byte or self._stop is not None or chunks.layout is not None:
             return Verifier({})
-        # A store vouches for what it has, a manifest for what was written: who proves the latter has proved
+        # A store vouches for what it has, an index for what was written: who proves the latter has proved
         # the former.
         verifier = Verifier(promised or chunks.digests)
         if promised and verifier.algorithm is None:
