@@ -63,7 +63,7 @@ MOST_LOOKED_AT_BYTES = _MAX_FOREIGN_BYTES + 1
 
 # What is parsed at once: a thousand lines, so few that their objects do not make the garbage collector look
 # at all others.
-_READ_BYTES = 1 << 17
+_READ_BYTES = 1 << 18
 
 # Half of it is what a lane that begins inside of a shard reads in vain: a tenth of a second at 20 MB/s.
 OFFSET_BYTES = 4 << 20

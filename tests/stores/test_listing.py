@@ -59,7 +59,7 @@ def s3() -> Iterator[S3]:
 
 FOUND = {
     "d/": ["d/a.tar", "d/b.tar", "d/deep/er/c.tar"],
-    "d/*": ["d/a.tar", "d/b.tar", "d/asyncloader-index.json", "d/readme.md"],
+    "d/*": ["d/a.tar", "d/asyncloader-index.json", "d/b.tar", "d/readme.md"],
     "d/[ab].tar": ["d/a.tar", "d/b.tar"],
     "d/**/*.tar": ["d/a.tar", "d/b.tar", "d/deep/er/c.tar"],
     "*/deep/": ["d/deep/er/c.tar"],
