@@ -25,7 +25,6 @@ from typing import Any, TypeVar
 
 import asyncloader as al
 from asyncloader.by_value import dumps_with_modules
-from asyncloader.dataset import recipe_of
 from asyncloader.manifest.entries import FIRST_LINE, LAST_LINE, entry_of, parse_manifest
 from asyncloader.plan.counts import Deal
 
@@ -83,6 +82,8 @@ def measure(shards: int, root: str, how: str) -> None:
     al.DataLoader(al.from_urls(f"{root}0.tar", manifest=None)).state_dict()  # imports
     names = [f"{root}train-{number:07}.tar" for number in range(shards)] if how == "list" else ""
     pattern = f"{root}train-{{{0:07}..{shards - 1:07}}}.tar"
+    from asyncloader.dataset import recipe_of  # here: earlier revisions write the corpus by this file too
+
     before_mb = begin_peak()
     took_s: dict[str, float] = {}
 
