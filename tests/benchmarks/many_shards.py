@@ -84,6 +84,7 @@ def measure(shards: int, root: str, how: str) -> None:
     al.DataLoader(al.from_urls(f"{root}0.tar", index=None)).state_dict()  # imports
     names = [f"{root}train-{number:07}.tar" for number in range(shards)] if how == "list" else ""
     pattern = f"{root}train-{{{0:07}..{shards - 1:07}}}.tar"
+
     before_mb = begin_peak()
     took_s: dict[str, float] = {}
 
