@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ._flow.engine import Engine
-from .counting import NetworkCounts
 from .errors import StoreError
 from .formats import check_format
 from .manifest.entries import MOST_LOOKED_AT_BYTES, is_manifest
@@ -31,10 +30,11 @@ from .manifest.lookup import (
 )
 from .manifest.survey import Survey
 from .shard_names import formats_of, is_shard_name
-from .shard_search import Found, IsShard, find_shards
+from .shard_search import Found, find_shards
+from .statistics import NetworkCounts
 from .stores.access import Access
 from .stores.braces import Braces
-from .stores.expanding import Match, expand_home
+from .stores.expanding import IsShard, Match, expand_home
 from .stores.globs import folder_before
 from .stores.local import length_of
 from .stores.names import ShardNames

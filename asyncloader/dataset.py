@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ._flow.budget import Budget
 from ._flow.engine import Engine
+from ._flow.residents import MakeContext
 from .formats.fields import decode_sample, handlers_with
 from .ops.async_map import AsyncMap
 from .ops.checks import is_async
-from .ops.context import MakeContext
 from .ops.fields import Rename, Select
 from .ops.filter import Filter
 from .ops.filter_batches import FilterBatches

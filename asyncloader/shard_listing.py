@@ -11,10 +11,10 @@ from typing import Any
 
 from ._flow.channel import Channel
 from ._flow.engine import Engine, Scope
-from .counting import NetworkCounts
 from .errors import StoreError
 from .formats import check_format, compression_named, format_of, may_be_empty
 from .shard_search import find_shards
+from .statistics import NetworkCounts
 from .stores.access import Access
 from .stores.router import Stores
 from .stores.urls import redact, suffix_path

@@ -19,7 +19,6 @@ from ._flow.readahead import read_ahead_of
 from .audit.rows import LeftSamples
 from .blocks import References, Tables
 from .collate.block import collate_block, takes_columns
-from .counting import NetworkCounts
 from .dataset import Dataset
 from .lent_memory import borrowing
 from .ops.async_map import AsyncMap
@@ -37,10 +36,10 @@ from .plan.memory import share_with_operators
 from .plan.topology import Topology, World
 from .sizes import bytes_of
 from .sources.components import counted_names
+from .statistics import NetworkCounts
 from .stopwatch import BATCHING, COLLATE, Spent, Stopwatch
 from .stores.urls import redact
-from .trace.stopwatch import TracingStopwatch
-from .trace.traffic import TracedTraffic, Traffic
+from .trace.recording import TracedTraffic, TracingStopwatch, Traffic
 from .tracebacks import add_note
 from .types import Position
 

@@ -24,9 +24,7 @@ ROOMS = [
     {"page"},  # how a pass is drawn
     # Small things that know nobody else: values, and what lies in memory and on disk.
     {"printable", "sizes", "statistics", "texts", "tracebacks"},
-    {"counting"},  # a pass's counts, which statistics are a copy of
     {"report"},  # the verdict on a pass
-    {"progress"},  # bars
     {"previews"},  # what a value is, in a line
     {"dense", "descriptors", "digest", "draft", "lent_memory", "memory", "tensors", "torch_pass"},
     {"torch_private", "lightning_private", "by_value", "program_settings"},

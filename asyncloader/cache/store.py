@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ..counting import NetworkCounts
 from ..errors import StoreError
+from ..statistics import NetworkCounts
 from ..stores.access import Access, CacheSetting
 from ..stores.buffers import BUFFER_BYTES
 from ..stores.network.hedging import Hedges

@@ -8,8 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from ..converting.convert import Converted, convert
+from ..quantity import bytes_text as size_of
 from .arguments import add_columns, add_json, add_shards, columns_of, storage_options
-from .printing import counted, print_json, print_lines, size_of
+from .printing import counted, print_json, print_lines
 
 HELP = (
     "Make shards of other shards, with a manifest that is their index. A run that was killed goes on where "

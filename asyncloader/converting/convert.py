@@ -14,8 +14,8 @@ from ..errors import FormatError
 from ..foreign.opening import open_shards
 from ..manifest.entries import Expected
 from ..processors import usable_processors
-from ..progress import open_bar
 from ..quantity import as_whole
+from ..report import open_bar
 from ..stores.expanding import expand_home, read_urls
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import MANIFEST_NAME, scheme_of

@@ -14,7 +14,6 @@ from typing import Any, TypeAlias
 import torch.utils.data
 
 from ..audit.recording import Recording
-from ..counting import Counters
 from ..dataset import Dataset
 from ..device import check_device, open_stage
 from ..errors import StoreError
@@ -25,11 +24,10 @@ from ..plan.cursor import Cursor
 from ..plan.lanes import check_ranks, choose_lanes, name_world_sizes, rank_lanes
 from ..plan.memory import share_memory
 from ..plan.states import load_state, save_state, saved_recipe, without
-from ..progress import ProgressBar
 from ..quantity import as_whole
 from ..ray_workers.bench import Bench
 from ..recipes import AsyncIterableDataset, from_iterable
-from ..report import Report, Setup, judge
+from ..report import ProgressBar, Report, Setup, judge
 from ..run.fleet import Fleet
 from ..run.in_step import keep_in_step, policy_of
 from ..run.needs import start_server
@@ -39,7 +37,7 @@ from ..run.workers import stream_in_workers
 from ..seeding import draw_base_seed
 from ..sources.components import counted_names, leaves_of
 from ..sources.shards import Shards
-from ..statistics import Receipt, Statistics
+from ..statistics import Meter, Receipt, Statistics
 from ..stores.local import check_there
 from ..stream import Job
 from ..tracebacks import drop_frames
@@ -285,7 +283,7 @@ class StreamKind:
                 name_world_sizes(self._lane_count),
             )
 
-    def _open_counters(self, loader: Loader[Any], cursor: Cursor) -> Counters:
+    def _open_counters(self, loader: Loader[Any], cursor: Cursor) -> Meter:
         counting = self._traces.counting(loader, self._world, self._setup(loader))
         latest = self._passes.latest
         return counting(
@@ -297,7 +295,7 @@ class StreamKind:
         )
 
     def _open_lanes(
-        self, loader: Loader[Any], job: Job, seed: int, counters: Counters, stack: ExitStack
+        self, loader: Loader[Any], job: Job, seed: int, counters: Meter, stack: ExitStack
     ) -> LanesInThread | Fleet:
         """The job's batches, made in this process or in workers."""
         batch_bytes = share_memory(memory_of(loader), pins=False).batch_bytes

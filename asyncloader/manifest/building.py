@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import FormatError, StoreError
 from ..formats import check_delimited, check_format
 from ..formats.tar_idx import idx_beside
-from ..progress import open_bar
+from ..report import open_bar
 from ..shard_names import formats_of
 from ..shard_search import find_shards
 from ..stores.expanding import expand_home

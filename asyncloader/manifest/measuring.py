@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from .._flow.engine import Engine
-from ..counting import NetworkCounts
 from ..errors import FormatError, StoreError
 from ..processors import usable_processors
 from ..quantity import as_count
+from ..statistics import NetworkCounts
 from ..stores.access import Access
 from ..stores.policy import NetworkPolicy
 from ..stores.router import Stores

@@ -10,12 +10,13 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+from .._flow.residents import MakeContext
 from .._flow.threads import Threads
 from ..blocks import Block, PickedTrail, Rows
 from ..quantity import as_counts
 from ..types import Position
 from .checks import check_map
-from .context import MakeContext, given
+from .context import given
 from .draws import Calls
 from .op import PIECE_SAMPLES, Blocks, Lane, Op, Opener, name_of, note_sample, shown
 from .pieces import Pieces

@@ -11,11 +11,11 @@ from typing import Any, Protocol, TypeAlias
 from .._flow.budget import Budget, Portion
 from .._flow.engine import Engine
 from ..blocks import Block, Indices, Place, Trail
-from ..counting import NetworkCounts
 from ..plan.counts import Counter, Deal
 from ..plan.topology import Topology
+from ..statistics import NetworkCounts
 from ..stopwatch import Stopwatch
-from ..trace.traffic import Traffic
+from ..trace.recording import Traffic
 from ..tracebacks import add_note
 from ..types import Position
 from .left_out import LeavesOut

@@ -19,10 +19,10 @@ from .._flow.asking import Asking, Asks
 from .._flow.channel import ChannelClosed, EndOfChannel, Receiver
 from .._flow.producer import Producer
 from ..collate.empty import empty_from_text, empty_like, empty_to_text
-from ..counting import Counters
 from ..errors import RanksError
 from ..plan.cursor import Cursor
 from ..plan.topology import World, process_group
+from ..statistics import Meter
 from ..stream import Note
 from ..torch_private import default_store
 from ..tracebacks import users_level
@@ -65,7 +65,7 @@ def keep_in_step(
     collate_fn: Callable[[Any], Any],
     cursor: Cursor,
     rest_of: Callable[[Cursor], Rest],
-    counters: Counters,
+    counters: Meter,
     stack: ExitStack,
     *,
     on_demand: bool,
@@ -192,7 +192,7 @@ class _Settled:
         world: World,
         cursor: Cursor,
         rest_of: Callable[[Cursor], Rest],
-        counters: Counters,
+        counters: Meter,
         plan: str,
     ) -> None:
         self.agreement = agreement

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from ..audit.rows import LeftSamples
-from ..counting import Counters
 from ..errors import SkipBudgetError
 from ..ops.shortfalls import Shortfall, describe_shortfalls
+from ..statistics import Meter
 from ..stream import Job, Note
 from ..tracebacks import users_level
 
@@ -46,7 +46,7 @@ class Intake:
         makers: The lanes of each worker.
     """
 
-    def __init__(self, job: Job, counters: Counters, makers: Sequence[Collection[int]] = ()) -> None:
+    def __init__(self, job: Job, counters: Meter, makers: Sequence[Collection[int]] = ()) -> None:
         self._counters = counters
         self._makers = {lane: number for number, lanes in enumerate(makers) for lane in lanes}
         self._shortfalls: list[Shortfall] = []

@@ -16,11 +16,11 @@ from typing import Any
 
 from .._flow.channel import EndOfChannel
 from ..blocks import Place
-from ..counting import Counters
 from ..errors import WorkerDiedError
 from ..plan.counts import Deal
 from ..plan.cursor import Cursor
 from ..sources.components import places_of
+from ..statistics import Meter
 from ..stream import Job, Note, Turns
 from ..workers import AnyPool, AnyWorker
 from ..workers import Job as WorkerJob
@@ -41,7 +41,7 @@ class Restarts:
         counters: Counts them.
     """
 
-    def __init__(self, most: int, counters: Counters) -> None:
+    def __init__(self, most: int, counters: Meter) -> None:
         self.most = most
         self._counters = counters
 

@@ -12,18 +12,18 @@ from .._flow.channel import EndOfChannel, Receiver
 from .._flow.engine import Engine
 from .._flow.producer import Producer
 from ..audit.rows import LeftSamples
-from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..plan.memory import BATCHES_AHEAD
+from ..statistics import Meter
 from ..stopwatch import RESTING
 from ..stream import Job, Note, read_lanes
-from ..trace.counters import tell_rest
+from ..trace.keeping import tell_rest
 from .intake import Intake
 
 __all__ = ["LanesInThread", "stream_in_thread"]
 
 
-def stream_in_thread(job: Job, batch_bytes: int, counters: Counters, stack: ExitStack) -> LanesInThread:
+def stream_in_thread(job: Job, batch_bytes: int, counters: Meter, stack: ExitStack) -> LanesInThread:
     """Read the lanes on an engine and a thread of this process.
 
     Args:

@@ -12,7 +12,6 @@ from typing import Any
 
 from .._flow.engine import Engine
 from ..by_value import dumps_outward, dumps_with_modules, find_unpicklable
-from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..ops.op import Source
 from ..plan.lanes import worker_lanes
@@ -21,6 +20,7 @@ from ..ray_workers.bench import Bench
 from ..seeding import seed_worker
 from ..sources.components import leaves_of
 from ..sources.shards import Shards
+from ..statistics import Meter
 from ..stopwatch import Stopwatch
 from ..stream import Collated, Job, Note, Turns, read_lanes
 from ..tensors import when_torch_is_here
@@ -75,7 +75,7 @@ def stream_in_workers(
     job: Job,
     setting: WorkerSetting,
     batch_bytes: int,
-    counters: Counters,
+    counters: Meter,
     stack: ExitStack,
     on_ray: Bench | None = None,
 ) -> Fleet:

@@ -8,10 +8,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from .._flow.engine import Engine
-from ..counting import NetworkCounts
 from ..manifest.entries import Expected
 from ..manifest.expectations import Expectations
 from ..manifest.survey import Survey
+from ..statistics import NetworkCounts
 from ..stores.router import Stores
 from .shards import Shards
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, aclosing
 
 from ..._flow.clock import pause
-from ...counting import NetworkCounts
 from ...errors import StoreError
+from ...statistics import NetworkCounts
 from ..access import Access
 from ..backends import open_lister
 from ..braces import MOST_SHARDS
