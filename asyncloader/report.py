@@ -312,7 +312,7 @@ class _Case:
             return "server"
         if any(maker.wants_memory for maker in self.statistics.makers):
             return "memory_limit"
-        return "cache" if self.setup.caches and network.cached else STORE
+        return "cache" if self.setup.caches and network.cached > network.evicting else STORE
 
     @property
     def is_unbalanced(self) -> bool:
@@ -341,8 +341,10 @@ class _Case:
         if limit == STORE:
             if setup.is_local:
                 return "read from a faster disk, or store the shards compressed"
+            if self.statistics.network.evicting:
+                return "raise cache_limit, until all shards have room: they are downloaded once then"
             if setup.caches:
-                return "give cache_dir room for all shards, on a fast disk: they are downloaded once then"
+                return "see whether shards are kept (asyncloader cache), and put cache_dir on a fast disk"
             return "raise num_workers if the link has more to give, or keep shards on disk with cache_dir="
         if limit == "lanes":
             if setup.is_indexed:

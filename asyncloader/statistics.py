@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, fields
 from threading import RLock
 from typing import Any, Literal, TypeAlias
 
@@ -23,7 +23,8 @@ class Network:
         retries: Of them those that asked again, after an error or a broken body.
         throttled: Answered with 429 or 503.
         hedges: Sent beside a slow one, for the same bytes.
-        cached: Shards that were read while a cache on disk downloaded them.
+        cached: Shards that were read while a cache on disk with room for them downloaded them.
+        evicting: Likewise, after it had to evict others.
     """
 
     requests: int = 0
@@ -31,6 +32,7 @@ class Network:
     throttled: int = 0
     hedges: int = 0
     cached: int = 0
+    evicting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,28 +166,19 @@ class Statistics:
 
     def totals(self) -> Totals:
         """What all passes of the loader come to, with this one: numbers that never become less."""
-        before, network = self.earlier, self.earlier.network
+        before, network = self.earlier, NetworkCounts()
+        network.add(before.network)
+        network.add(self.network)
         stages_s = dict(before.stages_s)
         for maker in self.makers:
             for stage, spent_s in maker.stages_s.items():
                 stages_s[stage] = stages_s.get(stage, 0.0) + spent_s
-        return Totals(
-            before.batches + self.batches,
-            before.samples + self.samples,
-            before.tokens + self.tokens,
-            before.size_bytes + self.size_bytes,
-            before.elapsed_s + self.elapsed_s,
-            before.wait_s + self.wait_s,
-            Network(
-                network.requests + self.network.requests,
-                network.retries + self.network.retries,
-                network.throttled + self.network.throttled,
-                network.hedges + self.network.hedges,
-                network.cached + self.network.cached,
-            ),
-            before.worker_restarts + self.worker_restarts,
-            stages_s,
-        )
+        counts: dict[str, Any] = {
+            each.name: getattr(before, each.name) + getattr(self, each.name)
+            for each in fields(Totals)
+            if each.name not in ("network", "stages_s")
+        }
+        return Totals(**counts, network=Network(*astuple(network)), stages_s=stages_s)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it and ``wait_share``, as a new dict of numbers, strings, bools, None, lists and dicts."""
@@ -286,24 +279,16 @@ class NetworkCounts:
     throttled: int = 0
     hedges: int = 0
     cached: int = 0
+    evicting: int = 0
 
     def since(self, before: NetworkCounts) -> NetworkCounts:
         """The difference to an earlier count."""
-        return NetworkCounts(
-            self.requests - before.requests,
-            self.retries - before.retries,
-            self.throttled - before.throttled,
-            self.hedges - before.hedges,
-            self.cached - before.cached,
-        )
+        return NetworkCounts(*(getattr(self, name) - getattr(before, name) for name in self.__slots__))
 
     def add(self, more: NetworkCounts | Network) -> None:
         """Count what another process has done."""
-        self.requests += more.requests
-        self.retries += more.retries
-        self.throttled += more.throttled
-        self.hedges += more.hedges
-        self.cached += more.cached
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(more, name))
 
 
 class Meter:
