@@ -461,10 +461,7 @@ def _balance(statistics: Mapping[str, Any], own: dict[str, int]) -> Plot | None:
         note,
         ("", *map(name_of, stages)),
         [
-            (
-                f"worker {worker}" if several else "all",
-                *(percent(shares.get(stage, 0.0)) for stage in stages),
-            )
+            (f"worker {worker}" if several else "all", *(percent(shares.get(stage, 0.0)) for stage in stages))
             for worker, shares in makers
         ],
         keys={

@@ -14,7 +14,7 @@ from typing import Any
 from ..statistics import Meter, Statistics
 from ..stopwatch import STARTING, Spent, Stopwatch
 from .files import TraceTimeline, timeline, write_run
-from .recording import Dropped, Flight, Incident, Padded, Slice, Traced, longest
+from .recording import Dropped, Flight, Incident, Slice, Traced, longest
 
 # What a pass counts in bins: numbers over time, and how long answers take. Pure.
 
@@ -223,25 +223,23 @@ class TracedMeter(Meter):
             if self._is_written or self._owner != os.getpid():
                 return
             self._is_written = True
+        told = self._tracing
         statistics = self.snapshot()
         end_s = self.started_s + statistics.elapsed_s
         with self._keeping:
             self._cut(end_s)
             self._limit(1.0)
-            process, whose = self._tracing.process, self._tracing.whose
-            events = timeline(self._timeline, self.started_s, end_s, process, whose)
-            write_run(self._tracing.path, events, self._summary(statistics, end_s))
-
-    def _summary(self, statistics: Statistics, end_s: float) -> dict[str, Any]:
-        return {
-            **self._tracing.about,
-            "began_unix_s": self._began_unix_s,
-            "statistics": statistics.as_dict(),
-            **self._tracing.judge(statistics),
-            "series": self._series.as_dict(end_s),
-            "latency": self._latencies.as_dict(),
-            "dropped": self._dropped._asdict(),
-        }
+            summary = {
+                **told.about,
+                "began_unix_s": self._began_unix_s,
+                "statistics": statistics.as_dict(),
+                **told.judge(statistics),
+                "series": self._series.as_dict(end_s),
+                "latency": self._latencies.as_dict(),
+                "dropped": self._dropped._asdict(),
+            }
+            events = timeline(self._timeline, self.started_s, end_s, told.process, told.whose)
+            write_run(told.path, events, summary)
 
     # --- the parts ---
 
@@ -275,7 +273,8 @@ class TracedMeter(Meter):
         for flight in traced.flights:
             self._take_in_flight(worker, flight)
         for batch in traced.padded:
-            self._take_in_padded(batch)
+            self._series.add("real_cells", batch.at_s, batch.real)
+            self._series.add("cells", batch.at_s, batch.cells)
         self._note_changes(worker, until_s)
         for mark in traced.marks:
             self._mark(worker, mark)
@@ -293,10 +292,6 @@ class TracedMeter(Meter):
         self._series.add("parts", flight.end_s, 1)
         if flight.answered_s is not None:
             self._latencies.add(flight.answered_s - flight.start_s)
-
-    def _take_in_padded(self, batch: Padded) -> None:
-        self._series.add("real_cells", batch.at_s, batch.real)
-        self._series.add("cells", batch.at_s, batch.cells)
 
     def _note_changes(self, worker: int, at_s: float) -> None:
         """Mark what is counted elsewhere, when it is first seen to have grown."""

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from ..stopwatch import Spent, Stopwatch
 from ..tensors import StandIn
@@ -99,12 +99,7 @@ class Dropped(NamedTuple):
 
     def plus(self, more: Dropped) -> Dropped:
         """Together with those."""
-        return Dropped(
-            self.slices + more.slices,
-            self.seconds + more.seconds,
-            self.flights + more.flights,
-            self.marks + more.marks,
-        )
+        return Dropped._make(map(sum, zip(self, more, strict=True)))
 
 
 class Traced(NamedTuple):
@@ -143,17 +138,7 @@ def _shifted_flight(flight: Flight, by_s: float) -> Flight:
     return flight._replace(start_s=flight.start_s + by_s, answered_s=answered_s, end_s=flight.end_s + by_s)
 
 
-class Lasting(Protocol):
-    """What has a beginning and an end."""
-
-    @property
-    def start_s(self) -> float: ...
-
-    @property
-    def end_s(self) -> float: ...
-
-
-AnyLasting = TypeVar("AnyLasting", bound=Lasting)
+AnyLasting = TypeVar("AnyLasting", Slice, Flight)
 
 
 def longest(events: Iterable[AnyLasting], most: int) -> tuple[list[AnyLasting], list[AnyLasting]]:
