@@ -47,8 +47,10 @@ def _collate_block(
         if batch is not NotImplemented:
             return batch
         enter(DECODE)
-    rows = list(block.rows())  # the function may change it
-    enter(COLLATE)
+        rows = list(block.rows())
+        enter(COLLATE)
+    else:
+        rows = list(block.rows())  # a list of its own, which the function may change
     with telling_entries(rows, place_of):
         return fn(rows)
 
