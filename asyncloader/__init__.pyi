@@ -18,8 +18,8 @@ from .errors import WorkerDiedError as WorkerDiedError
 from .foreign.folders import from_litdata as from_litdata
 from .foreign.folders import from_mds as from_mds
 from .foreign.hub import from_hub as from_hub
-from .loader import DataLoader as DataLoader
 from .index.building import build_index as build_index
+from .loader import DataLoader as DataLoader
 from .mixtures import concat as concat
 from .mixtures import mix as mix
 from .mixtures import zip_datasets as zip_datasets

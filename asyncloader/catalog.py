@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ._flow.engine import Engine
-from .counting import NetworkCounts
 from .errors import StoreError
 from .formats import check_format
 from .index.entries import MOST_LOOKED_AT_BYTES, is_index
@@ -30,9 +29,10 @@ from .index.lookup import (
     open_local_index,
 )
 from .index.survey import Survey
-from .shard_search import FoundShards, IsShard, find_shards, formats_of, is_shard_name
+from .shard_search import FoundShards, find_shards, formats_of, is_shard_name
+from .statistics import NetworkCounts
 from .stores.access import Access
-from .stores.expanding import Match, expand_home
+from .stores.expanding import IsShard, Match, expand_home
 from .stores.globs import folder_before
 from .stores.local import length_of
 from .stores.names import Braces, ShardNames

@@ -15,7 +15,6 @@ from urllib.parse import urlsplit
 
 from ._flow.channel import Channel
 from ._flow.engine import Engine, Scope
-from .counting import NetworkCounts
 from .errors import StoreError
 from .formats import (
     check_format,
@@ -27,6 +26,7 @@ from .formats import (
     known_suffixes,
     may_be_empty,
 )
+from .statistics import NetworkCounts
 from .stores.access import Access
 from .stores.expanding import IsShard, Match, RemotePattern, expand_urls, read_urls
 from .stores.globs import index_hint

@@ -1,12 +1,15 @@
-"""What a pass has done so far, as it is told: counts and times at one moment, which stay as they are."""
+"""The meter of a pass while it goes on, and ``Statistics``: a copy of it, which stays as it is."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, fields
+from threading import RLock
 from typing import Any, Literal, TypeAlias
 
-__all__ = ["Calls", "Maker", "Network", "State", "Statistics", "Totals"]
+from .processors import read_throttled_s
+from .stopwatch import Spent
 
 State: TypeAlias = Literal["none", "running", "ended"]
 
@@ -20,7 +23,8 @@ class Network:
         retries: Of them those that asked again, after an error or a broken body.
         throttled: Answered with 429 or 503.
         hedges: Sent beside a slow one, for the same bytes.
-        cached: Shards that were read while a cache on disk downloaded them.
+        cached: Shards that were read while a cache on disk with room for them downloaded them.
+        evicting: Likewise, after it had to evict others.
     """
 
     requests: int = 0
@@ -28,6 +32,7 @@ class Network:
     throttled: int = 0
     hedges: int = 0
     cached: int = 0
+    evicting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,28 +178,19 @@ class Statistics:
 
     def totals(self) -> Totals:
         """What all passes of the loader come to, with this one: numbers that never become less."""
-        before, network = self.earlier, self.earlier.network
+        before, network = self.earlier, NetworkCounts()
+        network.add(before.network)
+        network.add(self.network)
         stages_s = dict(before.stages_s)
         for maker in self.makers:
             for stage, spent_s in maker.stages_s.items():
                 stages_s[stage] = stages_s.get(stage, 0.0) + spent_s
-        return Totals(
-            before.batches + self.batches,
-            before.samples + self.samples,
-            before.tokens + self.tokens,
-            before.size_bytes + self.size_bytes,
-            before.elapsed_s + self.elapsed_s,
-            before.wait_s + self.wait_s,
-            Network(
-                network.requests + self.network.requests,
-                network.retries + self.network.retries,
-                network.throttled + self.network.throttled,
-                network.hedges + self.network.hedges,
-                network.cached + self.network.cached,
-            ),
-            before.worker_restarts + self.worker_restarts,
-            stages_s,
-        )
+        counts: dict[str, Any] = {
+            each.name: getattr(before, each.name) + getattr(self, each.name)
+            for each in fields(Totals)
+            if each.name not in ("network", "stages_s")
+        }
+        return Totals(**counts, network=Network(*astuple(network)), stages_s=stages_s)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it and ``wait_share``, as a new dict of numbers, strings, bools, None, lists and dicts."""
@@ -244,3 +240,203 @@ def _totals(saved: Mapping[str, Any]) -> Totals:
 def _maker(saved: Mapping[str, Any]) -> Maker:
     calls = {stage: Calls(**spent) for stage, spent in saved["calls"].items()}
     return Maker(saved["worker"], dict(saved["stages_s"]), calls, saved["wants_memory"], saved["cpu_s"])
+
+
+# The counts of a pass while it goes on. What is told of them, and stays as it is, are ``Statistics``.
+
+
+@dataclass(slots=True)
+class NetworkCounts:
+    """Requests of one process, or of all workers together: ``Network``, while it grows."""
+
+    requests: int = 0
+    retries: int = 0
+    throttled: int = 0
+    hedges: int = 0
+    cached: int = 0
+    evicting: int = 0
+
+    def since(self, before: NetworkCounts) -> NetworkCounts:
+        """The difference to an earlier count."""
+        return NetworkCounts(*(getattr(self, name) - getattr(before, name) for name in self.__slots__))
+
+    def add(self, more: NetworkCounts | Network) -> None:
+        """Count what another process has done."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+
+
+class Meter:
+    """Counts one pass. What reads them from another thread asks for a ``snapshot``.
+
+    Args:
+        passes: How many passes the loader has begun, with this one.
+        epoch: See ``Statistics``.
+        components: The names of a mixture's.
+        bar: A ``ProgressBar``: shown every batch, and closed at the end.
+        earlier: Of the pass before; None if there was none.
+
+    Attributes: those of ``Statistics``, and
+        started_s: When the pass began, by ``time.perf_counter()``.
+        cut_short: Whether all ranks were stopped though some had batches, this one or others.
+        closes_slowly: Whether ``close`` takes longer than an event loop may be held up.
+    """
+
+    closes_slowly = False
+
+    def __init__(
+        self,
+        *,
+        passes: int = 1,
+        epoch: int | None = None,
+        components: Iterable[str] = (),
+        bar: Any = None,
+        earlier: Meter | None = None,
+    ) -> None:
+        self._earlier = Totals() if earlier is None else earlier.snapshot().totals()
+        self.started_s = time.perf_counter()
+        self.batches = self.samples = self.worker_restarts = self.skipped = self.empty_shards = 0
+        #: Whether a pass before this one has met an empty shard.
+        self.met_empty_before: bool = earlier is not None and (
+            earlier.empty_shards > 0 or earlier.met_empty_before
+        )
+        self.stopped = self.cut_short = False
+        self.undelivered_batches = self.undelivered_samples = 0
+        self._passes, self._epoch = passes, epoch
+        self._tokens = self._size_bytes = 0
+        self._wait_s = 0.0
+        #: Since when the consumer waits, if it does.
+        self._waiting_since_s: float | None = self.started_s  # for the pass to start
+        self._first_batch_s: float | None = None
+        self._ended_s: float | None = None
+        self._throttled_before_s = read_throttled_s()
+        self._throttled_s: float | None = None  # of a pass that has ended
+        self._components = dict.fromkeys(components, 0)
+        self._network = NetworkCounts()
+        self._spent: dict[int, Spent] = {}
+        self._loop_stages_s: dict[str, float] = {}
+        self._bar = bar
+        # Held by those who change what belongs together, and by who copies it. Re-entrant: a garbage
+        # collection meanwhile may run the finalizer that ends this pass.
+        self._lock = RLock()
+
+    def wait(self) -> float:
+        """The consumer waits from now on; gives the time, by ``time.perf_counter()``."""
+        now_s = time.perf_counter()
+        with self._lock:
+            self._waiting_since_s = now_s
+        return now_s
+
+    def waited(self) -> None:
+        """It waits no more, if ``count`` has not said so."""
+        if self._waiting_since_s is not None:
+            with self._lock:
+                self._add_wait(self._now_s())
+
+    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> float:
+        """A batch was delivered, which ends the wait for it; gives the time, by ``time.perf_counter()``.
+
+        Args:
+            samples: In the batch.
+            tokens: Likewise.
+            size_bytes: Likewise.
+            components: How many of the samples are of each component.
+        """
+        now_s = self._now_s()
+        with self._lock:
+            if self._first_batch_s is None:
+                self._first_batch_s = now_s
+            self.batches += 1
+            self.samples += samples
+            self._tokens += tokens
+            self._size_bytes += size_bytes
+            self._add_wait(now_s)
+            if components:
+                for name, count in zip(self._components, components, strict=False):
+                    self._components[name] += count
+        if self._bar is not None:
+            self._bar.show(self)
+        return now_s
+
+    def spend(self, worker: int, spent: Spent) -> None:
+        """What a worker has told of its time."""
+        with self._lock:
+            before = self._spent.get(worker)
+            self._spent[worker] = spent if before is None else before.plus(spent)
+
+    def forget(self, worker: int) -> None:
+        """What it has told was of a pass before."""
+        with self._lock:
+            self._spent.pop(worker, None)
+
+    def work_in_loop(self, stage: str, took_s: float) -> None:
+        """The loop's own process has worked for its batches."""
+        with self._lock:
+            self._loop_stages_s[stage] = self._loop_stages_s.get(stage, 0.0) + took_s
+
+    def ask(self, more: NetworkCounts) -> None:
+        """What a process has asked of the network since it told before."""
+        with self._lock:
+            self._network.add(more)
+
+    def end(self) -> None:
+        """The pass is over. Idempotent."""
+        with self._lock:
+            if self._ended_s is not None:
+                return
+            self._ended_s = time.perf_counter()
+            self._throttled_s = self._read_throttled_s()
+        if self._bar is not None:
+            self._bar.close(self)
+
+    def close(self) -> None:
+        """The pass has ended, and so have those who made its batches. Idempotent."""
+
+    def snapshot(self) -> Statistics:
+        """All of it at this moment, from any thread."""
+        throttled_s = self._read_throttled_s()
+        with self._lock:
+            now_s, waiting_since_s = self._now_s(), self._waiting_since_s
+            waiting_s = 0.0 if waiting_since_s is None else max(0.0, now_s - waiting_since_s)
+            first_s, counts = self._first_batch_s, self._network
+            return Statistics(
+                state="running" if self._ended_s is None else "ended",
+                passes=self._passes,
+                epoch=self._epoch,
+                batches=self.batches,
+                samples=self.samples,
+                tokens=self._tokens,
+                size_bytes=self._size_bytes,
+                elapsed_s=now_s - self.started_s,
+                wait_s=self._wait_s + waiting_s,
+                first_batch_s=None if first_s is None else first_s - self.started_s,
+                components=dict(self._components),
+                network=Network(*astuple(counts)),
+                worker_restarts=self.worker_restarts,
+                skipped=self.skipped,
+                empty_shards=self.empty_shards,
+                stopped=self.stopped,
+                undelivered_batches=self.undelivered_batches,
+                undelivered_samples=self.undelivered_samples,
+                makers=tuple(_maker_of(worker, self._spent[worker]) for worker in sorted(self._spent)),
+                throttled_s=throttled_s,
+                loop_stages_s=dict(self._loop_stages_s),
+                earlier=self._earlier,
+            )
+
+    def _add_wait(self, now_s: float) -> None:
+        if self._waiting_since_s is not None:
+            self._wait_s += max(0.0, now_s - self._waiting_since_s)
+            self._waiting_since_s = None
+
+    def _read_throttled_s(self) -> float:
+        ended_s = self._throttled_s
+        return max(read_throttled_s() - self._throttled_before_s, 0.0) if ended_s is None else ended_s
+
+    def _now_s(self) -> float:
+        return time.perf_counter() if self._ended_s is None else self._ended_s
+
+
+def _maker_of(worker: int, spent: Spent) -> Maker:
+    calls = {stage: Calls(*each) for stage, each in spent.calls.items()}
+    return Maker(worker, dict(spent.seconds), calls, spent.wants_memory, spent.cpu_s)

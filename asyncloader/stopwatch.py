@@ -214,7 +214,7 @@ class Stopwatch:
 
     def timed(self, stage: str, items: Generator[T, None, None]) -> Generator[T, None, None]:
         """The same items; whoever waits for one is at ``stage`` meanwhile, if not at one further up."""
-        return _Timed(self.enter, stage, items)
+        return _TimedItems(self.enter, stage, items)
 
     def helper(self) -> Stopwatch:
         """That of a thread which decodes ahead for this one; while this one waits, its stages are told."""
@@ -330,7 +330,7 @@ class Stopwatch:
                 seconds[stage] += waited_s * spent_s / total_s
 
 
-class _Timed(Generator[T, None, None]):
+class _TimedItems(Generator[T, None, None]):
     """A generator whose items are waited for at a stage. It holds none, and no frame stands between."""
 
     __slots__ = ("_enter", "_items", "_next", "_stage")
@@ -339,7 +339,7 @@ class _Timed(Generator[T, None, None]):
         self._enter, self._stage, self._items = enter, stage, items
         self._next = items.__next__
 
-    def __iter__(self) -> _Timed[T]:
+    def __iter__(self) -> _TimedItems[T]:
         return self
 
     def __next__(self) -> T:

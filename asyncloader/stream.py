@@ -19,7 +19,6 @@ from ._flow.readahead import read_ahead_of
 from .audit.records import LeavesOut, LeftSamples
 from .blocks import References, Tables, bytes_of
 from .collate.default import collate_block, takes_columns
-from .counting import NetworkCounts
 from .ops.batching import Batch, Batching, Single
 from .ops.calls import UserCodeErrors
 from .ops.lane import Lane, Services, Shortfall
@@ -31,11 +30,11 @@ from .plan.lanes import Rotation
 from .plan.memory import share_with_operators
 from .plan.topology import Topology, World
 from .sources.components import Recipe, counted_names
+from .statistics import NetworkCounts
 from .stopwatch import BATCHING, COLLATE, Spent, Stopwatch
 from .stores.urls import redact
 from .tensors import borrowing
-from .trace.stopwatch import TracingStopwatch
-from .trace.traffic import TracedTraffic, Traffic
+from .trace.recording import TracedTraffic, TracingStopwatch, Traffic
 from .tracebacks import add_note
 from .types import Position
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import threading
 from dataclasses import astuple, fields
 
-from asyncloader.counting import Counters, NetworkCounts
+from asyncloader.statistics import Meter, NetworkCounts
 from asyncloader.stopwatch import Spent
 
 
@@ -18,7 +18,7 @@ def test_every_count_is_subtracted_and_added() -> None:
 class Collected(Spent):
     """What a worker has spent; to add to it runs the iterator's finalizer, as a collection might."""
 
-    counters: Counters
+    counters: Meter
 
     def plus(self, more: Spent) -> Spent:
         self.counters.end()
@@ -26,7 +26,7 @@ class Collected(Spent):
 
 
 def test_a_pass_that_is_collected_while_it_counts_ends() -> None:
-    counters, spent = Counters(), Collected({}, {})
+    counters, spent = Meter(), Collected({}, {})
     spent.counters = counters
     counters.spend(0, spent)
     counting = threading.Thread(target=counters.spend, args=(0, Spent({}, {})), daemon=True)

@@ -31,9 +31,7 @@ ROOMS = [
     {"page"},  # how a pass is drawn
     # Small things that know nobody else: values, and what lies in memory and on disk.
     {"printable", "statistics", "tracebacks"},
-    {"counting"},  # a pass's counts, which statistics are a copy of
     {"report"},  # the verdict on a pass
-    {"progress"},  # bars
     {"descriptors", "digest", "draft", "memory", "tensors", "torch_pass"},
     {"torch_private", "lightning_private", "by_value", "program_settings"},
     {"trace"},  # what a pass was at, moment by moment

@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 
 import asyncloader as al
-from asyncloader.counting import Counters, NetworkCounts
 from asyncloader.report import Setup, judge
-from asyncloader.statistics import Calls, Maker, Network, Statistics, Totals
+from asyncloader.statistics import Calls, Maker, Meter, Network, NetworkCounts, Statistics, Totals
 from asyncloader.stopwatch import Spent
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "statistics.md"
@@ -119,7 +118,7 @@ def test_totals_are_of_all_passes(dataset: Any) -> None:
 
 
 def test_a_wait_that_goes_on_counts() -> None:
-    counters = Counters()
+    counters = Meter()
     counters.count(1, 0, 8)
     counters.wait()
     before, after = counters.snapshot(), counters.snapshot()
@@ -128,7 +127,7 @@ def test_a_wait_that_goes_on_counts() -> None:
 
 
 def test_a_copy_is_of_one_moment_whoever_counts_meanwhile() -> None:
-    counters, going = Counters(components=["all"]), threading.Event()
+    counters, going = Meter(components=["all"]), threading.Event()
 
     def count() -> None:
         while not going.is_set():

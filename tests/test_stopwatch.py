@@ -346,10 +346,14 @@ def test_who_waits_out_an_outage_is_no_slow_worker() -> None:
 
 def test_a_cache_that_is_full_is_not_filled() -> None:
     setup = replace(ALONE, caches=True, is_local=False, in_order=False)
-    waiting = {STORE: 10.0}
-    told = two_workers(setup, waiting, Network(requests=40))
-    assert told.limit == STORE and told.lines[2].startswith("give cache_dir room")
-    assert two_workers(setup, waiting, Network(requests=40, cached=3)).limit == "cache"
+    for cached, evicting, limit, advice in [
+        (0, 0, STORE, "see whether shards are kept"),
+        (3, 0, "cache", "nothing to change: the next epoch"),
+        (3, 20, STORE, "raise cache_limit"),
+    ]:
+        network = Network(requests=40, cached=cached, evicting=evicting)
+        told = two_workers(setup, {STORE: 10.0}, network)
+        assert (told.limit, told.lines[2].startswith(advice)) == (limit, True), told
 
 
 def test_the_rate_and_the_wait_are_of_the_same_time() -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from ..counting import NetworkCounts
 from ..errors import StoreError
+from ..statistics import NetworkCounts
 from ..stores.access import Access, CacheSetting
 from ..stores.buffers import BUFFER_BYTES
 from ..stores.network.hedging import Hedges
@@ -161,7 +161,9 @@ class CachedStore:
             async with self._remote.read(url, start, stop, etag=etag) as body:
                 yield body
             return
-        self._counts.cached += copy.growing and etag is None
+        if copy.growing and etag is None:
+            self._counts.cached += not self._cache.has_evicted
+            self._counts.evicting += self._cache.has_evicted
         try:
             end = min(stop, copy.size)
             async with aclosing(self._chunks(copy, url, identity, start, end)) as chunks:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+from ..quantity import bytes_text as size_of
 from .arguments import add_columns, add_json, add_shards
-from .printing import counted, print_json, print_lines, print_table, size_of, with_bar
+from .printing import counted, print_json, print_lines, print_table, with_bar
 
 if TYPE_CHECKING:
     from ..dataset import Dataset

@@ -9,9 +9,10 @@ from typing import Any
 
 from ..cache.audit import audit
 from ..cache.upkeep import CacheFile, list_cache, prune_cache
+from ..quantity import bytes_text as size_of
 from ..quantity import parse_bytes, parse_seconds
 from .arguments import add_json
-from .printing import age_of, counted, print_json, print_lines, size_of
+from .printing import age_of, counted, print_json, print_lines
 
 HELP = "Look after a disk cache. Nothing has to stop for it."
 

@@ -7,8 +7,9 @@ import sys
 from dataclasses import asdict
 
 from ..converting.convert import convert
+from ..quantity import bytes_text as size_of
 from .arguments import add_columns, add_json, add_shards, columns_of, storage_options
-from .printing import counted, print_json, print_lines, size_of
+from .printing import counted, print_json, print_lines
 
 HELP = (
     "Make shards of other shards, or of the files of a folder, whose name is given without / at its end: "

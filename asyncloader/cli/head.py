@@ -9,8 +9,9 @@ from typing import Any
 
 from ..previews import Preview, preview_sample
 from ..printable import clip
+from ..quantity import bytes_text as size_of
 from .arguments import add_columns, add_json, add_shards
-from .printing import counted, print_json, print_lines, print_table, size_of
+from .printing import counted, print_json, print_lines, print_table
 from .recipe import open_recipe, told_of_fields
 
 HELP = (

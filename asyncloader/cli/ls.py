@@ -8,9 +8,10 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 
 from ..foreign.folders import is_folder
+from ..quantity import bytes_text as size_of
 from ..shard_search import ListedShard, ShardList, open_lengths, open_shard_list
 from .arguments import add_json, add_shards, storage_options
-from .printing import counted, print_json, print_lines, seen, size_of
+from .printing import counted, print_json, print_lines, seen
 from .recipe import open_shards
 
 HELP = (

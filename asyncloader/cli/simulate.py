@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from ..quantity import bytes_text as size_of
 from ..quantity import parse_bytes, parse_rate, parse_seconds
 from .arguments import add_format, add_json, add_stores
-from .printing import counted, print_json, print_lines, print_table, size_of
+from .printing import counted, print_json, print_lines, print_table
 
 if TYPE_CHECKING:
     from ..simulate import Balance, Outcome, PlannedRun, Resized

@@ -15,8 +15,8 @@ from ..foreign.folders import open_shards
 from ..index.expectations import Expected
 from ..index.lookup import has_index_option
 from ..processors import usable_processors
-from ..progress import open_bar
 from ..quantity import as_count, parse_bytes
+from ..report import open_bar
 from ..stores.expanding import expand_home, read_urls
 from ..stores.policy import NetworkPolicy
 from ..stores.urls import INDEX_NAME, local_path, scheme_of

@@ -17,7 +17,7 @@ from ..draft import write_whole
 from ..errors import FormatError, StoreError
 from ..formats import check_delimited, check_format
 from ..formats.tar_layout import idx_beside
-from ..progress import open_bar
+from ..report import open_bar
 from ..shard_search import find_shards, formats_of
 from ..stores.expanding import expand_home
 from ..stores.policy import NetworkPolicy

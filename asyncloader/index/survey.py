@@ -18,7 +18,6 @@ from .._flow.budget import claim_alone
 from .._flow.channel import Channel, EndOfChannel
 from .._flow.engine import Engine
 from ..blocks import Block, OffsetTrail
-from ..counting import NetworkCounts
 from ..digest import extra_of, open_digest
 from ..errors import FormatError, StoreError
 from ..formats import check_delimited, check_format, compression_named, open_decoder, open_plan
@@ -27,6 +26,7 @@ from ..formats.tar_layout import check_end, check_member, idx_beside, parse_idx
 from ..processors import usable_processors
 from ..quantity import as_count
 from ..shard_search import find_shards, formats_of, is_shard_name
+from ..statistics import NetworkCounts
 from ..stores.access import Access
 from ..stores.expanding import expand_home
 from ..stores.policy import NetworkPolicy

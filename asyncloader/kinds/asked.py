@@ -21,7 +21,7 @@ from ..sources.components import Recipe, leaves_of
 from ..sources.shards import Shards
 from ..stores.urls import scheme_of
 from ..torch_kind.adapt import is_async, is_iterable
-from ..torch_kind.tally import stage_of
+from ..torch_kind.timing import stage_of
 from .kind import Loader
 
 __all__ = [

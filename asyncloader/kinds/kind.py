@@ -32,7 +32,7 @@ from ..statistics import Statistics
 from ..stores.urls import scheme_of
 from ..torch_kind.adapt import is_async, is_iterable
 from ..torch_kind.generators import innermost_sampler
-from ..torch_kind.tally import stage_of
+from ..torch_kind.timing import stage_of
 from ..torch_private import uncut_mesh
 
 if TYPE_CHECKING:

@@ -9,16 +9,15 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
-from ..counting import Counters
 from ..plan.cursor import Cursor
 from ..plan.epochs import check_epoch
 from ..plan.topology import World
 from ..report import Setup, judge
 from ..run.run import Run
-from ..statistics import Statistics
+from ..statistics import Meter, Statistics
 from ..stores.expanding import expand_home
-from ..trace.counters import TracedCounters, Tracing
 from ..trace.files import check_run_path, run_path
+from ..trace.keeping import TracedMeter, Tracing
 from ..tracebacks import users_level
 from .kind import Loader
 
@@ -179,7 +178,7 @@ class Passes:
 # What a loader counts its passes with: where the file of a traced one goes, and what stands in it.
 
 
-def close_unbegun(counters: Counters) -> Callable[..., None]:
+def close_unbegun(counters: Meter) -> Callable[..., None]:
     """What closes the counters of a pass that does not begin, on the way out of a context.
 
     What kept it from beginning is what the user has to know; that the file cannot be written either, as on a
@@ -203,7 +202,7 @@ class Traces:
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
-    def counting(self, loader: Loader[Any], world: World, setup: Setup) -> Callable[..., Counters]:
+    def counting(self, loader: Loader[Any], world: World, setup: Setup) -> Callable[..., Meter]:
         """What makes the counters of a pass, given their options; it holds no loader.
 
         Args:
@@ -215,7 +214,7 @@ class Traces:
             ValueError: There is no folder for the file.
         """
         if loader.trace is None:
-            return Counters
+            return Meter
         path = os.path.abspath(expand_home(os.fspath(loader.trace)))
         if not os.path.isdir(folder := os.path.dirname(path)):
             raise ValueError(
@@ -252,7 +251,7 @@ class _Traced:
     world: World
     taken: set[str]
 
-    def __call__(self, **options: Any) -> Counters:
+    def __call__(self, **options: Any) -> Meter:
         epoch, passes, about = options["epoch"], options["passes"], self.about
         # Where a loader has no such number, its passes are counted.
         number = passes - 1 if epoch is None else epoch
@@ -262,7 +261,7 @@ class _Traced:
         self.taken.add(place)
         told = {**about, "epoch": epoch, "passes": passes}
         tracing = Tracing(place, told, partial(_judged, self.setup), self.world.process, self.world.name)
-        return TracedCounters(tracing, **options)
+        return TracedMeter(tracing, **options)
 
 
 def _judged(setup: Setup, statistics: Statistics) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from typing import Any, TypeAlias
 import torch.utils.data
 
 from ..audit.records import Recording
-from ..counting import Counters
 from ..dataset import Dataset, recipe_of
 from ..device import check_device, open_stage
 from ..errors import StoreError
@@ -26,11 +25,10 @@ from ..plan.cursor import Cursor
 from ..plan.lanes import check_ranks, choose_lanes, name_world_sizes, rank_lanes
 from ..plan.memory import BATCHES_AHEAD, share_memory
 from ..plan.states import load_state, save_state, saved_recipe, without
-from ..progress import ProgressBar
 from ..quantity import as_whole
 from ..ray_workers.bench import Bench
 from ..recipes import AsyncIterableDataset, from_iterable
-from ..report import Report, Setup, judge
+from ..report import ProgressBar, Report, Setup, judge
 from ..run.fleet import Fleet
 from ..run.in_step import keep_in_step, policy_of
 from ..run.run import BatchIterator, Run
@@ -38,7 +36,7 @@ from ..run.thread import LanesInThread, stream_in_thread
 from ..run.workers import draw_base_seed, start_server, stream_in_workers
 from ..sources.components import Recipe, counted_names, leaves_of
 from ..sources.shards import Shards
-from ..statistics import Statistics
+from ..statistics import Meter, Statistics
 from ..stores.local import check_there
 from ..stream import LanesJob
 from ..tracebacks import drop_frames
@@ -302,7 +300,7 @@ class StreamKind:
                 name_world_sizes(self._lane_count),
             )
 
-    def _open_counters(self, loader: Loader[Any], cursor: Cursor) -> Counters:
+    def _open_counters(self, loader: Loader[Any], cursor: Cursor) -> Meter:
         counting = self._traces.counting(loader, self._world, self._setup(loader))
         latest = self._passes.latest
         return counting(
@@ -314,7 +312,7 @@ class StreamKind:
         )
 
     def _open_lanes(
-        self, loader: Loader[Any], job: LanesJob, seed: int, counters: Counters, stack: ExitStack
+        self, loader: Loader[Any], job: LanesJob, seed: int, counters: Meter, stack: ExitStack
     ) -> LanesInThread | Fleet:
         """The job's batches, made in this process or in workers."""
         batch_bytes = share_memory(memory_of(loader), pins=False).batch_bytes

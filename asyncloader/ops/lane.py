@@ -10,10 +10,10 @@ from .._flow.budget import Budget, Portion
 from .._flow.engine import Engine
 from ..audit.records import LeavesOut
 from ..blocks import Block, Indices
-from ..counting import NetworkCounts
 from ..plan.topology import Topology
+from ..statistics import NetworkCounts
 from ..stopwatch import Stopwatch
-from ..trace.traffic import Traffic
+from ..trace.recording import Traffic
 from ..types import Position
 from .skips import Skips, StepSkips
 

@@ -11,22 +11,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from .. import stopwatch as at
 from ..quantity import amount, bytes_text, percent, seconds_text, ticks
-from ..stopwatch import (
-    BATCHING,
-    COLLATE,
-    DECODE,
-    PINNING,
-    PROCESSOR,
-    RECEIVING,
-    RESTING,
-    SAMPLER,
-    SENDING,
-    STARTING,
-    STORE,
-    name_of,
-    shares_of,
-)
+from ..stopwatch import RESTING, STARTING, STORE, name_of, shares_of
 
 __all__ = ["COLOURS", "OverTime", "Plot", "bar_of", "colour_of", "plots_of"]
 
@@ -34,17 +21,17 @@ __all__ = ["COLOURS", "OverTime", "Plot", "bar_of", "colour_of", "plots_of"]
 # each of at least 3:1 against the card that it lies on, but for the two of those who do nothing.
 COLOURS = {
     STORE: ("#0f6cab", "#58aee8"),
-    DECODE: ("#b36b00", "#f0b04a"),
+    at.DECODE: ("#b36b00", "#f0b04a"),
     "own-1": ("#a63d82", "#e68ac4"),
     "own-2": ("#6a51b8", "#ab98ee"),
     "own-3": ("#7d6a1d", "#cdbd5f"),
-    COLLATE: ("#00805c", "#3fc79c"),
-    SENDING: ("#8a4b1f", "#d59a6c"),
-    SAMPLER: ("#2b7a8c", "#7cc4d4"),
-    RECEIVING: ("#8c4a4a", "#e09a9a"),
-    PINNING: ("#4f6b2a", "#a9c47c"),
-    PROCESSOR: ("#8f2d56", "#d983a6"),
-    BATCHING: ("#56606e", "#98a3b3"),
+    at.COLLATE: ("#00805c", "#3fc79c"),
+    at.SENDING: ("#8a4b1f", "#d59a6c"),
+    at.SAMPLER: ("#2b7a8c", "#7cc4d4"),
+    at.RECEIVING: ("#8c4a4a", "#e09a9a"),
+    at.PINNING: ("#4f6b2a", "#a9c47c"),
+    at.PROCESSOR: ("#8f2d56", "#d983a6"),
+    at.BATCHING: ("#56606e", "#98a3b3"),
     RESTING: ("#c6cad1", "#3f4653"),
     STARTING: ("#e6e7ea", "#272c35"),
 }
@@ -320,7 +307,7 @@ def _flight(over: OverTime) -> Plot | None:
     note += f"{bytes_text(total / over.elapsed_s)}/s."
     heads = ("from", "in flight", "received/s")
     rows = zip(over.times(), map(bytes_text, held), map(bytes_text, came), strict=True)
-    frame = _curve(COLLATE, held, over, "Bytes in flight over time", bytes_text)
+    frame = _curve(at.COLLATE, held, over, "Bytes in flight over time", bytes_text)
     return Plot("flight", "Bytes in flight", note, heads, rows, frame=frame)
 
 
@@ -402,8 +389,8 @@ def _latency(latency: Mapping[str, Any]) -> Plot | None:
         if height:
             tall = _SIZE * height / steps[-1]
             box = {"x": place * wide + wide * 0.06, "y": _SIZE - tall, "width": wide * 0.88, "height": tall}
-            at = {"class": f"f-{STORE}", **{name: f"{value:.1f}" for name, value in box.items()}}
-            shapes.append(Shape("rect", at, f"{edges[place]} to {edges[place + 1]}: {height:,.0f}"))
+            look = {"class": f"f-{STORE}", **{name: f"{value:.1f}" for name, value in box.items()}}
+            shapes.append(Shape("rect", look, f"{edges[place]} to {edges[place + 1]}: {height:,.0f}"))
     for part in places.values():
         x = f"{part * 1000:.1f}"
         shapes.append(Shape("line", {"class": "rule", "x1": x, "x2": x, "y1": "0", "y2": "1000"}))
@@ -474,10 +461,7 @@ def _balance(statistics: Mapping[str, Any], own: dict[str, int]) -> Plot | None:
         note,
         ("", *map(name_of, stages)),
         [
-            (
-                f"worker {worker}" if several else "all",
-                *(percent(shares.get(stage, 0.0)) for stage in stages),
-            )
+            (f"worker {worker}" if several else "all", *(percent(shares.get(stage, 0.0)) for stage in stages))
             for worker, shares in makers
         ],
         keys={

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 from .._flow.channel import EndOfChannel, ReceiveTimeout
 from ..audit.records import LeftSamples
 from ..blocks import Place
-from ..counting import Counters
 from ..errors import SkipBudgetError, WorkerDiedError
 from ..ops.lane import Shortfall, describe_shortfalls
 from ..plan.counts import Deal
 from ..plan.cursor import Cursor
 from ..plan.lanes import Rotation
 from ..sources.components import places_of
+from ..statistics import Meter
 from ..stream import LanesJob, Note, Turns
 from ..tracebacks import users_level
 from ..workers import AnyPool, AnyWorker, wait_any, wait_any_async
@@ -50,7 +50,7 @@ class Restarts:
         counters: Counts them.
     """
 
-    def __init__(self, most: int, counters: Counters) -> None:
+    def __init__(self, most: int, counters: Meter) -> None:
         self.most = most
         self._counters = counters
 
@@ -233,7 +233,7 @@ class NoteSink:
         makers: The lanes of each worker.
     """
 
-    def __init__(self, job: LanesJob, counters: Counters, makers: Sequence[Collection[int]] = ()) -> None:
+    def __init__(self, job: LanesJob, counters: Meter, makers: Sequence[Collection[int]] = ()) -> None:
         self._counters = counters
         self._makers = {lane: number for number, lanes in enumerate(makers) for lane in lanes}
         self._shortfalls: list[Shortfall] = []

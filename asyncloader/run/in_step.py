@@ -24,10 +24,10 @@ from torch.distributed.distributed_c10d import PrefixStore
 from .._flow.channel import ChannelClosed, EndOfChannel, Receiver
 from .._flow.producer import Producer
 from ..collate.empty import empty_from_text, empty_like, empty_to_text
-from ..counting import Counters
 from ..errors import RanksError
 from ..plan.cursor import Cursor
 from ..plan.topology import World, process_group
+from ..statistics import Meter
 from ..stream import Note
 from ..torch_private import default_store
 from ..tracebacks import users_level
@@ -356,7 +356,7 @@ def keep_in_step(
     collate_fn: Callable[[Any], Any],
     cursor: Cursor,
     rest_of: Callable[[Cursor], Rest],
-    counters: Counters,
+    counters: Meter,
     stack: ExitStack,
 ) -> Receiver[tuple[Any, Note]]:
     """The batches of a rank, as many as all ranks deliver.
@@ -477,7 +477,7 @@ class _Settled:
         world: World,
         cursor: Cursor,
         rest_of: Callable[[Cursor], Rest],
-        counters: Counters,
+        counters: Meter,
         plan: str,
     ) -> None:
         self.agreement = agreement

@@ -16,8 +16,8 @@ from typing import Any, Generic, TypeVar
 from .._flow.aside import run_aside
 from .._flow.channel import EndOfChannel, Receiver, ReceiveTimeout
 from ..audit.records import Recording
-from ..counting import Counters
 from ..plan.cursor import Cursor
+from ..statistics import Meter
 from ..stream import Note
 from ..tracebacks import add_note, drop_frames, end_daemon_at_exit, users_level
 from .fleet import Makers
@@ -69,7 +69,7 @@ class Run:
         self,
         source: Receiver[tuple[Any, Note]],
         cursor: Cursor,
-        counters: Counters,
+        counters: Meter,
         stack: ExitStack,
         timeout_s: float | None,
         makers: Makers,

@@ -11,18 +11,18 @@ from .._flow.channel import EndOfChannel
 from .._flow.engine import Engine
 from .._flow.producer import Producer
 from ..audit.records import LeftSamples
-from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
+from ..statistics import Meter
 from ..stopwatch import RESTING
 from ..stream import LanesJob, Note, read_lanes
-from ..trace.counters import tell_rest
+from ..trace.keeping import tell_rest
 from .fleet import NoteSink
 
 __all__ = ["LanesInThread", "stream_in_thread"]
 
 
 def stream_in_thread(
-    job: LanesJob, batches_ahead: int, batch_bytes: int, counters: Counters, stack: ExitStack
+    job: LanesJob, batches_ahead: int, batch_bytes: int, counters: Meter, stack: ExitStack
 ) -> LanesInThread:
     """Read the lanes on an engine and a thread of this process.
 

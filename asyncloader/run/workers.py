@@ -15,7 +15,6 @@ from typing import Any
 from .._flow.engine import Engine
 from ..by_value import dumps_outward, dumps_with_modules, find_unpicklable
 from ..collate.default import does_without_torch
-from ..counting import Counters
 from ..memory import keep_freed_pages, share_arenas
 from ..ops.op import Source
 from ..plan.lanes import worker_lanes
@@ -23,6 +22,7 @@ from ..program_settings import ProgramSettings
 from ..ray_workers.bench import Bench
 from ..sources.components import Recipe, leaves_of
 from ..sources.shards import Shards
+from ..statistics import Meter
 from ..stopwatch import Stopwatch
 from ..stores.urls import scheme_of
 from ..stream import Collated, LanesJob, Note, Turns, read_lanes
@@ -199,7 +199,7 @@ def stream_in_workers(
     job: LanesJob,
     setting: WorkerSetting,
     batch_bytes: int,
-    counters: Counters,
+    counters: Meter,
     stack: ExitStack,
     on_ray: Bench | None = None,
 ) -> Fleet:

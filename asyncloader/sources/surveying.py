@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from .._flow.engine import Engine
-from ..counting import NetworkCounts
 from ..index.expectations import Expectations, Expected
 from ..index.survey import Survey
+from ..statistics import NetworkCounts
 from ..stores.router import Stores
 from .shards import Shards
 

@@ -18,8 +18,8 @@ from pathlib import PurePath
 import cloudpickle
 
 from .._flow.clock import pause
-from ..counting import NetworkCounts
 from ..errors import StoreError
+from ..statistics import NetworkCounts
 from .access import Access
 from .backends import open_lister
 from .failures import TransientError

@@ -6,8 +6,8 @@ import asyncio
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-from ..counting import NetworkCounts
-from ..trace.traffic import Traffic
+from ..statistics import NetworkCounts
+from ..trace.recording import Traffic
 from .access import Access
 from .backends import backend_of
 from .local import LocalStore

@@ -15,7 +15,7 @@ from ..workers.link import Link
 from ..workers.packing import Packed
 from ..workers.pages import OpenSlot
 from .parcels import pack_result
-from .watch import Watch
+from .timing import WorkerTimer
 from .worker_info import worker_number
 
 __all__ = ["AtWorker", "run_worker"]
@@ -37,7 +37,7 @@ class AtWorker:
         connection: socket.socket,
         spare: int,
         abandon: Callable[[socket.socket], None] | None,
-        watch: Callable[[], Watch],
+        watch: Callable[[], WorkerTimer],
     ) -> None:
         self.connection = connection
         self._spare = spare

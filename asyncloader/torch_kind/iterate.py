@@ -28,8 +28,8 @@ from .reading import Carrying, Reading, Whereabouts, enter_map_style
 from .roads import Roads
 from .saved import Part
 from .stateful import is_stateful, tell_owner
+from .timing import Collating
 from .travel import ByValue, travels_by_pickle
-from .watch import Collating
 from .worker_info import enter_worker, read_for
 
 __all__ = ["AsyncDoor", "close_torch_iterator", "open_torch_iterator"]

@@ -17,8 +17,8 @@ from ..torch_private import ExceptionWrapper
 from ..workers.link import MOST_INLINE_BYTES
 from ..workers.packing import Keep, Made, Packed, pack_by
 from .sharing import closing_descriptors, plain_pickler
+from .timing import Worked
 from .travel import HomewardPickler, OutwardPickler
-from .watch import Worked
 
 __all__ = ["pack_result", "pack_task"]
 

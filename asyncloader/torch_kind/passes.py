@@ -13,7 +13,7 @@ from .indices import Indices
 from .reading import Carried, Whereabouts
 from .saved import Part, Saved
 from .stateful import Said, where
-from .tally import Tally
+from .timing import LoopStats
 
 __all__ = ["Pass"]
 
@@ -43,7 +43,7 @@ class Pass:
         is_iterable: bool,
         workers: int,
         persistent: bool,
-        tally: Tally,
+        tally: LoopStats,
         tell_unsplit: Callable[[Line], None],
     ) -> None:
         self._indices = indices

@@ -17,7 +17,7 @@ from ..torch_private import ExceptionWrapper
 from ..workers.link import Announced, Link
 from .at_worker import AtWorker
 from .parcels import pack_task
-from .tally import Tally
+from .timing import LoopStats
 
 __all__ = ["Results", "Tasks"]
 
@@ -75,7 +75,7 @@ class Results:
         tally: Hears of what is told beside them.
     """
 
-    def __init__(self, tally: Tally) -> None:
+    def __init__(self, tally: LoopStats) -> None:
         self._tally = tally
         self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._is_wanted_awake = False

@@ -15,13 +15,12 @@ from typing import Any
 import torch
 from torch.utils.data import IterDataPipe
 
-from ..counting import Counters
 from ..plan.epochs import check_epoch
 from ..plan.topology import World
-from ..statistics import Statistics
+from ..statistics import Meter, Statistics
 from ..stopwatch import Stopwatch
 from ..torch_private import HereIterator, WorkersIterator, forget_iterator
-from ..trace.stopwatch import TracingStopwatch
+from ..trace.recording import TracingStopwatch
 from ..tracebacks import Line, users_level
 from .adapt import is_iterable
 from .generators import DEFAULT, generators_of, innermost_sampler, read_states, set_states
@@ -31,7 +30,7 @@ from .passes import Pass
 from .reading import Reading
 from .saved import Part, Saved, check_workers, load_saved, save_saved
 from .stateful import tell_owner, where
-from .tally import Tally, stage_of
+from .timing import LoopStats, stage_of
 
 __all__ = ["Standing"]
 
@@ -42,7 +41,7 @@ class Standing:
     def __init__(self) -> None:
         self._latest: Pass | None = None
         #: Of the latest pass, and how many there were with it.
-        self._counters: Counters | None = None
+        self._counters: Meter | None = None
         self._begun = 0
         #: What was loaded, until a pass goes on from there.
         self._loaded: Saved | None = None
@@ -56,7 +55,7 @@ class Standing:
         dataset: Any,
         world: World,
         tell_unsplit: Callable[[Line], None],
-        counting: Callable[..., Counters],
+        counting: Callable[..., Meter],
     ) -> HereIterator | WorkersIterator:
         """torch's iterator over ``loader``, from where that stands; see ``open_torch_iterator``."""
         generators = generators_of(loader)
@@ -73,7 +72,7 @@ class Standing:
         stage = stage_of(dataset)
         begin = partial(self._count, counting, _with_epoch(loader))
         kind = Stopwatch if loader.trace is None else TracingStopwatch
-        tally = Tally(begin, stage, loader.num_workers, loader.pin_memory, kind)
+        tally = LoopStats(begin, stage, loader.num_workers, loader.pin_memory, kind)
         told = Pass(
             indices,
             before,
@@ -103,8 +102,8 @@ class Standing:
         tally.waited()  # for the workers, too
         return iterator
 
-    def _count(self, counting: Callable[..., Counters], sampler: Any) -> Counters:
-        """Counters of the next pass."""
+    def _count(self, counting: Callable[..., Meter], sampler: Any) -> Meter:
+        """Meter of the next pass."""
         self._begun += 1
         epoch = None if sampler is None else int(sampler.epoch)
         self._counters = counting(passes=self._begun, epoch=epoch, earlier=self._counters)

@@ -19,10 +19,11 @@ from typing import Any
 
 from torch.utils.data import IterDataPipe, MapDataPipe
 
-from ..workers.link import Link, socketpair
+from ..workers._wire import socketpair
+from ..workers.link import Link
 from .at_worker import AtWorker, run_worker
 from .queues import Results, Tasks
-from .tally import Tally
+from .timing import LoopStats
 from .travel import ByValue, actual_context
 
 __all__ = ["Roads"]
@@ -39,7 +40,7 @@ class Roads(BaseContext):
         tally: Hears of what workers tell beside their results.
     """
 
-    def __init__(self, context: BaseContext | None, prefetch_factor: int, tally: Tally) -> None:
+    def __init__(self, context: BaseContext | None, prefetch_factor: int, tally: LoopStats) -> None:
         self._tally = tally
         self._context = actual_context(context)
         # One for each batch ahead, one that the consumer holds, one that is being made.

@@ -65,8 +65,8 @@ class ShardWriter:
     leave a mixture of both.
 
     At the end, also after an exception, the finished shards are entered into ``asyncloader-index.json``
-    beside them, which is made or added to; several writers may share a folder. A file of that name which is no
-    such index stays as it is, with a ``UserWarning``.
+    beside them, which is made or added to; several writers may share a folder. A file of that name that is
+    no such index stays as it is, with a ``UserWarning``.
 
     Args:
         pattern: Path of the shards with their number in it, ``"corpus-%05d.tar"`` or

@@ -29,8 +29,8 @@ from _measure import machine
 
 import asyncloader as al
 from asyncloader.stopwatch import RESTING, Stopwatch
-from asyncloader.torch_kind import laps as torchs
-from asyncloader.torch_kind.laps import Laps
+from asyncloader.torch_kind import timing as torchs
+from asyncloader.torch_kind.timing import InlineTimer
 
 SHARDS, SAMPLES = 8, 5_000
 
@@ -77,7 +77,7 @@ def standing() -> Iterator[None]:
             news=lambda stopwatch, at_once=False, cpu_s=None: None,
         ),
         mock.patch.multiple(
-            Laps,
+            InlineTimer,
             measure=lambda laps: None,
             fetch=lambda laps: None,
             collate=lambda laps: None,
@@ -109,7 +109,7 @@ class Changes(NamedTuple):
 def changes(loader: Any) -> Changes:
     """How often a pass comes to another stage."""
     entered = told = items = batches = measured = 0
-    enter, timed, fetch, measure = Stopwatch.enter, Stopwatch.timed, Laps.fetch, Laps._measured
+    enter, timed, fetch, measure = Stopwatch.enter, Stopwatch.timed, InlineTimer.fetch, InlineTimer._measured
 
     def count(stopwatch: Stopwatch, stage: str, now_s: float | None = None) -> str:
         nonlocal entered, told
@@ -124,12 +124,12 @@ def changes(loader: Any) -> Changes:
                 items += 1
                 yield item
 
-    def count_batches(laps: Laps) -> None:
+    def count_batches(laps: InlineTimer) -> None:
         nonlocal batches
         batches += 1
         fetch(laps)
 
-    def count_measured(laps: Laps, *times: float) -> Any:
+    def count_measured(laps: InlineTimer, *times: float) -> Any:
         nonlocal entered, told, measured
         before = entered, told
         spent = measure(laps, *times)
@@ -139,7 +139,7 @@ def changes(loader: Any) -> Changes:
 
     with (
         mock.patch.multiple(Stopwatch, enter=count, timed=count_items),
-        mock.patch.multiple(Laps, fetch=count_batches, _measured=count_measured),
+        mock.patch.multiple(InlineTimer, fetch=count_batches, _measured=count_measured),
     ):
         cpu_s(loader)
     return Changes(entered - 2 * items, told, items, batches - measured, measured)
@@ -159,7 +159,7 @@ def prices_s() -> Changes:
             yield
 
     def batches(measured: bool) -> Iterator[None]:
-        laps = Laps("", Stopwatch(), pins=False)
+        laps = InlineTimer("", Stopwatch(), pins=False)
         with mock.patch.object(torchs, "_MEASURE_S", 0.0):  # to skip none, but for those that it begins with
             laps.skips = 0 if measured else many + 1
             for now_s in times_s:

@@ -20,7 +20,7 @@ from end_to_end.harness import subprocess_environment
 import asyncloader
 from asyncloader import testing
 from asyncloader.cli import COMMANDS, main, make_parser
-from asyncloader.cli.printing import size_of
+from asyncloader.quantity import bytes_text as size_of
 
 ROOT = Path(asyncloader.__file__).parents[1]
 ROOM = ROOT / "asyncloader" / "cli"

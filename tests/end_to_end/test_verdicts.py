@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import bz2
 import json
+import subprocess
+import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -47,6 +50,14 @@ async def asks(sample: Any) -> Any:
 
 def sleeps(sample: Any) -> Any:
     time.sleep(0.002)
+    return sample
+
+
+NOISE = np.random.default_rng(0).integers(0, 9, 300_000, np.uint8).tobytes()
+
+
+def deflates(sample: Any) -> Any:
+    zlib.compress(NOISE)  # without the interpreter's lock
     return sample
 
 
@@ -169,6 +180,8 @@ class Case(NamedTuple):
         server: That has the shards, if they are read from one.
         step_s: What the training loop takes for a batch.
         advice: What the third line speaks of.
+        never: What that line does not speak of.
+        passes: The report is of the last one.
         workers: With how many workers it is one; if both with 0 and with 2, cases take them in turn, and
             both in the slow tests.
     """
@@ -179,6 +192,8 @@ class Case(NamedTuple):
     server: Callable[[], AbstractContextManager[testing.Server]] | None = None
     step_s: float = 0.0
     advice: str = ""
+    never: str = "-"
+    passes: int = 1
     workers: tuple[int, ...] = (0, 2)
 
 
@@ -206,6 +221,29 @@ CASES = {
     ),
     "function that waits": Case(
         "map(sleeps)", lambda folder: numbers(2_000).map(sleeps, concurrency=2), advice="raise concurrency"
+    ),
+    "function without the lock": Case(
+        "map(deflates)",
+        lambda folder: numbers(300).map(deflates, concurrency=16),
+        advice="processor",
+        never="lock",
+    ),
+    "slow start of a stream": Case(
+        "start",
+        lambda folder: numbers(),
+        {"worker_init_fn": slow_start},
+        advice="nothing to change",
+        workers=(2,),
+    ),
+    "an outage": Case(
+        "store", tars, server=serve(testing.Status(500, after=10, times=5), latency_s=0.02), never="in_order"
+    ),
+    "a full cache": Case(
+        "store",
+        lambda url: tars(url, cache_dir=CACHE[0], cache_limit="4MB"),
+        server=serve(rate=2e7),
+        advice="cache_limit",
+        passes=2,
     ),
     "slow coroutine": Case(
         "map(asks)", lambda folder: numbers(2_000).map(asks, concurrency=8), advice="raise concurrency"
@@ -253,6 +291,9 @@ TORCHS = {
     "unbalanced workers": Case("workers", lambda _: Uneven(), advice="split", workers=(2,)),
 }
 
+#: Cases that are tried beside busy processes each time; the others are slow tests.
+BESIDE = [("slow function", 0), ("slow __getitem__", 2), ("function without the lock", 0)]
+
 CACHE: list[Path] = []
 """The folder of the test that runs."""
 
@@ -271,9 +312,10 @@ def report_of(case: Case, workers: int, folder: Path) -> Report:
     with case.server() if case.server is not None else nullcontext() as server:
         recipe = case.recipe(str(folder) if server is None else server.url)
         with al.DataLoader(recipe, **{"batch_size": 16, "num_workers": workers, **case.options}) as loader:
-            for _ in loader:
-                if case.step_s:  # even a sleep of nothing would wait for the interpreter's lock
-                    time.sleep(case.step_s)
+            for _ in range(case.passes):
+                for _ in loader:
+                    if case.step_s:  # even a sleep of nothing would wait for the interpreter's lock
+                        time.sleep(case.step_s)
             return loader.report()
 
 
@@ -305,4 +347,39 @@ def test_the_bottleneck_is_named(name: str, workers: int, folder: Path, tmp_path
     assert report.limit == case.limit, str(report)
     advice = case.advice.split("|")
     assert any(part in report.lines[2] for part in advice), str(report)
+    assert case.never not in report.lines[2], str(report)
     assert sum(report.shares.values()) == pytest.approx(1.0)
+
+
+@pytest.fixture
+def busy_machine() -> Iterator[None]:
+    """Two other processes that want all of a processor each."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+@pytest.mark.usefixtures("busy_machine")
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [
+        pytest.param(name, workers, marks=[] if (name, workers) in BESIDE else pytest.mark.slow)
+        for name, case in {**CASES, **TORCHS}.items()
+        for workers in case.workers
+    ],
+)
+def test_beside_busy_processes_nothing_is_taken_for_another(
+    name: str, workers: int, folder: Path, tmp_path: Path
+) -> None:
+    """The bottleneck, or that processors are what is missing; and work is never told to wait less."""
+    CACHE[:] = [tmp_path]
+    case = {**CASES, **TORCHS}[name]
+    report = report_of(case, workers, folder)
+    print(report)
+    assert report.limit in (case.limit, "processor", *["start"] * (workers > 0)), str(report)
+    if "process" in case.advice:
+        assert "waits" not in report.lines[2] and "lock" not in report.lines[2].partition(";")[0], str(report)

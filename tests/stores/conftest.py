@@ -16,7 +16,7 @@ from asyncloader import testing
 from asyncloader._flow.budget import claim_alone
 from asyncloader._flow.channel import Channel, EndOfChannel
 from asyncloader._flow.engine import Engine
-from asyncloader.counting import NetworkCounts
+from asyncloader.statistics import NetworkCounts
 from asyncloader.stores.access import Access
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.policy import NetworkPolicy

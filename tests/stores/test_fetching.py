@@ -12,8 +12,8 @@ import pytest
 from asyncloader._flow.budget import claim_alone
 from asyncloader._flow.channel import EndOfChannel
 from asyncloader._flow.engine import Scope
-from asyncloader.counting import NetworkCounts
 from asyncloader.errors import StoreError
+from asyncloader.statistics import NetworkCounts
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.network.hedging import Hedges
 from asyncloader.stores.reading.fetching import Fetch

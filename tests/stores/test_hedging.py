@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
-from asyncloader.counting import NetworkCounts
+from asyncloader.statistics import NetworkCounts
 from asyncloader.stores.network.hedging import Hedges
 from asyncloader.stores.policy import NetworkPolicy
 

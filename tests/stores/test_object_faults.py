@@ -18,8 +18,8 @@ from moto_s3 import serve_s3
 from waiting import AT_ONCE_S
 
 from asyncloader import testing
-from asyncloader.counting import NetworkCounts
 from asyncloader.errors import StoreError
+from asyncloader.statistics import NetworkCounts
 from asyncloader.stores.failures import ThrottledError, TransientError
 from asyncloader.stores.network.hedging import Hedges
 from asyncloader.stores.network.timed import TimedStore

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncloader import testing
-from asyncloader.counting import NetworkCounts
+from asyncloader.statistics import NetworkCounts
 from asyncloader.stores.failures import ThrottledError
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.network.hedging import Hedges

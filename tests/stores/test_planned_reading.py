@@ -18,8 +18,8 @@ from asyncloader import testing
 from asyncloader._flow.budget import claim_alone
 from asyncloader._flow.channel import Channel, EndOfChannel
 from asyncloader._flow.engine import Engine, EngineStopped
-from asyncloader.counting import NetworkCounts
 from asyncloader.errors import FormatError, StoreError
+from asyncloader.statistics import NetworkCounts
 from asyncloader.stores.access import Access
 from asyncloader.stores.policy import NetworkPolicy
 from asyncloader.stores.reading.lookahead import FIRST_PART_BYTES, PART_BYTES, SMALL_PART_BYTES

@@ -19,8 +19,8 @@ from asyncloader import testing
 from asyncloader._flow.budget import claim_alone
 from asyncloader._flow.channel import Channel, ChannelClosed, EndOfChannel
 from asyncloader._flow.engine import Engine, EngineStopped
-from asyncloader.counting import NetworkCounts
 from asyncloader.errors import StoreError
+from asyncloader.statistics import NetworkCounts
 from asyncloader.stores.access import Access
 from asyncloader.stores.buffers import BUFFER_BYTES
 from asyncloader.stores.policy import NetworkPolicy

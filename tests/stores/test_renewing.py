@@ -11,8 +11,8 @@ from telling import all_told
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.counting import NetworkCounts
 from asyncloader.errors import StoreError
+from asyncloader.statistics import NetworkCounts
 from asyncloader.stores.access import Renew
 from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.client import HttpStore

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
-from asyncloader.counting import NetworkCounts
 from asyncloader.errors import StoreError
+from asyncloader.statistics import NetworkCounts
 from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.network.hedging import Hedges

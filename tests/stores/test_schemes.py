@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 import asyncloader as al
-from asyncloader.counting import NetworkCounts
+from asyncloader.statistics import NetworkCounts
 from asyncloader.stores.access import Access
 from asyncloader.stores.backends import backend_of, open_lister
 from asyncloader.stores.local import LocalStore

@@ -10,7 +10,7 @@ import pytest
 from waiting import AT_ONCE_S
 
 from asyncloader import testing
-from asyncloader.counting import NetworkCounts
+from asyncloader.statistics import NetworkCounts
 from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.client import HttpStore
 from asyncloader.stores.network.hedging import Hedges

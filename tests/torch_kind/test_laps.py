@@ -12,7 +12,7 @@ import torch
 
 import asyncloader as al
 from asyncloader.stopwatch import COLLATE, PINNING, PROCESSOR, RESTING, SAMPLER, Spent, Stopwatch
-from asyncloader.torch_kind.laps import Laps
+from asyncloader.torch_kind.timing import InlineTimer
 
 STAGE = "Data.__getitems__"
 
@@ -31,7 +31,7 @@ class Loop:
     """
 
     def __init__(self) -> None:
-        self.laps = Laps(STAGE, Stopwatch(), pins=False)
+        self.laps = InlineTimer(STAGE, Stopwatch(), pins=False)
         self.cpu_s = 0.0
         self._spent = Spent({}, {})
 
@@ -239,7 +239,7 @@ def test_what_fails_has_the_time_until_it_failed(failing: str) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_pinning_is_what_follows_collating(fails: bool) -> None:
-    laps, since_s = Laps(STAGE, Stopwatch(), pins=True), perf_counter()
+    laps, since_s = InlineTimer(STAGE, Stopwatch(), pins=True), perf_counter()
     laps.fetch()
     laps.collate()
     sleep(0.02)

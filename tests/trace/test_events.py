@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncloader.trace.events import Dropped, Flight, Mark, Padded, Slice, Traced
+from asyncloader.trace.recording import Dropped, Flight, Incident, Padded, Slice, Traced
 
 
 def test_times_of_another_clock_are_told_by_ones_own() -> None:
@@ -14,7 +14,7 @@ def test_times_of_another_clock_are_told_by_ones_own() -> None:
                 Flight("a", 0, 9, 9, now_s, now_s + 2, now_s + 3, True),
                 Flight("b", 0, 9, 0, now_s, None, now_s + 1, False),
             ],
-            marks=[Mark("retry", now_s + 1, {"shard": "b"})],
+            marks=[Incident("retry", now_s + 1, {"shard": "b"})],
             padded=[Padded(now_s + 2, 5, 6)],
             dropped=Dropped(slices=1, seconds=0.5),
         )

@@ -17,10 +17,10 @@ from torch.utils.data import Dataset
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.page import render
-from asyncloader.trace import counters
-from asyncloader.trace.counters import STEP, WAITING, TracedCounters, Tracing
-from asyncloader.trace.events import Flight, Slice
+from asyncloader.trace import keeping as counters
 from asyncloader.trace.files import read_run
+from asyncloader.trace.keeping import STEP, WAITING, TracedMeter, Tracing
+from asyncloader.trace.recording import Flight, Slice
 
 SLOWED_S = 0.7
 
@@ -163,7 +163,7 @@ def test_what_kept_a_pass_from_beginning_is_told_before_a_full_disk(
 
 def test_a_file_at_its_limits_is_written_in_about_a_second(tmp_path: Path) -> None:
     path = tmp_path / "run.json"
-    passed = TracedCounters(Tracing(str(path), {"num_workers": 4}, lambda statistics: {}))
+    passed = TracedMeter(Tracing(str(path), {"num_workers": 4}, lambda statistics: {}))
     start_s, kept = passed.started_s, passed._timeline
     for number in range(counters._MOST_OF_CONSUMER):
         at_s = start_s + number * 1e-6

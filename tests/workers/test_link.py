@@ -15,7 +15,8 @@ from waiting import until
 
 from asyncloader._flow.channel import EndOfChannel
 from asyncloader.testing import check_leaks
-from asyncloader.workers.link import MOST_INLINE_BYTES, Link, socketpair
+from asyncloader.workers._wire import socketpair
+from asyncloader.workers.link import MOST_INLINE_BYTES, Link
 from asyncloader.workers.packing import pack
 
 LARGE = 1 << 20

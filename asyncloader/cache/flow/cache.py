@@ -51,6 +51,11 @@ class Cache:
         self._intake = Intake(setting, network, self._folder, self._root, self._complaints, self._marks)
         self._arrivals: dict[Identity, Arrival] = {}
 
+    @property
+    def has_evicted(self) -> bool:
+        """Whether shards had to go for those that were downloaded here."""
+        return self._folder.evicted > 0
+
     @classmethod
     @asynccontextmanager
     async def open(cls, setting: CacheSetting, start: Start, network: NetworkPolicy) -> AsyncIterator[Cache]:

@@ -101,6 +101,7 @@ def make_room(folder: Folder, limit_bytes: int) -> bool:
         floor_bytes(disk.f_blocks * disk.f_frsize),
     )
     victims = choose_victims(kept, demand)
+    folder.evicted += len(victims or ())
     for victim in victims or ():
         folder.remove(victim.name)
     return victims is not None

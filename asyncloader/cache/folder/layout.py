@@ -88,6 +88,7 @@ class Folder:
     """
 
     def __init__(self, parent: str) -> None:
+        self.evicted = 0  # files, to make room
         path = os.path.join(parent, ROOT)
         os.makedirs(parent, exist_ok=True)
         with suppress(FileExistsError):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from ...counting import NetworkCounts
+from ...statistics import NetworkCounts
 
 __all__ = ["Hedges"]
 

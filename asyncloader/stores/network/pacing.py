@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from ...counting import NetworkCounts
+from ...statistics import NetworkCounts
 from ..failures import ThrottledError
 from ..policy import NetworkPolicy
 from ..store import Body, Store

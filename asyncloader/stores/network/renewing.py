@@ -10,8 +10,8 @@ from weakref import WeakValueDictionary
 
 from yarl import URL
 
-from ...counting import NetworkCounts
 from ...errors import StoreError
+from ...statistics import NetworkCounts
 from ..access import Renew
 from ..naming import read_as
 from ..store import Body, Store

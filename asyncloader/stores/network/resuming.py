@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import replace
 
 from ..._flow.clock import pause
-from ...counting import NetworkCounts
-from ...trace.traffic import Traffic
+from ...statistics import NetworkCounts
+from ...trace.recording import Traffic
 from ...types import Buffer
 from ..failures import ThrottledError, TransientError, check_same
 from ..policy import NetworkPolicy

@@ -19,7 +19,7 @@ from ..._flow.channel import Channel, EndOfChannel
 from ..._flow.clock import Alarm
 from ..._flow.engine import EngineStopped, Scope
 from ...errors import StoreError
-from ...trace.traffic import Flying, Traffic
+from ...trace.recording import Flying, Traffic
 from ...types import Answer, Buffer, Layout, Planning, Span
 from ..buffers import Buffers
 from ..file_span import FileSpan, closed_on_error, piece_bytes_of

@@ -1,23 +1,117 @@
-"""The counts of a pass that is traced: they also keep what happened when, and write it at the end."""
+"""The meter of a pass that is traced: it also keeps what happened when, and writes it at the end."""
 
 from __future__ import annotations
 
+import math
 import os
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any
 
-from ..counting import Counters
-from ..statistics import Statistics
+from ..statistics import Meter, Statistics
 from ..stopwatch import STARTING, Spent, Stopwatch
-from .events import Dropped, Flight, Mark, Padded, Slice, Traced, longest
-from .files import write_run
-from .series import Latencies, Series
-from .timeline import Timeline, timeline
+from .files import TraceTimeline, timeline, write_run
+from .recording import Dropped, Flight, Incident, Slice, Traced, longest
 
-__all__ = ["TracedCounters", "Tracing", "tell_rest"]
+# What a pass counts in bins: numbers over time, and how long answers take. Pure.
+
+# As many as a plot is wide, at most: half of that is left when the width doubles.
+_MOST_BINS = 240
+
+_FIRST_BIN_S = 0.05
+
+# Twenty for a factor of ten: neighbours differ by an eighth.
+_BINS_PER_DECADE = 20
+
+
+class Series:
+    """Sums by name over time, in a bounded number of bins, whose width doubles as the pass goes on.
+
+    Args:
+        start_s: When the first bin begins. What is told of before counts as then.
+    """
+
+    def __init__(self, start_s: float) -> None:
+        self._start_s = start_s
+        self.bin_s = _FIRST_BIN_S
+        self._rows: defaultdict[str, list[float]] = defaultdict(list)
+
+    def add(self, name: str, at_s: float, amount: float) -> None:
+        """So much at one moment."""
+        place = self._place(at_s)
+        row = self._row(name, place)
+        row[place] += amount
+
+    def spread(self, name: str, start_s: float, end_s: float, amount: float) -> None:
+        """So much, evenly from one moment to another."""
+        start_s, end_s = max(start_s, self._start_s), max(end_s, self._start_s)
+        if end_s <= start_s:
+            return self.add(name, end_s, amount)
+        last = self._place(end_s)
+        first = self._place(start_s)
+        row = self._row(name, last)
+        for place in range(first, last + 1):
+            begin_s = self._start_s + place * self.bin_s
+            covered_s = min(end_s, begin_s + self.bin_s) - max(start_s, begin_s)
+            row[place] += amount * max(covered_s, 0.0) / (end_s - start_s)
+        return None
+
+    def rows(self, end_s: float) -> dict[str, list[float]]:
+        """The sums of every name, each with as many bins as there are up to ``end_s``."""
+        bins = self._place(end_s) + 1
+        return {name: row[:bins] + [0.0] * (bins - len(row)) for name, row in self._rows.items()}
+
+    def as_dict(self, end_s: float) -> dict[str, Any]:
+        """The rows, with the width of their bins."""
+        rows = self.rows(end_s)  # which may have made them wider
+        return {"bin_s": self.bin_s, "rows": rows}
+
+    def _place(self, at_s: float) -> int:
+        past_s = max(at_s - self._start_s, 0.0)
+        while past_s >= self.bin_s * _MOST_BINS:
+            self.bin_s *= 2
+            for name, row in self._rows.items():
+                self._rows[name] = [sum(row[place : place + 2]) for place in range(0, len(row), 2)]
+        return int(past_s / self.bin_s)
+
+    def _row(self, name: str, place: int) -> list[float]:
+        row = self._rows[name]
+        row += [0.0] * (place + 1 - len(row))
+        return row
+
+
+class Latencies:
+    """Counts times by their order of magnitude, in bins of a logarithmic scale."""
+
+    def __init__(self) -> None:
+        self._bins: Counter[int] = Counter()
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self._bins[math.floor(math.log10(max(seconds, 1e-6)) * _BINS_PER_DECADE)] += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        """Counts by bin, number ``n`` of which begins at ``10 ** (n / bins_per_decade)`` s; percentiles."""
+        return {
+            "bins_per_decade": _BINS_PER_DECADE,
+            "bins": {str(number): self._bins[number] for number in sorted(self._bins)},
+            "count": self._bins.total(),
+            **{f"p{percent}_s": self._percentile(percent / 100) for percent in (50, 95, 99)},
+        }
+
+    def _percentile(self, part: float) -> float | None:
+        """As if the times of a bin were spread evenly over it."""
+        wanted, before = part * self._bins.total(), 0
+        for number in sorted(self._bins):
+            count = self._bins[number]
+            if before + count >= wanted:
+                return float(10 ** ((number + (wanted - before) / count) / _BINS_PER_DECADE))
+            before += count
+        return None
+
 
 WAITING = "waiting for a batch"
 STEP = "training step"
@@ -50,12 +144,12 @@ class Tracing:
     whose: str = "rank 0"
 
 
-class TracedCounters(Counters):
-    """Counts one pass, and keeps its trace; see ``Counters``.
+class TracedMeter(Meter):
+    """Counts one pass, and keeps its trace; see ``Meter``.
 
     Args:
         tracing: Where it goes.
-        options: Those of ``Counters``.
+        options: Those of ``Meter``.
     """
 
     closes_slowly = True
@@ -68,7 +162,7 @@ class TracedCounters(Counters):
         # Workers' news may be taken in on another thread than the consumer's. Re-entrant, for the finalizers
         # of a garbage collection.
         self._keeping = RLock()
-        self._timeline = Timeline(workers=bool(tracing.about.get("num_workers")))
+        self._timeline = TraceTimeline(workers=bool(tracing.about.get("num_workers")))
         self._series = Series(self.started_s)
         self._latencies = Latencies()
         self._told_s: dict[int, float] = {}
@@ -129,25 +223,23 @@ class TracedCounters(Counters):
             if self._is_written or self._owner != os.getpid():
                 return
             self._is_written = True
+        told = self._tracing
         statistics = self.snapshot()
         end_s = self.started_s + statistics.elapsed_s
         with self._keeping:
             self._cut(end_s)
             self._limit(1.0)
-            process, whose = self._tracing.process, self._tracing.whose
-            events = timeline(self._timeline, self.started_s, end_s, process, whose)
-            write_run(self._tracing.path, events, self._summary(statistics, end_s))
-
-    def _summary(self, statistics: Statistics, end_s: float) -> dict[str, Any]:
-        return {
-            **self._tracing.about,
-            "began_unix_s": self._began_unix_s,
-            "statistics": statistics.as_dict(),
-            **self._tracing.judge(statistics),
-            "series": self._series.as_dict(end_s),
-            "latency": self._latencies.as_dict(),
-            "dropped": self._dropped._asdict(),
-        }
+            summary = {
+                **told.about,
+                "began_unix_s": self._began_unix_s,
+                "statistics": statistics.as_dict(),
+                **told.judge(statistics),
+                "series": self._series.as_dict(end_s),
+                "latency": self._latencies.as_dict(),
+                "dropped": self._dropped._asdict(),
+            }
+            events = timeline(self._timeline, self.started_s, end_s, told.process, told.whose)
+            write_run(told.path, events, summary)
 
     # --- the parts ---
 
@@ -181,7 +273,8 @@ class TracedCounters(Counters):
         for flight in traced.flights:
             self._take_in_flight(worker, flight)
         for batch in traced.padded:
-            self._take_in_padded(batch)
+            self._series.add("real_cells", batch.at_s, batch.real)
+            self._series.add("cells", batch.at_s, batch.cells)
         self._note_changes(worker, until_s)
         for mark in traced.marks:
             self._mark(worker, mark)
@@ -200,20 +293,16 @@ class TracedCounters(Counters):
         if flight.answered_s is not None:
             self._latencies.add(flight.answered_s - flight.start_s)
 
-    def _take_in_padded(self, batch: Padded) -> None:
-        self._series.add("real_cells", batch.at_s, batch.real)
-        self._series.add("cells", batch.at_s, batch.cells)
-
     def _note_changes(self, worker: int, at_s: float) -> None:
         """Mark what is counted elsewhere, when it is first seen to have grown."""
         if (restarts := self.worker_restarts) > self._restarts:
-            self._mark(worker, Mark("worker restarted", at_s, {"restarts": restarts}))
+            self._mark(worker, Incident("worker restarted", at_s, {"restarts": restarts}))
             self._restarts = restarts
         if (skips := self.skipped) > self._skips:
-            self._mark(worker, Mark("skipped", at_s, {"skipped": skips}))
+            self._mark(worker, Incident("skipped", at_s, {"skipped": skips}))
             self._skips = skips
 
-    def _mark(self, worker: int, mark: Mark) -> None:
+    def _mark(self, worker: int, mark: Incident) -> None:
         self._series.add(f"mark/{mark.kind}", mark.at_s, 1)
         if len(self._timeline.marks) < _MOST_MARKS:
             self._timeline.marks.append((worker, mark))
@@ -241,7 +330,7 @@ class TracedCounters(Counters):
         self._dropped = self._dropped.plus(Dropped(slices=len(short), seconds=seconds))
 
 
-def tell_rest(stopwatch: Stopwatch, counters: Counters) -> None:
+def tell_rest(stopwatch: Stopwatch, counters: Meter) -> None:
     """Take in what a thread of this process has not told, which has ended."""
-    if isinstance(counters, TracedCounters) and (spent := stopwatch.news(at_once=True)) is not None:
+    if isinstance(counters, TracedMeter) and (spent := stopwatch.news(at_once=True)) is not None:
         counters.spend(0, spent)
