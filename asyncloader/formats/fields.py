@@ -12,8 +12,8 @@ import io
 import json
 import math
 import operator
-import tarfile
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -213,6 +213,8 @@ def _tar_member(name: str, body: bytes) -> bytes:
     if name.isascii() and len(encoded) < _MOST_NAME_BYTES and len(body) < _MOST_BODY_BYTES:
         header = _plain_header(encoded, len(body))
     else:
+        import tarfile
+
         described = tarfile.TarInfo(name)
         described.size = len(body)
         # tobuf, not TarFile: that one wants a file that can tell, and a compressor cannot.
@@ -224,16 +226,25 @@ def _tar_member(name: str, body: bytes) -> bytes:
 _MOST_NAME_BYTES, _MOST_BODY_BYTES = 100, 8**11
 _SIZE, _SUM = slice(124, 136), slice(148, 156)
 
-# Of an empty file with the shortest name; all others are it, but for name, size and sum.
-_EMPTY_HEADER = tarfile.TarInfo("").tobuf(tarfile.PAX_FORMAT)
-_EMPTY_SUM = sum(_EMPTY_HEADER) - sum(_EMPTY_HEADER[_SUM]) + 8 * ord(" ") - sum(_EMPTY_HEADER[_SIZE])
+
+@cache
+def _empty_header() -> tuple[bytes, int]:
+    """The header of an empty file with the shortest name, and its sum without that of its size.
+
+    All others are it, but for name, size and sum. tarfile is imported for it where the first one is written.
+    """
+    import tarfile
+
+    header = tarfile.TarInfo("").tobuf(tarfile.PAX_FORMAT)
+    return header, sum(header) - sum(header[_SUM]) + 8 * ord(" ") - sum(header[_SIZE])
 
 
 def _plain_header(name: bytes, size: int) -> bytes:
     """What tarfile would make, in a tenth of its time."""
     octal = b"%011o\0" % size
-    total = _EMPTY_SUM + sum(name) + sum(octal)
-    header = bytearray(_EMPTY_HEADER)
+    empty, empty_sum = _empty_header()
+    total = empty_sum + sum(name) + sum(octal)
+    header = bytearray(empty)
     header[: len(name)] = name
     header[_SIZE] = octal
     header[_SUM] = b"%06o\0 " % total

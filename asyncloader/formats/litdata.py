@@ -136,7 +136,9 @@ def parse_litdata_index(content: bytes, block_size: int | None = None) -> LitDat
     try:
         index = msgspec.json.decode(content, type=_LitDataDocument)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise FormatError(f"litdata: index.json: {error}") from error
+        raise FormatError(
+            f"litdata: index.json: expected an object with chunks and config: {error}"
+        ) from error
     schema = _schema(index.config, block_size)
     chunks = (_chunk(entry, index.config, schema, number) for number, entry in enumerate(index.chunks))
     return LitDataIndex([*chunks], schema)

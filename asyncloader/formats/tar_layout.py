@@ -440,7 +440,7 @@ def _is_number(text: str) -> bool:
 
 
 def _key_of(name: str, number: int) -> str:
-    """What samples are told apart by; see ``_tar_samples``."""
+    """What samples are told apart by; see ``SampleGroups``."""
     start = name.rfind("/") + 1
     dot = name.find(".", start)
     if dot <= start or dot == len(name) - 1:

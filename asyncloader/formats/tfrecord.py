@@ -262,9 +262,9 @@ def _integers(raw: bytes) -> NDArray[np.int64]:
 _POLYNOMIAL = 0x82F63B78  # Castagnoli's, reflected
 _MASK = 0xA282EAD8
 
-# In NumPy, bytes are looked up a pair at a time, in all stripes of a run at once. Those of long records are
-# longer: to put stripes together takes some lookups each.
-_STRIPES_BYTES = ((8 << 10, 1024), (0, 64))
+# In NumPy, bytes are looked up a pair at a time, in all stripes of a run at once. In a run of 1 MiB longer
+# stripes are too few, and to put shorter ones together takes more lookups.
+_STRIPE_BYTES = 128
 
 
 def _masked(crcs: NDArray[np.uint32]) -> NDArray[np.uint32]:
@@ -330,7 +330,7 @@ def _crcs_by_numpy(run: bytes, begins: list[int], lengths: list[int]) -> NDArray
     Zeros in front of a record change nothing in a register of 0; that it begins with ones is the same as if
     the first four bytes were inverted.
     """
-    size = next(size for least, size in _STRIPES_BYTES if sum(lengths) >= least * len(lengths))
+    size = _STRIPE_BYTES
     view, zeros = memoryview(run), bytes(size)
     pieces: list[bytes | memoryview] = []
     for begin, length in zip(begins, lengths, strict=True):

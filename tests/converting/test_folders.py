@@ -186,7 +186,7 @@ def test_images_that_are_no_files_are_refused_before_anything_is_written(to: str
         ),
         (["{in}/shard.00000.mds"], {"format": "mds"}, "there is no '.*index.json': a folder of MDS"),
         (["{in}/.."], {"format": "litdata"}, "there is no '.*index.json': a folder of LitData's chunks"),
-        (["{in}"], {"format": "litdata"}, "expected chunks and config, found no 'config'"),
+        (["{in}"], {"format": "litdata"}, "expected an object with chunks and config: .*`config`"),
         (["{in}"], {"format": "mds", "index": "m.json"}, "an index is for shards without an index.json"),
         (["{in}"], {"format": "mds", "block_size": 4}, "block_size .* is for LitData's chunks"),
         (["{in}/*.mds"], {"block_size": 4}, "block_size .* is for LitData's chunks"),
