@@ -407,7 +407,7 @@ def test_none_looks_for_no_index_and_the_length_error_names_the_one_that_is_ther
     [
         lambda: al.from_urls("a.tar", manifest=None),  # type: ignore[call-arg]  # what is tested
         lambda: al.convert("a.tar", "out", to="tar", manifest="m.json"),  # type: ignore[call-arg]
-        lambda: al.verify_audit("log", manifest="m.json"),  # type: ignore[call-arg]
+        lambda: al.tools.verify_audit("log", manifest="m.json"),  # type: ignore[call-arg]
     ],
     ids=["from_urls", "convert", "verify_audit"],
 )

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Origin
-from ..index.lookup import Entries, read_entries
+from ..index.lookup import Entries, has_index_option, read_entries
 from ..stores.urls import redact
 from .records import AuditedSource, Contents, LaneLog, RecordedPass, logs_of, read_audits
 
@@ -400,6 +400,7 @@ def _listed(numbers: Sequence[int]) -> str:
 # --- all ranks and restarts ---
 
 
+@has_index_option
 def verify_audit(
     paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
     *,

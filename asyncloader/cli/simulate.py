@@ -45,14 +45,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "urls", nargs="*", metavar="URL", help="shards that have an index, as from_urls has them"
     )
     add_format(parser)
-    parser.add_argument("-i", "--index", help="path or URL of it, if it is not beside them")
+    parser.add_argument("-m", "--index", help="path or URL of it, if it is not beside them")
     add_stores(parser)
     shards = parser.add_argument_group("shards, where none are named")
     shards.add_argument("--shards", type=int, metavar="N", help="how many")
     shards.add_argument("--shard-size", metavar="SIZE", help="of each, as stored")
     shards.add_argument("--shard-samples", type=int, metavar="N", help="of each")
     parser.add_argument(
-        "--index", action="store_true", help="cut lanes by an index, as is done where shards have one"
+        "--indexed", action="store_true", help="cut lanes by an index, as is done where shards have one"
     )
     times = parser.add_argument_group("times and rates")
     for names, metavar in ((_TIMES, "TIME"), (_RATES, "RATE")):
@@ -131,7 +131,7 @@ def _shards_of(asked: argparse.Namespace) -> dict[str, Any]:
     return {
         "shard_bytes": np.full(asked.shards, parse_bytes("--shard-size", asked.shard_size)),
         "shard_samples": np.full(asked.shards, asked.shard_samples),
-        "is_indexed": asked.index,
+        "is_indexed": asked.indexed,
     }
 
 
@@ -155,7 +155,7 @@ def _known_shards(asked: argparse.Namespace) -> dict[str, Any]:
     return {
         "shard_bytes": checks.size_bytes,
         "shard_samples": checks.samples,
-        "is_indexed": checks.is_indexed or asked.index,
+        "is_indexed": checks.is_indexed or asked.indexed,
     }
 
 

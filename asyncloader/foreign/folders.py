@@ -165,7 +165,7 @@ def _open_shards(
     makers, _, how = _INDEXES[format]
     what = (
         f"a folder of {makers} has an index.json; where it is of several parts, each in a folder of its own, "
-        f"name one of them{how}, or join recipes with al.concat"
+        f"name one of them{how}, or join datasets with al.concat"
     )
     content = folder.read_index(access.options, access.network, what)
     try:

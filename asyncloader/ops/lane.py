@@ -150,7 +150,7 @@ def _describe(count: int, shorts: list[Shortfall]) -> str:
     lacking = f"take({count}) lacks {sum(short.share - short.taken for short in shorts)} samples: "
     lanes = shorts[0].lanes
     if lanes == 1:
-        return f"{lacking}the recipe gave only {shorts[0].taken}"
+        return f"{lacking}the dataset gave only {shorts[0].taken}"
     named = [
         f"lane {short.lane} ended after {short.taken} of its {short.share}" for short in shorts[:_LANES_NAMED]
     ]

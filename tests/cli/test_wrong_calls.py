@@ -18,7 +18,10 @@ _SHARDS = [
     (["/nowhere/"], "there is no folder '/nowhere/'"),
     (["http://h/*.tar"], "*"),
     (["train-{000..127.tar"], "{"),
-    (["a.tar", "--format", "mdss"], "'npz', or, for a folder with its index.json, 'litdata', not 'mdss'"),
+    (
+        ["a.tar", "--format", "mdss"],
+        "'tfrecord', or, for a folder with its index.json, 'litdata', not 'mdss'",
+    ),
     (["a.tar", "--option", "region"], "--option should be NAME=VALUE"),
     (["a.tar", "--option", "region=x"], "local files have no storage options"),
     (["s3://b/a.tar", "--option", "regoin=x"], "did you mean 'region'?"),

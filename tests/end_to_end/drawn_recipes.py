@@ -138,7 +138,7 @@ permuting = st.one_of(
     st.just(Step("map", (_reversed,))),
     st.just(Step("map", (_reversed,), (("concurrency", 2),))),
     st.just(Step("map", (_later,), (("concurrency", 3),))),
-    st.just(Step("select", ("number", "tokens"))),
+    st.just(Step("select_columns", ("number", "tokens"))),
     st.builds(lambda size: Step("map_batches", (_numbered,), (("batch_size", size),)), st.integers(1, 6)),
 )
 changing = st.one_of(
