@@ -261,7 +261,7 @@ run = PlannedRun(
 )
 outcome = simulate(run)
 print(outcome.samples + outcome.undelivered_samples, time.process_time())
-for line in open("/proc/self/status"):  # getrusage would have what its parent had before this program was loaded
+for line in open("/proc/self/status"):  # getrusage begins with the parent's peak
     if line.startswith("VmHWM:"):
         print(int(line.split()[1]) * 1024)
 """
