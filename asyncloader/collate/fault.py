@@ -134,7 +134,7 @@ def _explain(samples: Sequence[Any], attempt: Attempt, leaf_types: tuple[type, .
             where = f"entries {_name_entry(samples, 0)} and {_name_entry(samples, index)}"
             advice = _pad_advice(path, samples) if ragged else null_advice(values[0], value)
             if not advice and _is_sequence(value) and isinstance(_whole_of(samples)[0], Mapping):
-                advice = "; leave it out by .select_columns or in .map, or make it one text, as with json.dumps"
+                advice = "; leave it out by .select_columns or in .map, or make it one text, as by json.dumps"
             return f"{_field(path)}: {wrong} at {where}{advice}"
     dtype = f" of dtype {values[0].dtype}" if hasattr(values[0], "dtype") else ""
     return f"{_field(path)}: values of type {type(values[0]).__qualname__}{dtype}{_type_advice(values[0])}"
