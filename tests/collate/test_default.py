@@ -255,7 +255,7 @@ def test_images_and_lists_of_unequal_lengths_say_what_to_do() -> None:
     note = note_of([{"meta": {"tags": ["a"]}}, {"meta": {"tags": []}}])
     assert note == (
         "field 'meta'['tags']: lengths 1 and 0 at entries 0 and 1; leave it out by .select_columns or in "
-        ".map, or make it one text there, as with json.dumps"
+        ".map, or make it one text, as by json.dumps"
     )
 
 
