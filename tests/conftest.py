@@ -75,6 +75,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(FileLeaks(), "file-leaks")
 
 
+# pyarrow's allocator starts a thread as it is imported, which a process that forks must not have.
+os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
+
+
 @pytest.fixture(scope="session")
 def make_corpus(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Corpus]:
     """Write shards of the given numbers of samples once in a session: ``make_corpus("tar.gz", sizes)``."""
@@ -100,8 +104,6 @@ def served(
 @pytest.fixture(scope="session")
 def _fork_servers() -> Iterator[list[ForkServer]]:
     """Those of the whole run; it imports what a loader with workers does, and a server that much less."""
-    # pyarrow's allocator starts a thread as it is imported, which a process that forks must not have.
-    os.environ["JE_ARROW_MALLOC_CONF"] = "background_thread:false"
     for name in ("kinds.stream", "run.workers", "stores.http.client", "formats", "ops.pack"):
         import_module(f"asyncloader.{name}")
     servers: list[ForkServer] = []

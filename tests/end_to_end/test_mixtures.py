@@ -518,9 +518,7 @@ def test_zip_in_lanes_needs_as_many_shards_of_each(tmp_path: Path) -> None:
     halves = _halves(tmp_path)
     recipe = al.zip_datasets([halves["image"], al.from_urls(f"{tmp_path}/text-{{0..1}}.jsonl")], strict=False)
     assert len(drained(al.DataLoader(recipe, 3))) == 5
-    with pytest.raises(
-        ValueError, match=r"zip_datasets in 2 lanes needs .*'0' has 3, '1' has 2"
-    ):
+    with pytest.raises(ValueError, match=r"zip_datasets in 2 lanes needs .*'0' has 3, '1' has 2"):
         drained(al.DataLoader(recipe, 3, lanes=2))
 
 

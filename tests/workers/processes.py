@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -28,8 +28,9 @@ class Watch:
         self._stack = ExitStack()
         self._watched = {}
         for pid in self._pids:
-            self._watched[pid] = os.pidfd_open(pid)
-            self._stack.callback(os.close, self._watched[pid])
+            with suppress(ProcessLookupError):  # it has ended already
+                self._watched[pid] = os.pidfd_open(pid)
+                self._stack.callback(os.close, self._watched[pid])
         return self
 
     def __exit__(self, *_: object) -> None:
