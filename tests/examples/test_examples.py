@@ -47,7 +47,7 @@ SAYS = {
         r"next run: 100 samples, 4 requests\n1 of 4 shards were damaged\nafter that: 100 samples"
     ),
     "hostile_network.py": (
-        r"retries=[1-9]\d*, throttled=2, hedges=\d+\)\n2000 samples, each once\n"
+        r"retries=[1-9]\d*, throttled=2, hedges=\d+, cached=0, evicting=0\)\n2000 samples, each once\n"
         r"(.*\n)*.*gave up after 3 attempts"
     ),
     "hub_data_set.py": (
@@ -102,17 +102,17 @@ SAYS = {
         r"iterable: 600 samples before, 400 after, each once\n.*positions of 2 workers.*num_workers=1"
     ),
     "slow_dataset.py": (
-        r"8 batches, .*\nImages\.__getitem__ limits; .*\n.*mostly waits.*\n"
-        r"8 batches, .*\nImagesTogether\.__getitem__ limits"
+        r"8 batches, .*\nImages\.__getitem__ is the bottleneck; .*\n.*mostly waits.*\n"
+        r"8 batches, .*\nImagesTogether\.__getitem__ is the bottleneck"
     ),
     "slow_loader.py": (
         r"13 batches, .* the consumer waits \d+% of the time, .*\nmap\(decode\) is the bottleneck; .*\n"
-        r"it mostly waits: pass concurrency=.*\n13 batches, .*\n.* limits?; making batches is .*"
+        r"it mostly waits: pass concurrency=.*\n13 batches, .*\n.* is the bottleneck; making batches is .*"
     ),
     "stream_object_store.py": (
         r"100 samples, [\d,]+ samples/s, [\d,.]+ MB/s\nNetwork\(requests=4, retries=0, throttled=0"
     ),
-    "trace.py": r"\d{3,} events\n14 batches, .*\n.* limits?; .*\n.+",
+    "trace.py": r"\d{3,} events\n14 batches, .*\n.* is the bottleneck; .*\n.+",
     "tutorial.py": r"epoch 2: loss 0\.\d\d\n(.*\n)*5 batches before the break, 5 after it",
     "write_shards.py": r"clip-00000 .*float32 0 \{'speaker'.*\n250 texts",
 }
