@@ -17,26 +17,25 @@ _PUBLIC = {
     "collate.default": "default_collate default_convert",
     "collate.empty": "is_empty",
     "collate.pad": "Pad",
-    "converting.convert": "convert",
-    "dataset": "Dataset",
     "errors": "Error FormatError StoreError WorkerDiedError",
-    "foreign.hub": "from_hub",
-    "foreign.folders": "from_litdata from_mds",
-    "loader": "DataLoader",
-    "index.building": "build_index",
-    "mixtures": "concat mix zip_datasets",
-    "ops.calls": "sample_rng sample_seeded",
-    "ops.lengths": "Buckets TokenBatches",
-    "ops.pack": "Pack",
-    "ops.skips": "SkipErrors",
+    "loader.loader": "DataLoader",
+    "pipeline.calls": "sample_rng sample_seeded",
+    "pipeline.dataset": "concat Dataset mix zip_datasets",
+    "pipeline.folders": "from_litdata from_mds",
+    "pipeline.hub": "from_hub",
+    "pipeline.lengths": "Buckets TokenBatches",
+    "pipeline.pack": "Pack",
+    "pipeline.recipes": "AsyncIterableDataset from_iterable from_urls",
+    "pipeline.skips": "SkipErrors",
     "plan.states": "merge_states",
     "plan.topology": "get_topology",
-    "ray_workers": "RayWorkers",
-    "recipes": "AsyncIterableDataset from_iterable from_urls",
-    "stores.policy": "NetworkPolicy",
-    "torch_kind.split": "split_iterable",
-    "torch_kind.worker_info": "WorkerInfo get_worker_info",
-    "writer": "ShardWriter",
+    "shards.index_building": "build_index",
+    "shards.shard_writer": "ShardWriter",
+    "stores.store": "NetworkPolicy",
+    "tools.convert": "convert",
+    "torch_compat.split": "split_iterable",
+    "torch_compat.worker_info": "get_worker_info WorkerInfo",
+    "workers.ray": "RayWorkers",
 }
 _HOME = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 
@@ -50,7 +49,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f".{name}", __name__)
     if name not in _HOME:
-        from .renamed import NAMES
+        from .pipeline.renamed import NAMES
 
         if name in NAMES:  # not an AttributeError, in whose place "from asyncloader import" raises its own
             raise ImportError(f"asyncloader.{name} is now {NAMES[name]}", name=name)

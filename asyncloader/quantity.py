@@ -12,20 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "amount",
-    "as_count",
-    "as_counts",
-    "as_whole",
-    "bytes_text",
-    "parse_bytes",
-    "parse_rate",
-    "parse_seconds",
-    "percent",
-    "seconds_text",
-    "ticks",
-]
-
 _TEXT = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmgtp])(i?))?b\s*", re.IGNORECASE | re.ASCII)
 _TIME = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(us|ms|s|min|h|d|w)\s*", re.ASCII)
 _SECONDS = {
@@ -200,3 +186,23 @@ def ticks(highest: float, most: int = 4) -> list[float]:
     while step * most < highest * 0.999_999:
         step *= 2.5 if f"{step:e}".startswith("2") else 2
     return [number * step for number in range(math.ceil(highest / step - 1e-6) + 1)]
+
+
+# Texts that come from shards, file names and servers, as a terminal may show them.
+
+
+def printable(text: str) -> str:
+    """The text in a line. What a terminal would obey is escaped: shards and their names are not trusted.
+
+    So is what it cannot show, such as the half of a surrogate pair that stands for an odd byte of a file's
+    name, which Python would refuse to print.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def clip(text: str, most: int) -> str:
+    """The beginning of a text, in a line of so many characters; ``...`` at its end if it is not all."""
+    text = printable(text[: most + 1])
+    return text if len(text) <= most else text[: most - 3] + "..."

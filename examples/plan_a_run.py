@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from asyncloader.simulate import PlannedRun, simulate, simulate_resize
+from asyncloader.tools.simulate import PlannedRun, simulate, simulate_resize
 
 run = PlannedRun(
     shard_bytes=[200_000_000] * 60,

@@ -104,7 +104,7 @@ def served(
 @pytest.fixture(scope="session")
 def _fork_servers() -> Iterator[list[ForkServer]]:
     """Those of the whole run; it imports what a loader with workers does, and a server that much less."""
-    for name in ("kinds.stream", "run.workers", "stores.http.client", "formats", "ops.pack"):
+    for name in ("loader.stream", "loader.workers", "stores.http.client", "formats", "pipeline.pack"):
         import_module(f"asyncloader.{name}")
     servers: list[ForkServer] = []
     yield servers

@@ -19,8 +19,8 @@ import torch
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.dataset import dataset_of, recipe_of
-from asyncloader.sources.shards import Shards
+from asyncloader.pipeline.dataset import dataset_of, recipe_of
+from asyncloader.pipeline.shards import Shards
 
 __all__ = ["Corpus", "deal_whole", "fingerprint", "in_turn", "keys_of", "write_corpus"]
 

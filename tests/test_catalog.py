@@ -16,10 +16,10 @@ from servers import S3Server, run_moto
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.catalog import BESIDE, Catalog, make_catalog
-from asyncloader.dataset import recipe_of
 from asyncloader.errors import StoreError
-from asyncloader.stores.policy import NetworkPolicy
+from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.shards.catalog import BESIDE, Catalog, make_catalog
+from asyncloader.stores.store import NetworkPolicy
 
 
 def catalog(urls: Any, **given: Any) -> Catalog:

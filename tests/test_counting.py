@@ -3,8 +3,8 @@ from __future__ import annotations
 import threading
 from dataclasses import astuple, fields
 
-from asyncloader.statistics import Meter, NetworkCounts
-from asyncloader.stopwatch import Spent
+from asyncloader.observe.statistics import Meter, NetworkCounts
+from asyncloader.observe.stopwatch import Spent
 
 
 def test_every_count_is_subtracted_and_added() -> None:

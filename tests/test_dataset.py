@@ -17,7 +17,7 @@ from corpus import Corpus
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.dataset import recipe_of
+from asyncloader.pipeline.dataset import recipe_of
 from asyncloader.plan.topology import Topology
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from waiting import until
 
-from asyncloader._flow.budget import Budget
-from asyncloader._flow.channel import Channel, EndOfChannel
 from asyncloader.blocks import Columns, OffsetTrail, Rows
-from asyncloader.ops.lane import Blocks
-from asyncloader.sources.shards import decode_ahead
+from asyncloader.flow.budget import Budget
+from asyncloader.flow.channel import Channel, EndOfChannel
+from asyncloader.pipeline.lane import Blocks
+from asyncloader.pipeline.shards import decode_ahead
 
 AMPLE = 1 << 30
 _WAIT_S = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from asyncloader.tensors import align, as_bytes, dense, over
+from asyncloader.blocks.memory import align, as_bytes, dense, over
 
 LAYOUTS = {
     "contiguous": torch.arange(24.0).reshape(2, 3, 4),

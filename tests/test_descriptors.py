@@ -100,7 +100,7 @@ def test_no_descriptor_of_ours_is_standard_input_output_or_error(
 # Each choice of closed ones in a child; what a child has to say goes to a file, as it may have no output.
 _EVERY_CHOICE = """
 import itertools, os, sys, traceback
-from asyncloader.descriptors import occupy_standard_descriptors
+from asyncloader.flow.process import occupy_standard_descriptors
 
 def what(numbers):
     return [os.readlink(f"/proc/self/fd/{number}") for number in numbers]

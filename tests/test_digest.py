@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.digest import ALGORITHMS, Verifier, extra_of, open_digest
 from asyncloader.errors import StoreError
+from asyncloader.formats.digest import ALGORITHMS, Verifier, extra_of, open_digest
 from asyncloader.types import Buffer
 
 CHECK = b"123456789"  # what checksums are compared by

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from asyncloader.draft import Draft, write_whole
+from asyncloader.atomic_file import AtomicFile, write_whole
 
 
 def test_a_draft_takes_its_name_when_it_is_published(tmp_path: Path) -> None:
     path = tmp_path / "shard.tar"
     path.write_bytes(b"old")
-    draft = Draft(str(path))
+    draft = AtomicFile(str(path))
     draft.file.write(b"new")
     assert path.read_bytes() == b"old"
     hidden = [name for name in os.listdir(tmp_path) if name != path.name]
@@ -27,7 +27,7 @@ def test_a_draft_takes_its_name_when_it_is_published(tmp_path: Path) -> None:
 def test_a_draft_that_is_discarded_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "shard.tar"
     path.write_bytes(b"old")
-    draft = Draft(str(path))
+    draft = AtomicFile(str(path))
     draft.file.write(b"new")
     draft.discard()
     draft.discard()
@@ -36,7 +36,7 @@ def test_a_draft_that_is_discarded_leaves_what_was_there(tmp_path: Path) -> None
 
 def test_a_draft_that_cannot_be_published_can_be_discarded(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
-    draft = Draft(str(tmp_path / "taken"))
+    draft = AtomicFile(str(tmp_path / "taken"))
     with pytest.raises(IsADirectoryError):
         draft.publish()
     draft.discard()
@@ -52,7 +52,7 @@ def test_a_file_is_put_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.M
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("asyncloader.draft.os.fsync", fail)
+    monkeypatch.setattr("asyncloader.atomic_file.os.fsync", fail)
     with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path}/\.x\."):
         write_whole(str(path), b"never")
     assert path.read_bytes() == b"after" and os.listdir(tmp_path) == ["x"]

@@ -6,8 +6,8 @@ import pickle
 
 import pytest
 
-from asyncloader.sources import shards as footers
-from asyncloader.sources.shards import FooterCache
+from asyncloader.pipeline import shards as footers
+from asyncloader.pipeline.shards import FooterCache
 
 
 def test_a_footer_is_that_of_its_shard_version_and_length() -> None:

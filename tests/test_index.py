@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.formats import formats, open_decoder
-from asyncloader.index.entries import OFFSET_BYTES, OffsetPicker, format_index, parse_index, thin
-from asyncloader.index.expectations import Expected
+from asyncloader.shards.expectations import Expected
+from asyncloader.shards.index_entries import OFFSET_BYTES, OffsetPicker, format_index, parse_index, thin
 
 
 def entries_of(path: Path) -> dict[str, Expected]:

@@ -16,15 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import asyncloader as al
-from asyncloader.by_value import dumps_with_modules
-from asyncloader.digest import ALGORITHMS
-from asyncloader.index import entries as entries_module
-from asyncloader.index.entries import format_index, parse_index, read_index
-from asyncloader.index.expectations import Expectations, Expected
-from asyncloader.index.lookup import Entries, place_of, places_of
+from asyncloader.formats.digest import ALGORITHMS
+from asyncloader.shards import index_entries as entries_module
+from asyncloader.shards.expectations import Expectations, Expected
+from asyncloader.shards.index_entries import format_index, parse_index, read_index
+from asyncloader.shards.index_lookup import Entries, place_of, places_of
 from asyncloader.stores import names as names_module
 from asyncloader.stores.names import Braces, ShardNames
 from asyncloader.types import Unpacked
+from asyncloader.workers.by_value import dumps_with_modules
 
 _NUMBER = st.integers(0, 20) | st.integers(0, (1 << 63) - 1)
 

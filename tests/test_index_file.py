@@ -21,14 +21,14 @@ from servers import run_moto
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.index.building import update_index
-from asyncloader.index.check import ShardCheck
-from asyncloader.index.entries import format_index, is_index, parse_index
-from asyncloader.index.expectations import Expected
-from asyncloader.index.lookup import Entries, expectations, find_local_indexes
-from asyncloader.stores.buffers import Buffers
-from asyncloader.stores.reading.chunks import ShardChunks
-from asyncloader.stores.reading.lookahead import Shard
+from asyncloader.shards.expectations import Expected
+from asyncloader.shards.index_building import update_index
+from asyncloader.shards.index_check import ShardCheck
+from asyncloader.shards.index_entries import format_index, is_index, parse_index
+from asyncloader.shards.index_lookup import Entries, expectations, find_local_indexes
+from asyncloader.stores.lookahead import ShardRead
+from asyncloader.stores.reading import ShardChunks
+from asyncloader.stores.store import Buffers
 
 SHA = "00" * 32
 ENTRY = {"name": "a.tar", "size_bytes": 3, "samples": 1, "sha256": SHA}
@@ -232,7 +232,7 @@ def check_reading(
     start: int = 0,
 ) -> None:
     """Pass ``CONTENT`` from ``start`` on through a check of its bytes."""
-    chunks = ShardChunks(Shard("s.tar", total=total, digests=digests or {}), 1 << 20, Buffers(), bool)
+    chunks = ShardChunks(ShardRead("s.tar", total=total, digests=digests or {}), 1 << 20, Buffers(), bool)
     for at in range(start, len(CONTENT), 7):
         chunks.send(memoryview(CONTENT)[at : at + 7], 7)
     chunks.finish()
@@ -278,7 +278,9 @@ def test_the_entry_is_verified_even_if_the_stores_digest_would_be_cheaper() -> N
 
 
 def test_an_index_and_a_store_that_disagree_are_told_before_the_first_byte() -> None:
-    chunks = ShardChunks(Shard("s.tar", total=len(CONTENT), digests={"sha256": OTHER}), 1, Buffers(), bool)
+    chunks = ShardChunks(
+        ShardRead("s.tar", total=len(CONTENT), digests={"sha256": OTHER}), 1, Buffers(), bool
+    )
     chunks.send(CONTENT)
     with pytest.raises(al.StoreError, match=rf"index promises the sha256 .* the store {OTHER.hex()}"):
         next(ShardCheck("s.tar", SOUND, {}).watch(chunks))
@@ -350,8 +352,8 @@ def test_writers_that_close_at_once_lose_no_entry(tmp_path: Path) -> None:
 
 HOLD = """
 import sys
-from asyncloader.index import building
-with building._locked(sys.argv[1]):
+from asyncloader.shards.index_building import _locked
+with _locked(sys.argv[1]):
     print("locked", flush=True)
     sys.stdin.readline()
 """

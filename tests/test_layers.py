@@ -18,73 +18,39 @@ import asyncloader
 
 PACKAGE = Path(asyncloader.__file__).parent
 
-#: The rooms from the bottom up, those of one row beside each other. A room imports only from rows below.
-ROOMS = [
-    {
-        "errors",
-        "processors",
-        "quantity",
-        "renamed",
-        "types",
-    },  # the exceptions; what errors call old names; the nouns
-    {"blocks", "stopwatch"},  # runs of samples; where the time goes
-    {"page"},  # how a pass is drawn
-    # Small things that know nobody else: values, and what lies in memory and on disk.
-    {"printable", "statistics", "tracebacks"},
-    {"report"},  # the verdict on a pass
-    {"descriptors", "digest", "draft", "memory", "tensors", "torch_pass"},
-    {"torch_private", "lightning_private", "by_value", "program_settings"},
-    {"trace"},  # what a pass was at, moment by moment
-    {"plan"},  # pure: who reads what; positions and their saved form
-    {"_flow"},  # engine, scopes, channels: the one place where tasks are born
-    {"stores", "formats", "collate"},  # bytes; samples; batches
-    {"previews", "shard_search"},  # what a value is, in a line; names checked, expanded and looked up
-    {"index"},  # what shards should be, in a file beside them
-    {"cache", "workers", "device", "options", "writer"},  # disk; processes; pinned memory; checks
-    {"ray_workers"},  # workers on other machines
-    {"simulate"},  # how fast a pass would go
-    {"audit"},  # what was delivered, on disk, and the proof of it
-    {"catalog"},  # which shards a recipe is of
-    {"ops"},  # one transformation of a lane's stream a file
-    {"sources"},  # where a lane's samples come from
-    {"dataset", "torch_kind"},  # the recipe; datasets of the kinds that torch knows
-    {"recipes", "mixtures"},  # how recipes begin, and how several become one
-    {"foreign"},  # recipes of data sets as others keep them
-    {"converting"},  # shards made of others, or of files
-    {"stream"},  # one run of a recipe: lanes in turn, as batches
-    {"run"},  # one pass: threads or processes, and their end
-    {"kinds"},  # streams, and the datasets that torch's own loop reads, behind one protocol
-    {"interop"},  # what Lightning and accelerate probe a loader for
+#: The floors from the bottom up, with the rooms of each. A room imports only from floors below it.
+FLOORS = [
+    # The exceptions; the nouns; numbers and texts as people give and read them; files that appear whole.
+    {"errors", "types", "quantity", "atomic_file"},
+    # Runs of samples; tasks, threads and channels; who reads what; what torch has beyond what it documents.
+    {"blocks", "flow", "plan", "torch_private"},
+    {"device", "formats", "observe"},  # pinned memory; samples; what is counted
+    {"collate", "stores", "workers"},  # batches; bytes; processes
+    {"cache", "shards"},  # whole shards on disk; what shards should be
+    {"pipeline"},  # the dataset
+    {"torch_compat"},  # torch's kinds of dataset
     {"loader"},  # the facade
-    {"metrics", "tools"},  # what is counted, for those who collect it; work on data sets outside of a pass
-    {"observe"},  # the public names of statistics, report and metrics
-    {"cli"},  # the command line, a command a file
-    {"__main__"},  # the package as a program
+    {"tools"},  # what works on data sets rather than in a pass
+    {"cli"},  # the command line
 ]
+#: Modules of the package's root beside its face and its program.
+LEAVES = FLOORS[0] | {"torch_private"}
+#: The package as a program.
+PROGRAM = "__main__"
 #: The checking tools share nothing with what they check, and nothing of the library needs them.
 APART = {"testing"}
 
-#: Rooms without ``async``, clock and I/O, so that their rules can be tested as functions.
-PURE = {
-    "errors",
-    "types",
-    "printable",
-    "quantity",
-    "digest",
-    "blocks",
-    "page",
-    "plan",
-    "formats",
-    "collate",
-    "simulate",
-}
+#: Rooms and files without ``async``, clock and I/O, so that their rules can be tested as functions.
+PURE = ["types.py", "quantity.py", "blocks", "plan", "formats", "collate"]
+#: What lends memory does so for each thread.
+PURE_BUT = {"blocks/memory.py"}
 
 
 def level_of(room: str) -> int:
-    for level, rooms in enumerate(ROOMS):
+    for level, rooms in enumerate([*FLOORS, {PROGRAM}]):
         if room in rooms:
             return level
-    pytest.fail(f"the room {room!r} has no row in the table; which of them may it import from?")
+    pytest.fail(f"the room {room!r} has no floor in the table; which rooms may it import from?")
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -135,9 +101,12 @@ def test_the_checking_tools_import_nothing_of_what_they_check() -> None:
     assert not shared
 
 
-def test_the_table_has_no_room_that_is_not_there() -> None:
-    rooms = {room for room, _ in modules()}
-    assert set().union(*ROOMS) | APART <= rooms
+def test_the_house_is_the_one_of_the_table() -> None:
+    rooms = set().union(*FLOORS) - LEAVES | APART
+    assert {room for room, _ in modules()} == rooms | LEAVES | {PROGRAM}
+    assert len(FLOORS) <= 10
+    assert len(rooms) <= 17
+    assert len(LEAVES) <= 5
 
 
 def test_the_layer_test_would_see_an_upward_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +115,8 @@ def test_the_layer_test_would_see_an_upward_import(tmp_path: Path, monkeypatch: 
     wrong.write_text(
         "from ..loader import DataLoader\n"
         "from .. import run\n"
-        "import asyncloader.stream\n"
-        "def f():\n    from asyncloader.dataset import Dataset\n"
+        "import asyncloader.pipeline.stream\n"
+        "def f():\n    from asyncloader.pipeline.dataset import Dataset\n"
         "from .order import permutation\n"
         "from . import lanes\n"
     )
@@ -155,16 +124,19 @@ def test_the_layer_test_would_see_an_upward_import(tmp_path: Path, monkeypatch: 
     assert [target for target, _ in imported_rooms(wrong)] == [
         "loader",
         "run",
-        "stream",
+        "pipeline",
         "plan",
         "plan",
-        "dataset",
+        "pipeline",
     ]
 
 
-@pytest.mark.parametrize("room", sorted(PURE))
-def test_a_pure_room_has_no_async_and_no_clock(room: str) -> None:
-    for path in [path for name, path in modules() if name == room]:
+@pytest.mark.parametrize("place", PURE)
+def test_a_pure_room_has_no_async_and_no_clock(place: str) -> None:
+    paths = [path for _, path in modules() if path.relative_to(PACKAGE).is_relative_to(place)]
+    paths = [path for path in paths if str(path.relative_to(PACKAGE)) not in PURE_BUT]
+    assert paths
+    for path in paths:
         tree = ast.parse(path.read_text())
         for node in ast.walk(tree):
             assert not isinstance(node, ast.AsyncFunctionDef | ast.Await | ast.AsyncFor | ast.AsyncWith), path
@@ -174,11 +146,11 @@ def test_a_pure_room_has_no_async_and_no_clock(room: str) -> None:
 
 
 def test_the_folder_of_the_cache_knows_neither_the_loop_nor_the_flow() -> None:
-    for path in (PACKAGE / "cache/folder").glob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for name in ("folder.py", "locks.py"):
+        for node in ast.walk(ast.parse((PACKAGE / "cache" / name).read_text())):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
-                assert not {"asyncio", "_flow", "flow", "store"} & {*(module or "").split(".")}, path
+                assert not {"asyncio", "flow", "store"} & {*(module or "").split(".")}, name
 
 
 def sources(pattern: str) -> list[str]:
@@ -207,20 +179,20 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 def test_tasks_are_born_in_one_place() -> None:
     (only,) = sources(r"\b(create_task|ensure_future|run_coroutine_threadsafe)\b")
-    assert only.startswith("_flow/engine.py")
+    assert only.startswith("flow/engine.py")
 
 
 def test_nothing_sleeps_and_so_nothing_polls() -> None:
     assert sources(r"\bsleep\((?!0\))") == []
     # Of no time, it waits for nothing: ``async for`` gives the loop's other tasks a turn.
     (only,) = sources(r"\bsleep\(0\)")
-    assert only.startswith("run/run.py")
+    assert only.startswith("loader/run.py")
 
 
 def test_schemes_are_told_apart_in_their_tables_alone() -> None:
     places = {line.partition(":")[0] for line in sources(r"['\"](s3|gs|az|hf)(://)?['\"]")}
     # The last is what AWS calls its service, in the shared files.
-    assert places == {"stores/schemes.py", "stores/objects/clouds.py", "stores/objects/profiles.py"}
+    assert places == {"stores/urls.py", "stores/objects/clouds.py"}
 
 
 def test_no_wait_has_a_default_bound_on_queues() -> None:
@@ -297,7 +269,7 @@ def test_every_public_name_can_be_had_and_is_listed() -> None:
 
 
 def test_names_that_moved_are_where_the_error_says() -> None:
-    from asyncloader.renamed import NAMES
+    from asyncloader.pipeline.renamed import NAMES
 
     for name, place in NAMES.items():
         assert name not in asyncloader.__all__

@@ -64,7 +64,7 @@ def test_the_allocator_is_taught_without_touching_pages() -> None:
     program = """
 import resource
 import tracemalloc
-from asyncloader.memory import keep_freed_pages
+from asyncloader.flow.process import keep_freed_pages
 
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

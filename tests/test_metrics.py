@@ -16,7 +16,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from prometheus_client import CollectorRegistry, generate_latest
 
 import asyncloader as al
-from asyncloader.metrics import METRICS
+from asyncloader.observe.metrics import METRICS
 
 PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "metrics.md"
 

@@ -12,7 +12,7 @@ from end_to_end.harness import python
 from servers import run_moto
 
 import asyncloader as al
-from asyncloader.dataset import recipe_of
+from asyncloader.pipeline.dataset import recipe_of
 
 
 def write(folder: Path, count: int = 4) -> list[Path]:

@@ -10,7 +10,7 @@ import pytest
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.processors import (
+from asyncloader.flow.process import (
     cpu_stat_paths,
     parse_run_delay,
     parse_throttled,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import asyncloader as al
-from asyncloader.dataset import recipe_of
-from asyncloader.shard_search import check_names, check_prefix, formats_of
+from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.shards.names import check_names, check_prefix, formats_of
 from asyncloader.stores.urls import local_path
 
 

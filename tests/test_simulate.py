@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from asyncloader.plan.lanes import Rotation, rank_lanes
 from asyncloader.plan.topology import World
-from asyncloader.simulate import Outcome, PlannedRun, simulate, simulate_resize
+from asyncloader.tools.simulate import Outcome, PlannedRun, simulate, simulate_resize
 
 MB = 1_000_000
 FAR = {"first_byte_s": 0.1, "connection_bytes_s": 20e6, "link_bytes_s": 200e6}
@@ -253,7 +253,7 @@ def test_outcomes_are_plain_json() -> None:
 _FLEET = """
 import sys, time
 import numpy as np
-from asyncloader.simulate import PlannedRun, simulate
+from asyncloader.tools.simulate import PlannedRun, simulate
 ranks, shards, is_indexed = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "indexed"
 run = PlannedRun(
     np.full(shards, 100_000_000), np.full(shards, 1000), first_byte_s=0.05, link_bytes_s=1e9, map_s=0.002,

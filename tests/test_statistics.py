@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import asyncloader as al
-from asyncloader.report import Setup, judge
-from asyncloader.statistics import Calls, Maker, Meter, Network, NetworkCounts, Statistics, Totals
-from asyncloader.stopwatch import Spent
+from asyncloader.observe.report import Setup, judge
+from asyncloader.observe.statistics import Calls, Maker, Meter, Network, NetworkCounts, Statistics, Totals
+from asyncloader.observe.stopwatch import Spent
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "statistics.md"
 

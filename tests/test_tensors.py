@@ -22,7 +22,7 @@ def test_stand_ins_are_made_only_where_they_are_allowed_and_torch_is_not_there()
     text = """
 import sys, threading
 import numpy as np
-from asyncloader.tensors import standing_in, tensor_of
+from asyncloader.blocks.memory import standing_in, tensor_of
 with standing_in():
     print(type(tensor_of(np.ones(2))).__name__, "torch" in sys.modules)
     print(tensor_of(np.ones(2)).nbytes)
@@ -46,7 +46,7 @@ with standing_in():
 def test_what_waits_for_torch_is_done_once_right_after_it_was_imported(how: str) -> None:
     text = f"""
 import sys
-from asyncloader.tensors import when_torch_is_here
+from asyncloader.blocks.memory import when_torch_is_here
 def first():
     import torch
     print("first", torch.ones(1).item())

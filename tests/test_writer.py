@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader import from_urls
-from asyncloader.digest import open_digest
 from asyncloader.formats import format_of, open_decoder
+from asyncloader.formats.digest import open_digest
 from asyncloader.formats.fields import _tar_member, decode_sample
-from asyncloader.index.entries import parse_index
-from asyncloader.index.expectations import Expected
-from asyncloader.writer import ShardWriter
+from asyncloader.shards.expectations import Expected
+from asyncloader.shards.index_entries import parse_index
+from asyncloader.shards.shard_writer import ShardWriter
 
 COMPRESSIONS = ["", ".gz", ".zst", ".xz", ".bz2"]
 

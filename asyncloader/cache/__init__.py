@@ -5,17 +5,19 @@ The door is ``store``: ``CachedStores`` goes around an engine's stores, and says
 options, and ``audit`` verifies what is there.
 """
 
+from __future__ import annotations
+
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .audit import verify_cache
+    from .upkeep import verify_cache
 
 __all__ = ["verify_cache"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "verify_cache":  # on demand: all rooms below import this package
-        from .audit import verify_cache
+        from .upkeep import verify_cache
 
         return verify_cache
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

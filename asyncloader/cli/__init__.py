@@ -18,9 +18,8 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from .. import __version__
-from ..errors import RanksError, SkipBudgetError, StoreError, WorkerDiedError
-from ..printable import printable
-from ..tracebacks import is_on_purpose
+from ..errors import RanksError, SkipBudgetError, StoreError, WorkerDiedError, is_on_purpose
+from ..quantity import printable
 
 __all__ = ["COMMANDS", "main", "make_parser"]
 

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from ..stores.options import check_storage_options
+from ..pipeline import folders as opening
+from ..pipeline.dataset import Dataset
+from ..pipeline.shards import Shards
+from ..stores.router import check_storage_options
 from ..stores.urls import scheme_of
-
-__all__ = [
-    "add_columns",
-    "add_concurrency",
-    "add_format",
-    "add_json",
-    "add_shards",
-    "add_stores",
-    "columns_of",
-    "storage_options",
-]
 
 _SPOKEN = {"true": True, "false": False}
 
@@ -179,3 +172,44 @@ def _read(path: str) -> dict[str, Any]:
     if not isinstance(options, dict):
         raise ValueError(f"--options should name a JSON file of one object, but {path!r} has something else")
     return options
+
+
+# The shards that a command line names, and their recipe.
+
+
+def open_recipe(asked: argparse.Namespace, **options: Any) -> Dataset:
+    """The recipe of the shards that were asked for, of the fields that are wanted.
+
+    Args:
+        asked: With the arguments of ``add_shards`` and ``add_columns``.
+        options: Others of ``opening.open_recipe``.
+
+    Raises:
+        ValueError: Something that a recipe does not take, or columns that are no list of names.
+        OSError: A server cannot be asked for a listing, or an index not be read.
+    """
+    return opening.open_recipe(
+        asked.urls, asked.format, columns=columns_of(asked), **_given(asked), **options
+    )
+
+
+def open_shards(asked: argparse.Namespace, **options: Any) -> Shards:
+    """The same of all fields, as the shards that a recipe begins with."""
+    return opening.open_shards(asked.urls, asked.format, **_given(asked), **options)
+
+
+def _given(asked: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "block_size": asked.block_size,
+        "delimiter": asked.delimiter,
+        "storage_options": storage_options(asked),
+    }
+
+
+@contextmanager
+def told_of_fields() -> Iterator[None]:
+    """A field that is not there is a wrong call, whose message names those that are."""
+    try:
+        yield
+    except KeyError as error:
+        raise ValueError(*error.args) from None

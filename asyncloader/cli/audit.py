@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import groupby
 
-from ..audit.verdict import EpochVerdict, verify_audit
+from ..tools.audit import EpochVerdict, verify_audit
 from .arguments import add_json, add_stores, storage_options
 from .printing import print_json, print_lines
 

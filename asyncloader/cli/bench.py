@@ -16,10 +16,10 @@ from .arguments import add_columns, add_json, add_shards
 from .printing import counted, print_json, print_lines, print_table, with_bar
 
 if TYPE_CHECKING:
-    from ..dataset import Dataset
-    from ..loader import DataLoader
-    from ..report import Report
-    from ..statistics import Statistics
+    from ..loader.loader import DataLoader
+    from ..observe.report import Report
+    from ..observe.statistics import Statistics
+    from ..pipeline.dataset import Dataset
 
 # Less is noise: two runs of one loader differ by as much.
 _NOISE_SHARE = 0.05
@@ -65,9 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(asked: argparse.Namespace) -> int:
     _check(asked)
-    from ..loader import DataLoader
-    from ..processors import usable_processors
-    from .recipe import open_recipe, told_of_fields
+    from ..flow.process import usable_processors
+    from ..loader.loader import DataLoader
+    from .arguments import open_recipe, told_of_fields
 
     recipe = _recipe(asked, open_recipe(asked, decode=asked.decode, cache_dir=asked.cache_dir))
     options = _loader_options(asked)
@@ -201,7 +201,7 @@ class Measured:
         return self._rate(self.statistics.size_bytes)
 
     def _rate(self, count: int) -> float:
-        from ..stopwatch import steady_rate
+        from ..observe.stopwatch import steady_rate
 
         told = self.statistics
         return steady_rate(count, told.batches, told.elapsed_s, told.first_batch_s)

@@ -6,8 +6,8 @@ import argparse
 import sys
 from dataclasses import asdict
 
-from ..converting.convert import convert
 from ..quantity import bytes_text as size_of
+from ..tools.convert import convert
 from .arguments import add_columns, add_json, add_shards, columns_of, storage_options
 from .printing import counted, print_json, print_lines
 

@@ -3,16 +3,162 @@
 from __future__ import annotations
 
 import argparse
+import json
+import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from io import BytesIO
+from typing import Any, NamedTuple
 
-from ..previews import Preview, preview_sample
-from ..printable import clip
+import numpy as np
+
+from ..blocks import Ragged, bytes_of
+from ..errors import FormatError
+from ..formats.npy import parse_header
 from ..quantity import bytes_text as size_of
-from .arguments import add_columns, add_json, add_shards
+from ..quantity import clip
+from .arguments import add_columns, add_json, add_shards, open_recipe, told_of_fields
 from .printing import counted, print_json, print_lines, print_table
-from .recipe import open_recipe, told_of_fields
+
+# What a value is, in a line: kind, dtype, shape, size, beginning. Pure, and decodes nothing.
+#
+# An image is told by its header where Pillow is installed; elsewhere it is bytes.
+
+# A line of a terminal, with the name of the field before it.
+_MOST_CHARACTERS = 60
+# Of sequences, as many as fit in a line; and no more of a text is looked at.
+_MOST_VALUES = 8
+_MOST_BYTES = 4 * _MOST_CHARACTERS
+
+_IMAGES = ("JPEG", "PNG", "GIF", "WEBP", "BMP")
+
+
+class Image(NamedTuple):
+    """An image.
+
+    Attributes:
+        kind: ``jpeg``, ``png``, ``gif``, ``webp`` or ``bmp``.
+        width: In pixels, as stored: a note of the camera's that it be turned is not heeded.
+        height: In pixels.
+    """
+
+    kind: str
+    width: int
+    height: int
+
+
+def image_of(content: bytes) -> Image | None:
+    """The image that some bytes are, by their header; None if they are none or cut, and without Pillow."""
+    try:
+        from PIL import Image as pillow
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of a size that nobody is going to decode
+            with pillow.open(BytesIO(content), formats=_IMAGES) as image:
+                return Image(str(image.format).lower(), *image.size)
+    except Exception:  # whatever Pillow says of bytes that are no image
+        return None
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a field holds.
+
+    Attributes:
+        kind: ``bytes``, ``text``, ``array``, ``list``, ``object``, ``number``, ``bool``, ``null``; that of
+            an image; ``npy``; else the name of the type.
+        dtype: Of an array, or what all the numbers of a list are: ``int`` or ``float``. None elsewhere.
+        shape: Of an array; of an image height and width; of a list or an object its length. None elsewhere.
+        size_bytes: Of the value, without containers, as ``Statistics.size_bytes`` counts.
+        beginning: Its first values or characters, in a line; empty for an image and other bytes.
+    """
+
+    kind: str
+    dtype: str | None
+    shape: tuple[int, ...] | None
+    size_bytes: int
+    beginning: str
+
+
+def preview_sample(sample: Any) -> dict[str, Preview]:
+    """A preview of each field; of a sample that is no mapping, of all of it under an empty name.
+
+    Names are as they are, and not for a terminal to obey: see ``printable``.
+    """
+    fields = sample if isinstance(sample, Mapping) else {"": sample}
+    return {str(name): preview_field(value) for name, value in fields.items()}
+
+
+def preview_field(value: Any) -> Preview:
+    """What one value is. Bytes are looked at, and not decoded: an image is told by its header."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return _of_bytes(bytes(value))
+    size = bytes_of(value)
+    if isinstance(value, str):
+        return Preview("text", None, None, len(value.encode(errors="replace")), _clip(value))
+    if isinstance(value, bool | np.bool_):
+        return Preview("bool", None, None, size, str(bool(value)).lower())
+    if isinstance(value, int | float | np.number):
+        return Preview("number", _dtype_of(value), None, size, str(value))
+    if value is None:
+        return Preview("null", None, None, 0, "null")
+    if isinstance(value, np.ndarray):
+        return Preview("array", str(value.dtype), value.shape, value.nbytes, _listed(value.reshape(-1)))
+    if isinstance(value, Ragged):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        dtypes = {_dtype_of(each) for each in value}
+        dtype = dtypes.pop() if len(dtypes) == 1 else None
+        return Preview("list", dtype, (len(value),), size, _listed(value))
+    if isinstance(value, Mapping):
+        return Preview("object", None, (len(value),), size, _clip(_json(dict(value))))
+    return Preview(type(value).__name__, None, None, size, _clip(str(value)))
+
+
+def _of_bytes(content: bytes) -> Preview:
+    size = len(content)
+    if (image := image_of(content)) is not None:
+        return Preview(image.kind, None, (image.height, image.width), size, "")
+    with suppress(FormatError):
+        header = parse_header(content, "npy")
+        return Preview("npy", str(header.dtype), header.shape, size, "")
+    text = _text_of(content[:_MOST_BYTES], whole=size <= _MOST_BYTES)
+    return Preview("bytes", None, None, size, "" if text is None else _clip(text))
+
+
+def _text_of(content: bytes, *, whole: bool) -> str | None:
+    """The text that bytes begin with; None if they are none. A character may be cut at the end."""
+    try:
+        text = str(content, "utf-8")
+    except UnicodeDecodeError as error:
+        if whole or error.start < len(content) - 3:
+            return None
+        text = str(content[: error.start], "utf-8")
+    return text if all(each.isprintable() or each.isspace() for each in text) else None
+
+
+def _dtype_of(value: Any) -> str | None:
+    if isinstance(value, np.generic):
+        return str(value.dtype)
+    if isinstance(value, bool):
+        return "bool"
+    return type(value).__name__ if isinstance(value, int | float | str) else None
+
+
+def _listed(values: Any) -> str:
+    first = [each.item() if isinstance(each, np.generic) else each for each in values[:_MOST_VALUES]]
+    inside = ", ".join(_json(each) for each in first)
+    return _clip(f"[{inside}{', ...' if len(values) > len(first) else ''}]")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=lambda other: f"<{type(other).__name__}>")
+
+
+def _clip(text: str) -> str:
+    return clip(text, _MOST_CHARACTERS)
+
 
 HELP = (
     "Show the first samples: what each field is, with dtype, shape, size and beginning. Nothing is decoded "

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from ..foreign.folders import is_folder
-from ..index.building import open_index
-from ..index.expectations import Expected
-from ..index.survey import Measured
+from ..pipeline.folders import is_folder
+from ..shards.expectations import Expected
+from ..shards.index_building import open_index
+from ..shards.index_survey import Measured
 from ..stores.urls import INDEX_NAME, redact
 from .arguments import add_concurrency, add_json, add_shards, storage_options
 from .printing import counted, print_json, print_lines, seen

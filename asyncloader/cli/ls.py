@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 
-from ..foreign.folders import is_folder
+from ..pipeline.folders import is_folder
 from ..quantity import bytes_text as size_of
-from ..shard_search import ListedShard, ShardList, open_lengths, open_shard_list
-from .arguments import add_json, add_shards, storage_options
+from ..shards.names import ListedShard, ShardList, open_lengths, open_shard_list
+from .arguments import add_json, add_shards, open_shards, storage_options
 from .printing import counted, print_json, print_lines, seen
-from .recipe import open_shards
 
 HELP = (
     "List the shards that globs, prefixes, folders, braces and indexes stand for, in order, with their "

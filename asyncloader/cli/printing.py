@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import Any, TypeVar
 
-from ..printable import printable
+from ..observe.report import open_bar
 from ..quantity import bytes_text as size_of
-from ..report import open_bar
+from ..quantity import printable
 
 __all__ = ["age_of", "counted", "print_json", "print_lines", "print_table", "seen", "size_of", "with_bar"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from ..draft import write_whole
-from ..page import render
-from ..trace.files import read_run
+from ..atomic_file import write_whole
+from ..observe.page import render
+from ..observe.trace_file import read_run
 from .arguments import add_json
 from .printing import print_json, print_lines
 

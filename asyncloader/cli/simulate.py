@@ -11,7 +11,7 @@ from .arguments import add_format, add_json, add_stores
 from .printing import counted, print_json, print_lines, print_table
 
 if TYPE_CHECKING:
-    from ..simulate import Balance, Outcome, PlannedRun, Resized
+    from ..tools.simulate import Balance, Outcome, PlannedRun, Resized
 
 HELP = (
     "Work out how fast a pass would go, what its bottleneck would be, and how evenly it would be dealt, from "
@@ -77,7 +77,7 @@ def _option(name: str) -> str:
 
 
 def run(asked: argparse.Namespace) -> int:
-    from ..simulate import simulate, simulate_resize
+    from ..tools.simulate import simulate, simulate_resize
 
     planned = _planned_run(asked)
     outcome = simulate(planned)
@@ -95,8 +95,8 @@ def run(asked: argparse.Namespace) -> int:
 
 
 def _planned_run(asked: argparse.Namespace) -> PlannedRun:
-    from ..options import memory_bytes
-    from ..simulate import PlannedRun
+    from ..loader.options import memory_bytes
+    from ..tools.simulate import PlannedRun
 
     given = {name: value for name, value in vars(asked).items() if value is not None}
     options: dict[str, Any] = {name: given[name] for name in _COUNTS if name in given}
@@ -136,8 +136,8 @@ def _shards_of(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def _known_shards(asked: argparse.Namespace) -> dict[str, Any]:
-    from ..index.expectations import Known
-    from .recipe import open_shards
+    from ..shards.expectations import Known
+    from .arguments import open_shards
 
     shards = open_shards(asked, index=asked.index)
     checks = shards.checks

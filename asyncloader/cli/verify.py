@@ -7,12 +7,11 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
 
-from ..foreign.folders import is_folder
-from ..index.survey import Verified, Verifying, open_verifying, open_verifying_by_index
+from ..pipeline.folders import is_folder
+from ..shards.index_survey import Verified, Verifying, open_verifying, open_verifying_by_index
 from ..stores.urls import INDEX_NAME
-from .arguments import add_concurrency, add_json, add_shards, storage_options
+from .arguments import add_concurrency, add_json, add_shards, open_shards, storage_options
 from .printing import counted, print_json, print_lines, seen
-from .recipe import open_shards
 
 HELP = (
     "Read each shard and compare its length, digests, number of samples and offsets with what the index "

@@ -24,8 +24,8 @@ from typing import Any
 import numpy as np
 
 from ..blocks import Block, Column, Columns, Ragged
-from ..stopwatch import COLLATE, DECODE
-from ..tensors import LEAST_BYTES, copied, has_tensors, may_stand_in, stacked, standing_in, tensor_of
+from ..blocks.memory import LEAST_BYTES, copied, has_tensors, may_stand_in, stacked, standing_in, tensor_of
+from ..observe.stopwatch import COLLATE, DECODE
 from .fault import naming_entries, note_field
 
 _Rule = Callable[..., Any]

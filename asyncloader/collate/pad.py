@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Column, Ragged, take_of
+from ..blocks.memory import tensor_of
 from ..quantity import as_counts
-from ..tensors import tensor_of
 from .default import collate_columns, default_collate
 from .fault import entry, fill_advice, standing_for
 from .ragged import (

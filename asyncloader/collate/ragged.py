@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..blocks import Ragged
-from ..tensors import filled
+from ..blocks.memory import filled
 from .fault import null_advice, squeeze_advice
 
 Piece: TypeAlias = NDArray[Any]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .backend import Backend, Event
-from .choose import check_device, open_stage
-from .stage import DeviceStage
+from .slabs import Accelerator, DeviceEvent
+from .stage import DeviceStage, check_device, open_stage
 
-__all__ = ["Backend", "DeviceStage", "Event", "check_device", "open_stage"]
+__all__ = ["Accelerator", "DeviceEvent", "DeviceStage", "check_device", "open_stage"]

@@ -12,23 +12,80 @@ Laws:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from .backend import Event
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
-__all__ = ["SlabRing"]
+# The seam to the accelerator: the few things this room asks of it.
+#
+# All but ``hand_over`` and ``move`` are called by the stage's own thread.
+
+
+class DeviceEvent(Protocol):
+    """A point on a stream of the device; done once everything queued before it is."""
+
+    def query(self) -> bool:
+        """Whether it is done; never blocks."""
+        ...
+
+    def synchronize(self) -> None:
+        """Block this thread until it is done. Never called by a consumer that wants its next batch."""
+        ...
+
+
+class Accelerator(Protocol):
+    """One device, its side stream, and its page-locked host memory."""
+
+    def enter_thread(self) -> None:
+        """Make the device and its side stream current in this thread, which is the stage's."""
+        ...
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        """Whether the device may read ``tensor`` directly, whoever locked its pages."""
+        ...
+
+    def pinned(self, size_bytes: int) -> Tensor:
+        """New page-locked host memory, as ``(size_bytes,)`` uint8."""
+        ...
+
+    def on_device(self, size_bytes: int) -> Tensor:
+        """New device memory, as ``(size_bytes,)`` uint8, for use on the side stream."""
+        ...
+
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        """Queue a copy of pinned ``source`` to device memory on the side stream, and return at once."""
+        ...
+
+    def record(self) -> DeviceEvent:
+        """An event after everything queued on the side stream so far."""
+        ...
+
+    def hand_over(self, event: DeviceEvent, buffers: Sequence[Tensor]) -> None:
+        """Let the caller's current stream use ``buffers``, from ``event`` on, without blocking.
+
+        Their memory must not be given out again before that stream's work so far, at the time they are
+        dropped, is done.
+        """
+        ...
+
+    def move(self, things: Sequence[Any]) -> tuple[list[Any], DeviceEvent]:
+        """Each thing's ``.to(device, non_blocking=True)`` on the caller's current stream.
+
+        Returns:
+            The moved things, and an event after which the originals are not read any more.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Loan:
+class _SlabLoan:
     """What the device may be reading until ``event`` is done."""
 
-    event: Event
+    event: DeviceEvent
     slab: Tensor | None
     sources: object
 
@@ -47,8 +104,8 @@ class SlabRing:
         self._count = count
         self._budget_bytes = budget_bytes
         self._free: list[Tensor] = []  # the smallest first
-        self._loans: deque[_Loan] = deque()  # the oldest first
-        self._kept: deque[_Loan] = deque()
+        self._loans: deque[_SlabLoan] = deque()  # the oldest first
+        self._kept: deque[_SlabLoan] = deque()
 
     def take(self, size_bytes: int) -> Tensor | None:
         """A slab of at least ``size_bytes`` to write to, None for no bytes; waits for room.
@@ -65,13 +122,13 @@ class SlabRing:
                     return slab
             self._end_loan(self._loans.popleft())
 
-    def lend(self, slab: Tensor | None, event: Event, sources: object) -> None:
+    def lend(self, slab: Tensor | None, event: DeviceEvent, sources: object) -> None:
         """Have the slab back, and let go of ``sources``, when ``event`` is done."""
-        self._loans.append(_Loan(event, slab, sources))
+        self._loans.append(_SlabLoan(event, slab, sources))
 
-    def keep(self, event: Event, sources: object) -> None:
+    def keep(self, event: DeviceEvent, sources: object) -> None:
         """Let go of ``sources`` when ``event`` is done, which is on a stream of the consumer's."""
-        self._kept.append(_Loan(event, None, sources))
+        self._kept.append(_SlabLoan(event, None, sources))
 
     def drain(self) -> None:
         """Wait for the device to have read everything, and free it. Idempotent.
@@ -116,7 +173,7 @@ class SlabRing:
             else:
                 self._loans.append(loan)
 
-    def _end_loan(self, loan: _Loan) -> None:
+    def _end_loan(self, loan: _SlabLoan) -> None:
         loan.event.synchronize()  # returns at once if it is done
         if loan.slab is not None:
             self._free.append(loan.slab)
@@ -125,3 +182,71 @@ class SlabRing:
 
 def _size(slab: Tensor) -> int:
     return slab.numel()
+
+
+# The backend for CUDA devices (ROCm's too, which torch gives the same names).
+#
+# Pinning alone works for every accelerator that torch can pin memory for; copies need CUDA.
+
+
+class CudaBackend:
+    """See ``Backend``. Constructing touches nothing on the device.
+
+    Args:
+        device: The device, with its index.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        assert device.index is not None, "the current device of this thread is not that of the stage's"
+        self._device = device
+
+    def enter_thread(self) -> None:
+        import torch
+
+        # Both are a thread's own settings, so the consumer's are left alone, and end with the thread.
+        getattr(torch, self._device.type).set_device(self._device)
+        if self._device.type == "cuda":
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # as torch has it
+            torch.cuda.set_stream(stream)
+
+    def is_pinned(self, tensor: Tensor) -> bool:
+        return tensor.is_pinned()
+
+    def pinned(self, size_bytes: int) -> Tensor:
+        import torch
+
+        # From torch's caching host allocator, as Tensor.pin_memory takes it. Locking pages costs
+        # milliseconds and stalls the device; the allocator recycles them when the last tensor over them
+        # is gone and, for copies made by torch, when the stream has read them. A pool of our own could
+        # not see the copies a user makes of a pinned batch.
+        return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
+
+    def on_device(self, size_bytes: int) -> Tensor:
+        import torch
+
+        return torch.empty(size_bytes, dtype=torch.uint8, device=self._device)
+
+    def copy(self, target: Tensor, source: Tensor) -> None:
+        target.copy_(source, non_blocking=True)
+
+    def record(self) -> torch.cuda.Event:
+        import torch
+
+        # A blocking event: who waits for it sleeps. The others spin, on a core that decoding could use.
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]  # as torch has it
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def hand_over(self, event: Any, buffers: Sequence[Tensor]) -> None:
+        import torch
+
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(event)
+        for buffer in buffers:
+            # The memory belongs to the side stream. Without this, the allocator would give it to the
+            # next copy as soon as the consumer drops the batch, kernels that read it still queued.
+            buffer.record_stream(stream)
+
+    def move(self, things: Sequence[Any]) -> tuple[list[Any], torch.cuda.Event]:
+        moved = [thing.to(self._device, non_blocking=True) for thing in things]
+        return moved, self.record()

@@ -21,14 +21,7 @@ from .arrow import plan_arrow
 from .compression import SIGNATURE_BYTES, compression_of
 from .decoder import Decoder, ShardSpec
 from .images import decode_image, decode_tiff, jpeg_array
-from .litdata_chunks import (
-    FIELD,
-    MAGIC,
-    CompressedSamples,
-    LitDataSamples,
-    Tokens,
-    plan_frames,
-)
+from .litdata_chunks import FIELD, MAGIC, CompressedSamples, LitDataSamples, Tokens, plan_frames
 from .litdata_values import Tree, flat_dtype, leaf_of, parse_tree
 from .offsets import HEAD_BYTES, IndexedFile, IndexedShard, Samples, TableDecoder, TableKind, plan_table
 from .selection import missing_column

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeAlias
 
 from ..blocks import Block
-from ..digest import Digest, extra_of, open_digest
 from ..errors import FormatError
 from ..types import Unpacked
 from .compression import SniffingDecoder
 from .decoder import Decoder
+from .digest import Digest, extra_of, open_digest
 from .offsets import TableDecoder
 
 Check: TypeAlias = Callable[[int], None]

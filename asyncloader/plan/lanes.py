@@ -9,20 +9,17 @@ same for every number of workers and every world size that divides ``L``.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TypeVar
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
 
 from ..quantity import as_count
+from ..types import Position
 from .topology import World
-
-__all__ = [
-    "Rotation",
-    "check_ranks",
-    "choose_lanes",
-    "name_world_sizes",
-    "rank_lanes",
-    "worker_lanes",
-]
 
 T = TypeVar("T")
 
@@ -109,3 +106,209 @@ class Rotation:
     def mark_dry(self) -> None:
         """The lane whose turn it is has ended; the turn is passed on without a batch."""
         heapq.heappop(self._waiting)
+
+
+# Permutations that are the same on every machine and with every version of every library.
+
+# SplitMix64: Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014.
+# NumPy's and Python's own shuffles do not promise the same order from one release to the next, and a
+# saved position must mean the same samples for as long as the file exists.
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+def permutation(n: int, *key: int) -> list[int]:
+    """A permutation of ``range(n)`` drawn by ``key``.
+
+    Each index gets a 64-bit SplitMix64 word of the stream that ``key`` seeds; sorting the words
+    (stably, so that even a collision has one order) gives the permutation.
+
+    Args:
+        n: How many indices.
+        key: Integers that name the draw, such as ``(seed, epoch)``; negative ones are fine.
+    """
+    return cast("list[int]", draw_order(n, *key).tolist())
+
+
+def draw_order(n: int, *key: int) -> npt.NDArray[np.int64]:
+    """``permutation`` as an array, for whoever wants a part of it: ``(n,) int64``."""
+    return np.argsort(draw_words(n, *key), kind="stable")
+
+
+def draw_words(n: int, *key: int) -> npt.NDArray[np.uint64]:
+    """The first words of the stream that ``key`` seeds, one as likely as another: ``(n,) uint64``."""
+    state = np.zeros(1, np.uint64)
+    for part in (*key, len(key)):
+        word = np.array([part & 0xFFFF_FFFF_FFFF_FFFF], np.uint64)
+        state = _mix(state ^ _mix(word + _GAMMA))
+    return _mix(state + _GAMMA * np.arange(1, n + 1, dtype=np.uint64))
+
+
+def _mix(z: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    z = (z ^ (z >> np.uint64(30))) * _MIX_1
+    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    return z ^ (z >> np.uint64(31))
+
+
+# Which epochs a loop may ask for, when it has loaded a position in one.
+
+
+def check_epoch(asked: int, epoch: int, batches: int, length: int | None) -> None:
+    """Refuse an epoch that would silently drop a loaded position: a loop that counts anew after a resume.
+
+    Args:
+        asked: What ``set_epoch`` was told; another one than ``epoch``.
+        epoch: That of the loaded position.
+        batches: How many of it were delivered; at least one.
+        length: How many it has; None where that is not known, and the next epoch may be right.
+
+    Raises:
+        ValueError: The epoch is not over, or another one than the next is asked for.
+    """
+    if asked == epoch + 1 and (length is None or batches >= length):
+        return
+    of = "" if length is None else f" of {length}"
+    raise ValueError(
+        f"the loaded state is in epoch {epoch} behind {batches}{of} batches, but set_epoch({asked}) would "
+        f"begin epoch {asked}, so that samples came twice or not at all. Go on with set_epoch({epoch}), or "
+        "without it; to begin anew, make a loader and load nothing. A trainer that cannot ask for "
+        "len(loader), as transformers' with max_steps, counts from 0 again: give the dataset a length, or "
+        "end it with .repeat()"
+    )
+
+
+# How many samples lanes hold and how many batches those make, worked out before anything is read.
+
+
+class UnknownCount(TypeError):
+    """How many samples there are cannot be known beforehand; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """Lanes of one pass, and all that decides which samples they are dealt.
+
+    Attributes:
+        lanes: Those asked about.
+        lane_count: How many there are.
+        epoch: Number of the pass.
+        order_seed: Draws the order of shards; None for the order given.
+        repetition: Which repetition of the data within the epoch this is.
+        component: Which component of a mixture they are lanes of, behind those of the mixtures around it.
+        varies: Whether they differ from repetition to repetition also where shards keep their order.
+    """
+
+    lanes: tuple[int, ...]
+    lane_count: int
+    epoch: int
+    order_seed: int | None
+    repetition: int = 0
+    component: tuple[int, ...] = ()
+    varies: bool = False
+
+    def draw_key(self, seed: int) -> tuple[int, ...]:
+        """What seeds a draw for all lanes alike."""
+        return seed, self.epoch, self.repetition, *self.component
+
+    def repeated(self, repetition: int) -> Deal:
+        """The same lanes in another repetition, for which shards are dealt anew."""
+        return replace(self, repetition=repetition)
+
+    @property
+    def order_key(self) -> tuple[int, ...] | None:
+        """What draws the order of shards; None for the order given."""
+        return None if self.order_seed is None else self.draw_key(self.order_seed)
+
+
+Counter: TypeAlias = Callable[[Deal], list[float]]
+"""Gives the number of samples of each lane, infinite if it never ends; may raise ``UnknownCount``."""
+
+
+def take_share(count: int, lane: int, lanes: int) -> int:
+    """How many of ``count`` samples a lane takes: as many as every other, or one more."""
+    return count // lanes + (lane < count % lanes)
+
+
+def batch_count(samples: Iterable[float], batch_size: int | None, drop_last: bool) -> int:
+    """How many batches lanes with so many samples make, each cutting its own.
+
+    Raises:
+        UnknownCount: A lane never ends.
+    """
+    batches = 0
+    for count in samples:
+        if math.isinf(count):
+            raise UnknownCount("repeat() goes on for ever")
+        whole, rest = divmod(int(count), batch_size or 1)
+        batches += whole + (rest > 0 and not drop_last)
+    return batches
+
+
+# The cursor of an epoch: a row for each lane. Whose turn it is follows from the rows alone.
+#
+# So the rows of all ranks, put together, are the cursor of the whole epoch, and any part of them that one
+# rank owns is a cursor again, however many ranks there are.
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """How far a lane has come in an epoch.
+
+    Attributes:
+        position: Where it goes on; empty at its beginning.
+        batches: How many it has delivered.
+        done: Whether it is known to have no more. One that has none need not be known as such: opened at
+            its end it is found dry, and passed over.
+    """
+
+    position: Position = field(default_factory=dict)
+    batches: int = 0
+    done: bool = False
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Where a rank stands in an epoch: what was delivered, whatever was prefetched.
+
+    Attributes:
+        epoch: Number of the pass.
+        lanes: The rank's lanes.
+        rows: Of each lane that is not at its beginning.
+        is_stopped: Whether all ranks were stopped here, with others that had no more: the next epoch comes
+            after it, or what was left of this one.
+    """
+
+    epoch: int
+    lanes: Sequence[int]
+    rows: dict[int, Row] = field(default_factory=dict)
+    is_stopped: bool = False
+
+    def ended(self, lane: int) -> None:
+        """``lane`` has no more batches."""
+        self.rows[lane] = replace(self.rows.get(lane, Row()), done=True)
+
+    @property
+    def batches(self) -> int:
+        """How many were delivered."""
+        return sum(row.batches for row in self.rows.values())
+
+    def delivered(self, lane: int, position: Position) -> None:
+        """The consumer has been given a batch of ``lane`` which ends at ``position``."""
+        self.rows[lane] = self.row_behind(lane, position)
+
+    def row_behind(self, lane: int, position: Position) -> Row:
+        """The row of ``lane`` once one more batch of it, which ends at ``position``, is delivered."""
+        row = self.rows.get(lane)
+        return Row(position, 1 if row is None else row.batches + 1)
+
+    def turns(self) -> list[tuple[int, Row]]:
+        """The lanes that are not done, in the order of their next turns; see ``Rotation``."""
+        rows = [(lane, self.rows.get(lane, Row())) for lane in self.lanes]
+        return sorted(
+            ((lane, row) for lane, row in rows if not row.done), key=lambda turn: (turn[1].batches, turn[0])
+        )
+
+    def copy(self) -> Cursor:
+        """Another one that stays where this one is now."""
+        return Cursor(self.epoch, self.lanes, dict(self.rows), self.is_stopped)

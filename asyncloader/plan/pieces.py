@@ -21,10 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..types import Position
-from .counts import Deal, take_share
-from .order import draw_order
-
-__all__ = ["Cut", "Dealing", "Piece", "Pieces", "cut_piece"]
+from .lanes import Deal, draw_order, take_share
 
 # Orders that are kept: those of the repetitions that lanes are in at a time. Each takes 8 bytes a shard, and
 # with counts or sizes 8 more.

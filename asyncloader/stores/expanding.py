@@ -11,25 +11,7 @@ from typing import TypeAlias, cast
 
 from .globs import files_below, find_matches, has_special, index_hint
 from .names import MOST_SHARDS, Braces, Part, in_lines, is_even, range_meant, runs_of, shared_folder
-from .schemes import Scheme
-from .urls import (
-    INDEX_NAME,
-    check_web_url,
-    is_remote_pattern,
-    local_path,
-    redact,
-    scheme_of,
-)
-
-__all__ = [
-    "Expanded",
-    "IsShard",
-    "Match",
-    "RemotePattern",
-    "expand_home",
-    "expand_urls",
-    "read_urls",
-]
+from .urls import INDEX_NAME, Scheme, check_web_url, is_remote_pattern, local_path, redact, scheme_of
 
 IsShard: TypeAlias = Callable[[str], bool]
 

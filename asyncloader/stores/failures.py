@@ -16,17 +16,6 @@ from ..errors import StoreError
 from .store import Body
 from .urls import redact
 
-__all__ = [
-    "LAST_MODIFIED",
-    "ThrottledError",
-    "TransientError",
-    "changed",
-    "check_same",
-    "http_time_s",
-    "refused",
-    "wait_asked",
-]
-
 
 class TransientError(StoreError):
     """Bytes could not be had this time; asking again may help.

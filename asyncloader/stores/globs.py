@@ -19,8 +19,6 @@ from typing import NoReturn, TypeAlias
 
 from ..errors import StoreError
 
-__all__ = ["KeyGlob", "files_below", "find_matches", "folder_before", "has_special", "index_hint", "matcher"]
-
 _SPECIAL = re.compile(r"[*?\[]")
 
 # What file systems keep for themselves at their root, and show to nobody.

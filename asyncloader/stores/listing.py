@@ -17,11 +17,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .._flow.children import clean_python
-from ..descriptors import occupy_standard_descriptors
-from .policy import NetworkPolicy
-
-__all__ = ["Listed", "Listing", "ListingOrder", "LookedUp", "look"]
+from ..flow.process import clean_python, occupy_standard_descriptors
+from .store import NetworkPolicy
 
 # Ten million keys, a thousand in an answer, need ten thousand answers of 50 ms each.
 _DEADLINE_S = 600.0

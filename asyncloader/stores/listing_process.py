@@ -17,24 +17,18 @@ from pathlib import PurePath
 
 import cloudpickle
 
-from .._flow.clock import pause
 from ..errors import StoreError
-from ..statistics import NetworkCounts
-from .access import Access
-from .backends import open_lister
+from ..flow.engine import pause
+from ..observe.statistics import NetworkCounts
 from .failures import TransientError
 from .globs import folder_before, matcher
 from .listing import Listed, Listing, ListingOrder, LookedUp
 from .names import MOST_SHARDS
-from .network.notices import Notices
-from .network.retries import Attempts, RetryBudget
-from .objects.provider import PROVIDER_NOTE
-from .options import options_of
-from .policy import NetworkPolicy
-from .router import Stores
+from .objects.clouds import PROVIDER_NOTE
+from .pacing import Attempts, Notices, RetryBudget
+from .router import Stores, open_lister, options_of
+from .store import Access, NetworkPolicy
 from .urls import INDEX_NAME, redact, scheme_of, split_key
-
-__all__ = ["answer_order", "choose_shards", "main"]
 
 # An index of a million shards.
 _MOST_FETCHED_BYTES = 256 << 20

@@ -12,15 +12,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 
-from .._flow.opening import opened
 from ..errors import StoreError
+from ..flow.engine import opened
 from ..types import Buffer
-from .buffers import Buffers
-from .file_span import FileSpan, is_cached
-from .store import Body, clip
+from .store import Body, Buffers, FileSpan, clip, is_cached
 from .urls import local_path, scheme_of
-
-__all__ = ["LocalStore", "check_there", "length_of"]
 
 # Names that are looked at before anything is read: a few ms of disk, and half a second of a slow network
 # file system.

@@ -21,25 +21,7 @@ from itertools import accumulate, chain, groupby, islice, repeat, starmap
 from operator import eq
 from typing import Protocol, TypeAlias, overload
 
-from .schemes import SCHEMES
-from .urls import LOCAL, PLAIN, WEB, local_path, redact, scheme_of
-
-__all__ = [
-    "MOST_SHARDS",
-    "Braces",
-    "Part",
-    "RunLengths",
-    "ShardNames",
-    "has_unclosed_brace",
-    "in_lines",
-    "is_even",
-    "lie_flat",
-    "names_digest",
-    "places_digest",
-    "range_meant",
-    "runs_of",
-    "shared_folder",
-]
+from .urls import LOCAL, PLAIN, SCHEMES, WEB, local_path, redact, scheme_of
 
 # Up to the first brace stands the scheme with server or bucket; without a scheme no colon is anywhere, so
 # that no name can be taken for a URL, and no tilde that may be a home. What is in and between the braces

@@ -7,15 +7,204 @@ stores that wrap another.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
-from typing import Protocol
+import ctypes
+import math
+import os
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    aclosing,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
+from dataclasses import dataclass, field, fields, replace
+from functools import partial
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import StoreError
 from ..types import Buffer
-from .file_span import FileSpan
+from .urls import redact
 
-__all__ = ["NO_END", "Body", "Store", "clip", "no_chunks"]
+# Memory for bytes on their way from a socket or a file to a decoder, used again when nobody looks at it.
+#
+# Laws:
+#
+# * A buffer is lent for as long as anything lies over it: slices, arrays, whatever holds them and wherever
+#   it
+#   is. Only then it is used again, so that nothing that anybody holds ever changes.
+# * A loan may end in any thread and in the middle of a garbage collection: its end takes no lock.
+# * Free buffers are few, and go with whoever lends them; what is lent is bounded by what may be under way.
+
+#: A read, a loan, and above all to wake the thread that decodes, are lost among so many bytes: with half as
+#: many, 1 GB of tar from a server on loopback took a fifth more of the processor's time.
+BUFFER_BYTES = 2 << 20
+
+# As many as come free before others are asked for, where what was read is decoded in one go.
+_MOST_FREE = 8
+
+
+class _Loan(weakref.ref[Any]):
+    """A reference to a lease, which knows what was lent."""
+
+    __slots__ = ("memory",)
+    memory: NDArray[np.uint8]
+
+
+class Buffers:
+    """Lends buffers, to one thread, though loans may end in any.
+
+    Attributes:
+        each_bytes: How long they are, as said when it is made.
+    """
+
+    def __init__(self, each_bytes: int = BUFFER_BYTES) -> None:
+        self.each_bytes = each_bytes
+        self._free: list[NDArray[np.uint8]] = []
+        self._loans: dict[int, _Loan] = {}
+        self._lease_type = ctypes.c_ubyte * each_bytes
+        self._on_end = partial(_take_back, self._free, self._loans)
+
+    def take(self, size_bytes: int) -> memoryview:
+        """Memory to write to, with anything in it, and of any length.
+
+        Args:
+            size_bytes: How much is of use.
+        """
+        # Less is had from the allocator: the rest of a buffer would lie idle.
+        if size_bytes < self.each_bytes // 2:
+            return np.empty(size_bytes, np.uint8).data
+        memory = self._free.pop() if self._free else np.empty(self.each_bytes, np.uint8)
+        # Made for this loan alone. NumPy lets a view skip the arrays that it was cut from, but never the
+        # owner of the memory: so that is what is watched.
+        lease = self._lease_type.from_buffer(memory.data)
+        loan = _Loan(lease, self._on_end)
+        loan.memory = memory
+        self._loans[id(memory)] = loan
+        return np.frombuffer(memoryview(lease), np.uint8).data
+
+
+def _take_back(free: list[NDArray[np.uint8]], loans: dict[int, _Loan], loan: _Loan) -> None:
+    memory = loans.pop(id(loan.memory)).memory
+    if len(free) < _MOST_FREE:
+        free.append(memory)
+
+
+# Bytes of a local file that lie in the page cache, which whoever decodes them reads himself.
+#
+# The system keeps them anyway: to bring them ahead would only take memory, and the loop's time. Read in
+# small pieces by the thread that decodes, they are still in its processor's cache when it looks at them.
+
+#: Two of them, as a sample that goes on from one into the next holds both, stay in the second cache of a
+#: processor's core: 1 GB of tar in pieces of 2 MiB took a quarter longer. In halves of them tuples of LitData
+#: with 100 kB each took half as long again.
+PIECE_BYTES = 512 << 10
+
+# Each reader holds one, and what comes of it: where that is more of what it could have at most, pieces are
+# smaller, down to those of which the call costs as much as the copy.
+_MOST_SHARE = 0.25
+_LEAST_BYTES = 64 << 10
+
+# Of Linux alone.
+_NOWAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+
+# Files are cached and forgotten in long runs: so many looks, evenly over what is wanted, tell.
+_LOOKS = 64
+
+
+class FileSpan:
+    """Bytes of an open file, up to the last that is wanted; taken from the front.
+
+    Args:
+        fd: The file's; the span has its own copy, and closes that when it was read, is closed, or goes.
+        start: Offset of the first byte.
+        stop: Offset behind the last one.
+        shard: Named in errors.
+    """
+
+    def __init__(self, fd: int, start: int, stop: int, shard: str) -> None:
+        self._fd = os.dup(fd)
+        self._start = start
+        self._stop = stop
+        self._shard = shard
+        self._version = _version_of(self._fd)
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def read(self, buffers: Buffers) -> Buffer:
+        """The next bytes, one at least.
+
+        Args:
+            buffers: Lends the memory; one of them is the most that is read.
+
+        Raises:
+            StoreError: They cannot be read, or the file was changed since the span was made.
+        """
+        wanted = min(len(self), buffers.each_bytes)
+        piece = buffers.take(wanted)[:wanted]
+        try:
+            size = os.preadv(self._fd, [piece], self._start)
+            version = _version_of(self._fd)
+        except OSError as error:
+            what = f"cannot read the file: {error.strerror or error}"
+            raise StoreError(what, shard=self._shard, offset=self._start) from error
+        if version != self._version or not size:
+            what = "the file was changed while it was being read"
+            raise StoreError(what, shard=self._shard, offset=self._start)
+        self._start += size
+        if self._start == self._stop:
+            self.close()
+        return piece[:size]
+
+    def close(self) -> None:
+        """Read no more. Idempotent."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # there was no descriptor to be had
+            self.close()
+
+
+@contextmanager
+def closed_on_error(chunk: Buffer | FileSpan) -> Iterator[None]:
+    """Close a span that could not be handed on: the error's traceback would keep its file open."""
+    try:
+        yield
+    except BaseException:
+        if isinstance(chunk, FileSpan):
+            chunk.close()
+        raise
+
+
+def piece_bytes_of(most_bytes: int) -> int:
+    """How much is read of a file at a time, by a reader that could have so many bytes under way at most."""
+    return min(max(int(_MOST_SHARE * most_bytes), _LEAST_BYTES), PIECE_BYTES)
+
+
+def _version_of(fd: int) -> tuple[int, int]:
+    found = os.fstat(fd)
+    return found.st_size, found.st_mtime_ns
+
+
+def is_cached(fd: int, start: int, stop: int) -> bool:
+    """Whether bytes of a file, one at least, can be had without waiting, as far as some looks tell."""
+    if _NOWAIT is None:
+        return False
+    step = max((stop - start) // _LOOKS, 4096)
+    look = bytearray(1)
+    try:
+        return all(os.preadv(fd, [look], at, _NOWAIT) for at in (*range(start, stop, step), stop - 1))
+    except OSError:  # it would have to wait, or the file system does not know of this
+        return False
+
 
 # As the stop of a read: all that there is. Servers count in signed integers of 64 bits.
 NO_END = 1 << 62
@@ -79,3 +268,152 @@ def clip(chunk: Buffer, start: int, stop: int) -> Buffer:
     if start <= 0 and stop >= len(chunk):
         return chunk
     return memoryview(chunk)[max(start, 0) : max(stop, 0)]
+
+
+# Reading one URL under the name of another: errors name what the user listed, not what it led to.
+
+
+@asynccontextmanager
+async def read_as(
+    store: Store, target: str, shard: str, start: int, stop: int, *, etag: str | None
+) -> AsyncIterator[Body]:
+    """``store.read`` of ``target``, whose errors name ``shard``."""
+    async with AsyncExitStack() as stack:
+        try:
+            body = await stack.enter_async_context(store.read(target, start, stop, etag=etag))
+        except StoreError as error:
+            error.shard = redact(shard)
+            raise
+        if target != shard:
+            chunks = await stack.enter_async_context(aclosing(_named(body.chunks, shard)))
+            body = replace(body, chunks=chunks)
+        yield body
+
+
+async def _named(chunks: AsyncGenerator[Buffer, None], shard: str) -> AsyncGenerator[Buffer, None]:
+    try:
+        async for chunk in chunks:
+            yield chunk
+    except StoreError as error:
+        error.shard = redact(shard)
+        raise
+
+
+# How patient the reading is with a network: time-outs, attempts and hedging; pure.
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkPolicy:
+    """How long to wait for a server, how often to ask it again, and when to ask twice.
+
+    The defaults suit object stores and web servers over any distance; a test of a pipeline's own faults
+    wants shorter ones. A *part* is a range of up to 8 MiB that one request asks for.
+
+    Args:
+        connect_s: Seconds to connect, TLS included.
+        first_byte_s: Seconds, after those to connect, to the first byte of the answer. 30, since stores
+            under load answer in tens of seconds rather than not at all.
+        stall_s: Seconds in which at least ``stall_bytes`` must come once a body has begun. Only time spent
+            waiting for the server counts, so a slow consumer is no stall.
+        stall_bytes: Fewer than this in ``stall_s`` is no progress: a body that drips is as dead as one that
+            stopped. 16 KiB in 15 s is slower than any line that anybody trains over.
+        attempts: Requests for a part in all. Six with growing pauses span the failover of a store's node.
+        deadline_s: Seconds after a part's first failure in which another attempt may begin.
+        backoff_s: Base in seconds of the pauses between attempts, which grow and are drawn at random.
+        hedge: Ask a second time for a part that the consumer waits for when its bytes take longer than
+            those of 95 % of the requests before, and take whichever comes first. At most 5 % of requests.
+
+    Raises:
+        ValueError: A time that is not positive, or less than one attempt.
+        TypeError: A value of another type.
+    """
+
+    connect_s: float = 10.0
+    first_byte_s: float = 30.0
+    stall_s: float = 15.0
+    stall_bytes: int = 16 << 10
+    attempts: int = 6
+    deadline_s: float = 60.0
+    backoff_s: float = 1.0
+    hedge: bool = True
+
+    @property
+    def answer_s(self) -> float:
+        """Seconds to the first byte of an answer, from before the connection."""
+        return self.connect_s + self.first_byte_s
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            value = getattr(self, option.name)
+            if option.name == "hedge":
+                if not isinstance(value, bool):
+                    raise TypeError(f"hedge should be True or False, but got hedge={value!r}")
+                continue
+            kinds = (int, float) if option.name.endswith("_s") else (int,)
+            if isinstance(value, bool) or not isinstance(value, kinds):
+                raise TypeError(f"{option.name} should be a number, but got {option.name}={value!r}")
+            if not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{option.name} should be positive, but got {option.name}={value!r}")
+
+
+# How a recipe's shards are reached: everything that is given beside their URLs; frozen and picklable.
+
+Renew: TypeAlias = Callable[[str], str | Awaitable[str]]
+"""Gives a URL that is signed anew for one that the server has refused."""
+
+
+@dataclass(frozen=True)
+class CacheSetting:
+    """Where shards are kept, and how much of them.
+
+    Attributes:
+        folder: Absolute path; the cache makes a private folder of its own in it.
+        limit_bytes: Most bytes of shards kept.
+        run: Names the run that made the recipe. What another run has left is verified before its first use.
+    """
+
+    folder: str
+    limit_bytes: int
+    run: str
+
+
+@dataclass(frozen=True)
+class Access:
+    """What the stores are told.
+
+    Attributes:
+        options: Storage options; may hold secrets, hence not shown.
+        network: Time-outs and retries.
+        renew: For presigned URLs.
+        cache: None keeps nothing on disk.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    network: NetworkPolicy = field(default_factory=NetworkPolicy)
+    renew: Renew | None = field(default=None, repr=False)
+    cache: CacheSetting | None = None
+
+
+def pem_of(certificate: str) -> str:
+    """The certificates of an option that is a path or the PEM itself.
+
+    Raises:
+        ValueError: Neither. It is not shown: it may be anything.
+    """
+    import ssl  # late: most recipes need none
+
+    pem: str | None = certificate
+    if "-----BEGIN" not in certificate:
+        # Raised below, outside of the ``except``: its error has the option in it.
+        pem = None
+        with suppress(OSError, ValueError), open(certificate, encoding="ascii") as file:
+            pem = file.read()
+    if pem is None:
+        raise ValueError("root_certificate should be the path of a PEM file, or its text, and is neither")
+    is_sound = False
+    with suppress(ssl.SSLError, ValueError):
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=pem)
+        is_sound = True
+    if not is_sound:
+        raise ValueError("root_certificate should hold a certificate in PEM, and holds none")
+    return pem

@@ -6,25 +6,33 @@
 ...         read_all(server.url_of("train-0.tar"))
 """
 
+from __future__ import annotations
+
 from .faults import (
     Capacity,
+    ChangeObject,
     CutAt,
     Delay,
     Drip,
     Fault,
+    FlipBit,
+    GzipEncoding,
     HangUp,
     Headers,
+    IgnoreRange,
+    Latency,
     NoLength,
     Redirect,
     RequireQuery,
     Reset,
     Stall,
     Status,
+    WrongETag,
+    WrongLength,
+    WrongRange,
 )
-from .latency import Latency
 from .leaks import check_leaks
-from .lies import ChangeObject, FlipBit, GzipEncoding, IgnoreRange, WrongETag, WrongLength, WrongRange
-from .log import Counters, LoggedRequest
+from .objects import Counters, LoggedRequest
 from .server import Server, serve
 
 __all__ = [

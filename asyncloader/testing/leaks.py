@@ -27,11 +27,123 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
+from pathlib import Path
+from textwrap import shorten
 from typing import Any, TypeAlias, TypeVar
 
-from . import _proc
+# What a process holds, read from Linux's /proc; elsewhere everything here is empty.
+#
+# Every reader copes with things that vanish while they are read.
 
-__all__ = ["check_leaks"]
+_PROC = Path("/proc")
+_MAPPING = re.compile(r"\S+ \S+ \S+ \S+ (\d+) +(/memfd:.*|/dev/shm/.*)")
+_DELETED = " (deleted)"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process for good: a pid alone may be given to another one.
+
+    Attributes:
+        pid: Its process id.
+        started: Its start time in clock ticks since boot.
+    """
+
+    pid: int
+    started: int
+
+    def describe(self) -> str:
+        """``child process PID (STATE): BEGINNING OF COMMAND``; a zombie has ended but was not waited for."""
+        folder = _PROC / str(self.pid)
+        # A zombie has no command line any more, but still a name.
+        command = _read(folder / "cmdline").replace("\0", " ").strip() or _read(folder / "comm").strip()
+        fields = _stat_fields(self.pid)
+        state = "zombie" if fields and fields[0] == "Z" else "running"
+        return f"child process {self.pid} ({state}): {shorten(command, 120, placeholder=' ...')}"
+
+
+def descendants(pid: int) -> set[ProcessId]:
+    """Children, their children and so on, as long as the chain of living parents holds."""
+    found: set[ProcessId] = set()
+    for task in _entries(_PROC / str(pid) / "task"):
+        for child in _read(task / "children").split():
+            found |= {*_identify(int(child)), *descendants(int(child))}
+    return found
+
+
+def marked(variable: str) -> set[ProcessId]:
+    """Processes of this user that were executed with this environment variable, orphans included."""
+    needle = f"{variable}=".encode()
+    found: set[ProcessId] = set()
+    for entry in _entries(_PROC):
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            environ = (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if needle in environ:
+            found |= set(_identify(int(entry.name)))
+    return found
+
+
+def open_files(process: str = "self") -> dict[int, str]:
+    """File descriptors of a process and what they point to, such as ``socket:[4711]``."""
+    found: dict[int, str] = {}
+    for entry in _entries(_PROC / process / "fd"):
+        try:
+            found[int(entry.name)] = os.readlink(entry)
+        except OSError:
+            # Among others, the descriptor that listed the folder.
+            continue
+    return found
+
+
+def named_memory(processes: Iterable[ProcessId]) -> set[str]:
+    """Paths in /dev/shm that this process or one of ``processes`` has mapped or open.
+
+    By who holds them, since /dev/shm itself lists those of every program on the machine.
+    """
+    found: set[str] = set()
+    for process in ("self", *(str(process.pid) for process in processes)):
+        mapped = {mapping.partition(" ")[2] for mapping in shared_mappings(process)}
+        held = mapped | set(open_files(process).values())
+        found |= {path for path in held if path.startswith("/dev/shm/") and not path.endswith(_DELETED)}
+    return found
+
+
+def shared_mappings(process: str = "self") -> list[str]:
+    """Mappings of memfds and of /dev/shm in a process, as ``INODE NAME``, one entry each."""
+    matches = (_MAPPING.fullmatch(line) for line in _read(_PROC / process / "maps").splitlines())
+    return [f"{match[1]} {match[2]}" for match in matches if match]
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return
+    for name in names:
+        yield folder / name
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; the command before them may hold anything."""
+    return _read(_PROC / str(pid) / "stat").rpartition(")")[2].split()
+
+
+def _identify(pid: int) -> Iterator[ProcessId]:
+    fields = _stat_fields(pid)
+    if len(fields) > 19:
+        yield ProcessId(pid, int(fields[19]))
+
 
 _T = TypeVar("_T")
 _Task: TypeAlias = asyncio.Task[Any]
@@ -67,7 +179,7 @@ class _Left:
 
     threads: list[threading.Thread]
     tasks: list[_Task]
-    processes: list[_proc.ProcessId]
+    processes: list[ProcessId]
     others: list[str]
 
     def descriptions(self) -> list[str]:
@@ -95,10 +207,10 @@ class LeakCheck:
         # Weak, or the check would itself keep alive what the block should let go.
         self._threads = weakref.WeakSet(threading.enumerate())
         self._tasks = weakref.WeakSet(_running_tasks())
-        self._processes = _proc.descendants(os.getpid())
-        self._files = _proc.open_files()
-        self._mappings = Counter(_proc.shared_mappings())
-        self._names = _proc.named_memory(self._processes)
+        self._processes = descendants(os.getpid())
+        self._files = open_files()
+        self._mappings = Counter(shared_mappings())
+        self._names = named_memory(self._processes)
         os.environ[self._marker] = "1"
         return self
 
@@ -136,14 +248,14 @@ class LeakCheck:
     def _left(self) -> _Left | None:
         """What is left and not allowed; None if nothing is."""
         tracker = getattr(resource_tracker, "_resource_tracker", None)
-        processes = _proc.descendants(os.getpid()) | _proc.marked(self._marker)
+        processes = descendants(os.getpid()) | marked(self._marker)
         tracker_pid = getattr(tracker, "_pid", None)
         new_processes = [process for process in processes - self._processes if process.pid != tracker_pid]
         others = [*self._new_files(getattr(tracker, "_fd", None)), *self._new_memory(processes)]
         left = _Left(
             threads=self._kept(set(threading.enumerate()) - set(self._threads), _describe_thread),
             tasks=self._kept(_running_tasks() - set(self._tasks), _describe_task),
-            processes=self._kept(new_processes, _proc.ProcessId.describe),
+            processes=self._kept(new_processes, ProcessId.describe),
             others=self._kept(others, str),
         )
         return left if left.descriptions() else None
@@ -159,7 +271,7 @@ class LeakCheck:
         # uvloop opens /dev/null at its first socket, as a spare for when descriptors run out, and keeps it
         # for as long as the loop lives: while a loop runs, that is not the block's.
         spare = "/dev/null" if _a_loop_runs() else None
-        files = _proc.open_files().items()
+        files = open_files().items()
         now = {fd: target for fd, target in files if fd != tracker_fd and target != spare}
         before = Counter(map(_file_kind, self._files.values()))
         grown = Counter(map(_file_kind, now.values())) - before
@@ -169,9 +281,9 @@ class LeakCheck:
             if _file_kind(target) in grown and self._files.get(fd) != target
         ]
 
-    def _new_memory(self, processes: Iterable[_proc.ProcessId]) -> list[str]:
-        mappings = Counter(_proc.shared_mappings()) - self._mappings
-        names = _proc.named_memory(processes) - self._names
+    def _new_memory(self, processes: Iterable[ProcessId]) -> list[str]:
+        mappings = Counter(shared_mappings()) - self._mappings
+        names = named_memory(processes) - self._names
         return [
             *(f"shared mapping of inode {mapping}" for mapping in mappings.elements()),
             *(f"shared memory {entry}" for entry in sorted(names)),

@@ -14,28 +14,6 @@ from http import HTTPStatus
 from typing import TypeAlias
 from urllib.parse import unquote
 
-__all__ = [
-    "Action",
-    "BadRequestError",
-    "Close",
-    "Object",
-    "Request",
-    "Reset",
-    "Response",
-    "Send",
-    "Sleep",
-    "answer",
-    "body_length",
-    "content_range",
-    "parse_request",
-    "part",
-    "plain",
-    "render_head",
-    "split",
-    "whole",
-    "without_body",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Send:
@@ -57,11 +35,11 @@ class Close:
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
+class ResetAction:
     """End the connection with a TCP reset."""
 
 
-Action: TypeAlias = Send | Sleep | Close | Reset
+Action: TypeAlias = Send | Sleep | Close | ResetAction
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..audit.verdict import EpochVerdict, Finding, verify_audit
-from ..index.survey import Verified, open_verifying
+from ..shards.index_survey import Verified, open_verifying
+from .audit import EpochVerdict, Finding, verify_audit
 
 __all__ = ["EpochVerdict", "Finding", "Verified", "verify_audit", "verify_shards"]
 

@@ -5,10 +5,11 @@ of its own, and its batches come back as tensors over shared memory. Linux only:
 passing descriptors; elsewhere starting a pool raises RuntimeError.
 """
 
+from __future__ import annotations
+
 from .forkserver import ForkServer
-from .pool import WorkerPool
-from .protocol import AnyPool, AnyWorker, Job
-from .several import wait_any, wait_any_async
+from .link import AnyPool, AnyWorker, Job
+from .pool import WorkerPool, wait_any, wait_any_async
 from .worker import Worker
 
 __all__ = [

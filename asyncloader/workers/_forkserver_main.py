@@ -22,9 +22,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from ._wire import LARGEST_MESSAGE_BYTES, READY, FromServer, receive_message, send_message
-
-__all__ = ["main"]
+from .link import LARGEST_MESSAGE_BYTES, READY, FromServer, receive_message, send_message
 
 
 def main(control_descriptor: int, parent_pid: int, modules: Sequence[str]) -> NoReturn:

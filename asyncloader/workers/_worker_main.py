@@ -25,19 +25,14 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, NoReturn
 
-from ..stopwatch import RESTING, SENDING, Stopwatch
-from ..tensors import lend, when_torch_is_here
-from ..tracebacks import drop_frames
-from ._libc import die_with_parent, keep_freed_memory, name_process
-from ._raised import Dumped, dump_error
-from ._wire import DONT_WAIT, FROM_WORKER, FromWorker, Setting, receive_grant, send_message, take_stored
+from ..blocks.memory import lend, when_torch_is_here
+from ..errors import drop_frames
+from ..observe.stopwatch import RESTING, SENDING, Stopwatch
+from .lifeline import show_stack_on_signal
+from .link import DONT_WAIT, FROM_WORKER, FromWorker, Setting, receive_grant, send_message, take_stored
 from .packing import Packed, pack
-from .pages import OpenSlot
-from .shared import load_shared
-from .slots import OutboundSlots
-from .standstill import show_stack_on_signal
-
-__all__ = ["work"]
+from .raised import Dumped, dump_error
+from .slots import OpenSlot, OutboundSlots, die_with_parent, keep_freed_memory, load_shared, name_process
 
 # Free slots that a worker keeps, however many batches it may make ahead: enough that making one anew is
 # rare, and few enough that what a consumer kept for a while does not stay allocated.

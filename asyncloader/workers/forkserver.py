@@ -21,14 +21,9 @@ from collections.abc import Collection
 from contextlib import suppress
 from time import monotonic
 
-from .._flow.children import clean_python
-from ..descriptors import occupy_standard_descriptors
-from ._readable import wait_readable
-from ._wire import READY, receive_message, send_message, socketpair
-from .lifeline import Lifeline
-from .standstill import open_pipe
-
-__all__ = ["ForkServer"]
+from ..flow.process import clean_python, occupy_standard_descriptors
+from .lifeline import Lifeline, open_pipe
+from .link import READY, receive_message, send_message, socketpair, wait_readable
 
 # The server ends within milliseconds of being asked. A second is for a machine that swaps.
 _STOP_DEADLINE_S = 1.0
@@ -37,7 +32,7 @@ _PACKAGE = __name__.partition(".")[0]
 
 # What of the package is of use to the consumer alone, and would bring torch.
 _EMPTY = f"{_PACKAGE}.collate.empty"
-_AT_HOME = frozenset({"device", "interop", "kinds", "loader", "run", "torch_kind", "torch_private"})
+_AT_HOME = frozenset({"device", "loader", "torch_compat", "torch_private"})
 
 # The package may itself fail to import; then too the reason has to reach the parent.
 _PROGRAM = """

@@ -13,26 +13,189 @@ Laws:
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+import pickle
 import select
 import socket
 import struct
 import sys
 import threading
+from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from enum import IntEnum
 from time import monotonic
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from .._flow.channel import EndOfChannel
-from ._wire import DONT_WAIT, receive_message, send_message, socketpair
+from ..flow.channel import ChannelClosed, EndOfChannel
 from .packing import Packed, unpack
-from .pages import OpenSlot
-from .slots import InboundSlots, OutboundSlots
+from .slots import InboundSlots, OpenSlot, OutboundSlots
 
-__all__ = ["MOST_INLINE_BYTES", "Announced", "Link", "socketpair"]
+__all__ = [
+    "DONT_WAIT",
+    "FROM_WORKER",
+    "LARGEST_MESSAGE_BYTES",
+    "MOST_FREED",
+    "MOST_INLINE_BYTES",
+    "READY",
+    "Announced",
+    "AnyPool",
+    "AnyWorker",
+    "BatchSource",
+    "FromServer",
+    "FromWorker",
+    "Grant",
+    "Job",
+    "Link",
+    "ReceiveLock",
+    "Reception",
+    "Setting",
+    "receive_grant",
+    "receive_message",
+    "send_grant",
+    "send_message",
+    "socketpair",
+    "store",
+    "take_stored",
+    "wait_readable",
+    "wait_readable_async",
+]
+
+# The messages between a worker, its parent and the fork server.
+#
+# All sockets are SEQPACKET: a message arrives whole or not at all, and its descriptors with it. All messages
+# are small; whatever is large (the job, a batch, an error) lies in a memfd that a message brings, or that
+# one before it has brought.
+
+READY = b"ready"  # the fork server's first message; any other is a traceback
+
+# Room for the tail of a traceback, the longest message.
+LARGEST_MESSAGE_BYTES = 16 << 10
+
+# A fork request's: the worker's connection, its lifeline, its job, its stack's pipe, what all are given.
+_MOST_DESCRIPTORS = 5
+
+# Freed slots in one grant; when more came free at once, the next grant takes the rest.
+MOST_FREED = 1000
+
+# FromWorker, slot, and where in it the message about a batch lies; or that follows, if it is short.
+FROM_WORKER = struct.Struct("<BIQ")
+
+# Plain numbers: Python's flags of sockets are enumerations, and to join two takes as long as a system call.
+DONT_WAIT = int(socket.MSG_DONTWAIT)
+_CLOSE_ON_EXEC = int(socket.MSG_CMSG_CLOEXEC)
+_NO_SIGNAL = int(socket.MSG_NOSIGNAL)
+_DESCRIPTORS_BYTES = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array("i").itemsize)
+
+
+class FromWorker(IntEnum):
+    """What a worker says to its parent, each with a slot, or 0 for none."""
+
+    BATCH = 1  # with the slot's descriptor, if the slot is new; the slot holds what the message does not
+    DROP = 2  # the slot is unmapped
+    ERROR = 3  # like BATCH, of what the job raised; the worker ends
+    END = 4  # the job ended normally, and the worker ends
+
+
+class FromServer(IntEnum):
+    """What the fork server says to the parent about one worker, as the first byte of the message."""
+
+    PID = 1  # the worker was forked
+    EXIT = 2  # it ended, with this exit code
+    FAILED = 3  # it could not be forked, for this reason
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a worker needs to feel at home: the parent's surroundings when the worker was asked for."""
+
+    number: int
+    prefetch: int
+    prefetch_bytes: int
+    spare_bytes: int
+    path: list[str]
+    argv: list[str]
+    directory: str
+    environment: dict[str, str]
+
+
+def socketpair() -> tuple[socket.socket, socket.socket]:
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def send_message(end: socket.socket, *parts: bytes, descriptors: Sequence[int] = (), flags: int = 0) -> None:
+    """Send one message, with duplicates of the descriptors."""
+    rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
+    # Not socket.send_fds: it ignores its flags, as recv_fds does. NOSIGNAL: a program may have made
+    # SIGPIPE deadly again.
+    end.sendmsg(parts, rights, flags | _NO_SIGNAL)
+
+
+def receive_message(end: socket.socket, flags: int = 0) -> tuple[bytes, Sequence[int]]:
+    """One message and its descriptors; empty when the other end is closed."""
+    # CLOEXEC: a program that a job runs must not keep the worker's sockets open.
+    message, rights, _, _ = end.recvmsg(LARGEST_MESSAGE_BYTES, _DESCRIPTORS_BYTES, flags | _CLOSE_ON_EXEC)
+    if not rights:
+        return message, ()
+    descriptors = array("i")
+    for _, _, packed in rights:
+        descriptors.frombytes(packed)
+    return message, descriptors.tolist()
+
+
+class Grant(NamedTuple):
+    """The parent's only message to a worker.
+
+    Attributes:
+        credits: So many batches more.
+        freed: Slots that are free again.
+        retired: Slots to forget.
+    """
+
+    credits: int
+    freed: Sequence[int]
+    retired: Sequence[int]
+
+
+def send_grant(end: socket.socket, grant: Grant) -> None:
+    """Send it, or else raise BlockingIOError if too many of them are unread."""
+    credits, freed, retired = grant
+    numbers = credits, len(freed), *freed, *retired
+    end.send(struct.pack(f"<{len(numbers)}I", *numbers), DONT_WAIT | _NO_SIGNAL)
+
+
+def receive_grant(end: socket.socket, flags: int) -> Grant | None:
+    """One grant; None when the parent wants no more."""
+    message = end.recv(LARGEST_MESSAGE_BYTES, flags)
+    if not message:
+        return None
+    credits, count, *slots = struct.unpack(f"<{len(message) // 4}I", message)
+    return Grant(credits, slots[:count], slots[count:])
+
+
+def store(*items: Any) -> int:
+    """A new memfd with the items' pickles one after the other."""
+    descriptor = os.memfd_create("asyncloader-job", os.MFD_CLOEXEC)
+    try:
+        with open(descriptor, "wb", closefd=False) as file:
+            for item in items:
+                pickle.dump(item, file, protocol=5)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def take_stored(descriptor: int) -> tuple[Any, Any]:
+    """The two items stored, and close the descriptor."""
+    with open(descriptor, "rb") as file:
+        file.seek(0)
+        return pickle.load(file), pickle.load(file)
+
 
 Announced: TypeAlias = tuple[int, int, memoryview]
 """An object that has come: its slot, or 0, where in that its message lies, and the message if it does not."""
@@ -217,3 +380,204 @@ class Link:
             self._outbound.clear()
         self._inbound.clear()
         self._connection.close()
+
+
+# Who waits on what a worker is received by, so that it is not taken away from under them.
+
+
+class Reception:
+    """One wait, for one worker or several.
+
+    Attributes:
+        is_on: Unset before ``ReceiveLock.end_receiving``, by an assignment: a signal's handler can interrupt
+            any call, but not that.
+    """
+
+    __slots__ = ("is_on",)
+
+    def __init__(self) -> None:
+        self.is_on = True
+
+
+class ReceiveLock:
+    """From the start of a worker until everything of it was given back, which the last one out does.
+
+    Args:
+        number: The worker's, for messages.
+        give_back: Closes what a receiver waits on; called once.
+    """
+
+    def __init__(self, number: int, give_back: Callable[[], None]) -> None:
+        self._number = number
+        self._give_back: Callable[[], None] | None = give_back
+        self._lock = threading.Lock()
+        self._reception: Reception | None = None
+        self._buried = False
+        #: Whether nothing more is wanted of the worker.
+        self.is_over = False
+
+    def begin_receiving(self, reception: Reception) -> None:
+        """Keep what is waited on open while that is on.
+
+        Raises:
+            ChannelClosed: The worker was closed.
+            RuntimeError: Somebody else receives.
+        """
+        with self._lock:
+            if self.is_over:
+                raise ChannelClosed
+            if self._is_received:
+                raise RuntimeError(f"worker {self._number} has a receiver already; it serves one at a time")
+            self._reception = reception
+
+    def end_receiving(self) -> None:
+        """Its reception is not on any more."""
+        if self._buried:  # before, whoever closes it waits on them
+            with self._lock:
+                self._settle()
+
+    def end(self, tell: Callable[[], None]) -> None:
+        """Nothing more is wanted: ``tell`` the worker, and whoever receives, unless that was done."""
+        with self._lock:
+            if not self.is_over:
+                self.is_over = True
+                tell()
+
+    def bury(self, clear: Callable[[], None]) -> None:
+        """Give everything back, as soon as nobody waits on it."""
+        with self._lock:
+            clear()
+            self._buried = True
+            self._settle()
+
+    @property
+    def _is_received(self) -> bool:
+        return self._reception is not None and self._reception.is_on
+
+    def _settle(self) -> None:
+        if self._give_back is not None and not self._is_received:
+            self._give_back()
+            self._give_back = None
+
+
+# What a pass needs of its workers, wherever they run: local processes and Ray actors keep it alike.
+#
+# Laws:
+#
+# * A worker makes no more batches ahead than it was asked for: what it may hold is bounded in number and
+#   bytes.
+# * After its last batch comes its job's end, what the job raised, or its death, each time anew that one
+#   asks.
+# * Whoever waits for workers waits on descriptors: a thread and a coroutine alike, for any number of any
+#   kind.
+
+Job: TypeAlias = Callable[..., Iterator[tuple[Any, Any]]]
+"""What a worker does: called in its process, it returns an iterator of ``(batch, note)``."""
+
+
+class BatchSource(Protocol):
+    """Something that ``poll`` can wait for."""
+
+    def fileno(self) -> int: ...
+
+
+class AnyWorker(Protocol):
+    """One job that runs elsewhere, as its consumer sees it."""
+
+    @property
+    def number(self) -> int:
+        """Its place in the pool, from 0."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What messages call it, such as ``"worker 1 (pid 4711)"``."""
+        ...
+
+    @property
+    def has_died(self) -> bool:
+        """Whether what comes after the last batch is the worker's own death, and not what its job raised."""
+        ...
+
+    def receive_nowait(self, ready: Collection[int]) -> tuple[Any, Any] | None:
+        """The next ``(batch, note)``, None if one has to wait for it.
+
+        Args:
+            ready: What ``wait_any`` gave since this was None; empty before.
+
+        Raises:
+            EndOfChannel: The job has ended, and every batch was received.
+            Exception: What the job raised, with its own type where that can be had here and as a RuntimeError
+                otherwise, with what it came from, and with its frames as a note.
+            WorkerDiedError: The worker ended without finishing the job.
+            ChannelClosed: It was closed.
+        """
+        ...
+
+    def begin_receiving(self, reception: Reception) -> None:
+        """Keep the sources open while that is on: somebody waits on them. ChannelClosed if they are not."""
+        ...
+
+    def end_receiving(self) -> None:
+        """It is not on any more: they may be closed."""
+        ...
+
+    def sources(self) -> Sequence[BatchSource]:
+        """What is readable when there is something to receive."""
+        ...
+
+    def observe(self) -> str:
+        """What it is at: half a sentence, and its Python stack if that can be had. Takes seconds at most."""
+        ...
+
+    async def observe_async(self) -> str:
+        """Like ``observe``, from a coroutine."""
+        ...
+
+
+class AnyPool(Protocol):
+    """The workers of one pass, which are started and closed together."""
+
+    @property
+    def workers(self) -> Sequence[AnyWorker]:
+        """Those that work now, by their number."""
+        ...
+
+    def replace(self, number: int, job: Job) -> object:
+        """Start another worker in the place of worker ``number``, which has died."""
+        ...
+
+    def close(self) -> None:
+        """End all workers, and return once they have ended. Idempotent, from any thread."""
+        ...
+
+
+# Waiting on descriptors themselves: a thread by ``poll``, a coroutine through its own loop.
+
+
+def wait_readable(sources: Iterable[BatchSource], deadline: float | None) -> list[int]:
+    """Block this thread until one of them is readable; the descriptors of those, none at the deadline."""
+    poll = select.poll()
+    for source in sources:
+        poll.register(source.fileno(), select.POLLIN)
+    ready = poll.poll(None if deadline is None else max(0.0, deadline - monotonic()) * 1000)
+    return [descriptor for descriptor, _ in ready]
+
+
+async def wait_readable_async(sources: Iterable[BatchSource]) -> list[int]:
+    """Like ``wait_readable``, from a coroutine and without a deadline."""
+    loop = asyncio.get_running_loop()
+    ready = loop.create_future()
+    descriptors = [source.fileno() for source in sources]
+    for descriptor in descriptors:
+        loop.add_reader(descriptor, _settle, ready, descriptor)
+    try:
+        return [await ready]
+    finally:
+        for descriptor in descriptors:
+            loop.remove_reader(descriptor)
+
+
+def _settle(ready: asyncio.Future[int], descriptor: int) -> None:
+    if not ready.done():
+        ready.set_result(descriptor)

@@ -12,27 +12,135 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pickle import PickleBuffer
 from time import monotonic
+from typing import Generic, TypeVar
 
-from .._flow.channel import ChannelClosed
-from .._flow.children import import_path
-from ..by_value import dumps_outward
-from ._wire import Setting, socketpair, store
-from .crew import Crew
+from ..flow.channel import ChannelClosed
+from ..flow.process import import_path
+from .by_value import dumps_outward
 from .forkserver import ForkServer
-from .protocol import Job
-from .several import close_workers
-from .shared import SharedStore
-from .slots import InboundSlots
-from .standstill import describe_process
+from .lifeline import describe_process, wait_ended
+from .link import (
+    AnyWorker,
+    BatchSource,
+    Job,
+    Reception,
+    Setting,
+    socketpair,
+    store,
+    wait_readable,
+    wait_readable_async,
+)
+from .slots import InboundSlots, SharedStore
 from .worker import GRACE_S, Worker
 
-__all__ = ["WorkerPool", "pickled_job"]
+# Several workers at once: waiting for any of them, and ending all.
+
+# SIGKILL acts in milliseconds, more where gigabytes have to be unmapped.
+_KILL_DEADLINE_S = 5.0
+
+
+def wait_any(workers: Sequence[AnyWorker], deadline: float | None) -> list[int]:
+    """Block this thread until one of them has something to tell; the descriptors, none at the deadline.
+
+    Raises:
+        ChannelClosed: One of them was closed.
+    """
+    reception = Reception()
+    try:
+        return wait_readable(_received(workers, reception), deadline)
+    finally:
+        reception.is_on = False
+        _let_go(workers)
+
+
+async def wait_any_async(workers: Sequence[AnyWorker]) -> list[int]:
+    """Like ``wait_any``, from a coroutine and without a deadline."""
+    reception = Reception()
+    try:
+        return await wait_readable_async(_received(workers, reception))
+    finally:
+        reception.is_on = False
+        _let_go(workers)
+
+
+def _received(workers: Sequence[AnyWorker], reception: Reception) -> list[BatchSource]:
+    for worker in workers:
+        worker.begin_receiving(reception)
+    return [source for worker in workers for source in worker.sources()]
+
+
+def _let_go(workers: Sequence[AnyWorker]) -> None:
+    for worker in workers:
+        worker.end_receiving()
+
+
+def close_workers(workers: Sequence[Worker]) -> None:
+    """Ask all to end, kill those that do not, and give back what they held. Takes the time of one."""
+    if any(worker.is_inherited for worker in workers):
+        for worker in workers:
+            worker.abandon()
+        return
+    for worker in workers:
+        worker.let_go()
+    lifelines = [worker.lifeline for worker in workers]
+    wait_ended(lifelines, max((worker.grace_s for worker in workers), default=0.0))
+    for lifeline in lifelines:
+        lifeline.kill()
+    wait_ended(lifelines, _KILL_DEADLINE_S)
+    for worker in workers:
+        worker.bury()
+
+
+# The workers of a pool, wherever they run: who is there, and the end of all, also of those yet to come.
+
+W = TypeVar("W", bound=AnyWorker)
+
+
+class WorkerRegistry(ABC, Generic[W]):
+    """What a pool and its finalizer have in common, since what a finalizer refers to is never collected."""
+
+    def __init__(self) -> None:
+        #: Those that work now, by their number.
+        self.workers: list[W] = []
+        self._closed = False
+        # Re-entrant: a garbage collection while it is held may run the finalizer that closes the pool.
+        self._lock = threading.RLock()
+
+    def enlist(self, worker: W) -> None:
+        """Take in a worker, in the place of the one of its number.
+
+        Raises:
+            ChannelClosed: The pool was closed while the worker was asked for; it is ended too.
+        """
+        with self._lock:
+            self.workers[worker.number : worker.number + 1] = [worker]
+            closed = self._closed
+        if closed:
+            self.dismiss([worker])
+            raise ChannelClosed
+
+    def close(self) -> None:
+        """End all workers that there are and that may yet come, and let go of what they share."""
+        with self._lock:
+            self._closed = True
+            workers = list(self.workers)
+        self._end(workers)
+
+    @abstractmethod
+    def dismiss(self, workers: Sequence[W]) -> None:
+        """End those, of which nothing more is expected."""
+
+    @abstractmethod
+    def _end(self, workers: Sequence[W]) -> None:
+        """End all, and let go of what they share."""
 
 
 class WorkerPool:
@@ -204,7 +312,7 @@ class WorkerPool:
         return Worker(number, ours, lifeline, slots, self._grace_s)
 
 
-class _Processes(Crew[Worker]):
+class _Processes(WorkerRegistry[Worker]):
     def __init__(self) -> None:
         super().__init__()
         self.shared: SharedStore | None = None

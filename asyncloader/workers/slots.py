@@ -20,17 +20,160 @@ Laws:
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
+import pickle
+import threading
 import weakref
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import cache, partial
+from itertools import accumulate
 from typing import Any, NamedTuple
 
-from .packing import Bytes, Packed
-from .pages import NOTHING, OpenSlot, Pages
+import numpy as np
 
-__all__ = ["Filled", "InboundSlots", "OutboundSlots"]
+from ..blocks.memory import align
+from ..flow.channel import ChannelClosed
+from .packing import Bytes, Packed
+
+# The few C library calls that Python does not offer, or not in the form needed here.
+
+_MADV_REMOVE = 9  # the same number on all of Linux's architectures
+_MAP_FAILED = ctypes.c_void_p(-1).value
+_PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    libc.prctl.argtypes = [ctypes.c_int, *[ctypes.c_ulong] * 4]
+    return libc
+
+
+def map_shared(descriptor: int, size_bytes: int) -> int:
+    """Map the file, readable and writable, and return the address.
+
+    Not ``mmap.mmap``: before Python 3.13 that keeps a duplicate of the descriptor for as long as the
+    mapping lives, so a user who keeps batches would run out of descriptors.
+    """
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    address: int = _libc().mmap(None, size_bytes, access, mmap.MAP_SHARED, descriptor, 0)
+    if address == _MAP_FAILED:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot map {size_bytes} bytes of shared memory: {os.strerror(number)}")
+    return address
+
+
+def unmap(address: int, size_bytes: int) -> None:
+    _libc().munmap(address, size_bytes)
+
+
+def empty(address: int, size_bytes: int) -> None:
+    """Give the pages of a shared mapping back to the kernel, for all who map them; they read as zeros."""
+    _libc().madvise(address, size_bytes, _MADV_REMOVE)
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Have the kernel send this process ``signal_number`` when its parent ends, however it ends."""
+    _libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0)
+
+
+def name_process(name: str) -> None:
+    """The name shown by ``top`` and the out-of-memory killer; the kernel keeps 15 bytes of it."""
+    text = ctypes.create_string_buffer(name.encode()[:15])
+    _libc().prctl(_PR_SET_NAME, ctypes.addressof(text), 0, 0, 0)
+
+
+def keep_freed_memory() -> None:
+    """Let malloc reuse what was freed instead of giving it back to the kernel.
+
+    By default glibc maps each buffer above 128 KiB anew and trims the heap's end. Bodies and batches are
+    of that size, so each pays a page fault per 4 KiB, which costs more than parsing the HTTP they came
+    in. 32 MiB is the highest mmap threshold glibc accepts.
+    """
+    try:
+        mallopt = _libc().mallopt
+    except AttributeError:  # musl has no such knobs
+        return
+    mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+    mallopt(_M_TRIM_THRESHOLD, 1 << 30)
+
+
+# Pages of shared memory, and who has something over them.
+
+NOTHING: Bytes = np.empty(0, np.uint8)
+"""What is lent of no slot."""
+
+
+class Pages:
+    """A memfd's pages, mapped for as long as anybody refers to them."""
+
+    def __init__(self, descriptor: int, size_bytes: int) -> None:
+        address = map_shared(descriptor, size_bytes)
+        self.size_bytes = size_bytes
+        self.address = address
+        self._lease_type = ctypes.c_ubyte * size_bytes  # to make the type takes longer than to make one
+        # Not at exit: the process's end unmaps, and daemon threads may still read.
+        weakref.finalize(self, unmap, address, size_bytes).atexit = False
+
+    def empty(self) -> None:
+        """Give the memory back to the kernel, until something is written again. Nothing lies over it."""
+        empty(self.address, self.size_bytes)
+
+    def lend(self) -> tuple[Bytes, Any]:
+        """The pages as an array, and the lease that lives as long as something is built over them.
+
+        The lease, a ctypes object made for this loan alone, is the array's base. It, not the array, is
+        to be watched: numpy lets a view skip the arrays it was cut from, but never the owner of the memory.
+        """
+        lease = self._lease_type.from_address(self.address)
+        lease.pages = self  # type: ignore[attr-defined]  # the loan keeps its pages mapped
+        return np.frombuffer(memoryview(lease), np.uint8), lease
+
+
+class OpenSlot:
+    """A slot that a batch is made in: a ``Lender``, and the packing's ``Made``.
+
+    Attributes:
+        slot: Its id.
+        size_bytes: See ``Made``.
+        used_bytes: See ``Made``.
+    """
+
+    def __init__(self, slot: int, pages: Pages) -> None:
+        self.slot = slot
+        self.pages = pages
+        self.size_bytes = pages.size_bytes
+        self.used_bytes = 0
+        self._memory, lease = pages.lend()
+        self._lease = weakref.ref(lease)
+
+    def take(self, size_bytes: int) -> Bytes | None:
+        """See ``Lender``."""
+        start = align(self.used_bytes)
+        if start + size_bytes > self.size_bytes:
+            return None
+        self.used_bytes = start + size_bytes
+        return self._memory[start : self.used_bytes]
+
+    def place_of(self, buffer: memoryview) -> int | None:
+        """See ``Made``."""
+        address: int = np.frombuffer(buffer, np.uint8).__array_interface__["data"][0]
+        start = address - self.pages.address
+        return start if 0 <= start < self.used_bytes else None
+
+    def close(self) -> bool:
+        """Lend no more; says whether nothing lies over it any longer."""
+        self._memory = NOTHING
+        return self._lease() is None
+
 
 # Far below this a batch's cost is its messages, not its pages; pages never touched are never allocated.
 _SMALLEST_BYTES = 64 << 10
@@ -280,3 +423,66 @@ def _rounded(size_bytes: int) -> int:
     size_bytes = max(size_bytes, _SMALLEST_BYTES)
     step = 1 << (size_bytes.bit_length() - 3)
     return -(-size_bytes // step) * step
+
+
+# What all workers of a pool are given alike: stored once, and mapped by each of them.
+#
+# Large buffers of it, such as the columns of an index, are pages that the workers share for as long as none
+# of them writes there; whoever does has its own copy of that page.
+
+
+class SharedStore:
+    """A memfd with something pickled, and its buffers behind it, until it is closed.
+
+    Args:
+        pickled: By protocol 5.
+        buffers: Those that are not in ``pickled``.
+    """
+
+    def __init__(self, pickled: bytes, buffers: Sequence[pickle.PickleBuffer]) -> None:
+        self._lock = threading.Lock()
+        self._descriptor: int | None = os.memfd_create("asyncloader-shared", os.MFD_CLOEXEC)
+        try:
+            with open(self._descriptor, "wb", closefd=False) as file:
+                raw = [buffer.raw() for buffer in buffers]
+                pickle.dump((pickled, [len(each) for each in raw]), file, protocol=5)
+                for each in raw:
+                    file.seek(align(file.tell()))
+                    file.write(each)
+                file.truncate(align(file.tell()))
+        except BaseException:
+            self.close()
+            raise
+
+    def duplicate(self) -> int:
+        """Another descriptor of it, which the caller closes.
+
+        Raises:
+            ChannelClosed: It was closed.
+        """
+        with self._lock:
+            if self._descriptor is None:
+                raise ChannelClosed
+            return os.dup(self._descriptor)
+
+    def close(self) -> None:
+        """Let go of it; whoever has a duplicate keeps that. Idempotent, from any thread."""
+        with self._lock:
+            descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def load_shared(descriptor: int) -> Any:
+    """What was stored, over the pages of the memfd; closes the descriptor."""
+    try:
+        # Private: a user's function may write to an array that it refers to. And nothing is read by the
+        # descriptor: its duplicates have one place in the file, which other workers would move.
+        mapped = mmap.mmap(descriptor, 0, access=mmap.ACCESS_COPY)
+    finally:
+        os.close(descriptor)
+    pickled, sizes = pickle.load(mapped)
+    first, pages = align(mapped.tell()), memoryview(mapped)
+    begins = accumulate(sizes, lambda begin, size: align(begin + size), initial=first)
+    views = [pages[begin : begin + size] for begin, size in zip(begins, sizes, strict=False)]
+    return pickle.loads(pickled, buffers=views)

@@ -17,18 +17,23 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
-from .._flow.channel import ChannelClosed, EndOfChannel
-from ..errors import WorkerDiedError, describe_exit
-from ..tracebacks import raise_told
-from ._raised import load_error
-from ._wire import DONT_WAIT, FROM_WORKER, MOST_FREED, FromWorker, Grant, receive_message, send_grant
-from .lifeline import Lifeline
+from ..errors import WorkerDiedError, describe_exit, raise_told
+from ..flow.channel import ChannelClosed, EndOfChannel
+from .lifeline import Lifeline, observe, observe_async
+from .link import (
+    DONT_WAIT,
+    FROM_WORKER,
+    MOST_FREED,
+    FromWorker,
+    Grant,
+    ReceiveLock,
+    Reception,
+    receive_message,
+    send_grant,
+)
 from .packing import unpack
+from .raised import load_error
 from .slots import InboundSlots
-from .standstill import observe, observe_async
-from .tenure import Reception, Tenure
-
-__all__ = ["GRACE_S", "Worker"]
 
 # A job that waits for a credit ends at once, one amid a batch when that is done. Waiting longer would be
 # felt at each ``break``, and nothing in a worker needs its clean-up to be whole.
@@ -62,7 +67,7 @@ class Worker:
         self._connection = connection
         self._lifeline = lifeline
         self._slots = slots
-        self._tenure = Tenure(number, self._close_sockets)
+        self._tenure = ReceiveLock(number, self._close_sockets)
         self._owed = Grant(0, (), ())
         self._silent = False
         self._verdict: Callable[[], Exception] | None = None

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.audit.records import (
+from asyncloader.blocks import Origin
+from asyncloader.observe.audit import (
     AuditedSource,
     Begin,
     Contents,
@@ -23,8 +24,7 @@ from asyncloader.audit.records import (
     parse_row,
     runs_of,
 )
-from asyncloader.audit.verdict import EpochVerdict, judge_epoch
-from asyncloader.blocks import Origin
+from asyncloader.tools.audit import EpochVerdict, judge_epoch
 
 SHARD = Origin((), 0, 0)
 

@@ -18,7 +18,7 @@ import time
 from _measure import machine, parser_of, run_fresh
 
 import asyncloader as al
-from asyncloader.run import run
+from asyncloader.loader import run
 
 #: The batch size, and how many samples.
 CASES = {"samples": (None, 60_000), "batches of 64": (64, 640_000)}

@@ -28,9 +28,9 @@ import numpy as np
 from _measure import machine
 
 import asyncloader as al
-from asyncloader.stopwatch import RESTING, Stopwatch
-from asyncloader.torch_kind import timing as torchs
-from asyncloader.torch_kind.timing import InlineTimer
+from asyncloader.observe.stopwatch import RESTING, Stopwatch
+from asyncloader.torch_compat import timing as torchs
+from asyncloader.torch_compat.timing import InlineTimer
 
 SHARDS, SAMPLES = 8, 5_000
 

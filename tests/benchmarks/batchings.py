@@ -18,11 +18,11 @@ import numpy as np
 from _measure import machine
 
 import asyncloader as al
-from asyncloader._flow.budget import Budget
-from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Block, Columns, OffsetTrail, Ragged, Rows, offsets_of
 from asyncloader.collate.default import collate_block
-from asyncloader.ops.lane import START, Lane, Services
+from asyncloader.flow.budget import Budget
+from asyncloader.flow.engine import Engine
+from asyncloader.pipeline.lane import START, Lane, Services
 from asyncloader.plan.topology import Topology
 
 ROUNDS = 5

@@ -17,11 +17,11 @@ from pathlib import Path
 from _measure import machine
 
 import asyncloader as al
-from asyncloader.dataset import dataset_of
-from asyncloader.digest import ALGORITHMS, open_digest
-from asyncloader.index.expectations import Expectations, Expected
-from asyncloader.index.lookup import find_local_indexes
-from asyncloader.sources.shards import Shards
+from asyncloader.formats.digest import ALGORITHMS, open_digest
+from asyncloader.pipeline.dataset import dataset_of
+from asyncloader.pipeline.shards import Shards
+from asyncloader.shards.expectations import Expectations, Expected
+from asyncloader.shards.index_lookup import find_local_indexes
 
 CHUNK = os.urandom(2 << 20)
 ROUNDS = 5

@@ -27,7 +27,7 @@ import asyncloader as al
 def measure(loop: str, base: str) -> None:
     """One pass in this process; prints samples/s."""
     if loop == "asyncio":
-        import asyncloader._flow.engine as engine
+        import asyncloader.flow.engine as engine
 
         engine._loop_factory = lambda: asyncio.new_event_loop
     recipe = al.from_urls(f"{base}/train-{{000..{SHARDS - 1:03d}}}.tar")

@@ -73,7 +73,7 @@ def serve_until_closed(scenario: str, seed: int) -> None:
 def one_run(scenario: str, seed: int) -> dict[str, float]:
     """One epoch: percentiles of the time for a batch, throughput, and what the server counted."""
     import asyncloader as al
-    from asyncloader.stores.network.pacing import ConcurrencyLimit
+    from asyncloader.stores.pacing import ConcurrencyLimit
 
     kind, _, number = scenario.partition("=")
     shards, samples_each = SHAPES[kind]

@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import asyncloader as al
-from asyncloader.by_value import dumps_with_modules
-from asyncloader.dataset import recipe_of
-from asyncloader.index.entries import FIRST_LINE, LAST_LINE, entry_of, parse_index
-from asyncloader.plan.counts import Deal
+from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.plan.lanes import Deal
+from asyncloader.shards.index_entries import FIRST_LINE, LAST_LINE, entry_of, parse_index
 from asyncloader.stores.urls import INDEX_NAME
+from asyncloader.workers.by_value import dumps_with_modules
 
 T = TypeVar("T")
 

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from asyncloader.device.carriers import Pinner, Uploader
-from asyncloader.device.cuda import CudaBackend
+from asyncloader.device.slabs import CudaBackend
 
 Batch = list[torch.Tensor]
 

@@ -19,12 +19,12 @@ from typing import Any
 import torch
 from _measure import machine
 
-from asyncloader.stream import Note
-from asyncloader.tensors import borrowing, filled, lend
+from asyncloader.blocks.memory import borrowing, filled, lend
+from asyncloader.pipeline.stream import Note
 from asyncloader.workers import wait_any
-from asyncloader.workers._wire import Setting, socketpair
 from asyncloader.workers._worker_main import _Outlet
 from asyncloader.workers.lifeline import Lifeline
+from asyncloader.workers.link import Setting, socketpair
 from asyncloader.workers.slots import InboundSlots
 from asyncloader.workers.worker import Worker
 

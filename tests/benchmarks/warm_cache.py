@@ -24,8 +24,8 @@ from _measure import machine
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.cache.folder.checksums import Stretches, has_crc32c
-from asyncloader.cache.folder.header import STRETCH_BYTES, Header
+from asyncloader.cache.copy import Stretches, has_crc32c
+from asyncloader.cache.folder import STRETCH_BYTES, Header
 from asyncloader.formats.fields import encode_tar_sample, tar_end
 from asyncloader.types import Buffer
 
@@ -45,7 +45,7 @@ class Unchecked(Stretches):
 @contextmanager
 def way(name: str) -> Iterator[None]:
     if name == "not compared":
-        with patch("asyncloader.cache.flow.copy.Stretches", Unchecked):
+        with patch("asyncloader.cache.copy.Stretches", Unchecked):
             yield
     elif name == "crc32":
         with patch.dict(sys.modules, {"google_crc32c": None}):

@@ -26,7 +26,7 @@ from asyncloader.blocks import (
     resolve,
     runs_on,
 )
-from asyncloader.plan.order import draw_order
+from asyncloader.plan.lanes import draw_order
 
 
 def _shard(number: int, count: int, first: int = 0, columns: bool = False) -> Block:

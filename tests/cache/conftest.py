@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from asyncloader import testing
-from asyncloader.cache.setting import cache_setting
-from asyncloader.stores.access import CacheSetting
+from asyncloader.cache.store import cache_setting
+from asyncloader.stores.store import CacheSetting
 
 
 @pytest.fixture

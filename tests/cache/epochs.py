@@ -15,16 +15,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from asyncloader._flow.budget import claim_alone
-from asyncloader._flow.channel import Channel, EndOfChannel
-from asyncloader._flow.engine import Engine
-from asyncloader.cache.flow.cache import Cache
+from asyncloader.cache.fetch import Cache
 from asyncloader.cache.store import CachedStore
-from asyncloader.stores.access import CacheSetting
+from asyncloader.flow.budget import claim_alone
+from asyncloader.flow.channel import Channel, EndOfChannel
+from asyncloader.flow.engine import Engine
 from asyncloader.stores.http.client import HttpStore
-from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.reading.reader import read_shards
-from asyncloader.stores.store import Body, Store
+from asyncloader.stores.reading import read_shards
+from asyncloader.stores.store import Body, CacheSetting, NetworkPolicy, Store
 
 __all__ = ["Epoch", "begin", "read_epoch", "start_program"]
 

@@ -9,11 +9,11 @@ from contextlib import suppress
 from typing import Any
 
 from asyncloader import testing
-from asyncloader._flow.engine import EngineStopped, Scope
-from asyncloader.cache.flow.cache import Cache
+from asyncloader.cache.fetch import Cache
 from asyncloader.cache.store import CachedStore
+from asyncloader.flow.engine import EngineStopped, Scope
 from asyncloader.stores.http.client import HttpStore
-from asyncloader.stores.policy import NetworkPolicy
+from asyncloader.stores.store import NetworkPolicy
 
 CONTENT = os.urandom(3_000_000)
 Serve = Callable[..., testing.Server]

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
-from asyncloader.cache.audit import verify_cache
-from asyncloader.cache.folder.header import HEADER_BYTES, Header, State
+from asyncloader.cache.folder import HEADER_BYTES, CopyState, Header
+from asyncloader.cache.upkeep import verify_cache
 
 from .epochs import Epoch, read_epoch
 
@@ -53,7 +53,7 @@ def unfinish(path: Path) -> None:
         header = Header.parse(file.read(HEADER_BYTES))
         assert header is not None
         file.seek(0)
-        file.write(replace(header, state=State.FILLING).encode())
+        file.write(replace(header, state=CopyState.FILLING).encode())
 
 
 def rename_another_version(path: Path) -> None:
@@ -116,7 +116,8 @@ def test_a_damaged_file_is_put_aside_and_fetched_again(
     (message,) = [str(warning.message) for warning in told]
     assert server.url_of("x") in message and "SENTINEL" not in message
     assert (
-        path.stat().st_size == Header(State.COMPLETE, "", len(CONTENT)).file_bytes and not path.is_symlink()
+        path.stat().st_size == Header(CopyState.COMPLETE, "", len(CONTENT)).file_bytes
+        and not path.is_symlink()
     )
     assert len(list(path.parents[2].joinpath("quarantine").iterdir())) == 1
     before = server.counters.requests
@@ -168,7 +169,7 @@ def test_a_damaged_file_that_others_read_too_is_told_of_once(
     read_epoch(setting, [url])
     (path,) = kept("shards")
     content = bytearray(path.read_bytes())
-    for offset in range(Header(State.COMPLETE, "", 4 * len(CONTENT)).begin, len(content), 1 << 20):
+    for offset in range(Header(CopyState.COMPLETE, "", 4 * len(CONTENT)).begin, len(content), 1 << 20):
         content[offset] ^= 1
     path.write_bytes(content)
     with pytest.warns(RuntimeWarning, match="damaged copy") as told:

@@ -18,9 +18,9 @@ import pytest
 from waiting import until
 
 from asyncloader import testing
-from asyncloader.cache.audit import verify_cache
-from asyncloader.cache.folder.header import Header, State
-from asyncloader.stores.access import CacheSetting
+from asyncloader.cache.folder import CopyState, Header
+from asyncloader.cache.upkeep import verify_cache
+from asyncloader.stores.store import CacheSetting
 
 from .epochs import Epoch, begin, read_epoch, start_program
 
@@ -180,7 +180,7 @@ def test_processes_killed_at_random_moments_leave_nothing_to_clean(
                 printed.append(line)
             assert printed == list(islice(cycle(expected), len(printed)))
             files = [*kept("shards"), *kept("filling"), *kept("quarantine")]
-            assert size_of(files) <= limit + 4 * Header(State.FILLING, "", 4 * MiB).file_bytes
+            assert size_of(files) <= limit + 4 * Header(CopyState.FILLING, "", 4 * MiB).file_bytes
         assert not kept("quarantine")
     began = time.monotonic()
     with testing.check_leaks():

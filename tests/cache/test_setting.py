@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
-from asyncloader.cache.setting import DEFAULT_LIMIT_BYTES, cache_setting
+from asyncloader.cache.store import DEFAULT_LIMIT_BYTES, cache_setting
 
 
 def test_no_folder_is_no_cache(tmp_path: Path) -> None:

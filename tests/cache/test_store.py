@@ -15,12 +15,12 @@ import pytest
 from waiting import AT_ONCE_S, until
 
 from asyncloader import testing
-from asyncloader._flow.channel import EndOfChannel
-from asyncloader._flow.engine import EngineStopped
-from asyncloader.cache.flow import intake
-from asyncloader.cache.folder.locks import claim
-from asyncloader.digest import open_digest
+from asyncloader.cache import fetch as intake
+from asyncloader.cache.locks import claim
 from asyncloader.errors import StoreError
+from asyncloader.flow.channel import EndOfChannel
+from asyncloader.flow.engine import EngineStopped
+from asyncloader.formats.digest import open_digest
 
 from .epochs import Epoch, read_epoch
 

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader import testing
-from asyncloader.cache.folder.header import ABANDONED
-from asyncloader.cache.folder.identity import identity_of
-from asyncloader.cache.folder.layout import FILLING, Folder
-from asyncloader.cache.folder.locks import claim, withdraw
+from asyncloader.cache.folder import ABANDONED, FILLING, CacheFolder, identity_of
+from asyncloader.cache.locks import claim, withdraw
 from asyncloader.cache.upkeep import CacheFile, choose_old, list_cache, prune_cache
 
 from .epochs import read_epoch
@@ -52,7 +50,7 @@ def test_what_goes_is_bad_or_oldest_and_no_more_than_was_asked(
 def test_a_download_is_counted_and_stays(serve: Serve, new_run: Any, kept: Any, tmp_path: Path) -> None:
     server = serve({"x": CONTENT})
     read_epoch(new_run(), [server.url_of("x")])
-    folder = Folder(str(tmp_path / "cache"))
+    folder = CacheFolder(str(tmp_path / "cache"))
     claimed = claim(folder, identity_of("http://h/y", {}, {}))
     assert claimed is not None
     try:

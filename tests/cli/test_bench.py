@@ -7,8 +7,8 @@ import os
 import pytest
 
 from asyncloader.cli.bench import Measured, agreeing, best_of, numbers_of_workers
-from asyncloader.report import Report
-from asyncloader.statistics import Statistics
+from asyncloader.observe.report import Report
+from asyncloader.observe.statistics import Statistics
 
 from .conftest import JSONL_SAMPLES, TAR_SAMPLES, Ask, Place
 

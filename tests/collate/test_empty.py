@@ -13,7 +13,7 @@ import torch
 
 import asyncloader as al
 from asyncloader.collate.empty import empty_from_text, empty_like, empty_to_text
-from asyncloader.ops.pack import PackedCollate
+from asyncloader.pipeline.pack import PackedCollate
 
 Pair = namedtuple("Pair", "x y")
 

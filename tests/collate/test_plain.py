@@ -10,10 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader import tensors
+from asyncloader.blocks import memory as tensors
+from asyncloader.blocks.memory import StandIn
 from asyncloader.collate import default
 from asyncloader.collate.default import collate_plain
-from asyncloader.tensors import StandIn
 
 DTYPES = "?bBhHiIlLefdFD"
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from asyncloader.blocks.memory import LEAST_BYTES
 from asyncloader.collate.default import default_collate
-from asyncloader.tensors import LEAST_BYTES
 
 
 class Marked(torch.Tensor):

@@ -20,7 +20,7 @@ from waiting import until
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.errors import WorkerDiedError
-from asyncloader.writer.destinations import open_destination
+from asyncloader.shards.destinations import open_destination
 
 from .corpora import files_of, write_corpus
 

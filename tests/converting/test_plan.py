@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.converting.job import cut_by_sizes, cut_evenly, new_shards, runs_of
+from asyncloader.tools.convert_job import cut_by_sizes, cut_evenly, new_shards, runs_of
 
 
 @given(st.integers(0, 10_000), st.integers(1, 3000))

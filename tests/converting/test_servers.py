@@ -17,8 +17,8 @@ from waiting import until
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.index.entries import parse_index
-from asyncloader.stores.objects.writing import ObjectFolder
+from asyncloader.shards.index_entries import parse_index
+from asyncloader.stores.objects.store import ObjectFolder
 
 from .corpora import SAMPLES, files_of, samples_of, write_corpus
 

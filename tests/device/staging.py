@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fake_backend import FakeBackend
 
-from asyncloader._flow.channel import Channel, EndOfChannel
 from asyncloader.device import DeviceStage
+from asyncloader.flow.channel import Channel, EndOfChannel
 
 BOTH = pytest.mark.parametrize("to_device", [False, True], ids=["pinned", "device"])
 

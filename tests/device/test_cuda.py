@@ -10,9 +10,9 @@ import pytest
 import torch
 from batches import DTYPES, random_tensor, same
 
-from asyncloader._flow.channel import Channel, EndOfChannel
 from asyncloader.device import open_stage
-from asyncloader.device.parcels import LARGE_BYTES
+from asyncloader.device.carriers import LARGE_BYTES
+from asyncloader.flow.channel import Channel, EndOfChannel
 
 pytestmark = pytest.mark.gpu
 

@@ -8,8 +8,8 @@ from batches import DTYPES, random_tensor, same
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.device.parcels import LARGE_BYTES, make_parcels
-from asyncloader.tensors import as_bytes
+from asyncloader.blocks.memory import as_bytes
+from asyncloader.device.carriers import LARGE_BYTES, make_parcels
 
 SHAPES = st.lists(st.integers(0, 5), max_size=4).map(tuple)
 LARGE = LARGE_BYTES // 4  # float32 elements

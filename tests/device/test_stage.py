@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from staging import BOTH, backend_has_event, drained, filled, make_stage, settle, wait_until
 
-from asyncloader._flow.channel import Channel, EndOfChannel
-from asyncloader.device.parcels import LARGE_BYTES
+from asyncloader.device.carriers import LARGE_BYTES
+from asyncloader.flow.channel import Channel, EndOfChannel
 
 LARGE = LARGE_BYTES // 8  # int64 elements
 

@@ -12,8 +12,8 @@ from fake_backend import FakeBackend
 from staging import BOTH, Scripted, backend_has_event, filled, make_stage, settle, wait_until
 from waiting import AT_ONCE_S
 
-from asyncloader._flow.channel import Channel, ChannelClosed, EndOfChannel
 from asyncloader.device import DeviceStage
+from asyncloader.flow.channel import Channel, ChannelClosed, EndOfChannel
 
 # --- errors ---
 

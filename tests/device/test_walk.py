@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from asyncloader.device.walk import take_apart
+from asyncloader.device.carriers import take_apart
 
 
 def doubled(batch: Any) -> Any:

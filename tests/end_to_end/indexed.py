@@ -17,9 +17,9 @@ from tfrecord_files import example, record
 import asyncloader as al
 from asyncloader.blocks import OffsetTrail
 from asyncloader.formats import format_of, formats, open_decoder
-from asyncloader.index.building import update_index
-from asyncloader.index.entries import OffsetPicker
-from asyncloader.index.expectations import Expected, Offsets
+from asyncloader.shards.expectations import Expected, Offsets
+from asyncloader.shards.index_building import update_index
+from asyncloader.shards.index_entries import OffsetPicker
 
 __all__ = ["SUFFIXES", "index_entry", "write_indexed"]
 

@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 from corpus import in_turn
 
 import asyncloader as al
-from asyncloader.index.building import update_index
-from asyncloader.index.expectations import Expected
+from asyncloader.shards.expectations import Expected
+from asyncloader.shards.index_building import update_index
 
 __all__ = ["Sample", "Shards", "loader_of", "make_shards", "sample_of", "samples_of"]
 

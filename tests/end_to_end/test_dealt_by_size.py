@@ -12,7 +12,7 @@ from corpus import in_turn
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.index.entries import FIRST_LINE, LAST_LINE
+from asyncloader.shards.index_entries import FIRST_LINE, LAST_LINE
 
 from .worlds import assert_every_world_goes_on
 

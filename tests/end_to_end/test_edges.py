@@ -17,8 +17,8 @@ from interrupting import Interrupt, interrupted_at
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader._flow.channel import Channel
-from asyncloader._flow.engine import EngineStopped, Scope
+from asyncloader.flow.channel import Channel
+from asyncloader.flow.engine import EngineStopped, Scope
 from asyncloader.plan.topology import Topology
 from asyncloader.workers import ForkServer
 
@@ -129,7 +129,7 @@ def test_a_forked_child_cannot_take_its_parents_batches(workers: int, fork_serve
 
 def test_a_loader_made_before_the_process_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     loader = al.DataLoader(numbers(6), 2)
-    monkeypatch.setattr("asyncloader.kinds.kind.process_group", lambda modules: (1, 2))
+    monkeypatch.setattr("asyncloader.loader.kind.process_group", lambda modules: (1, 2))
     with pytest.raises(RuntimeError, match=r"made for rank 0 of 1, but .* says rank 1 of 2"):
         iter(loader)
 

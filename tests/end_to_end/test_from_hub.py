@@ -14,8 +14,8 @@ from hub_files import hub_of
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.dataset import recipe_of
 from asyncloader.errors import StoreError
+from asyncloader.pipeline.dataset import recipe_of
 
 CONVERTED = "refs/convert/parquet"
 

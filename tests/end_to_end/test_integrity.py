@@ -13,11 +13,11 @@ from corpus import Corpus, deal_whole, keys_of
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.dataset import dataset_of, recipe_of
 from asyncloader.formats import format_of
-from asyncloader.index.expectations import Expectations, Expected
-from asyncloader.index.lookup import Entries, expectations, find_local_indexes
-from asyncloader.sources.shards import Shards
+from asyncloader.pipeline.dataset import dataset_of, recipe_of
+from asyncloader.pipeline.shards import Shards
+from asyncloader.shards.expectations import Expectations, Expected
+from asyncloader.shards.index_lookup import Entries, expectations, find_local_indexes
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 

@@ -21,8 +21,8 @@ import pytest
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.cache.audit import verify_cache
-from asyncloader.cache.folder.header import HEADER_BYTES
+from asyncloader.cache.folder import HEADER_BYTES
+from asyncloader.cache.upkeep import verify_cache
 
 from .cached_runs import CachedRun, Victims
 

@@ -19,12 +19,12 @@ from corpus import Corpus
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.dataset import dataset_of, recipe_of
-from asyncloader.plan.counts import Deal
-from asyncloader.plan.state_form import read_state
+from asyncloader.pipeline.components import places_of
+from asyncloader.pipeline.dataset import dataset_of, recipe_of
+from asyncloader.pipeline.shards import Shards
+from asyncloader.plan.lanes import Deal
+from asyncloader.plan.states import read_state
 from asyncloader.plan.topology import Topology
-from asyncloader.sources.components import places_of
-from asyncloader.sources.shards import Shards
 
 from .harness import LARGEST_STATE_BYTES, assert_resume_everywhere, drained
 from .indexed import write_indexed

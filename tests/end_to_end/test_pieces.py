@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.dataset import recipe_of
-from asyncloader.plan.counts import Deal
+from asyncloader.pipeline.dataset import recipe_of
+from asyncloader.plan.lanes import Deal
 
 from .indexed import SUFFIXES, number_of, write_indexed
 

@@ -19,8 +19,8 @@ from corpus import in_turn
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.index.entries import format_index, parse_index
-from asyncloader.statistics import NetworkCounts
+from asyncloader.observe.statistics import NetworkCounts
+from asyncloader.shards.index_entries import format_index, parse_index
 
 from .random_faults import Scenario, draw_faults, draw_scenario
 from .shards import Sample, Shards, loader_of, make_shards, sample_of, samples_of

@@ -12,8 +12,8 @@ from corpus import tar_of
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader._flow import readahead
-from asyncloader._flow.readahead import ReadAhead
+from asyncloader.flow import budget as readahead
+from asyncloader.flow.budget import ReadAhead
 
 MiB = 1 << 20
 SHARDS, SAMPLES, SAMPLE_BYTES = 24, 160, 100_000

@@ -27,7 +27,7 @@ from sentinel import SENTINEL, mentions
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.dataset import recipe_of
+from asyncloader.pipeline.dataset import recipe_of
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 

@@ -14,7 +14,7 @@ from corpus import tar_of
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.simulate import PlannedRun, simulate
+from asyncloader.tools.simulate import PlannedRun, simulate
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 

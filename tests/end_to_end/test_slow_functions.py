@@ -12,7 +12,7 @@ import pytest
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.dataset import Dataset
+from asyncloader.pipeline.dataset import Dataset
 
 from .harness import python
 

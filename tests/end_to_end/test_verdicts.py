@@ -22,8 +22,8 @@ from corpus import tar_of
 
 import asyncloader as al
 from asyncloader import testing
+from asyncloader.observe.report import Report
 from asyncloader.plan.topology import Topology
-from asyncloader.report import Report
 
 pytestmark = pytest.mark.usefixtures("fork_server")
 

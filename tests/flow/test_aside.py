@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from asyncloader import testing
-from asyncloader._flow.aside import run_aside
+from asyncloader.flow.engine import run_in_thread
 
 
 def test_the_loop_goes_on_and_the_thread_is_gone_when_it_returns() -> None:
@@ -20,7 +20,7 @@ def test_the_loop_goes_on_and_the_thread_is_gone_when_it_returns() -> None:
 
     async def main() -> None:
         asyncio.get_running_loop().call_soon(goes_on.set)
-        await run_aside(work, "asyncloader-work")
+        await run_in_thread(work, "asyncloader-work")
         assert "asyncloader-work" not in {thread.name for thread in threading.enumerate()}
 
     with testing.check_leaks():
@@ -33,7 +33,7 @@ def test_what_it_raises_is_raised() -> None:
         raise OSError("no room")
 
     with pytest.raises(OSError, match="no room"):
-        asyncio.run(run_aside(work, "asyncloader-work"))
+        asyncio.run(run_in_thread(work, "asyncloader-work"))
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -48,7 +48,7 @@ def test_a_cancellation_waits_for_its_end_however_often_it_is_cancelled(fails: b
             raise OSError("no room")
 
     async def main() -> None:
-        task = asyncio.ensure_future(run_aside(work, "asyncloader-work"))
+        task = asyncio.ensure_future(run_in_thread(work, "asyncloader-work"))
         await asyncio.to_thread(began.wait, 10)
         for _ in range(2):
             task.cancel()

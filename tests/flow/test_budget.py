@@ -7,17 +7,16 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader._flow.budget import Budget, Claim
-from asyncloader._flow.readahead import ReadAhead
+from asyncloader.flow.budget import Budget, ReadAhead, Reservation
 
 
-def claims_of(budget: Budget, count: int) -> tuple[list[Claim], list[int]]:
+def claims_of(budget: Budget, count: int) -> tuple[list[Reservation], list[int]]:
     """A claim for each lane, and the list of those that were called."""
     claims = [budget.claim(lane) for lane in range(count)]
     return claims, called_of(claims)
 
 
-def called_of(claims: Sequence[Claim]) -> list[int]:
+def called_of(claims: Sequence[Reservation]) -> list[int]:
     """The numbers of those claims that were called, from now on."""
     called: list[int] = []
     for number, claim in enumerate(claims):
@@ -28,7 +27,7 @@ def called_of(claims: Sequence[Claim]) -> list[int]:
 class Takers:
     """Who take parts ahead, and need the one that is due; see to it that they keep within ``total``."""
 
-    def __init__(self, claims: Sequence[Claim], called: list[int], total: int) -> None:
+    def __init__(self, claims: Sequence[Reservation], called: list[int], total: int) -> None:
         self._claims, self._called, self._total = claims, called, total
         self._parts: list[list[int]] = [[] for _ in claims]
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from interrupting import Interrupt, interrupted_at
 from waiting import AT_ONCE_S, until
 
-from asyncloader._flow.channel import Channel, ChannelClosed, EndOfChannel
+from asyncloader.flow.channel import Channel, ChannelClosed, EndOfChannel
 
 # --- each rule through either door ---
 

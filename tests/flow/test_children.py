@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asyncloader._flow.children import clean_python, import_path
+from asyncloader.flow.process import clean_python, import_path
 
 
 def test_a_child_has_this_processs_path_and_its_own_arguments(

@@ -8,7 +8,7 @@ import time
 import pytest
 from waiting import AT_ONCE_S
 
-from asyncloader._flow.clock import Alarm, pause
+from asyncloader.flow.engine import Alarm, pause
 
 
 async def test_a_pause_lasts_as_long_as_told() -> None:

@@ -11,9 +11,9 @@ import pytest
 from waiting import AT_ONCE_S, until
 
 from asyncloader import testing
-from asyncloader._flow import engine as engine_module
-from asyncloader._flow.channel import Channel, EndOfChannel
-from asyncloader._flow.engine import Engine, EngineStopped, Scope
+from asyncloader.flow import engine as engine_module
+from asyncloader.flow.channel import Channel, EndOfChannel
+from asyncloader.flow.engine import Engine, EngineStopped, Scope
 
 
 @pytest.fixture

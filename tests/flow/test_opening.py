@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from asyncloader._flow.opening import opened
+from asyncloader.flow.engine import opened
 
 
 async def begin(may_open: threading.Event, outcome: object) -> tuple[asyncio.Task[object], list[object]]:

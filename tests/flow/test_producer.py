@@ -11,9 +11,8 @@ import pytest
 from waiting import AT_ONCE_S, until
 
 from asyncloader import testing
-from asyncloader._flow import producer as producer_module
-from asyncloader._flow.channel import Channel, EndOfChannel
-from asyncloader._flow.producer import Producer
+from asyncloader.flow import channel as producer_module
+from asyncloader.flow.channel import Channel, EndOfChannel, Producer
 
 Pairs = Generator[tuple[Any, int], None, None]
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from asyncloader._flow.readahead import ReadAhead
+from asyncloader.flow.budget import ReadAhead
 
 MiB = 1 << 20
 LEAST, CAP = 8 * MiB, 768 * MiB

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from asyncloader._flow import residents
-from asyncloader._flow.channel import Channel
-from asyncloader._flow.engine import Engine, EngineStopped
+from asyncloader.flow import engine as residents
+from asyncloader.flow.channel import Channel
+from asyncloader.flow.engine import Engine, EngineStopped
 
 
 def test_a_client_is_left_in_its_own_task_after_the_last_task_has_ended() -> None:

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from planning import read
 
 from asyncloader.blocks import Columns
-from asyncloader.sources.shards import FooterCache
+from asyncloader.pipeline.shards import FooterCache
 
 RNG = np.random.default_rng(0)
 ROWS = 50

@@ -22,7 +22,7 @@ from asyncloader.errors import FormatError
 from asyncloader.formats.arrow import Messages
 from asyncloader.formats.arrow_columns import cut
 from asyncloader.formats.selection import make_selection
-from asyncloader.sources.shards import FooterCache
+from asyncloader.pipeline.shards import FooterCache
 
 FILES = {**dict(parquet_files()), **dict(arrow_files())}
 

@@ -13,7 +13,9 @@ from programs import Programs
 
 #: What programs of trainers import, which takes them longer than to train, and what a stream does.
 _TRAINERS = ["accelerate", "lightning", "transformers.trainer"]
-_STREAMS = [f"asyncloader.{name}" for name in ("kinds.stream", "run.workers", "formats", "writer")]
+_STREAMS = [
+    f"asyncloader.{name}" for name in ("loader.stream", "loader.workers", "formats", "shards.shard_writer")
+]
 
 
 @pytest.fixture(scope="session")

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from asyncloader.blocks import Block, Columns, OffsetTrail, Ragged, Rows, SourceTrail
-from asyncloader.ops.batching import Batch, Batching
-from asyncloader.ops.lane import START, Blocks, Lane
+from asyncloader.pipeline.batching import Batch, Batching
+from asyncloader.pipeline.lane import START, Blocks, Lane
 from asyncloader.types import Position
 
 __all__ = ["Made", "Texts", "assert_resumes_everywhere", "lognormal_lengths", "made_of"]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from asyncloader._flow.engine import Engine
+from asyncloader.flow.engine import Engine
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from typing import Any
 
-from asyncloader._flow.budget import Budget
-from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Block, Columns, OffsetTrail, Place, Rows, SourceTrail, Trail
-from asyncloader.ops.lane import START, Blocks, Lane, Services
-from asyncloader.ops.op import Op
+from asyncloader.flow.budget import Budget
+from asyncloader.flow.engine import Engine
+from asyncloader.pipeline.components import Recipe
+from asyncloader.pipeline.lane import START, Blocks, Lane, Services
+from asyncloader.pipeline.op import Op
 from asyncloader.plan.topology import Topology
-from asyncloader.sources.components import Recipe
 from asyncloader.types import Position
 
 __all__ = [

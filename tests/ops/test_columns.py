@@ -12,18 +12,18 @@ from drawn_columns import plain
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Ragged
 from asyncloader.collate.default import collate_block
 from asyncloader.collate.pad import Pad
-from asyncloader.ops.batching import FixedSize
-from asyncloader.ops.filter import Filter, FilterBatches, Rename, Select
-from asyncloader.ops.lane import START
-from asyncloader.ops.map import Map, MapBatches
-from asyncloader.ops.op import Op
-from asyncloader.ops.shuffle import Shuffle
-from asyncloader.ops.take import Repeat, Take
-from asyncloader.sources.components import Recipe
+from asyncloader.flow.engine import Engine
+from asyncloader.pipeline.batching import FixedSize
+from asyncloader.pipeline.components import Recipe
+from asyncloader.pipeline.filter import Filter, FilterBatches, Rename, Select
+from asyncloader.pipeline.lane import START
+from asyncloader.pipeline.map import Map, MapBatches
+from asyncloader.pipeline.op import Op
+from asyncloader.pipeline.shuffle import Shuffle
+from asyncloader.pipeline.take import Repeat, Take
 from asyncloader.types import Position
 
 from .running import Listed, ListedColumns, lane_of, positions_of

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from asyncloader._flow.engine import Engine
-from asyncloader.ops.map import AsyncMap, Map
-from asyncloader.sources.components import Recipe
+from asyncloader.flow.engine import Engine
+from asyncloader.pipeline.components import Recipe
+from asyncloader.pipeline.map import AsyncMap, Map
 
 from .running import Listed, lane_of, run
 

@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import asyncloader as al
-from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Ragged
-from asyncloader.dataset import dataset_of
-from asyncloader.ops.filter import Filter, FilterBatches
-from asyncloader.ops.map import Map, MapBatches
-from asyncloader.ops.op import Op
-from asyncloader.ops.shuffle import Shuffle
-from asyncloader.ops.take import Repeat, Take
-from asyncloader.sources.components import Recipe
+from asyncloader.flow.engine import Engine
+from asyncloader.pipeline.components import Recipe
+from asyncloader.pipeline.dataset import dataset_of
+from asyncloader.pipeline.filter import Filter, FilterBatches
+from asyncloader.pipeline.map import Map, MapBatches
+from asyncloader.pipeline.op import Op
+from asyncloader.pipeline.shuffle import Shuffle
+from asyncloader.pipeline.take import Repeat, Take
 
 from .running import Listed, ListedColumns, assert_resumes_everywhere, lane_of, places_of, positions_of, run
 

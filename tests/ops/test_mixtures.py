@@ -13,17 +13,17 @@ from examples_drawn import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Rows
-from asyncloader.ops.filter import Filter
-from asyncloader.ops.lane import START
-from asyncloader.ops.op import Op
-from asyncloader.ops.shuffle import Shuffle
-from asyncloader.ops.take import Repeat
-from asyncloader.plan.weights import EpochWeights
-from asyncloader.sources.components import Composed, Concat, Recipe
-from asyncloader.sources.mixture import Mixture
-from asyncloader.sources.zipped import Zipped
+from asyncloader.flow.engine import Engine
+from asyncloader.pipeline.components import Composed, Concat, Recipe
+from asyncloader.pipeline.filter import Filter
+from asyncloader.pipeline.lane import START
+from asyncloader.pipeline.mixture import Mixture
+from asyncloader.pipeline.op import Op
+from asyncloader.pipeline.shuffle import Shuffle
+from asyncloader.pipeline.take import Repeat
+from asyncloader.pipeline.zipped import Zipped
+from asyncloader.plan.mixing import EpochWeights
 from asyncloader.types import Position
 
 from .running import Listed, ListedColumns, lane_of, positions_of

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader import testing
-from asyncloader._flow.engine import Engine
 from asyncloader.blocks import JoinedTrail, OffsetTrail, Rows, SourceTrail
-from asyncloader.ops.filter import Filter, Rename, Select
-from asyncloader.ops.map import AsyncMap, Map
-from asyncloader.ops.op import Op, name_of, note_batch, note_sample
-from asyncloader.ops.shuffle import Shuffle
-from asyncloader.ops.take import Repeat, Take
+from asyncloader.flow.engine import Engine
+from asyncloader.pipeline.filter import Filter, Rename, Select
+from asyncloader.pipeline.map import AsyncMap, Map
+from asyncloader.pipeline.op import Op, name_of, note_batch, note_sample
+from asyncloader.pipeline.shuffle import Shuffle
+from asyncloader.pipeline.take import Repeat, Take
 
 from .running import Listed, assert_resumes_everywhere, lane_of, positions_of, run
 
@@ -170,7 +170,7 @@ def test_functions_are_named_as_their_author_named_them() -> None:
 
 
 def _opened(source: Listed, ops: Sequence[Op], engine: Engine) -> Any:
-    from asyncloader.sources.components import Recipe
+    from asyncloader.pipeline.components import Recipe
 
     return Recipe(source, tuple(ops)).open({}, lane_of(engine))
 

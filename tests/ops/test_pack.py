@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import asyncloader as al
-from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Block, Columns, OffsetTrail, Ragged, Rows
-from asyncloader.ops.batching import Batch
-from asyncloader.ops.lane import START
-from asyncloader.plan.counts import UnknownCount
+from asyncloader.flow.engine import Engine
+from asyncloader.pipeline.batching import Batch
+from asyncloader.pipeline.lane import START
+from asyncloader.plan.lanes import UnknownCount
 
 from .batching import Made, Texts, assert_resumes_everywhere, lognormal_lengths, made_of
 from .running import lane_of

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from asyncloader._flow.engine import Engine
 from asyncloader.blocks import OffsetTrail, Rows
-from asyncloader.ops.calls import AdaptiveSize, cut
-from asyncloader.ops.map import AsyncMap, Map, MapBatches
-from asyncloader.ops.op import Op
+from asyncloader.flow.engine import Engine
+from asyncloader.pipeline.calls import AdaptiveSize, cut
+from asyncloader.pipeline.map import AsyncMap, Map, MapBatches
+from asyncloader.pipeline.op import Op
 
 from .running import Listed, lane_of, run
 

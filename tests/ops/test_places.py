@@ -4,13 +4,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Place
-from asyncloader.ops.filter import Filter
-from asyncloader.ops.map import AsyncMap, Map
-from asyncloader.ops.op import Op
-from asyncloader.ops.shuffle import Shuffle
-from asyncloader.ops.take import Repeat, Take
+from asyncloader.flow.engine import Engine
+from asyncloader.pipeline.filter import Filter
+from asyncloader.pipeline.map import AsyncMap, Map
+from asyncloader.pipeline.op import Op
+from asyncloader.pipeline.shuffle import Shuffle
+from asyncloader.pipeline.take import Repeat, Take
 
 from .running import Listed, lane_of, places_of, positions_of
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import asyncloader as al
-from asyncloader._flow.engine import Engine
 from asyncloader.blocks import Columns, OffsetTrail, Ragged
-from asyncloader.ops.lane import START
+from asyncloader.flow.engine import Engine
+from asyncloader.pipeline.lane import START
 
 from .running import lane_of
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asyncloader._flow.engine import Engine
-from asyncloader.ops.shuffle import Shuffle
-from asyncloader.ops.take import Repeat
+from asyncloader.flow.engine import Engine
+from asyncloader.pipeline.shuffle import Shuffle
+from asyncloader.pipeline.take import Repeat
 
 from .running import Listed, lane_of, run
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import asyncloader as al
-from asyncloader._flow.engine import Engine
-from asyncloader.ops.filter import Filter
-from asyncloader.ops.lane import Shortfall, describe_shortfalls
-from asyncloader.ops.take import Repeat, Take
-from asyncloader.sources.components import Recipe
+from asyncloader.flow.engine import Engine
+from asyncloader.pipeline.components import Recipe
+from asyncloader.pipeline.filter import Filter
+from asyncloader.pipeline.lane import Shortfall, describe_shortfalls
+from asyncloader.pipeline.take import Repeat, Take
 
 from .running import Listed, lane_of, run
 

@@ -20,8 +20,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
 
 import asyncloader as al  # noqa: E402
 from asyncloader import testing  # noqa: E402
-from asyncloader.page import render  # noqa: E402
-from asyncloader.trace.files import read_run  # noqa: E402
+from asyncloader.observe.page import render  # noqa: E402
+from asyncloader.observe.trace_file import read_run  # noqa: E402
 from page.chromium import run_chromium  # noqa: E402
 
 SHARDS, SAMPLES = 120, 100

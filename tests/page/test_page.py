@@ -14,8 +14,8 @@ import pytest
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.cli import main
-from asyncloader.page import render
-from asyncloader.trace.files import read_run
+from asyncloader.observe.page import render
+from asyncloader.observe.trace_file import read_run
 
 from .chromium import Chromium, Page, run_chromium
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.page.plots import OverTime
+from asyncloader.observe.plots import OverTime
 from asyncloader.quantity import amount, bytes_text, percent, seconds_text, ticks
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.plan.counts import UnknownCount, batch_count, take_share
+from asyncloader.plan.lanes import UnknownCount, batch_count, take_share
 
 counts = st.lists(st.integers(0, 50), max_size=20)
 

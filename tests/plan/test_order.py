@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.plan.order import permutation
+from asyncloader.plan.lanes import permutation
 
 keys = st.lists(st.integers(-(2**63), 2**64 - 1), max_size=5)
 
@@ -71,7 +71,7 @@ def test_permutations_sort_splitmix64_words_as_plain_python_reckons_them(n: int,
 
 
 def test_another_process_draws_the_same_permutation() -> None:
-    program = "from asyncloader.plan.order import permutation; print(permutation(50, 7, 1))"
+    program = "from asyncloader.plan.lanes import permutation; print(permutation(50, 7, 1))"
     run = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.plan.counts import Deal, batch_count
-from asyncloader.plan.lanes import Rotation, rank_lanes
+from asyncloader.plan.lanes import Deal, Rotation, batch_count, rank_lanes
 from asyncloader.plan.pieces import Cut, Dealing, Piece, cut_piece
 from asyncloader.plan.topology import World
 

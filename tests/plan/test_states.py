@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.plan.cursor import Cursor, Row
-from asyncloader.plan.lanes import rank_lanes
+from asyncloader.plan.lanes import Cursor, Row, rank_lanes
 from asyncloader.plan.states import load_state, merge_states, save_state, saved_recipe
 from asyncloader.plan.topology import World
 

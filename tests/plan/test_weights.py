@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncloader.plan.weights import EpochWeights
+from asyncloader.plan.mixing import EpochWeights
 
 NAMES = ("web", "books")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asyncloader.blocks import Ragged
-from asyncloader.previews import Preview, preview_field, preview_sample
+from asyncloader.cli.head import Preview, preview_field, preview_sample
 
 
 def npy(array: Any) -> bytes:

@@ -7,7 +7,7 @@ import io
 import pytest
 from PIL import Image
 
-from asyncloader.previews import image_of
+from asyncloader.cli.head import image_of
 
 KINDS = {
     "jpeg": [{}, {"progressive": True}, {"exif": b"Exif\0\0" + bytes(3000)}],

@@ -16,8 +16,8 @@ import pytest
 from torch.distributed import TCPStore
 
 from asyncloader.errors import RanksError
-from asyncloader.run import in_step as agreement
-from asyncloader.run.in_step import Agreement, Policy, StepVerdict
+from asyncloader.loader import in_step as agreement
+from asyncloader.loader.in_step import Agreement, Policy, StepVerdict
 
 RANKS = 3
 _names = count()

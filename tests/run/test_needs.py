@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import asyncloader as al
-from asyncloader.dataset import recipe_of
-from asyncloader.run.workers import expected_modules
+from asyncloader.loader.workers import expected_modules
+from asyncloader.pipeline.dataset import recipe_of
 
 SHARDS = al.from_urls("/nowhere/shard-{0..3}.jsonl", format="jsonl").shuffle(10, seed=0)
 
@@ -91,7 +91,7 @@ def test_torch_is_left_out_where_nothing_can_want_it(recipe: Any, functions: Any
     ("url", "client"),
     [
         ("http://h/x.tar", "http.client"),
-        ("hf://datasets/o/n/x.parquet", "hub.client"),
+        ("hf://datasets/o/n/x.parquet", "hub_client"),
         ("s3://b/x.tar", "objects.store"),
         ("x.tar", "local"),
     ],

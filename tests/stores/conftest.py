@@ -13,17 +13,14 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
-from asyncloader._flow.budget import claim_alone
-from asyncloader._flow.channel import Channel, EndOfChannel
-from asyncloader._flow.engine import Engine
-from asyncloader.statistics import NetworkCounts
-from asyncloader.stores.access import Access
+from asyncloader.flow.budget import claim_alone
+from asyncloader.flow.channel import Channel, EndOfChannel
+from asyncloader.flow.engine import Engine
+from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores.http.client import HttpStore
-from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.reading.chunks import ShardChunks
-from asyncloader.stores.reading.reader import read_shards
+from asyncloader.stores.reading import ShardChunks, read_shards
 from asyncloader.stores.router import Stores
-from asyncloader.stores.store import Body, Store
+from asyncloader.stores.store import Access, Body, NetworkPolicy, Store
 
 #: What goes wrong is seen at once, by those who test how it is told.
 ONCE = NetworkPolicy(attempts=1, hedge=False)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncloader.stores.buffers import BUFFER_BYTES, Buffers
+from asyncloader.stores.store import BUFFER_BYTES, Buffers
 
 
 def address(view: memoryview) -> int:

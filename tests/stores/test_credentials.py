@@ -19,10 +19,9 @@ from asyncloader.errors import StoreError
 from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.backend import open_store
 from asyncloader.stores.listing import look
-from asyncloader.stores.objects.options import check_options
+from asyncloader.stores.objects.backend import check_options
 from asyncloader.stores.objects.store import ObjectStore
-from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.store import Body
+from asyncloader.stores.store import Body, NetworkPolicy
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
 Shown = Callable[[BaseException], str]

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from multidict import CIMultiDict
 
-from asyncloader.stores.http.digests import digests_of
+from asyncloader.stores.http.answers import digests_of
 
 CONTENT = b"the object"
 DIGESTS = {name: hashlib.new(name, CONTENT).digest() for name in ("md5", "sha1", "sha256", "sha512")} | {

@@ -9,15 +9,15 @@ from functools import partial
 
 import pytest
 
-from asyncloader._flow.budget import claim_alone
-from asyncloader._flow.channel import EndOfChannel
-from asyncloader._flow.engine import Scope
 from asyncloader.errors import StoreError
-from asyncloader.statistics import NetworkCounts
+from asyncloader.flow.budget import claim_alone
+from asyncloader.flow.channel import EndOfChannel
+from asyncloader.flow.engine import Scope
+from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores.http.client import HttpStore
-from asyncloader.stores.network.hedging import Hedges
-from asyncloader.stores.reading.fetching import Fetch
-from asyncloader.stores.reading.lookahead import Lookahead, Part
+from asyncloader.stores.lookahead import Lookahead, ShardPart
+from asyncloader.stores.pacing import Hedges
+from asyncloader.stores.reading import Fetch
 
 MiB = 1 << 20
 
@@ -43,7 +43,7 @@ async def held_server() -> AsyncIterator[tuple[str, asyncio.Queue[Callable[[byte
 @asynccontextmanager
 async def fetching(
     http: HttpStore, counts: NetworkCounts
-) -> AsyncIterator[tuple[Fetch, Part, asyncio.Queue[Callable[[bytes], None]]]]:
+) -> AsyncIterator[tuple[Fetch, ShardPart, asyncio.Queue[Callable[[bytes], None]]]]:
     """The first part of a shard on its way from such a server; it may be asked for twice."""
     hedges = Hedges(counts, True)
     for _ in range(20):

@@ -12,11 +12,17 @@ from typing import Any
 
 import pytest
 
-from asyncloader._flow.channel import ChannelClosed
 from asyncloader.errors import StoreError
-from asyncloader.stores import file_span
-from asyncloader.stores.buffers import Buffers
-from asyncloader.stores.file_span import PIECE_BYTES, FileSpan, closed_on_error, is_cached, piece_bytes_of
+from asyncloader.flow.channel import ChannelClosed
+from asyncloader.stores import store as file_span
+from asyncloader.stores.store import (
+    PIECE_BYTES,
+    Buffers,
+    FileSpan,
+    closed_on_error,
+    is_cached,
+    piece_bytes_of,
+)
 
 MiB = 1 << 20
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from asyncloader import testing
-from asyncloader.statistics import NetworkCounts
-from asyncloader.stores.network.hedging import Hedges
-from asyncloader.stores.policy import NetworkPolicy
+from asyncloader.observe.statistics import NetworkCounts
+from asyncloader.stores.pacing import Hedges
+from asyncloader.stores.store import NetworkPolicy
 
 MiB = 1 << 20
 

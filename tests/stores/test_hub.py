@@ -10,10 +10,9 @@ from telling import all_told
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
+from asyncloader.stores import hub_client as hub_module
 from asyncloader.stores.failures import TransientError
-from asyncloader.stores.hub import client as hub_module
-from asyncloader.stores.hub.client import HubStore, list_hub
-from asyncloader.stores.hub.urls import (
+from asyncloader.stores.hub import (
     Hub,
     HubPath,
     check_hub_options,
@@ -22,8 +21,8 @@ from asyncloader.stores.hub.urls import (
     parse_hub_url,
     parse_tree,
 )
-from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.store import Body
+from asyncloader.stores.hub_client import HubStore, list_hub
+from asyncloader.stores.store import Body, NetworkPolicy
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
 Serve = Callable[..., testing.Server]

@@ -20,7 +20,7 @@ from asyncloader import testing
 from asyncloader.errors import StoreError
 from asyncloader.stores.listing import look
 from asyncloader.stores.listing_process import choose_shards
-from asyncloader.stores.policy import NetworkPolicy
+from asyncloader.stores.store import NetworkPolicy
 from asyncloader.stores.urls import is_remote_pattern
 
 Serve = Callable[..., testing.Server]

@@ -11,9 +11,8 @@ import pytest
 
 from asyncloader.errors import StoreError
 from asyncloader.stores import local
-from asyncloader.stores.buffers import BUFFER_BYTES
 from asyncloader.stores.local import LocalStore
-from asyncloader.stores.store import Body
+from asyncloader.stores.store import BUFFER_BYTES, Body
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from asyncloader._flow.budget import claim_alone
-from asyncloader.stores.reading import lookahead
-from asyncloader.stores.reading.lookahead import Lookahead, Part, Shard
+from asyncloader.flow.budget import claim_alone
+from asyncloader.stores import lookahead
+from asyncloader.stores.lookahead import Lookahead, ShardPart, ShardRead
 from asyncloader.stores.store import Body, no_chunks
 from asyncloader.types import Answer, Layout, Planning, Span
 
@@ -53,7 +53,7 @@ class Play:
     budget: int
     ignores_range: bool = False
     requested: list[tuple[int, int, int]] = field(default_factory=list)
-    unanswered: list[tuple[Shard, Part]] = field(default_factory=list)
+    unanswered: list[tuple[ShardRead, ShardPart]] = field(default_factory=list)
     handed_on: list[tuple[int, int, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -180,7 +180,7 @@ class PlannedPlay(Play):
     def hand_on(self) -> bool:
         return not self.rule.window[0].is_planning and super().hand_on()
 
-    def _bring(self, shard: Shard) -> None:
+    def _bring(self, shard: ShardRead) -> None:
         """Take from a shard that is being planned what has been answered, and go on once that is all."""
         total = self.totals[int(shard.url)]
         while (
@@ -194,7 +194,7 @@ class PlannedPlay(Play):
             if not shard.parts and not shard.wants_part:
                 self._step(shard, Answer(bytes(self.shown[int(shard.url)]), total, shard.etag))
 
-    def _step(self, shard: Shard, answer: Answer | None = None) -> None:
+    def _step(self, shard: ShardRead, answer: Answer | None = None) -> None:
         self.shown[int(shard.url)] = bytearray()
         plan = self.plans[int(shard.url)]
         try:

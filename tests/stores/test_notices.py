@@ -17,9 +17,8 @@ import asyncloader as al
 from asyncloader import testing
 from asyncloader.errors import StoreError
 from asyncloader.stores.failures import TransientError
-from asyncloader.stores.network.notices import Notices
-from asyncloader.stores.network.retries import Attempts, RetryBudget
-from asyncloader.stores.policy import NetworkPolicy
+from asyncloader.stores.pacing import Attempts, Notices, RetryBudget
+from asyncloader.stores.store import NetworkPolicy
 
 LOGGER = "asyncloader.network"
 QUICK = al.NetworkPolicy(attempts=4, backoff_s=0.05)

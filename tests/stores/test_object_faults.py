@@ -19,13 +19,12 @@ from waiting import AT_ONCE_S
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
-from asyncloader.statistics import NetworkCounts
+from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores.failures import ThrottledError, TransientError
-from asyncloader.stores.network.hedging import Hedges
-from asyncloader.stores.network.timed import TimedStore
+from asyncloader.stores.network import TimedStore
 from asyncloader.stores.objects.store import ObjectStore
-from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.store import Body
+from asyncloader.stores.pacing import Hedges
+from asyncloader.stores.store import Body, NetworkPolicy
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
 Serve = Callable[..., testing.Server]

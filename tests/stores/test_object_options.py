@@ -5,7 +5,7 @@ from obstore.exceptions import UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 import asyncloader as al
-from asyncloader.stores.objects.options import _FLAGS, check_options, client_arguments, known_options
+from asyncloader.stores.objects.backend import _FLAGS, check_options, client_arguments, known_options
 
 # What obstore wants to see for the names that it parses.
 _PARSED = {

@@ -13,14 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asyncloader import testing
-from asyncloader.statistics import NetworkCounts
+from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores.failures import ThrottledError
 from asyncloader.stores.http.client import HttpStore
-from asyncloader.stores.network.hedging import Hedges
-from asyncloader.stores.network.pacing import ConcurrencyLimit, Pace, PacedStore
-from asyncloader.stores.network.resuming import ResumingStore
-from asyncloader.stores.network.retries import RetryBudget
-from asyncloader.stores.policy import NetworkPolicy
+from asyncloader.stores.network import ResumingStore
+from asyncloader.stores.pacing import ConcurrencyLimit, Hedges, Pace, PacedStore, RetryBudget
+from asyncloader.stores.store import NetworkPolicy
 
 
 def simulate(capacity: int, rounds: int, seed: int) -> tuple[float, float]:

@@ -15,16 +15,15 @@ from typing import Any, NoReturn
 import pytest
 
 from asyncloader import testing
-from asyncloader._flow.budget import claim_alone
-from asyncloader._flow.channel import Channel, EndOfChannel
-from asyncloader._flow.engine import Engine, EngineStopped
 from asyncloader.errors import FormatError, StoreError
-from asyncloader.statistics import NetworkCounts
-from asyncloader.stores.access import Access
-from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.reading.lookahead import FIRST_PART_BYTES, PART_BYTES, SMALL_PART_BYTES
-from asyncloader.stores.reading.reader import read_shards
+from asyncloader.flow.budget import claim_alone
+from asyncloader.flow.channel import Channel, EndOfChannel
+from asyncloader.flow.engine import Engine, EngineStopped
+from asyncloader.observe.statistics import NetworkCounts
+from asyncloader.stores.lookahead import FIRST_PART_BYTES, PART_BYTES, SMALL_PART_BYTES
+from asyncloader.stores.reading import read_shards
 from asyncloader.stores.router import Stores
+from asyncloader.stores.store import Access, NetworkPolicy
 from asyncloader.types import Answer, Layout, Planning, Span
 
 Serve = Callable[..., testing.Server]

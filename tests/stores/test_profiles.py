@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from asyncloader.stores.objects import profiles
-from asyncloader.stores.objects.profiles import Boto3Keys, SharedFiles, StaticKeys, choose, read_shared_files
+from asyncloader.stores.objects import clouds as profiles
+from asyncloader.stores.objects.clouds import Boto3Keys, SharedFiles, StaticKeys, choose, read_shared_files
 
 CREDENTIALS = """
 # a comment

@@ -16,17 +16,15 @@ import pytest
 from waiting import AT_ONCE_S
 
 from asyncloader import testing
-from asyncloader._flow.budget import claim_alone
-from asyncloader._flow.channel import Channel, ChannelClosed, EndOfChannel
-from asyncloader._flow.engine import Engine, EngineStopped
 from asyncloader.errors import StoreError
-from asyncloader.statistics import NetworkCounts
-from asyncloader.stores.access import Access
-from asyncloader.stores.buffers import BUFFER_BYTES
-from asyncloader.stores.policy import NetworkPolicy
-from asyncloader.stores.reading.lookahead import FIRST_PART_BYTES, PART_BYTES
-from asyncloader.stores.reading.reader import read_shards
+from asyncloader.flow.budget import claim_alone
+from asyncloader.flow.channel import Channel, ChannelClosed, EndOfChannel
+from asyncloader.flow.engine import Engine, EngineStopped
+from asyncloader.observe.statistics import NetworkCounts
+from asyncloader.stores.lookahead import FIRST_PART_BYTES, PART_BYTES
+from asyncloader.stores.reading import read_shards
 from asyncloader.stores.router import Stores
+from asyncloader.stores.store import BUFFER_BYTES, Access, NetworkPolicy
 
 Serve = Callable[..., testing.Server]
 

@@ -15,8 +15,8 @@ import pytest
 import uvloop
 from certificates import self_signed
 
-from asyncloader.stores.buffers import BUFFER_BYTES, Buffers
-from asyncloader.stores.http.receiving import HEAD_BYTES, received
+from asyncloader.stores.http.client import HEAD_BYTES, received
+from asyncloader.stores.store import BUFFER_BYTES, Buffers
 from asyncloader.types import Buffer
 
 Run: TypeAlias = Callable[[Coroutine[Any, Any, None]], None]

@@ -12,13 +12,12 @@ from telling import all_told
 import asyncloader as al
 from asyncloader import testing
 from asyncloader.errors import StoreError
-from asyncloader.statistics import NetworkCounts
-from asyncloader.stores.access import Renew
+from asyncloader.observe.statistics import NetworkCounts
+from asyncloader.stores import network as renewing
 from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.client import HttpStore
-from asyncloader.stores.network import renewing
-from asyncloader.stores.network.renewing import RenewingStore
-from asyncloader.stores.store import Body
+from asyncloader.stores.network import RenewingStore
+from asyncloader.stores.store import Body, Renew
 
 Fetch = Callable[..., Awaitable[tuple[Body, bytes]]]
 Serve = Callable[..., testing.Server]

@@ -11,14 +11,12 @@ import pytest
 
 from asyncloader import testing
 from asyncloader.errors import StoreError
-from asyncloader.statistics import NetworkCounts
+from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.client import HttpStore
-from asyncloader.stores.network.hedging import Hedges
-from asyncloader.stores.network.resuming import ResumingStore
-from asyncloader.stores.network.retries import RetryBudget
-from asyncloader.stores.network.timed import TimedStore
-from asyncloader.stores.policy import NetworkPolicy
+from asyncloader.stores.network import ResumingStore, TimedStore
+from asyncloader.stores.pacing import Hedges, RetryBudget
+from asyncloader.stores.store import NetworkPolicy
 
 CONTENT = random.Random(0).randbytes(300_000)
 QUICK = NetworkPolicy(connect_s=0.3, first_byte_s=0.3, stall_s=0.3, backoff_s=0.02)

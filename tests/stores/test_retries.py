@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from asyncloader.errors import StoreError
 from asyncloader.stores.failures import TransientError
-from asyncloader.stores.network.retries import Attempts, RetryBudget
-from asyncloader.stores.policy import NetworkPolicy
+from asyncloader.stores.pacing import Attempts, RetryBudget
+from asyncloader.stores.store import NetworkPolicy
 
 CUT = TransientError("the body was cut", shard="http://host/x", status=None, offset=7)
 

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import asyncloader as al
-from asyncloader.dataset import recipe_of
+from asyncloader.pipeline.dataset import recipe_of
 from asyncloader.stores.names import lie_flat, runs_of, shared_folder
 from asyncloader.stores.urls import origin_of, scheme_of
 

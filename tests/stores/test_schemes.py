@@ -7,12 +7,11 @@ from contextlib import AsyncExitStack
 import pytest
 
 import asyncloader as al
-from asyncloader.statistics import NetworkCounts
-from asyncloader.stores.access import Access
-from asyncloader.stores.backends import backend_of, open_lister
+from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores.local import LocalStore
-from asyncloader.stores.router import Stores
-from asyncloader.stores.schemes import SCHEMES
+from asyncloader.stores.router import Stores, backend_of, open_lister
+from asyncloader.stores.store import Access
+from asyncloader.stores.urls import SCHEMES
 
 URLS = {
     "http": "http://h/x.tar",

@@ -10,13 +10,12 @@ import pytest
 from waiting import AT_ONCE_S
 
 from asyncloader import testing
-from asyncloader.statistics import NetworkCounts
+from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores.failures import TransientError
 from asyncloader.stores.http.client import HttpStore
-from asyncloader.stores.network.hedging import Hedges
-from asyncloader.stores.network.renewing import RenewingStore
-from asyncloader.stores.network.timed import TimedStore
-from asyncloader.stores.policy import NetworkPolicy
+from asyncloader.stores.network import RenewingStore, TimedStore
+from asyncloader.stores.pacing import Hedges
+from asyncloader.stores.store import NetworkPolicy
 
 IMPATIENT = NetworkPolicy(connect_s=0.1, first_byte_s=0.1, stall_s=0.2, stall_bytes=1000)
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import asyncloader as al
-from asyncloader.stopwatch import COLLATE, PINNING, PROCESSOR, RESTING, SAMPLER, Spent, Stopwatch
-from asyncloader.torch_kind.timing import InlineTimer
+from asyncloader.observe.stopwatch import COLLATE, PINNING, PROCESSOR, RESTING, SAMPLER, Spent, Stopwatch
+from asyncloader.torch_compat.timing import InlineTimer
 
 STAGE = "Data.__getitems__"
 

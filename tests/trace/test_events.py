@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncloader.trace.recording import Dropped, Flight, Incident, Padded, Slice, Traced
+from asyncloader.observe.tracing import Dropped, Flight, Incident, Padded, Slice, Traced
 
 
 def test_times_of_another_clock_are_told_by_ones_own() -> None:

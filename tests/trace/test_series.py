@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.trace.keeping import Latencies, Series
-from asyncloader.trace.recording import Dropped, Recorder, Slice, longest
+from asyncloader.observe.trace_keeping import Latencies, Series
+from asyncloader.observe.tracing import Dropped, Recorder, Slice, longest
 
 times = st.floats(0, 100_000, allow_nan=False)
 
@@ -64,8 +64,8 @@ def test_the_longest_stay_in_their_order() -> None:
 
 
 def test_a_recorder_tells_once_and_counts_what_it_has_no_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncloader.trace.recording._MOST_TOLD", 3)
-    monkeypatch.setattr("asyncloader.trace.recording._MOST_HELD", 4)
+    monkeypatch.setattr("asyncloader.observe.tracing._MOST_TOLD", 3)
+    monkeypatch.setattr("asyncloader.observe.tracing._MOST_HELD", 4)
     recorder = Recorder()
     for number in range(6):
         recorder.slice(0, "store", number, number + 0.25 * (number + 1))

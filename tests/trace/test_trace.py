@@ -284,8 +284,8 @@ def numbers(topology: Topology) -> Iterator[int]:
 def test_a_trace_stays_bounded_and_says_what_it_has_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asyncloader.trace.keeping._MOST_OF_CONSUMER", 100)
-    monkeypatch.setattr("asyncloader.trace.keeping._MOST_SLICES", 50)
+    monkeypatch.setattr("asyncloader.observe.trace_keeping._MOST_OF_CONSUMER", 100)
+    monkeypatch.setattr("asyncloader.observe.trace_keeping._MOST_SLICES", 50)
     path = tmp_path / "run.json"
     for number in al.DataLoader(al.from_iterable(numbers), batch_size=None, trace=path):
         if number == 1_000:

@@ -16,11 +16,11 @@ from torch.utils.data import Dataset
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.page import render
-from asyncloader.trace import keeping as counters
-from asyncloader.trace.files import read_run
-from asyncloader.trace.keeping import STEP, WAITING, TracedMeter, Tracing
-from asyncloader.trace.recording import Flight, Slice
+from asyncloader.observe import trace_keeping as counters
+from asyncloader.observe.page import render
+from asyncloader.observe.trace_file import read_run
+from asyncloader.observe.trace_keeping import STEP, WAITING, TracedMeter, Tracing
+from asyncloader.observe.tracing import Flight, Slice
 
 SLOWED_S = 0.7
 
@@ -151,7 +151,7 @@ def test_what_kept_a_pass_from_beginning_is_told_before_a_full_disk(
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("asyncloader.draft.os.fsync", fail)
+    monkeypatch.setattr("asyncloader.atomic_file.os.fsync", fail)
     (tmp_path / "taken").touch()
     recipe = al.from_iterable(lambda topology: [1])
     loader = al.DataLoader(recipe, audit=tmp_path / "taken", trace=tmp_path / "run.json")

@@ -16,9 +16,9 @@ import torch
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.converting.convert import Converted
+from asyncloader.observe.statistics import Statistics
 from asyncloader.plan.topology import Topology
-from asyncloader.statistics import Statistics
+from asyncloader.tools.convert import Converted
 
 
 def double(sample: dict[str, Any]) -> dict[str, Any]:

@@ -13,10 +13,9 @@ import pytest
 import torch
 from waiting import until
 
-from asyncloader._flow.channel import EndOfChannel
+from asyncloader.flow.channel import EndOfChannel
 from asyncloader.testing import check_leaks
-from asyncloader.workers._wire import socketpair
-from asyncloader.workers.link import MOST_INLINE_BYTES, Link
+from asyncloader.workers.link import MOST_INLINE_BYTES, Link, socketpair
 from asyncloader.workers.packing import pack
 
 LARGE = 1 << 20

@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import asyncloader as al
-from asyncloader.tensors import LEAST_BYTES
+from asyncloader.blocks.memory import LEAST_BYTES
 from asyncloader.workers.packing import Bytes, pack, unpack
 
 LARGE = LEAST_BYTES  # elements; in any dtype at least the limit in bytes

@@ -15,9 +15,9 @@ import pytest
 import torch
 from waiting import AT_ONCE_S
 
-from asyncloader._flow.channel import ChannelClosed
+from asyncloader.flow.channel import ChannelClosed
 from asyncloader.testing import check_leaks
-from asyncloader.testing._proc import open_files
+from asyncloader.testing.leaks import open_files
 from asyncloader.workers import WorkerPool
 
 from .processes import Watch

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from asyncloader._flow.channel import EndOfChannel
 from asyncloader.errors import FormatError, StoreError
-from asyncloader.workers._raised import dump_error, load_error
+from asyncloader.flow.channel import EndOfChannel
+from asyncloader.workers.raised import dump_error, load_error
 
 PLACE = "in worker 0 (pid 1)"
 

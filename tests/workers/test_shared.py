@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from asyncloader._flow.channel import ChannelClosed
-from asyncloader.by_value import dumps_with_modules
 from asyncloader.errors import WorkerDiedError
+from asyncloader.flow.channel import ChannelClosed
 from asyncloader.testing import check_leaks
 from asyncloader.workers import WorkerPool
-from asyncloader.workers.shared import SharedStore, load_shared
+from asyncloader.workers.by_value import dumps_with_modules
+from asyncloader.workers.slots import SharedStore, load_shared
 
 from .receiving import receive
 

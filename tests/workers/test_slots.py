@@ -17,11 +17,10 @@ from examples_drawn import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.tensors import borrowing, empty, filled, lend, stacked
+from asyncloader.blocks.memory import borrowing, empty, filled, lend, stacked
 from asyncloader.testing import check_leaks
 from asyncloader.workers.packing import pack, unpack
-from asyncloader.workers.pages import OpenSlot
-from asyncloader.workers.slots import InboundSlots, OutboundSlots
+from asyncloader.workers.slots import InboundSlots, OpenSlot, OutboundSlots
 
 KB = 1 << 10
 

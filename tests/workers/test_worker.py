@@ -21,9 +21,9 @@ import pytest
 import torch
 from waiting import AT_ONCE_S
 
-from asyncloader._flow.channel import ChannelClosed, EndOfChannel
+from asyncloader.blocks.memory import borrowing, stacked
 from asyncloader.errors import FormatError, WorkerDiedError
-from asyncloader.tensors import borrowing, stacked
+from asyncloader.flow.channel import ChannelClosed, EndOfChannel
 from asyncloader.testing import check_leaks
 from asyncloader.workers import Worker, WorkerPool
 from asyncloader.workers.lifeline import wait_ended

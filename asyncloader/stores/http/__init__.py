@@ -1,1 +1,1 @@
-"""Web servers, through aiohttp: ``client`` asks, ``answers`` holds what comes against what was asked."""
+

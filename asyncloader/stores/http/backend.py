@@ -8,12 +8,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..access import pem_of
-from ..policy import NetworkPolicy
-from ..store import Store
+from ..store import NetworkPolicy, Store, pem_of
 from ..urls import is_server_url
-
-__all__ = ["ENVIRONMENT", "ONE_CLIENT", "OPTIONS_APART", "check_options", "locate", "open_store"]
 
 # So that a recipe may mix web servers with a bucket.
 OPTIONS_APART = frozenset({"headers"})
@@ -134,7 +130,7 @@ def open_store(
 ) -> AbstractAsyncContextManager[Store]:
     """A store of all web servers."""
     from .client import HttpStore
-    from .proxies import proxies_of
+    from .redirects import proxies_of
 
     proxy, certificate = options.get("proxy", options.get("proxy_url")), options.get("root_certificate")
     return HttpStore.open(

@@ -12,21 +12,15 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from collections.abc import Callable
+from typing import TypeAlias
 from urllib.parse import urljoin
+from urllib.request import getproxies_environment, proxy_bypass
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
-__all__ = [
-    "NotPublicError",
-    "PublicResolver",
-    "WatchingResolver",
-    "fault_of",
-    "is_address",
-    "is_public",
-    "next_url",
-    "origin_of",
-]
+from .backend import ENVIRONMENT
 
 # All unicast addresses that the IPv6 internet has (RFC 4291, 2.4), and the form in which networks
 # without IPv4 see it (RFC 6052).
@@ -135,3 +129,29 @@ class PublicResolver(AbstractResolver):
 
 def _plain(host: str) -> str:
     return host.lower().rstrip(".")
+
+
+# Which proxy a request goes through: the one that was given, or, if asked for, those of the environment.
+
+Proxies: TypeAlias = Callable[[URL], URL | None]
+"""Gives the proxy for a URL; None for none."""
+
+
+def proxies_of(asked: str | None) -> Proxies:
+    """What an option means: a proxy's URL, ``ENVIRONMENT``, or None for no proxy at all."""
+    if asked == ENVIRONMENT:
+        known = getproxies_environment()
+
+        def of_environment(target: URL) -> URL | None:
+            found = known.get(target.scheme) or known.get("all")
+            if not found or proxy_bypass(f"{target.raw_host}:{target.port}"):
+                return None
+            return URL(found if "://" in found else f"http://{found}")
+
+        return of_environment
+    proxy = None if asked is None else URL(asked)
+    return lambda target: proxy
+
+
+#: Every server is reached by itself.
+NO_PROXY = proxies_of(None)

@@ -2,17 +2,240 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from difflib import get_close_matches
 from typing import Any
+from urllib.parse import urlsplit
 
-from ..policy import NetworkPolicy
-from ..store import Store
-from ..urls import scheme_of
-from .clouds import CLOUDS
-from .options import check_options, plain_options
+from ..store import NetworkPolicy, Store, pem_of
+from ..urls import is_server_url, scheme_of, split_key
+from .clouds import CLOUDS, Chosen
 
-__all__ = ["ONE_CLIENT", "OPTIONS_APART", "check_options", "locate", "open_store"]
+__all__ = [
+    "ONE_CLIENT",
+    "OPTIONS_APART",
+    "check_buckets",
+    "check_options",
+    "client_arguments",
+    "known_options",
+    "locate",
+    "open_store",
+    "plain_options",
+]
+
+# The options of object stores, checked and turned into what obstore takes; pure.
+#
+# obstore ignores no unknown name but says so only where the client is made, in a worker and late; here the
+# names are a table, so that a slip is found where the options are given.
+
+_COMMON = frozenset({"anonymous", "credential_provider", "endpoint", "skip_signature"})
+
+# Of obstore's ClientConfig. Not among them: switching certificate checks off. A private authority goes
+# into ``root_certificate``; a plain http:// endpoint needs no option. Nor its time-outs: how long a server is
+# waited for is said once, by the NetworkPolicy.
+_CLIENT_NAMES = frozenset(
+    {
+        "proxy_ca_certificate",
+        "proxy_excludes",
+        "proxy_url",
+        "root_certificate",
+    }
+)
+
+# Superseded where a provider signs.
+_KEYS = ("access_key_id", "secret_access_key", "session_token")
+
+_EXCLUSIVE = (
+    "access_key_id",
+    "account_key",
+    "anonymous",
+    "application_credentials",
+    "bearer_token",
+    "client_secret",
+    "credential_provider",
+    "profile",
+    "sas_key",
+    "service_account",
+    "service_account_key",
+    "skip_signature",
+    "token",
+)
+
+_FLAGS = frozenset(
+    {
+        "anonymous",
+        "imdsv1_fallback",
+        "request_payer",
+        "s3_express",
+        "skip_signature",
+        "use_azure_cli",
+        "use_emulator",
+        "use_fabric_endpoint",
+        "virtual_hosted_style_request",
+    }
+)
+
+# Of AWS's, and of the options of web servers.
+_OTHER_NAMES = {"endpoint_url": "endpoint", "endpoint_url_s3": "endpoint", "proxy": "proxy_url"}
+
+# obstore has no word for never.
+_CLIENT_DEFAULTS = {name: "365 days" for name in ("connect_timeout", "read_timeout", "timeout")}
+
+
+def known_options(scheme: str) -> frozenset[str]:
+    """The names of all options, without prefixes."""
+    return _COMMON | CLOUDS[scheme].options | _CLIENT_NAMES
+
+
+def check_options(scheme: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that the stores of ``scheme`` do not have.
+
+    Raises:
+        ValueError: An unknown name, credentials of two kinds or half of one, or an endpoint that is no URL
+            of a server. No message shows a value.
+        TypeError: A value of a wrong type.
+    """
+    known = known_options(scheme)
+    for name, value in options.items():
+        if not isinstance(name, str):
+            raise TypeError(f"names of options should be strings, not {type(name).__name__}")
+        plain_name = _plain_name(scheme, name)
+        if plain_name not in known:
+            close = get_close_matches(plain_name, sorted(known), 1)
+            meant = f", did you mean {close[0]!r}?" if close else ";"
+            raise ValueError(
+                f"unknown option {name!r} for {scheme}://{meant} known are {', '.join(sorted(known))}"
+            )
+        _check_type(name, plain_name, value)
+    plain = plain_options(scheme, options)
+    given = [name for name in _EXCLUSIVE if plain.get(name, False) is not False]
+    if len(given) > 1:
+        raise ValueError(f"options should name one kind of credentials, but got {' and '.join(given)}")
+    halves = [name for name in ("access_key_id", "secret_access_key") if name in plain]
+    if len(halves) == 1:
+        raise ValueError(f"access_key_id and secret_access_key go together, but only {halves[0]} was given")
+    for name in ("endpoint", "base_url"):
+        if name in plain:
+            _check_endpoint(plain[name])
+
+
+def _check_type(name: str, plain_name: str, value: object) -> None:
+    kind = type(value).__name__
+    if plain_name == "credential_provider":
+        if not callable(value):
+            raise TypeError(f"credential_provider should be callable, not {kind}")
+    elif plain_name in _FLAGS:
+        # Not text that means one: obstore takes "yes" for true, and fails at other words when it reads.
+        if not isinstance(value, bool):
+            raise TypeError(f"option {name!r} should be True or False, not {kind}")
+    elif not isinstance(value, str):
+        raise TypeError(f"option {name!r} should be a string, not {kind}")
+
+
+def plain_options(scheme: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without the prefixes that obstore and the environment know them by."""
+    return {_plain_name(scheme, name): value for name, value in options.items()}
+
+
+def check_bucket(bucket: str, endpoint: str) -> None:
+    """Refuse an endpoint of S3 that ends in the bucket, as consoles show it: it would be named twice.
+
+    Other paths are let through: some services have their S3 below one.
+
+    Raises:
+        ValueError: It does.
+    """
+    if urlsplit(endpoint).path.rstrip("/").rpartition("/")[2] == bucket:
+        raise ValueError(
+            f"endpoint should be the server's alone, but it ends in the bucket, which s3://{bucket}/ names "
+            "already; leave it out there"
+        )
+
+
+def check_buckets(urls: Iterable[str], options: Mapping[str, Any]) -> None:
+    """Refuse an endpoint that names a bucket which the URLs name too.
+
+    Args:
+        urls: Of the shards.
+        options: Checked ones.
+
+    Raises:
+        ValueError: It does.
+    """
+    clouds = [scheme for scheme, cloud in CLOUDS.items() if cloud.endpoint_has_bucket]
+    endpoints = {scheme: plain_options(scheme, options).get("endpoint") for scheme in clouds}
+    if not any(endpoints.values()):
+        return
+    for url in urls:
+        endpoint = endpoints.get(scheme_of(url).name)
+        if endpoint is not None:
+            check_bucket(split_key(url)[0].partition("://")[2].rstrip("/"), endpoint)
+
+
+def client_arguments(
+    scheme: str,
+    options: Mapping[str, Any],
+    environ: Mapping[str, str],
+    chosen: Chosen | None = None,
+    bucket: str = "",
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The ``config`` and ``client_options`` of an obstore client; credentials that are called apart.
+
+    Args:
+        scheme: ``s3``, ``gs`` or ``az``.
+        options: Checked ones; what they leave open obstore takes from the environment.
+        environ: Only looked at for an ``http://`` endpoint.
+        chosen: What the shared files of AWS add.
+        bucket: Its name, which an endpoint should not hold; empty if it is not known.
+
+    Raises:
+        ValueError: An endpoint that is no URL of a server, or of the bucket.
+    """
+    cloud = CLOUDS[scheme]
+    chosen = chosen or Chosen()
+    config: dict[str, Any] = {}
+    client: dict[str, Any] = dict(_CLIENT_DEFAULTS)
+    added = {"region": chosen.region, "endpoint": chosen.endpoint}
+    added = {name: value for name, value in added.items() if value is not None}
+    for name, value in (plain_options(scheme, options) | added).items():
+        if name in ("credential_provider", "profile") or (chosen.provider and name in _KEYS):
+            continue
+        if name == "root_certificate":
+            client[name] = pem_of(value)
+        elif name in _CLIENT_NAMES:
+            # It goes by the environment where no proxy is named.
+            if (name, value) != ("proxy_url", "environment"):
+                client[name] = value
+        elif name == "anonymous":
+            config["skip_signature"] = value
+        elif name in ("endpoint", "base_url"):
+            config[cloud.endpoint_option] = value
+        else:
+            config[name] = value
+    given = config.get(cloud.endpoint_option)
+    endpoints = [given] if given else [environ.get(name, "") for name in cloud.endpoint_variables]
+    for endpoint in filter(None, endpoints):
+        _check_endpoint(endpoint)
+        if cloud.endpoint_has_bucket and bucket:
+            check_bucket(bucket, endpoint)
+    client["allow_http"] = any(endpoint.lower().startswith("http://") for endpoint in endpoints)
+    return config, client
+
+
+def _check_endpoint(endpoint: str) -> None:
+    """Refuse what obstore's client would panic at, in another thread and with a stack trace."""
+    if not is_server_url(endpoint):  # it is not shown, as it may hold anything
+        raise ValueError("endpoint should be http://host[:port] or https://host[:port], and is neither")
+
+
+def _plain_name(scheme: str, name: str) -> str:
+    """``name`` without the prefix that obstore and the environment know it by."""
+    plain = name.lower()
+    for prefix in CLOUDS[scheme].prefixes:
+        plain = plain.removeprefix(prefix)
+    return _OTHER_NAMES.get(plain, plain)
+
 
 OPTIONS_APART: frozenset[str] = frozenset()
 ONE_CLIENT = False

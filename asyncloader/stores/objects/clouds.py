@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-__all__ = ["CLOUDS", "Cloud"]
+import configparser
+import os
+import shlex
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from importlib.util import find_spec
+from inspect import isawaitable
+from typing import Any, TypeAlias
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +130,373 @@ CLOUDS: Mapping[str, Cloud] = {
         ),
     ),
 }
+
+
+# Credentials and settings of ``~/.aws``, which obstore does not read; pure but for ``read_shared_files``.
+#
+# Whose credentials count, the first of:
+#
+# 1. what is given in code: ``anonymous``, ``credential_provider``, keys, ``profile``, or the options of
+#    web identities and containers;
+# 2. keys in the environment (``AWS_ACCESS_KEY_ID``, ``AWS_SECRET_ACCESS_KEY``, ``AWS_SESSION_TOKEN``);
+# 3. ``role_arn`` of the profile that ``AWS_PROFILE`` names, or of ``default``;
+# 4. a web identity in the environment (``AWS_WEB_IDENTITY_TOKEN_FILE``);
+# 5. the rest of that profile: single sign-on, keys in ``credentials``, ``credential_process``, keys in
+#    ``config``;
+# 6. the container's or the machine's role.
+#
+# 2 to 6 are botocore's order ("Boto3 documentation: Credentials"). Region and endpoint are the options',
+# else the environment's, else the profile's, whoever signs.
+
+Provider: TypeAlias = Callable[[], Any]
+
+_SIGNS_ITSELF = (
+    "web_identity_token_file",
+    "container_credentials_relative_uri",
+    "container_credentials_full_uri",
+)
+
+_YES = frozenset({"1", "true", "on", "yes", "y"})
+
+
+@dataclass(frozen=True)
+class StaticKeys:
+    """Keys that do not expire, as obstore asks for them.
+
+    Given to obstore as keys, they would be joined by a session token that it finds in the environment, and
+    which belongs to others.
+    """
+
+    access_key_id: str = field(repr=False)
+    secret_access_key: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
+
+    def __call__(self) -> dict[str, Any]:
+        return {
+            "access_key_id": self.access_key_id,
+            "secret_access_key": self.secret_access_key,
+            "token": self.token,
+            "expires_at": None,
+        }
+
+
+@dataclass
+class Boto3Keys:
+    """What boto3 makes of a profile: roles, single sign-on, credential processes; it is asked anew in time.
+
+    obstore calls it in a thread of its own, so that importing boto3 and its requests hold up nobody.
+    """
+
+    profile: str
+    _provider: Provider | None = field(default=None, repr=False)
+
+    def __call__(self) -> Any:
+        if self._provider is None:
+            import boto3
+            from obstore.auth.boto3 import Boto3CredentialProvider
+
+            # boto3 renews what has less than ten minutes left, so what it gives is good for that long.
+            session = boto3.Session(profile_name=self.profile)
+            self._provider = Boto3CredentialProvider(session, ttl=timedelta(minutes=10))
+        return self._provider()
+
+
+@dataclass(frozen=True)
+class SharedFiles:
+    """The texts of ``credentials`` and ``config``, empty where there is no such file, and their paths."""
+
+    credentials: str = field(default="", repr=False)
+    config: str = field(default="", repr=False)
+    credentials_path: str = "~/.aws/credentials"
+    config_path: str = "~/.aws/config"
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What the files add to options and environment.
+
+    Attributes:
+        provider: Signs the requests; None leaves that to obstore.
+        region, endpoint: None where options or environment have them, or nobody has.
+    """
+
+    provider: Provider | None = field(default=None, repr=False)
+    region: str | None = None
+    endpoint: str | None = None
+
+
+def read_shared_files(environ: Mapping[str, str]) -> SharedFiles:
+    """The files that the environment names, or those in the home folder."""
+    paths = [
+        os.path.expanduser(environ.get(variable) or usual)
+        for variable, usual in (
+            ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
+            ("AWS_CONFIG_FILE", "~/.aws/config"),
+        )
+    ]
+    credentials, config = (_text(path) for path in paths)
+    return SharedFiles(credentials, config, *paths)
+
+
+def choose(options: Mapping[str, Any], environ: Mapping[str, str], files: SharedFiles) -> Chosen:
+    """Whose credentials, region and endpoint to use for S3.
+
+    Args:
+        options: Checked ones, by their plain names.
+        environ: The environment.
+        files: See ``read_shared_files``.
+
+    Raises:
+        ValueError: A profile that is named and needed but not there, has nothing to sign with, or needs
+            boto3, which is not installed; a file that cannot be parsed.
+    """
+    named = options.get("profile") or environ.get("AWS_PROFILE")
+    name = named or "default"
+    credentials, config = (
+        _sections(files.credentials, files.credentials_path),
+        _sections(files.config, files.config_path),
+    )
+    profile = _merged(name, credentials, config)
+    needed = "profile" in options or (
+        not _given_in_code(options) and not _has_keys(environ, "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    )
+    if named and profile is None and needed:
+        raise ValueError(
+            f"no profile {name!r} in {files.credentials_path} or {files.config_path}; "
+            "check the option profile or AWS_PROFILE"
+        )
+    profile = profile or _Profile({}, {})
+    return Chosen(
+        _provider(name, profile, options, environ, needed),
+        _region(profile, options, environ),
+        _endpoint(profile, config, options, environ),
+    )
+
+
+@dataclass(frozen=True)
+class _Profile:
+    """One profile's settings in either file."""
+
+    credentials: Mapping[str, str] = field(repr=False)
+    config: Mapping[str, str] = field(repr=False)
+
+    def get(self, setting: str) -> str | None:
+        return self.credentials.get(setting) or self.config.get(setting)
+
+
+def _provider(
+    name: str, profile: _Profile, options: Mapping[str, Any], environ: Mapping[str, str], needed: bool
+) -> Provider | None:
+    if _yes(options.get("anonymous") or options.get("skip_signature")):
+        return None
+    if "credential_provider" in options:
+        given: Provider = options["credential_provider"]
+        return given
+    if _has_keys(options, "access_key_id", "secret_access_key"):
+        return StaticKeys(
+            options["access_key_id"], options["secret_access_key"], options.get("session_token") or None
+        )
+    if not needed or ("profile" not in options and _yes(environ.get("AWS_SKIP_SIGNATURE"))):
+        return None
+    if profile.get("role_arn"):
+        return _boto3(name)
+    if "profile" not in options and environ.get("AWS_WEB_IDENTITY_TOKEN_FILE"):
+        return None
+    if profile.get("sso_session") or profile.get("sso_start_url"):
+        return _boto3(name)
+    if (keys := _keys(profile.credentials)) is not None:
+        return keys
+    if profile.get("credential_process"):
+        return _boto3(name)
+    if (keys := _keys(profile.config)) is not None:
+        return keys
+    if "profile" in options:
+        # obstore would go on to the environment's keys, which are others than those that were asked for.
+        raise ValueError(f"the profile {name!r} has neither keys nor a role, a sign-on or a process")
+    return None
+
+
+def _boto3(name: str) -> Boto3Keys:
+    if find_spec("boto3") is None:
+        raise ValueError(f"the profile {name!r} has a role, a sign-on or a process: pip install boto3 for it")
+    return Boto3Keys(name)
+
+
+def _keys(settings: Mapping[str, str]) -> StaticKeys | None:
+    if not _has_keys(settings, "aws_access_key_id", "aws_secret_access_key"):
+        return None
+    token = settings.get("aws_session_token") or settings.get("aws_security_token")
+    return StaticKeys(settings["aws_access_key_id"], settings["aws_secret_access_key"], token or None)
+
+
+def _region(profile: _Profile, options: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
+    told = any(options.get(name) for name in ("region", "default_region"))
+    told = told or any(environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))
+    return None if told else profile.get("region")
+
+
+def _endpoint(
+    profile: _Profile,
+    config: Mapping[str, Mapping[str, str]],
+    options: Mapping[str, Any],
+    environ: Mapping[str, str],
+) -> str | None:
+    told = bool(options.get("endpoint"))
+    told = told or any(environ.get(f"AWS_ENDPOINT{name}") for name in ("_URL_S3", "_URL", ""))
+    ignored = environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") or profile.get(
+        "ignore_configured_endpoint_urls"
+    )
+    if told or _yes(ignored):
+        return None
+    services = config.get(f"services {profile.get('services')}", {})
+    return _nested(services.get("s3", "")).get("endpoint_url") or profile.get("endpoint_url")
+
+
+def _given_in_code(options: Mapping[str, Any]) -> bool:
+    names = ("anonymous", "skip_signature", "credential_provider", "access_key_id", *_SIGNS_ITSELF)
+    return any(options.get(name) for name in names)
+
+
+def _yes(value: object) -> bool:
+    return str(value).lower() in _YES
+
+
+def _has_keys(where: Mapping[str, Any], *names: str) -> bool:
+    return all(where.get(name) for name in names)
+
+
+def _merged(
+    name: str, credentials: Mapping[str, Mapping[str, str]], config: Mapping[str, Mapping[str, str]]
+) -> _Profile | None:
+    in_config = config.get(f"profile {name}")
+    if in_config is None and name == "default":
+        in_config = config.get("default")
+    if name not in credentials and in_config is None:
+        return None
+    return _Profile(credentials.get(name, {}), in_config or {})
+
+
+def _sections(text: str, path: str) -> Mapping[str, Mapping[str, str]]:
+    parser = configparser.RawConfigParser(default_section="", strict=False)
+    failed = False
+    try:
+        parser.read_string(text)
+    except configparser.Error:  # it quotes lines, and so keys
+        failed = True
+    if failed:
+        raise ValueError(f"{path} should be an INI file as the AWS tools write it, and cannot be parsed")
+    return {_section_name(header): dict(parser.items(header)) for header in parser.sections()}
+
+
+def _section_name(header: str) -> str:
+    """``profile "my name"`` without its quotes and with one space."""
+    try:
+        return " ".join(shlex.split(header))
+    except ValueError:  # an odd quote is a part of the name
+        return header
+
+
+def _nested(lines: str) -> Mapping[str, str]:
+    """The indented settings below one without a value, such as ``s3 =``."""
+    pairs = (line.partition("=") for line in lines.splitlines() if "=" in line)
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _text(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:  # of another user, such as root's in a container: as good as not there
+        return ""
+
+
+# The user's ``credential_provider``: what it gives is checked, and what it raises is remembered.
+#
+# obstore calls it from threads of its own, and tells of its exceptions by the text alone.
+
+#: A note at what the user's function raised.
+PROVIDER_NOTE = "raised while credentials were asked of credential_provider"
+
+
+class UserProvider:
+    """Asks the user's function in obstore's stead.
+
+    Args:
+        scheme: ``s3``, ``gs`` or ``az``, which want different credentials.
+        provide: The user's, plain or asynchronous.
+
+    Attributes:
+        failure: What it raised, or is wrong with what it gave, the last time; None if it was fine.
+    """
+
+    def __init__(self, scheme: str, provide: Callable[[], Any]) -> None:
+        self.failure: Exception | None = None
+        self._scheme = scheme
+        self._provide = provide
+
+    def __call__(self) -> Any:
+        try:
+            given = self._provide()
+            if isawaitable(given):
+                return self._awaited(given)
+            return self._checked(given)
+        except Exception as error:
+            self._remember(error)
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        # obstore's own providers carry settings of the client, such as the region, which it asks for.
+        if name not in ("config", "prefix"):
+            raise AttributeError(name)
+        return getattr(self._provide, name)
+
+    async def _awaited(self, given: Awaitable[Any]) -> Any:
+        try:
+            return self._checked(await given)
+        except Exception as error:
+            self._remember(error)
+            raise
+
+    def _checked(self, given: object) -> object:
+        check_credentials(self._scheme, given)
+        self.failure = None
+        return given
+
+    def _remember(self, error: Exception) -> None:
+        if PROVIDER_NOTE not in getattr(error, "__notes__", ()):
+            error.add_note(PROVIDER_NOTE)
+        self.failure = error
+
+
+def check_credentials(scheme: str, given: object) -> None:
+    """Refuse what is no credentials of a store; no message shows a value.
+
+    Raises:
+        TypeError: No mapping, or a value of a wrong type.
+        ValueError: A key is missing, or the time has no zone.
+    """
+    kinds = CLOUDS[scheme].credentials
+    wanted = ", ".join(repr(name) for kind in kinds for name in kind)
+    if len(kinds) > 1:
+        wanted = f"one of {wanted}"
+    wanted += " and 'expires_at' (a datetime with a time zone, or None)"
+    if not isinstance(given, Mapping):
+        raise TypeError(f"credential_provider should return a dict with {wanted}, not {type(given).__name__}")
+    kind = next((kind for kind in kinds if all(name in given for name in kind)), None)
+    if kind is None or "expires_at" not in given:
+        found = ", ".join(sorted(repr(name) for name in given if isinstance(name, str))) or "no key"
+        raise ValueError(f"credential_provider should return a dict with {wanted}, but it has {found}")
+    for name in kind:
+        # A signature of Azure's may also be a list of pairs.
+        if not isinstance(given[name], str | list if name == "sas_token" else str):
+            raise TypeError(
+                f"{name!r} of credential_provider should be a string, not {type(given[name]).__name__}"
+            )
+    expires_at = given["expires_at"]
+    if expires_at is not None and not isinstance(expires_at, datetime):
+        raise TypeError(
+            "'expires_at' of credential_provider should be a datetime with a time zone, or None, "
+            f"not {type(expires_at).__name__}"
+        )
+    if expires_at is not None and expires_at.tzinfo is None:
+        raise ValueError("'expires_at' of credential_provider should have a time zone, such as datetime.UTC")

@@ -20,8 +20,6 @@ from ...errors import StoreError
 from ..failures import TransientError, changed, refused
 from ..urls import redact
 
-__all__ = ["CLIENT_ERRORS", "is_of_provider", "store_error"]
-
 CLIENT_ERRORS = (BaseError, OSError, ValueError)
 
 _STATUS = re.compile(r"Server returned non-2xx status code: (\d{3})")

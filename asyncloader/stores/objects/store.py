@@ -10,28 +10,107 @@ Laws:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+import os
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import obstore
+import obstore.store
+from obstore.exceptions import BaseError
+from obstore.store import AzureStore, GCSStore, S3Store
 
-from ..._flow.clock import pause
 from ...errors import StoreError
+from ...flow.engine import pause
 from ...types import Buffer
 from ..failures import TransientError, changed
-from ..policy import NetworkPolicy
-from ..store import Body, no_chunks
+from ..store import Body, NetworkPolicy, no_chunks
 from ..urls import redact, split_key
-from .client import Client, make_client, refuse_after_fork
+from .backend import check_options, client_arguments, plain_options
+from .clouds import CLOUDS, Chosen, Provider, UserProvider, choose, read_shared_files
 from .errors import CLIENT_ERRORS, is_of_provider, store_error
-from .options import check_options, plain_options
-from .provider import UserProvider
 
 if TYPE_CHECKING:
     from obstore import BytesStream, GetOptions, GetResult
 
-__all__ = ["ObjectStore"]
+# obstore's clients: made in the process that uses them, never across a fork.
+
+Client: TypeAlias = S3Store | GCSStore | AzureStore
+
+# The process whose obstore runtime this is: the one global of the library. The runtime is itself a global
+# of the process, made by the first request and lost in a fork, whose child would wait for its threads for
+# ever; who used it first cannot be known from any object of ours.
+_first_used_in: int | None = None
+
+
+def refuse_after_fork() -> None:
+    """Note that this process uses obstore.
+
+    Raises:
+        RuntimeError: The process it was forked from did.
+    """
+    global _first_used_in
+    pid = os.getpid()
+    if _first_used_in is None:
+        _first_used_in = pid
+    elif _first_used_in != pid:
+        raise RuntimeError(
+            f"object stores were used in process {_first_used_in} before it was forked into this one, "
+            f"{pid}, where they would hang; start workers with 'forkserver' or 'spawn', or fork earlier"
+        )
+
+
+def make_client(
+    scheme: str,
+    bucket: str,
+    options: Mapping[str, Any],
+    provider: Provider | None = None,
+    *,
+    retries: int = 0,
+) -> Client:
+    """A client of one bucket.
+
+    Args:
+        scheme: ``s3``, ``gs`` or ``az``.
+        bucket: Its name.
+        options: Checked ones.
+        provider: In place of the ``credential_provider`` among them.
+        retries: How often obstore itself asks again; 0 where a wrapper does.
+
+    Raises:
+        ValueError: obstore takes no such values, or there is no such profile.
+    """
+    plain = plain_options(scheme, options)
+    if provider is not None:
+        plain["credential_provider"] = provider
+    chosen = Chosen(provider=provider)
+    cloud = CLOUDS[scheme]
+    if cloud.has_profiles:
+        chosen = choose(plain, os.environ, read_shared_files(os.environ))
+    config, client_options = client_arguments(scheme, options, os.environ, chosen, bucket)
+    make: Any = getattr(obstore.store, cloud.client)
+    try:
+        client: Client = make(
+            bucket,
+            config=config,
+            client_options=client_options,
+            retry_config={"max_retries": retries},
+            credential_provider=chosen.provider,
+        )
+    except (BaseError, OSError, TypeError, ValueError) as error:
+        reason = _without(str(error).partition("\n")[0], [*options.values(), *config.values()])
+    else:
+        return client
+    given = ", ".join(sorted(options)) or "none"
+    raise ValueError(f"no client for {scheme}://{bucket} with the options given ({given}): {reason}")
+
+
+def _without(text: str, secrets: Iterable[object]) -> str:
+    for secret in secrets:
+        if isinstance(secret, str) and secret:
+            text = text.replace(secret, "***")
+    return text
+
 
 # Each piece costs a hop from obstore's threads to the loop, some 0.1 ms; a larger one would hold back the
 # first samples until it is full. At 40 MB/s a connection this one fills in 6 ms.
@@ -212,3 +291,92 @@ def _key_of(url: str) -> str:
         # obstore refuses some of these and quietly reads another key for the rest.
         raise ValueError(f"a key should have no empty, '.' or '..' segment, but got {redact(url)!r}")
     return key
+
+
+# A prefix of an object store to write to: an object is there when all of it is, and never in part.
+#
+# Blocking. obstore repeats what may be repeated: unlike a read, a put has no middle to go on from.
+
+# A part of an upload in parts: S3 takes ten thousand of them, 160 GB at this size.
+_PART_BYTES = 16 << 20
+_MOST_RETRIES = 8
+# What may wait in memory for its turn to be sent: four parts.
+_PARTS_AT_A_TIME = 4
+
+
+class ObjectFolder:
+    """The objects below a prefix.
+
+    Args:
+        url: ``s3://bucket/prefix/``, or of another object store; ends with ``/``.
+        options: As of ``ObjectStore``.
+
+    Raises:
+        ValueError, TypeError: Options that do not fit.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+        self._url = url
+        root, self._prefix = split_key(url)
+        self._scheme, _, bucket = root.rstrip("/").partition("://")
+        self._bucket = bucket
+        check_options(self._scheme, options)
+        self._options = dict(options)
+        self._client: Client | None = None
+
+    def sizes(self) -> dict[str, int]:
+        """The objects that are there, by name below the prefix, with their lengths in bytes."""
+        pages = self._ask("", lambda client: [*obstore.list(client, self._prefix or None)])
+        cut = len(self._prefix)
+        return {found["path"][cut:]: found["size"] for page in pages for found in page}
+
+    def read(self, name: str) -> bytes | None:
+        """A small object; None if there is none."""
+        try:
+            return self._ask(name, lambda client: bytes(obstore.get(client, self._prefix + name).bytes()))
+        except OSError as error:
+            if getattr(error, "status", None) == 404:
+                return None
+            raise
+
+    def exists(self, name: str) -> bool:
+        """Whether there is an object of this name."""
+        try:
+            self._ask(name, lambda client: obstore.head(client, self._prefix + name))
+        except OSError as error:
+            if getattr(error, "status", None) == 404:
+                return False
+            raise
+        return True
+
+    def write(self, name: str, content: bytes | IO[bytes]) -> None:
+        """Put an object, in place of what there was of its name."""
+
+        def put(client: Client) -> object:
+            return obstore.put(
+                client,
+                self._prefix + name,
+                content,
+                chunk_size=_PART_BYTES,
+                max_concurrency=_PARTS_AT_A_TIME,
+            )
+
+        self._ask(name, put)
+
+    def remove(self, names: list[str]) -> None:
+        """Delete objects."""
+        if names:
+            self._ask(
+                names[0], lambda client: obstore.delete(client, [self._prefix + name for name in names])
+            )
+
+    def _ask(self, name: str, ask: Callable[[Client], T]) -> T:
+        if self._client is None:
+            refuse_after_fork()
+            self._client = make_client(self._scheme, self._bucket, self._options, retries=_MOST_RETRIES)
+        try:
+            return ask(self._client)
+        except CLIENT_ERRORS as error:
+            endpoint = plain_options(self._scheme, self._options).get("endpoint", "")
+            failure = store_error(error, redact(self._url) + name, None, endpoint=endpoint)
+        raise failure

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from asyncloader.cache.flow.turns import Turns
+from asyncloader.cache.fetch import Turns
 
 
 async def test_the_first_of_each_lane_comes_before_the_second_of_any() -> None:

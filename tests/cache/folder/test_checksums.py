@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.cache.folder.checksums import DamagedError, Stretches, Sums, has_crc32c
-from asyncloader.cache.folder.header import HEADER_BYTES, STRETCH_BYTES, SUMS_BYTES, Header, State
+from asyncloader.cache.copy import DamagedCopyError, Stretches, Sums, has_crc32c
+from asyncloader.cache.folder import HEADER_BYTES, STRETCH_BYTES, SUMS_BYTES, CopyState, Header
 
 SIZE = 3 * STRETCH_BYTES + 777
 CONTENT = Random(0).randbytes(SIZE)
-HEADER = Header(State.COMPLETE, '"v"', SIZE, crc32c=has_crc32c())
+HEADER = Header(CopyState.COMPLETE, '"v"', SIZE, crc32c=has_crc32c())
 
 
 def fill(path: Path, header: Header = HEADER, chunk_bytes: int = 300_001) -> int:
@@ -62,9 +62,9 @@ def test_one_flipped_bit_is_seen_by_who_reads_its_stretch_and_by_nobody_else(tmp
     for begin in range(0, SIZE, STRETCH_BYTES):
         stop = min(begin + STRETCH_BYTES, SIZE)
         if begin <= at < stop:
-            with pytest.raises(DamagedError):
+            with pytest.raises(DamagedCopyError):
                 stretches.read(number, begin, begin + 1)
-            with pytest.raises(DamagedError):
+            with pytest.raises(DamagedCopyError):
                 stretches.read(number, 0, SIZE)
         else:
             assert b"".join(stretches.read(number, begin, stop)) == CONTENT[begin:stop]
@@ -74,10 +74,10 @@ def test_one_flipped_bit_is_seen_by_who_reads_its_stretch_and_by_nobody_else(tmp
 def test_a_file_that_ends_before_and_a_lost_table_are_damage(tmp_path: Path) -> None:
     number = fill(tmp_path / "file")
     os.truncate(number, HEADER.file_bytes - 1)
-    with pytest.raises(DamagedError):
+    with pytest.raises(DamagedCopyError):
         Stretches(HEADER).read(number, SIZE - 2, SIZE - 1)
     os.pwrite(number, bytes(HEADER_BYTES), HEADER_BYTES)
-    with pytest.raises(DamagedError):
+    with pytest.raises(DamagedCopyError):
         Stretches(HEADER).read(number, 0, 1)
     os.close(number)
 
@@ -97,13 +97,13 @@ def test_who_lacks_crc32c_reads_what_others_fill_and_the_other_way(
     assert b"".join(Stretches(one_header).read(one, 5, SIZE)) == CONTENT[5:]
     for number, header in files:
         os.pwrite(number, b"?", header.begin + 9)
-        with pytest.raises(DamagedError):
+        with pytest.raises(DamagedCopyError):
             Stretches(header).read(number, 9, 10)
         os.close(number)
 
 
 @given(st.integers(1, 1 << 50))
 def test_the_table_has_room_for_all_and_what_follows_is_aligned(size: int) -> None:
-    header = Header(State.FILLING, "", size)
+    header = Header(CopyState.FILLING, "", size)
     assert HEADER_BYTES + -(-size // STRETCH_BYTES) * SUMS_BYTES <= header.begin
     assert header.begin % HEADER_BYTES == 0

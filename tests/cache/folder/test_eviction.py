@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncloader.cache.folder.eviction import Demand, Kept, choose_victims, floor_bytes
+from asyncloader.cache.locks import Demand, Kept, choose_victims, floor_bytes
 
 sizes = st.integers(0, 1000)
 files = st.lists(st.builds(Kept, st.uuids().map(str), sizes, st.integers(0, 50), st.booleans()), max_size=20)

@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from asyncloader.cache.folder.identity import identity_of
+from asyncloader.cache.folder import identity_of
 
 S3 = "s3://bucket/train/000.tar"
 

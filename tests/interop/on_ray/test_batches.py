@@ -273,6 +273,6 @@ def test_wrong_numbers_are_told(wrong: dict[str, Any]) -> None:
 
 
 def test_without_ray_one_is_told_what_to_install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncloader.ray_workers.options.find_spec", lambda name: None)
+    monkeypatch.setattr("asyncloader.workers.ray.options.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'asyncloader\[ray\]'"):
         loader(stream(folder), workers=al.RayWorkers(2))

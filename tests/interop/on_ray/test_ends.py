@@ -91,8 +91,8 @@ def test_actors_that_are_kept_end_with_the_connection_to_ray(
 def test_a_pool_ends_whole_where_a_lost_actor_was_not_replaced(
     nodes: Nodes, leaving_nothing: Leaving
 ) -> None:
-    from asyncloader.ray_workers.bench import Bench
-    from asyncloader.ray_workers.pool import RayPool
+    from asyncloader.workers.ray.actor import Bench
+    from asyncloader.workers.ray.pool import RayPool
 
     def job(shared: object) -> Iterator[Any]:
         return ((number, shared) for number in itertools.count())

@@ -1,0 +1,410 @@
+"""A shard's bytes on disk, complete or growing, as its readers in this process see them and wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import copy as copying
+import errno
+import hashlib
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import ParamSpec, Protocol, TypeVar
+
+from ..errors import StoreError
+from ..flow.engine import opened
+from ..formats.digest import Digest, open_digest
+from ..types import Buffer
+from .folder import HEADER_BYTES, MARK_BYTES, READ_ONLY, STRETCH_BYTES, SUMS_BYTES, CopyState, Header, mark_of
+
+# Work on files in threads, and who closes a descriptor that a thread may still be using.
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound="_Closable | None")
+
+
+def _close(found: _Closable | None) -> None:
+    if found is not None:
+        found.close()
+
+
+class Descriptor:
+    """An open file. It is closed when its last holder has let go and no thread works on it any more.
+
+    A thread cannot be cancelled. Were the descriptor closed under it, its number could be another file's
+    by the time the thread writes.
+
+    Args:
+        number: The descriptor.
+        folder: Of the folder it is in, kept open as long, for work that uses both.
+    """
+
+    def __init__(self, number: int, folder: Descriptor | None = None) -> None:
+        self.number = number
+        self._holders = 1
+        self._folder = folder and folder.share()
+
+    def share(self) -> Descriptor:
+        """The same, for one more holder."""
+        assert self._holders, "this file was closed"
+        self._holders += 1
+        return self
+
+    def close(self) -> None:
+        """Let go of it; once for each holder."""
+        self._holders -= 1
+        if not self._holders:
+            os.close(self.number)
+            if self._folder is not None:
+                self._folder.close()
+
+    async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """``work(...)`` in a thread, this file being open. If cancelled, the thread goes on to its end."""
+        return await asyncio.shield(self._begin(partial(work, *args, **kwargs)))
+
+    async def acquire(self, work: Callable[[], C], give_up: Callable[[C], object] = _close) -> C:
+        """What ``work()`` opens, in a thread, this file being open.
+
+        Args:
+            work: Cannot be stopped.
+            give_up: If cancelled meanwhile, called with what ``work`` has opened as soon as it is there, this
+                file still being open; closes it, by default.
+        """
+        self.share()
+        opening = self._begin(work)
+        try:
+            return await opened(opening, give_up)
+        finally:
+            # Behind what gives it up, which is called as one of these too.
+            opening.add_done_callback(lambda _: self.close())
+
+    def _begin(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        self.share()
+        working = asyncio.get_running_loop().run_in_executor(None, work)
+        working.add_done_callback(lambda _: self.close())
+        return working
+
+
+# The checksums of a cached file: made while it is filled, and compared with all that is ever read of it.
+#
+# A file is verified as a whole once a run, by its digest, and marked; what becomes of it on the disk from
+# then on, only the checksums of its stretches show. Each stretch has its own, so that a read within a shard
+# costs no more than the stretches that it touches. Blocking, to be called in threads.
+
+# As they follow each other in the table, with the length of one. The second is for whoever can compute it, at
+# six times the speed: see ``digest``.
+_ALGORITHMS = ("crc32", "crc32c")
+_SUM_BYTES = SUMS_BYTES // len(_ALGORITHMS)
+
+_READ_BYTES = 2 << 20
+
+
+class DamagedCopyError(Exception):
+    """A file does not hold what was put into it."""
+
+
+def has_crc32c() -> bool:
+    """Whether this installation computes crc32c."""
+    return open_digest("crc32c") is not None
+
+
+class Sums:
+    """Makes the checksums of a file that is filled from its start to its end.
+
+    Args:
+        header: What is coming.
+    """
+
+    def __init__(self, header: Header) -> None:
+        self._header = header
+        self._filled = 0
+        self._digests = self._open_digests()
+
+    def add(self, number: int, chunk: Buffer) -> None:
+        """Count the next bytes, and write the checksums of the stretches that end in them."""
+        rest = memoryview(chunk)
+        while rest:
+            begin = self._filled - self._filled % STRETCH_BYTES
+            here = rest[: begin + STRETCH_BYTES - self._filled]
+            rest = rest[len(here) :]
+            self._filled += len(here)
+            for digest in self._digests:
+                digest.update(here)
+            if self._filled in (begin + STRETCH_BYTES, self._header.size):
+                sums = b"".join(digest.digest() for digest in self._digests)
+                os.pwrite(number, sums, _sums_at(begin))
+                self._digests = self._open_digests()
+
+    def _open_digests(self) -> list[Digest]:
+        algorithms = _ALGORITHMS if self._header.crc32c else _ALGORITHMS[:1]
+        return [digest for name in algorithms if (digest := open_digest(name)) is not None]
+
+
+class Stretches:
+    """Reads a file, and gives nothing that was not held against its checksum.
+
+    Args:
+        header: What the file holds.
+    """
+
+    def __init__(self, header: Header) -> None:
+        self._header = header
+        self._algorithm = "crc32c" if header.crc32c and has_crc32c() else "crc32"
+
+    def read(self, number: int, start: int, stop: int) -> list[Buffer]:
+        """Bytes of the shard, of stretches that are filled.
+
+        Raises:
+            DamagedError: A stretch is not what was put there, or not there any more.
+            OSError: The disk cannot read it.
+        """
+        first = start - start % STRETCH_BYTES
+        sums = os.pread(number, _sums_at(stop - 1) + SUMS_BYTES - _sums_at(first), _sums_at(first))
+        chunks: list[Buffer] = []
+        for begin in range(first, stop, STRETCH_BYTES):
+            stretch = self._read_stretch(number, begin)
+            at = _sums_at(begin) - _sums_at(first) + _ALGORITHMS.index(self._algorithm) * _SUM_BYTES
+            digest = open_digest(self._algorithm)
+            assert digest is not None, "found to be there"
+            digest.update(stretch)
+            if digest.digest() != sums[at : at + _SUM_BYTES]:
+                raise DamagedCopyError
+            low, high = max(start - begin, 0), min(stop - begin, len(stretch))
+            chunks.append(stretch if high - low == len(stretch) else memoryview(stretch)[low:high])
+        return chunks
+
+    def _read_stretch(self, number: int, begin: int) -> bytes:
+        stop = min(begin + STRETCH_BYTES, self._header.size)
+        stretch = b""
+        while len(stretch) < stop - begin:
+            offset = begin + len(stretch)
+            read = os.pread(number, stop - offset, self._header.begin + offset)
+            if not read:
+                raise DamagedCopyError
+            stretch = stretch + read if stretch else read
+        return stretch
+
+
+def _sums_at(offset: int) -> int:
+    """Where the checksums of the stretch stand that a byte of the shard is in."""
+    return HEADER_BYTES + offset // STRETCH_BYTES * SUMS_BYTES
+
+
+class Check:
+    """The digest of a file, worked out step by step, so that whoever waits for it can be cancelled.
+
+    Args:
+        header: What the file should hold.
+    """
+
+    _STEP_BYTES = 32 << 20
+
+    def __init__(self, header: Header) -> None:
+        self._header = header
+        self._sha256 = hashlib.sha256()
+        self._stretches = Stretches(header)
+        self._offset = 0
+
+    def step(self, number: int) -> bool | None:
+        """Whether the file is right, once that is known.
+
+        Raises:
+            OSError: The disk cannot read it.
+        """
+        stop = min(self._offset + self._STEP_BYTES, self._header.size)
+        while self._offset < stop:
+            end = min(self._offset + _READ_BYTES, stop)
+            try:
+                chunks = self._stretches.read(number, self._offset, end)
+            except DamagedCopyError:
+                return False
+            for chunk in chunks:
+                self._sha256.update(chunk)
+            self._offset = end
+        if self._offset < self._header.size:
+            return None
+        return self._sha256.digest() == self._header.sha256
+
+
+class Marks:
+    """Which files a run has verified: noted in the files, or here where these cannot be written.
+
+    Args:
+        run: Names it.
+    """
+
+    def __init__(self, run: str) -> None:
+        self._run = run
+        self._here: set[tuple[int, int, bytes]] = set()
+
+    def has(self, number: int, header: Header) -> bool:
+        """Whether the run has verified this file before."""
+        offset, wanted = mark_of(header, self._run)
+        return os.pread(number, MARK_BYTES, offset) == wanted or self._key(number, header) in self._here
+
+    def add(self, number: int, header: Header) -> None:
+        """Note that the run has verified this file."""
+        try:
+            mark(number, header, self._run)
+        except OSError as error:
+            if error.errno != errno.EBADF:  # as for a file that could only be opened to be read
+                raise
+            self._here.add(self._key(number, header))
+
+    @staticmethod
+    def _key(number: int, header: Header) -> tuple[int, int, bytes]:
+        found = os.fstat(number)  # whose time changes where it can be touched
+        return found.st_dev, found.st_ino, header.sha256
+
+
+def mark(number: int, header: Header, run: str) -> None:
+    """Note that ``run`` has verified this file."""
+    offset, wanted = mark_of(header, run)
+    os.pwrite(number, wanted, offset)
+
+
+def touch(number: int) -> None:
+    """Note that the file is used now, where that can be written."""
+    try:
+        os.utime(number)
+    except OSError as error:
+        if error.errno not in READ_ONLY:
+            raise
+
+
+class Copy:
+    """The local copy of one version of a shard.
+
+    Laws: bytes are to be had by whole stretches only, so that each can be held against its checksum; and the
+    last not before the copy is complete, so that nobody can take for whole what may yet turn out to be wrong.
+
+    Args:
+        file: Where it is; the copy is one of its holders.
+        header: What it holds; as found when it was opened.
+    """
+
+    def __init__(self, file: Descriptor, header: Header) -> None:
+        self.file = file
+        self.etag = header.etag
+        self.size = header.size
+        self._stretches = Stretches(header)
+        self.filled = header.size if header.state is CopyState.COMPLETE else 0
+        self.error: StoreError | None = None
+        self._growing = header.state is CopyState.FILLING
+        self._changed = asyncio.Event()
+        self._readers = 1
+
+    @property
+    def growing(self) -> bool:
+        """Whether more bytes may come."""
+        return self._growing
+
+    def share(self) -> Copy:
+        """The same, for one more reader."""
+        self._readers += 1
+        return self
+
+    def close(self) -> None:
+        """Let go of it; once for each reader."""
+        self._readers -= 1
+        if not self._readers:
+            self.file.close()
+
+    async def read(self, start: int, stop: int) -> list[Buffer]:
+        """Bytes of the shard, of those that are filled.
+
+        Raises:
+            DamagedError: The file does not hold what was put into it.
+            OSError: The disk cannot read it.
+        """
+        return await self.file.run(self._stretches.read, self.file.number, start, stop)
+
+    async def wait_change(self) -> None:
+        """Wait until there are more bytes, or it has ended."""
+        await self._changed.wait()
+
+    def grow(self, filled: int) -> None:
+        """So many bytes are there now."""
+        readable = min(filled, self.size - 1)
+        self.filled = max(self.filled, readable - readable % STRETCH_BYTES)
+        self._wake()
+
+    def end(self, *, whole: bool = False, error: StoreError | None = None) -> None:
+        """It is whole, or no more bytes will come; then ``error`` says that they cannot be had at all."""
+        if self._growing:
+            self._growing = False
+            self.filled = self.size if whole else self.filled
+            self.error = error
+            self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+
+class Arrival:
+    """One shard on its way into the cache: gives each reader a share of the copy as soon as there is one.
+
+    Law: a copy is let go by whoever was given it, also if cancelled in that very moment.
+    """
+
+    def __init__(self) -> None:
+        self._copy: Copy | None = None
+        self._settled = False
+        self._waiting: list[asyncio.Future[Copy | None]] = []
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether a reader waits for it."""
+        return any(not waiter.done() for waiter in self._waiting)
+
+    async def join(self) -> Copy | None:
+        """The copy, to be closed by the caller; None if there will be none.
+
+        Raises:
+            StoreError: The shard cannot be had at all.
+        """
+        if self._settled:
+            return self._copy and self._copy.share()
+        waiter: asyncio.Future[Copy | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        try:
+            return await waiter
+        except asyncio.CancelledError:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                given = waiter.result()
+                if given is not None:
+                    given.close()
+            raise
+
+    def opened(self, copy: Copy) -> None:
+        """There is a copy, complete or growing; it stays open until ``close``."""
+        if not self._settled:
+            self._copy = copy.share()
+            self._settle(None)
+
+    def close(self, error: Exception | None = None) -> None:
+        """Nothing more comes of it; those who still wait get ``error``, or no copy."""
+        self._settle(error)
+        if self._copy is not None:
+            self._copy.close()
+            self._copy = None
+
+    def _settle(self, error: Exception | None) -> None:
+        self._settled = True
+        for waiter in self._waiting:
+            if waiter.done():
+                continue
+            if error is not None:
+                # Each its own: a traceback grows with each place that one error is raised in.
+                waiter.set_exception(copying.copy(error) if isinstance(error, StoreError) else error)
+            else:
+                waiter.set_result(self._copy and self._copy.share())
+        self._waiting.clear()

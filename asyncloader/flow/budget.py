@@ -1,0 +1,523 @@
+"""The byte budget of a process: what its lanes may have under way, shared by them.
+
+Laws:
+
+* Together the lanes never take more than is of use, nor more than there is, but for the one part that the
+  lane whose turn it is needs next: nothing could be freed without it.
+* No lane takes more than its share, so that the first one leaves something for the others. A part that is
+  larger than a share is let in where a lane has none and there is room; those whose turn is near first.
+* Readers that are parts of one lane divide its share. Of them the one that the lane waits for is the one that
+  may go on in the lane's turn.
+* Who was refused is called when that may have changed; nobody has to ask again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from time import monotonic
+
+# How many bytes are worth having under way; pure, so that the rule can be played against simulated links.
+#
+# In flight is what the link needs, not what memory allows: pages that are touched once cost more than what
+# is done with their bytes. What a link needs, the product of its bandwidth and its delay, is found as
+# congestion control finds it (Cardwell et al., "BBR: Congestion-Based Congestion Control", ACM Queue 14(5),
+# 2016), in rounds that end when what was under way at their beginning has been handed on:
+#
+# * Until the first answer there is one request, and nothing competes with it.
+# * A round in which the consumer had to wait lets the number grow. If that brings no higher rate in three
+#   rounds, twice, the link is full, and the number goes back to what it was. From then on a little more is
+#   tried now and again, and a little less, which stays if it does as well.
+# * Rounds without waits let it sink, after a while, to where the consumer begins to wait again.
+# * It is never more than so many products of the largest rate of late and the least delay of all.
+#
+# BBR aims at two such products. Here the last rule only guards against rates that grow by themselves: bytes
+# are handed on in order, so that a late answer holds up all behind it, and what has to be covered is how
+# late answers are, not how early one of them can be. That is found by trying.
+
+# What lanes read ahead at least, the first one and each other: four parts for the one whose turn it is, and
+# one for those that wait for theirs. 1 GB of tar from a server on loopback took no less of the processor's
+# time with eight times as many bytes, and two fifths more with a hundred times: pages that are touched once.
+_LEAST_BYTES = 8 << 20
+_LANE_BYTES = 2 << 20
+
+# A consumer that waits for less than this share of its time would gain less than that by more bytes.
+_WAITS_SHARE = 0.08
+
+# The least time of a round: over less, a rate tells how threads took turns.
+ROUND_S = 0.05
+
+# Growth in a round: as much as the waits explain and a quarter more, but not more than BBR's gain at the
+# start.
+_SURPLUS = 1.25
+MOST_GROWTH = 2.89
+
+# The link is full if twice no round of three has brought so much more than the one before them. BBR asks for
+# a quarter, once, of rates that it has smoothed; a jittery store needs the second trial, a machine that is
+# getting into its stride the higher mark.
+_BROUGHT = 1.6
+_TRIAL_ROUNDS = 3
+_FULL_TRIALS = 2
+
+# Once it is full: BBR's gains, and its cycle of one trial in eight rounds. More has to bring half of what was
+# added, less may cost next to nothing.
+_MORE, _MORE_BROUGHT = 1.25, 1.12
+_LESS, _LESS_BROUGHT = 0.75, 0.97
+_REST_ROUNDS = 8
+
+# By how much it sinks in each round after so many without waits.
+_SINK = 7 / 8
+
+# How many products are never exceeded. The delay is the least of any answer: in order, from a store whose
+# times are lognormal with a sigma of 1, it takes more than 30 of them to keep the link busy, as simulated in
+# tests/flow/test_readahead.py. From one on loopback, 64 of them are some 100 MB.
+_MOST_PRODUCTS = 64
+
+# Shorter answers, such as a footer's, count as if they had so many bytes.
+_SHORT_BYTES = 1 << 20
+
+# The rates of so many rounds make one to compare with.
+_REMEMBERED_RATES = 4
+
+
+def read_ahead_of(lanes: int, most_bytes: int) -> ReadAhead:
+    """What so many lanes of one process read ahead together.
+
+    Args:
+        lanes: How many.
+        most_bytes: What there is for them.
+    """
+    return ReadAhead(_LEAST_BYTES + (lanes - 1) * _LANE_BYTES, most_bytes)
+
+
+@dataclass(slots=True)
+class _Trial:
+    """Another number, held against what it was before.
+
+    Attributes:
+        before_bytes: The number before.
+        before_rate: The rate with it.
+        brings: By how much the rate has to grow at least.
+        at_once: Whether one round that does is enough; else their mean counts.
+        rates: So far.
+    """
+
+    before_bytes: int
+    before_rate: float
+    brings: float
+    at_once: bool
+    rates: list[float] = field(default_factory=list)
+
+    def has_succeeded(self, rate: float) -> bool | None:
+        """After one more round; None if that is not yet known."""
+        self.rates.append(rate)
+        wanted = self.brings * self.before_rate
+        if self.at_once and rate >= wanted:
+            return True
+        if len(self.rates) < _TRIAL_ROUNDS:
+            return None
+        # In the first one, what was requested before was still under way.
+        return not self.at_once and fmean(self.rates[1:]) >= wanted
+
+
+class ReadAhead:
+    """How many bytes the readers of one process may have requested and not yet handed on.
+
+    Args:
+        least_bytes: Where it begins, once there is an answer, and the fewest that it sinks to.
+        most_bytes: A cap, such as the memory that there is.
+    """
+
+    def __init__(self, least_bytes: int, most_bytes: int) -> None:
+        self._least_bytes = min(least_bytes, most_bytes)
+        self._most_bytes = most_bytes
+        #: What is allowed now.
+        self.size_bytes = self._least_bytes
+        #: Whether there was an answer; before, one request is enough.
+        self.is_open = False
+        #: The least time that an answer took, by origin.
+        self._delays_s: dict[str, float] = {}
+        self._rates: deque[float] = deque(maxlen=_REMEMBERED_RATES)
+        self._trial: _Trial | None = None
+        self._failures = 0
+        self._had_more = False
+        self._resting_rounds = 0
+        self._calm_rounds = 0
+        # The present round; it ends when what was under way at its beginning has been handed on.
+        self._round_bytes = 0
+        self._began_s = 0.0
+        self._handed_on_bytes = 0
+        self._waited_s = 0.0
+
+    @property
+    def wants_more(self) -> bool:
+        """Whether the cap is all that keeps it from trying more."""
+        return self.size_bytes >= self._most_bytes and not self._calm_rounds
+
+    def open(self, now_s: float) -> None:
+        """There was an answer. Idempotent."""
+        if not self.is_open:
+            self.is_open = True
+            self._began_s = now_s
+
+    def received(self, origin: str, size: int, took_s: float) -> None:
+        """All bytes of an answer are there.
+
+        Args:
+            origin: The server, or what else tells apart what is near and what is far.
+            size: How many bytes.
+            took_s: From the request to the last of them.
+        """
+        delay_s = took_s * max(1.0, _SHORT_BYTES / max(size, 1))
+        self._delays_s[origin] = min(delay_s, self._delays_s.get(origin, delay_s))
+
+    def waited(self, seconds: float) -> None:
+        """The consumer had to wait for bytes."""
+        self._waited_s += seconds
+
+    def handed_on(self, size: int, under_way_bytes: int, now_s: float) -> None:
+        """The consumer has taken so many bytes, and so many are under way; this may change ``size_bytes``."""
+        self._handed_on_bytes += size
+        took_s = now_s - self._began_s
+        if self._handed_on_bytes < self._round_bytes or took_s < ROUND_S:
+            return
+        rate = self._handed_on_bytes / took_s
+        busy_share = max(1 - self._waited_s / took_s, 0.0)
+        if busy_share < 1 - _WAITS_SHARE:
+            self._end_round_with_waits(rate, busy_share)
+        else:
+            self._end_calm_round()
+        self._rates.append(rate)
+        self._set(min(self.size_bytes, self._useful_bytes()))
+        self._began_s, self._handed_on_bytes, self._waited_s = now_s, 0, 0.0
+        self._round_bytes = under_way_bytes
+
+    def _end_calm_round(self) -> None:
+        self._trial = None
+        self._resting_rounds = 0
+        self._calm_rounds += 1
+        if self._calm_rounds > _REST_ROUNDS:
+            self._set(self.size_bytes * _SINK)
+
+    def _end_round_with_waits(self, rate: float, busy_share: float) -> None:
+        self._calm_rounds = 0
+        if self._trial is not None:
+            succeeded = self._trial.has_succeeded(rate)
+            if succeeded is None:
+                return
+            if not succeeded:
+                self._set(self._trial.before_bytes)
+                self._failures += 1
+            if self._is_full:
+                self._resting_rounds = _REST_ROUNDS
+            self._trial = None
+        if self._resting_rounds:
+            self._resting_rounds -= 1
+        elif not self._is_full:
+            self._try(min(_SURPLUS / max(busy_share, 1e-3), MOST_GROWTH), _BROUGHT, rate)
+        else:
+            self._had_more = not self._had_more
+            self._try(*((_MORE, _MORE_BROUGHT) if self._had_more else (_LESS, _LESS_BROUGHT)), rate)
+
+    def _try(self, gain: float, brings: float, rate: float) -> None:
+        before_bytes = self.size_bytes
+        self._set(before_bytes * gain)
+        if self.size_bytes != before_bytes:  # else it is at a bound
+            before_rate = fmean((rate, *self._rates)) if self._is_full else rate
+            self._trial = _Trial(before_bytes, before_rate, brings, at_once=not self._is_full)
+
+    def _useful_bytes(self) -> float:
+        """Beyond this, more bytes under way bring no more, whatever the rates seem to tell."""
+        if not self._delays_s:
+            return self._most_bytes
+        return _MOST_PRODUCTS * max(self._rates) * max(self._delays_s.values())
+
+    @property
+    def _is_full(self) -> bool:
+        return self._failures >= _FULL_TRIALS
+
+    def _set(self, size_bytes: float) -> None:
+        self.size_bytes = int(min(max(size_bytes, self._least_bytes), self._most_bytes))
+
+
+class Budget:
+    """Bytes for the lanes of one process.
+
+    Args:
+        total_bytes: For all together.
+        lanes: In the order of their turns, which begins with the first.
+        read_ahead: Decides how much of the total is of use; None, the default, takes all of it to be.
+    """
+
+    def __init__(self, total_bytes: int, lanes: Sequence[int], read_ahead: ReadAhead | None = None) -> None:
+        self._total_bytes, self._read_ahead = total_bytes, read_ahead
+        self._places = {lane: place for place, lane in enumerate(lanes)}
+        self._turn = lanes[0]
+        #: The part of a lane that it waits for; a lane that has no parts is not in here.
+        self._due: dict[int, tuple[int, ...]] = {}
+        self._taken_bytes = self._aside_bytes = 0
+        # Claims belong to a loop, and turns are passed on by the thread that reads.
+        self._lock = threading.Lock()
+        self._refused: dict[Reservation, int] = {}
+        self._was_short = False
+
+    def claim(self, lane: int) -> Reservation:
+        """What the one reader of ``lane`` takes."""
+        return Reservation(self, lane, 1.0)
+
+    def portion(self, lane: int, number: int, share: float) -> Portion:
+        """What part ``number`` of a lane has of it; see ``Portion``."""
+        return Portion(self, lane, share, (number,))
+
+    @property
+    def allowed_bytes(self) -> int:
+        """What all lanes together may have now."""
+        left_bytes = self._total_bytes - self._aside_bytes
+        return left_bytes if self._read_ahead is None else min(self._read_ahead.size_bytes, left_bytes)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether more would be of use than there is, and a reader has asked for more."""
+        return self._was_short and self._read_ahead is not None and self._read_ahead.wants_more
+
+    def most_bytes(self, share: float) -> int:
+        """What a reader could have at most that has such a share of a lane's."""
+        return int(self._total_bytes // len(self._places) * share)
+
+    def share_bytes(self, share: float) -> int:
+        """What a reader may count on now that has such a share of a lane's."""
+        return int(self.allowed_bytes // len(self._places) * share)
+
+    def pass_turn(self, lane: int) -> None:
+        """It is the turn of ``lane`` now: it may go on, whoever holds what."""
+        with self._lock:
+            self._turn = lane
+            woken = self._take_out_due()
+        for claim in woken:
+            claim.on_room()
+
+    def wait_for(self, lane: int, part: tuple[int, ...]) -> None:
+        """``lane`` waits for this part of it now."""
+        with self._lock:
+            if self._due.get(lane) == part:
+                return
+            self._due[lane] = part
+            woken = self._take_out_due() if lane == self._turn and self._refused else []
+        for claim in woken:
+            claim.on_room()
+
+    def take(self, claim: Reservation, size: int, is_needed: bool) -> bool:
+        """Take ``size`` bytes, if they may be had; see ``Reservation.take``."""
+        with self._lock:
+            fits = self._taken_bytes + size <= self._room_bytes() and (
+                not claim.taken_bytes or claim.taken_bytes + size <= claim.share_bytes
+            )
+            if not fits and self._read_ahead is not None and self._read_ahead.wants_more:
+                self._was_short = True
+            if not fits and not (is_needed and self._is_due(claim)):
+                # With something of its own under way, it will ask again when that is freed.
+                if is_needed or not claim.taken_bytes:
+                    self._refused[claim] = size
+                return False
+            self._refused.pop(claim, None)
+            claim.taken_bytes += size
+            self._taken_bytes += size
+            return True
+
+    def free(self, claim: Reservation, size: int, is_handed_on: bool) -> None:
+        """Give back; see ``Reservation.free``."""
+        with self._lock:
+            claim.taken_bytes -= size
+            self._taken_bytes -= size
+            if is_handed_on and self._read_ahead is not None:
+                self._read_ahead.handed_on(size, self._taken_bytes, monotonic())
+            woken = self._those_that_fit() if self._refused else ()
+        for each in woken:
+            each.on_room()
+
+    def set_aside(self, claim: Reservation, size: int, most_share: float) -> bool:
+        """Take ``size`` bytes for something else than reading; see ``Reservation.set_aside``."""
+        with self._lock:
+            held_bytes = self._aside_bytes + min(self._taken_bytes, self.allowed_bytes)
+            if size > most_share * self.most_bytes(claim.share) or held_bytes + size > self._total_bytes:
+                return False
+            claim.aside_bytes += size
+            self._aside_bytes += size
+            return True
+
+    def give_back(self, claim: Reservation) -> None:
+        """Give back all that is set aside."""
+        with self._lock:
+            self._aside_bytes -= claim.aside_bytes
+            claim.aside_bytes = 0
+
+    def answered(self) -> None:
+        """See ``Reservation.answered``."""
+        if self._read_ahead is None or self._read_ahead.is_open:
+            return
+        with self._lock:
+            self._read_ahead.open(monotonic())
+            woken = self._those_that_fit() if self._refused else ()
+        for each in woken:
+            each.on_room()
+
+    def received(self, origin: str, size: int, took_s: float) -> None:
+        """See ``Reservation.received``."""
+        if self._read_ahead is not None:
+            with self._lock:
+                self._read_ahead.received(origin, size, took_s)
+
+    def waited(self, seconds: float) -> None:
+        """See ``Reservation.waited``."""
+        if self._read_ahead is not None:
+            with self._lock:
+                self._read_ahead.waited(seconds)
+
+    def forget(self, claim: Reservation) -> None:
+        """Call it no more."""
+        with self._lock:
+            self._refused.pop(claim, None)
+
+    def _room_bytes(self) -> int:
+        """Up to where lanes may take."""
+        if self._read_ahead is not None and not self._read_ahead.is_open and self._taken_bytes:
+            return 0  # nothing competes with the first request
+        return self.allowed_bytes
+
+    def _is_due(self, claim: Reservation) -> bool:
+        """Whether the lane whose turn it is waits for this one, as far as it has said."""
+        due = self._due.get(claim.lane, ())
+        return claim.lane == self._turn and claim.part[: len(due)] == due[: len(claim.part)]
+
+    def _take_out_due(self) -> list[Reservation]:
+        woken = [claim for claim in self._refused if self._is_due(claim)]
+        for claim in woken:
+            del self._refused[claim]
+        return woken
+
+    def _those_that_fit(self) -> list[Reservation]:
+        room = self._room_bytes() - self._taken_bytes
+        if min(self._refused.values()) > room:
+            return []
+        turn, count = self._places[self._turn], len(self._places)
+        woken = []
+        for claim in sorted(self._refused, key=lambda claim: (self._places[claim.lane] - turn) % count):
+            room -= self._refused[claim]
+            if room < 0:
+                break  # smaller ones behind it would keep it out for ever
+            woken.append(claim)
+        for claim in woken:
+            del self._refused[claim]
+        return woken
+
+
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """The budget as one part of a lane sees it, such as a component of a mixture.
+
+    Attributes:
+        budget: Whole.
+        lane: Of the budget.
+        share: What the reader of the part may count on, of the lane's.
+        part: Its number in the lane, behind those of the parts that it is a part of.
+    """
+
+    budget: Budget
+    lane: int
+    share: float
+    part: tuple[int, ...]
+
+    def claim(self, lane: int) -> Reservation:
+        """What the one reader of this part takes.
+
+        Args:
+            lane: What the part takes itself for, which says nothing here.
+        """
+        return Reservation(self.budget, self.lane, self.share, self.part)
+
+    def portion(self, lane: int, number: int, share: float) -> Portion:
+        """What a part of this part has of it."""
+        return Portion(self.budget, self.lane, self.share * share, (*self.part, number))
+
+    def wait(self) -> None:
+        """The lane waits for this part of it now, and goes on with what it brings."""
+        self.budget.wait_for(self.lane, self.part)
+
+
+class Reservation:
+    """The part of a budget that one reader has taken.
+
+    Attributes:
+        share: What it may count on, of what its lane may have.
+        part: Which part of its lane it reads; none if it is the lane's one reader.
+        taken_bytes: Taken and not given back.
+        aside_bytes: Set aside, likewise.
+        on_room: Called in any thread when a refused reader should ask again.
+    """
+
+    def __init__(self, budget: Budget, lane: int, share: float, part: tuple[int, ...] = ()) -> None:
+        self._budget = budget
+        self.lane = lane
+        self.share = share
+        self.part = part
+        self.taken_bytes = self.aside_bytes = 0
+        self.on_room: Callable[[], object] = bool  # nobody is there yet
+
+    @property
+    def most_bytes(self) -> int:
+        """What it could have at most."""
+        return self._budget.most_bytes(self.share)
+
+    @property
+    def share_bytes(self) -> int:
+        """What it may count on now."""
+        return self._budget.share_bytes(self.share)
+
+    def take(self, size: int, is_needed: bool = False) -> bool:
+        """Take ``size`` bytes; says whether they may be had.
+
+        Args:
+            size: In bytes.
+            is_needed: The lane cannot go on without them.
+        """
+        return self._budget.take(self, size, is_needed)
+
+    def free(self, size: int) -> None:
+        """Give ``size`` bytes back, which were handed on."""
+        self._budget.free(self, size, is_handed_on=True)
+
+    def set_aside(self, size: int, most_share: float) -> bool:
+        """Take ``size`` bytes for something else than reading, which is not for the link to decide on.
+
+        Args:
+            size: In bytes.
+            most_share: More than this part of what the reader could have at most is refused.
+        """
+        return self._budget.set_aside(self, size, most_share)
+
+    def answered(self) -> None:
+        """A request was answered, so that there may be more than one."""
+        self._budget.answered()
+
+    def received(self, origin: str, size: int, took_s: float) -> None:
+        """All bytes of an answer of ``origin`` are there, so long after the request."""
+        self._budget.received(origin, size, took_s)
+
+    def waited(self, seconds: float) -> None:
+        """The consumer had to wait for what this reader brings; called in its thread."""
+        self._budget.waited(seconds)
+
+    def close(self) -> None:
+        """Give everything back. Idempotent."""
+        self.on_room = bool
+        self._budget.forget(self)
+        self._budget.give_back(self)
+        self._budget.free(self, self.taken_bytes, is_handed_on=False)
+
+
+def claim_alone(total_bytes: int) -> Reservation:
+    """A budget for one reader, which shares it with nobody and may always have all of it."""
+    return Budget(total_bytes, [0]).claim(0)

@@ -1,0 +1,552 @@
+"""A bounded hand-over from one thread or event loop to another.
+
+Laws:
+
+* Either end may be a thread or a coroutine; the rules are the same and are written once, under one
+  lock. Only the waiting differs.
+* The bound is a cost (bytes, or 1 an item) that the maker of the channel must choose. One item is
+  always let in when nothing is held, however costly, so that an over-size item cannot deadlock.
+* The end and errors travel on the channel itself, after the items sent before them; no item value is
+  special. Both stay: each receiver that asks again gets the same again, until the channel is closed.
+* An item wakes one receiver, and freed room the senders that fit into it, in line. Whoever is woken looks
+  for itself, and stays in line until it has what it waits for or gives up (timed out, cancelled): who is to
+  be awake follows from the lines alone, so that no wake can be lost.
+* An exception of a signal's handler may come at any call in here, and behind one. It loses no item and no
+  wake: wakes come before the change that they are for, and that consists of assignments. A receiver that
+  was interrupted with an item puts it back. ``finish`` and ``close`` that were interrupted can be repeated.
+* ``close`` (the receiver has gone) wakes every sender with ``ChannelClosed``, drops what is held, and
+  tells whoever asked with ``on_close``. No wait is unbounded: whoever owns a channel closes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import warnings
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
+from time import monotonic
+from types import TracebackType
+from typing import Generic, Protocol, TypeVar
+
+from ..errors import format_stack, is_in_users_code
+
+# Who stands in a channel's line: a blocked thread, or a suspended coroutine.
+
+
+class Waiter(Protocol):
+    """Somebody in line. All but the waiting itself happens under the lock of whoever keeps that line."""
+
+    cost: int
+    is_awake: bool
+
+    def wake(self) -> bool:
+        """Let it look again, once until it waits anew; says whether there still is somebody to do so."""
+        ...
+
+    def wait_anew(self) -> None:
+        """It has looked, and waits anew."""
+        ...
+
+
+class ThreadWaiter:
+    """One blocked thread.
+
+    Args:
+        cost: Of what it waits to send.
+    """
+
+    def __init__(self, cost: int) -> None:
+        self.cost = cost
+        # Held until somebody wakes it. A threading.Event would make two more, and takes three times as long.
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
+        self.is_awake = False
+
+    def wake(self) -> bool:
+        if not self.is_awake:
+            with suppress(RuntimeError):  # released before, by a wake that was interrupted
+                self._asleep.release()
+            self.is_awake = True
+        return True
+
+    def wait_anew(self) -> None:
+        self.is_awake = False
+
+    def wait(self, deadline: float | None = None) -> bool:
+        return self._asleep.acquire(timeout=-1 if deadline is None else max(0.0, deadline - monotonic()))
+
+
+class LoopWaiter:
+    """One suspended coroutine, woken from any thread."""
+
+    def __init__(self, cost: int) -> None:
+        self.cost = cost
+        self._loop = asyncio.get_running_loop()
+        self.is_awake = False
+        self._future: asyncio.Future[None] = self._loop.create_future()
+
+    def wake(self) -> bool:
+        if self.is_awake:
+            return not self._loop.is_closed()
+        # From its own loop at once: the way for other threads costs twice as much.
+        if asyncio._get_running_loop() is self._loop:
+            self._settle()
+        else:
+            try:
+                self._loop.call_soon_threadsafe(self._settle)
+            except RuntimeError:
+                # The loop was closed with this waiter still in line: nobody is left to wake.
+                if not self._loop.is_closed():
+                    raise
+                return False
+        self.is_awake = True
+        return True
+
+    def wait_anew(self) -> None:
+        self._future = self._loop.create_future()
+        self.is_awake = False
+
+    def _settle(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    async def wait(self) -> None:
+        await self._future
+
+
+W = TypeVar("W", ThreadWaiter, LoopWaiter)
+
+
+T = TypeVar("T")
+R = TypeVar("R", covariant=True)
+
+
+class Receiver(Protocol[R]):
+    """The receiving end of a stream, whatever makes it: a channel, a worker, a stage behind one."""
+
+    def receive(self, timeout_s: float | None = None) -> R:
+        """The next item; raises EndOfChannel after the last one, or the stream's own error.
+
+        Raises:
+            ReceiveTimeout: Nothing came for ``timeout_s``; the stream is as it was.
+        """
+        ...
+
+    async def receive_async(self) -> R:
+        """Like ``receive``, from a coroutine."""
+        ...
+
+    def close(self) -> None:
+        """Say that nothing more is wanted, and free what the stream holds. Idempotent."""
+        ...
+
+
+class EndOfChannel(Exception):
+    """The sender has finished and everything it sent was received."""
+
+
+class ReceiveTimeout(TimeoutError):
+    """Nothing came in time. A TimeoutError of any other class is an error of the stream itself."""
+
+
+class ChannelClosed(Exception):
+    """The receiver has gone; nothing sent will be read."""
+
+
+class Channel(Generic[T]):
+    """A first-in first-out hand-over, bounded by cost.
+
+    Args:
+        capacity: The summed cost that may be held, in the unit of the senders' ``cost``. No default:
+            the right bound depends on what is sent.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        # Re-entrant: a garbage collection while it is held may run the finalizer that closes this channel.
+        self._lock = threading.RLock()
+        self._items: deque[tuple[T, int]] = deque()
+        self._held = 0
+        self._finished = False
+        self._error: BaseException | None = None
+        self._error_frames: TracebackType | None = None
+        self._closed = False
+        #: In line for an item, and for room; those that were woken and have not looked yet among them.
+        self._receivers: deque[Waiter] = deque()
+        self._senders: deque[Waiter] = deque()
+        self._on_close: list[Callable[[], None]] = []
+
+    # --- the sender's end ---
+
+    def send(self, item: T, cost: int = 1, on_wait: Callable[[], object] | None = None) -> None:
+        """Hand over ``item``, blocking this thread while the channel is full.
+
+        Args:
+            item: What the receiver gets.
+            cost: See the class.
+            on_wait: Called before this thread waits, if it has to.
+
+        Raises:
+            ChannelClosed: The receiver has gone.
+        """
+        waiting: list[ThreadWaiter] = []
+        try:
+            while not self._try_send(item, cost, waiting, ThreadWaiter):
+                if on_wait is not None:
+                    on_wait()
+                waiting[0].wait()
+        except BaseException:  # such as a KeyboardInterrupt
+            self._give_up(waiting)
+            raise
+
+    def wait_room(self, cost: int, on_wait: Callable[[], object] | None = None) -> None:
+        """Block this thread until an item of that cost could be sent, for whoever makes it only then.
+
+        Args:
+            cost: Of that item.
+            on_wait: See ``send``.
+
+        Raises:
+            ChannelClosed: The receiver has gone.
+        """
+        waiting: list[ThreadWaiter] = []
+        try:
+            while not self._has_room(cost, waiting):
+                if on_wait is not None:
+                    on_wait()
+                waiting[0].wait()
+        finally:
+            if waiting:
+                self._give_up(waiting)  # others in line need not wait until the item is made
+
+    async def send_async(self, item: T, cost: int = 1) -> None:
+        """Like ``send``, from a coroutine. If cancelled while waiting, the item was not sent."""
+        waiting: list[LoopWaiter] = []
+        try:
+            while not self._try_send(item, cost, waiting, LoopWaiter):
+                await waiting[0].wait()
+        except BaseException:
+            self._give_up(waiting)
+            raise
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Say that nothing more will be sent, and why. Only the first call counts."""
+        with self._lock:
+            if not self._finished:
+                self._error = error
+                if error is not None:
+                    self._error_frames = error.__traceback__
+                self._on_close = []
+                self._finished = True
+            self._wake(self._receivers)
+
+    def on_close(self, call: Callable[[], None]) -> None:
+        """Call ``call`` once, in the closing thread, if the receiver goes before the sender finishes.
+
+        For a sender that may be waiting for something else than this channel.
+        """
+        with self._lock:
+            if not self._closed:
+                if not self._finished:
+                    self._on_close.append(call)
+                return
+        call()
+
+    # --- the receiver's end ---
+
+    def receive(self, timeout_s: float | None = None) -> T:
+        """The next item, blocking this thread until there is one.
+
+        Args:
+            timeout_s: How long to wait at most; None, the default, leaves it to whoever owns the channel
+                to close it.
+
+        Raises:
+            ReceiveTimeout: Nothing came for ``timeout_s``; the channel is as it was.
+            EndOfChannel: Nothing more will come.
+            BaseException: What the sender passed to ``finish``; each time anew that one asks.
+        """
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        waiting: list[ThreadWaiter] = []
+        taken: list[tuple[T, int] | None] = [None]
+        try:
+            while not self._try_receive(taken, waiting, ThreadWaiter):
+                if not waiting[0].wait(deadline):
+                    raise ReceiveTimeout(f"nothing came for {timeout_s} s")
+        except BaseException:
+            self._give_up(waiting, taken)
+            raise
+        assert taken[0] is not None
+        return taken[0][0]
+
+    async def receive_async(self) -> T:
+        """Like ``receive``, from a coroutine. If cancelled while waiting, no item is lost."""
+        waiting: list[LoopWaiter] = []
+        taken: list[tuple[T, int] | None] = [None]
+        try:
+            while not self._try_receive(taken, waiting, LoopWaiter):
+                await waiting[0].wait()
+        except BaseException:
+            self._give_up(waiting, taken)
+            raise
+        assert taken[0] is not None
+        return taken[0][0]
+
+    def close(self) -> None:
+        """Tell the senders that nobody reads any more, and drop what is held. Idempotent."""
+        calls: list[Callable[[], None]] = []
+        try:
+            with self._lock:
+                self._closed = True
+                self._finished = True
+                # Its traceback leads to frames that refer to this channel: nothing would be freed at once.
+                self._error = self._error_frames = None
+                self._held = 0
+                self._items.clear()
+                self._wake(self._senders)
+                self._wake(self._receivers)
+                calls, self._on_close = self._on_close, calls
+            while calls:
+                calls[-1]()
+                del calls[-1]
+        except BaseException:
+            self._on_close += calls
+            raise
+
+    def __len__(self) -> int:
+        """How many items are held now."""
+        return len(self._items)
+
+    # --- the rules ---
+
+    # ``waiting`` holds the waiter of a call, once it has one: whoever is interrupted leaves the line by it.
+
+    def _try_send(self, item: T, cost: int, waiting: list[W], kind: Callable[[int], W]) -> bool:
+        with self._lock:
+            if self._closed:
+                raise ChannelClosed
+            assert not self._finished, "sent after finish"
+            if self._items and self._held + cost > self._capacity:
+                self._stand(self._senders, waiting, kind, cost)
+                return False
+            if waiting:
+                self._leave(self._senders, waiting[0])
+            if (line := self._receivers) and (len(line) > 1 or not line[0].is_awake):
+                self._wake_receivers(len(self._items) + 1)
+            self._held += cost
+            self._items.append((item, cost))
+        return True
+
+    def _has_room(self, cost: int, waiting: list[ThreadWaiter]) -> bool:
+        with self._lock:
+            if self._closed:
+                raise ChannelClosed
+            if self._items and self._held + cost > self._capacity:
+                self._stand(self._senders, waiting, ThreadWaiter, cost)
+                return False
+        return True
+
+    def _try_receive(
+        self, taken: list[tuple[T, int] | None], waiting: list[W], kind: Callable[[int], W]
+    ) -> bool:
+        """Put the next item into ``taken``; False if one has to wait for it, and stands in line."""
+        with self._lock:
+            if self._items:
+                if waiting:
+                    self._leave(self._receivers, waiting[0])
+                # One that is awake is the usual case, until its thread gets going.
+                if (line := self._senders) and (len(line) > 1 or not line[0].is_awake):
+                    self._wake_senders(self._held - self._items[0][1], len(self._items) - 1)
+            if self._items:  # a garbage collection meanwhile may have closed this channel
+                # Nothing is called from here on, and so nothing comes in between.
+                taken[0] = first = self._items[0]
+                self._held -= first[1]
+                del self._items[0]
+                return True
+            if self._finished:
+                if self._error is not None:
+                    # Without the frames of those who asked before.
+                    raise self._error.with_traceback(self._error_frames)
+                raise EndOfChannel
+            self._stand(self._receivers, waiting, kind, 0)
+        return False
+
+    def _stand(self, line: deque[Waiter], waiting: list[W], kind: Callable[[int], W], cost: int) -> None:
+        """Stand in line, where one has stood if one has."""
+        if not waiting:
+            waiting.append(kind(cost))
+        waiter = waiting[0]
+        if waiter in line:
+            waiter.wait_anew()
+        else:
+            line.append(waiter)
+        if self._closed:  # by a garbage collection, since we looked: it has not seen this waiter
+            waiter.wake()
+
+    def _leave(self, line: deque[Waiter], waiter: Waiter) -> None:
+        if waiter in line:
+            line.remove(waiter)
+
+    def _wake_senders(self, held: int, items: int) -> None:
+        """Wake those that can go on if so much is held. A large one in front is not passed by."""
+        room = self._capacity - held
+        for waiter in [*self._senders]:
+            if waiter.cost > room and items:
+                break
+            if waiter.wake():
+                room -= waiter.cost
+                items += 1
+            else:
+                self._leave(self._senders, waiter)
+
+    def _wake_receivers(self, items: int) -> None:
+        """Wake as many as there are items, those in front."""
+        for waiter in [*self._receivers]:
+            if not items:
+                break
+            if waiter.wake():
+                items -= 1
+            else:
+                self._leave(self._receivers, waiter)
+
+    def _wake(self, line: deque[Waiter]) -> None:
+        for waiter in [*line]:
+            waiter.wake()
+
+    def _give_up(self, waiting: list[W], taken: list[tuple[T, int] | None] | None = None) -> None:
+        """Put back an item that was ``taken``, and let nobody wait for what a waiter has stood for."""
+        with self._lock:
+            if taken is not None and taken[0] is not None and not self._closed:
+                self._held += taken[0][1]
+                self._items.appendleft(taken[0])
+            for waiter in waiting:
+                self._leave(self._senders, waiter)
+                self._leave(self._receivers, waiter)
+            if self._senders:
+                self._wake_senders(self._held, len(self._items))
+            if self._receivers:
+                self._wake_receivers(len(self._items))
+
+
+# A thread that runs a generator and hands its items over, bounded by cost.
+
+# As for the engine: far above what clean-up takes. A user's function may be stuck in this thread, and a
+# thread cannot be killed; beyond the deadline we say so and go on.
+_CLOSE_DEADLINE_S = 5.0
+
+OWN_THREADS = ("asyncloader-", "asyncio_")
+"""How the library's threads are named: the engine's, the producers', the map's and the device's, and those in
+which the loop reads files."""
+
+
+class Producer(Generic[T]):
+    """The receiving end of a generator that runs ahead on a thread of its own.
+
+    Args:
+        generate: Called in the thread; yields pairs of an item and its cost.
+        capacity: Bound on the summed cost of the items made and not yet received, the one in the making
+            included; one is always let in.
+        on_close: Called first when the receiver closes, to wake the generator wherever it waits.
+        name: Of the thread.
+        on_wait: Called in the thread before it waits for the receiver, if it has to.
+    """
+
+    def __init__(
+        self,
+        generate: Callable[[], Generator[tuple[T, int], None, None]],
+        capacity: int,
+        on_close: Callable[[], None],
+        name: str,
+        on_wait: Callable[[], object] | None = None,
+    ) -> None:
+        self._channel = Channel[T](capacity)
+        self._on_close = on_close
+        self._closed = False
+        self._starter: threading.Thread | None = None
+        # A daemon, since the interpreter joins others before any finalizer could end this one.
+        self._thread = threading.Thread(
+            target=_produce, args=(generate, self._channel, on_wait), name=name, daemon=True
+        )
+
+    def start(self) -> None:
+        """Start the thread, which belongs to the one that calls this."""
+        self._starter = threading.current_thread()
+        self._thread.start()
+
+    def receive(self, timeout_s: float | None = None) -> T:
+        """See ``Receiver``."""
+        return self._channel.receive(timeout_s)
+
+    async def receive_async(self) -> T:
+        """See ``Receiver``."""
+        return await self._channel.receive_async()
+
+    def close(self) -> None:
+        """Stop the generator and join the thread, under a deadline. Idempotent.
+
+        Of the library's own threads only the one that has started it joins it.
+        """
+        if self._closed:
+            return
+        self._channel.close()
+        try:
+            self._on_close()
+        except Exception:
+            self._join()
+            self._closed = True
+            raise
+        # Only now: closing that was interrupted, as by Ctrl-C, can be repeated.
+        self._join()
+        self._closed = True
+
+    def describe_stack(self) -> str:
+        """Where the thread is now, or one that calls the user's functions for it; the latest call last."""
+        frames = sys._current_frames()
+        callers = [each for each in threading.enumerate() if getattr(each, "serves", None) is self._thread]
+        for thread in (*callers, self._thread):
+            frame = frames.get(thread.ident or 0)
+            if frame is not None and is_in_users_code(frame):
+                return format_stack(frame)
+        frame = frames.get(self._thread.ident or 0)
+        return "its end" if frame is None else format_stack(frame)
+
+    def _join(self) -> None:
+        if self._thread.ident is None:
+            return
+        # A garbage collection may run a finalizer in any thread, also in one that this one waits for. For its
+        # starter it never waits: so that one joins it, which may be a thread of the library itself.
+        here = threading.current_thread()
+        if here is not self._starter and here.name.startswith(OWN_THREADS):
+            return
+        self._thread.join(_CLOSE_DEADLINE_S)
+        if self._thread.is_alive():
+            warnings.warn(
+                f"{self._thread.name} is still inside a function of the dataset {_CLOSE_DEADLINE_S} s after "
+                "the loader was closed; it ends when that function returns",
+                ResourceWarning,
+                stacklevel=2,
+            )
+
+
+def _produce(
+    generate: Callable[[], Generator[tuple[T, int], None, None]],
+    channel: Channel[T],
+    on_wait: Callable[[], object] | None,
+) -> None:
+    # The thread holds the channel alone, never the Producer: its owner must be able to go away.
+    try:
+        with closing(generate()) as items:
+            for item, cost in items:
+                channel.send(item, cost, on_wait)
+                del item
+                # Before the next one is made, which is taken to cost as much: made, it would be held beside.
+                channel.wait_room(cost, on_wait)
+    except ChannelClosed:
+        return
+    except BaseException as error:  # whatever it is, the consumer has to hear of it
+        channel.finish(error)
+    else:
+        channel.finish()

@@ -1,0 +1,502 @@
+"""One event loop on its own thread, always turning while the consumer computes.
+
+Laws:
+
+* Every task of the library is started through a ``Scope``; ``create_task`` appears here and nowhere else.
+* Whoever started an engine stops it: ``stop`` cancels all its tasks, waits for their clean-up under a
+  deadline, closes the loop and joins the thread. Nothing outlives it.
+* An engine belongs to the process that started it; it is never used across a fork.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+from types import TracebackType
+from typing import Any, TypeAlias, TypeVar
+
+from .channel import OWN_THREADS, Channel
+from .process import occupy_standard_descriptors
+
+# The user's own clients on an engine's loop: entered when they are first wanted, left after all tasks.
+#
+# Laws:
+#
+# * Each is entered and left in one task, as contexts with scopes of their own need it.
+# * All are left when the engine stops, after the last of the tasks that may use them has ended; one that is
+#   still being entered is cancelled.
+# * Leaving has a deadline. What goes wrong there is kept for whoever stops the engine.
+
+MakeContext: TypeAlias = Callable[[], AbstractAsyncContextManager[Any]]
+
+# Below the engine's own deadline, so that the error names what is stuck.
+_LEAVE_DEADLINE_S = 4.0
+
+
+class UserContexts:
+    """The clients of one engine."""
+
+    def __init__(self) -> None:
+        self._leaving = asyncio.Event()
+        self._entering: set[asyncio.Task[Any]] = set()
+        self._errors: list[Exception] = []
+
+    async def reside(self, make: MakeContext, entered: Channel[Any]) -> None:
+        """Enter ``make()``, send its value, and leave it when told; the life of one client.
+
+        Raises:
+            Exception: What making or entering it raised.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        deadline = asyncio.timeout(None)
+        self._entering.add(task)
+        try:
+            async with deadline, _made(make) as value:
+                self._entering.discard(task)
+                entered.send(value)
+                await self._leaving.wait()
+                deadline.reschedule(asyncio.get_running_loop().time() + _LEAVE_DEADLINE_S)
+        except Exception as error:
+            if deadline.expired():
+                error.add_note(f"leaving took more than {_LEAVE_DEADLINE_S:.0f} s")
+            if task in self._entering:
+                error.add_note(f"while entering {_name_of(make)}, a context of .map")
+                raise
+            error.add_note(f"while leaving {_name_of(make)}, a context of .map")
+            self._errors.append(error)
+        finally:
+            self._entering.discard(task)
+
+    def leave(self) -> None:
+        """Have all be left; their tasks end when they are."""
+        self._leaving.set()
+        for task in self._entering:
+            task.cancel()
+
+    def take_error(self) -> Exception | None:
+        """What went wrong while leaving, once; None if nothing did."""
+        errors, self._errors = self._errors, []
+        return errors[0] if errors else None
+
+
+def _made(make: MakeContext) -> AbstractAsyncContextManager[Any]:
+    made: object = make()
+    if isinstance(made, AbstractAsyncContextManager):
+        return made
+    if asyncio.iscoroutine(made):
+        made.close()
+    raise TypeError(
+        f"context should make an asynchronous context manager, but {_name_of(make)} made a "
+        f"{type(made).__name__}; write it as an asynchronous generator under @contextlib.asynccontextmanager"
+    )
+
+
+def _name_of(make: MakeContext) -> str:
+    made_of = getattr(make, "func", make)  # functools.partial
+    return getattr(made_of, "__qualname__", None) or type(made_of).__qualname__
+
+
+# Clean-up is closing sockets and files. Five seconds is torch's patience with a worker, and far above
+# the milliseconds it takes; beyond it something is stuck and the caller should hear of it.
+_STOP_DEADLINE_S = 5.0
+
+
+Work: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+
+
+class EngineStopped(Exception):
+    """The engine was stopped while this work was still to be done."""
+
+
+class _Stop(Exception):
+    """Raised inside a scope's body to cancel its tasks."""
+
+
+class Scope:
+    """Tasks that end together: leaving the ``async with`` waits for all, an error cancels the rest."""
+
+    def __init__(self) -> None:
+        self._group = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Scope:
+        await self._group.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._group.__aexit__(kind, error, trace)
+        except BaseExceptionGroup as group:
+            if len(group.exceptions) > 1:
+                raise
+            alone = group.exceptions[0]
+            context = alone.__context__
+            try:
+                raise alone
+            finally:
+                # ``raise`` has put the group there, in place of what the error itself came from.
+                # Past a __setattr__ of the user's: an error may be a frozen dataclass.
+                vars(BaseException)["__context__"].__set__(alone, context)
+                del alone, context
+
+    def start(self, work: Work, outlet: Channel[Any] | None = None) -> Callable[[], object]:
+        """Run ``work()`` beside the others; how it ends is how ``outlet`` ends. Gives what cancels it.
+
+        When the task returns, the channel is finished; an exception finishes the channel with it; if
+        it is cancelled first, the channel ends with ``EngineStopped``, so that a cut stream can never
+        be taken for one that ended. If the channel is closed first, the task is cancelled: nobody is
+        left to want what it does, whatever it waits for. Without an outlet, an exception cancels the
+        others and leaves the scope.
+        """
+        running = work() if outlet is None else _run_into(work, outlet)
+        try:
+            task = self._group.create_task(running)
+        except RuntimeError:  # the scope is being left: submitted while the engine was stopped
+            running.close()
+            if outlet is None:
+                raise
+            outlet.finish(EngineStopped())
+            return bool  # there is nothing to cancel
+        if outlet is not None:
+            outlet.on_close(partial(_cancel_from_any_thread, task))
+            # Also of a task that was cancelled before its first step, and so never ran at all.
+            task.add_done_callback(lambda _: outlet.finish(EngineStopped()))
+        return task.cancel
+
+
+class Engine:
+    """An event loop thread and the tasks on it.
+
+    Constructing starts nothing; ``start`` (or ``with``) does. uvloop's loop is used where it is
+    installed, asyncio's own elsewhere.
+
+    Args:
+        name: Name of the thread, seen in debuggers and stack dumps.
+    """
+
+    def __init__(self, name: str = "asyncloader-engine") -> None:
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._scope: Scope | None = None
+        self._stopping: asyncio.Event | None = None
+        self._stop_asked = False
+        self._at_stop: dict[object, Callable[[], object]] = {}
+        self._start_error: BaseException | None = None
+        self._ready = threading.Event()
+        #: Clients (sessions) of this engine; closed after its last task has ended.
+        self.resources = AsyncExitStack()
+        self._residents = UserContexts()
+        self._residence: Scope | None = None
+
+    def start(self) -> None:
+        """Start the thread, and return once its loop turns.
+
+        Raises:
+            OSError: No loop could be made, such as for want of descriptors.
+        """
+        assert self._thread is None, "an engine starts once"
+        occupy_standard_descriptors()
+        # A daemon: the interpreter must be able to exit while a consumer holds an unfinished
+        # iterator; its finalizer stops the engine during exit.
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._start_error is not None:
+            raise self._start_error
+
+    @property
+    def native_id(self) -> int | None:
+        """The system's number of its thread; None before it is started."""
+        return None if self._thread is None else self._thread.native_id
+
+    def submit(self, work: Work, outlet: Channel[Any]) -> None:
+        """Start ``work()`` as a task from any thread; see ``Scope.start``.
+
+        Raises:
+            EngineStopped: The engine was stopped before.
+        """
+        self._start_in(self._scope, work, outlet)
+
+    def enter(self, make: MakeContext) -> Any:
+        """Enter ``make()`` on the loop and give its value; it is left after the last task, when all stops.
+
+        Blocks the calling thread, which is not the loop's.
+
+        Raises:
+            Exception: What making or entering it raised.
+            EngineStopped: The engine was stopped before.
+        """
+        entered = Channel[Any](1)
+        self._start_in(self._residence, partial(self._residents.reside, make, entered), entered)
+        try:
+            return entered.receive()
+        except BaseException:
+            entered.close()
+            raise
+
+    def check(self) -> None:
+        """For who works for a stopped engine without asking anything of it.
+
+        Raises:
+            EngineStopped: The engine was stopped before.
+        """
+        if self._stop_asked:
+            raise EngineStopped
+
+    def on_stop(self, call: Callable[[], object]) -> Callable[[], object]:
+        """Call ``call`` when the engine is stopped, in the stopping thread: for who waits for something else
+        than its tasks, and then asks ``check``. Gives what takes that back.
+        """
+        key = object()
+        self._at_stop[key] = call
+        return partial(self._at_stop.pop, key, None)
+
+    def stop(self) -> None:
+        """Cancel every task, close the loop and join the thread. Idempotent, from any thread.
+
+        One of the library's own threads joins nothing: it may hold what the tasks' clean-up needs.
+
+        Raises:
+            RuntimeError: The tasks' clean-up did not end within its deadline of five seconds.
+            Exception: What leaving a context of ``enter`` raised; once.
+        """
+        if self._thread is None or self._loop is None:
+            return
+        if not self._stop_asked:
+            self._stop_asked = True
+            for call in list(self._at_stop.values()):
+                call()
+            assert self._stopping is not None
+            try:
+                self._loop.call_soon_threadsafe(self._stopping.set)
+            except RuntimeError:
+                if not self._loop.is_closed():
+                    raise
+        # A garbage collection may run a finalizer in any thread: on the loop itself, or in one that holds a
+        # lock which the loop waits for.
+        here = threading.current_thread()
+        if here is self._thread or here.name.startswith(OWN_THREADS):
+            return
+        self._thread.join(_STOP_DEADLINE_S)
+        if self._thread.is_alive():
+            raise RuntimeError(f"{self._name} did not stop within {_STOP_DEADLINE_S} s: a task is stuck")
+        if (error := self._residents.take_error()) is not None:
+            raise error
+
+    def __enter__(self) -> Engine:
+        self.start()
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            self.stop()
+        except Exception as at_stop:
+            if not isinstance(error, Exception):
+                raise
+            # The first one is what the user has to know.
+            error.add_note(f"then, while the engine stopped: {type(at_stop).__name__}: {at_stop}")
+
+    def _start_in(self, scope: Scope | None, work: Work, outlet: Channel[Any]) -> None:
+        assert self._loop is not None and scope is not None, "engine not started"
+        if self._stop_asked:
+            raise EngineStopped
+        try:
+            self._loop.call_soon_threadsafe(scope.start, work, outlet)
+        except RuntimeError:
+            if self._loop.is_closed():
+                raise EngineStopped from None
+            raise
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+                runner.run(self._serve())
+        except BaseException as error:
+            if self._ready.is_set():
+                raise
+            self._start_error = error
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stopping = asyncio.Event()
+        async with self.resources, Scope() as self._residence:
+            try:
+                async with Scope() as self._scope:
+                    self._ready.set()
+                    await self._stopping.wait()
+                    raise _Stop
+            except* _Stop:
+                pass
+            finally:
+                self._residents.leave()
+
+
+async def _run_into(work: Work, outlet: Channel[Any]) -> None:
+    try:
+        await work()
+    except Exception as error:
+        outlet.finish(error)
+    else:
+        outlet.finish()
+
+
+def _cancel_from_any_thread(task: asyncio.Task[None]) -> None:
+    loop = task.get_loop()
+    try:
+        loop.call_soon_threadsafe(task.cancel)
+    except RuntimeError:
+        if not loop.is_closed():  # else the task has ended with its loop
+            raise
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # Windows has no uvloop
+        return asyncio.new_event_loop
+    factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
+    return factory
+
+
+# What a thread opens is closed, also if nobody waits for it any more.
+
+T = TypeVar("T")
+
+
+async def opened(opening: asyncio.Future[T], close: Callable[[T], object]) -> T:
+    """What a thread is opening. If cancelled meanwhile, it is closed as soon as it is there.
+
+    Args:
+        opening: Of ``run_in_executor``: a thread cannot be cancelled.
+        close: Called on the loop.
+    """
+    try:
+        return await asyncio.shield(opening)
+    except asyncio.CancelledError:
+        opening.add_done_callback(
+            lambda late: None if late.cancelled() or late.exception() else close(late.result())
+        )
+        raise
+
+
+# Waiting for a time: a pause, and an alarm for waits that last too long.
+
+
+async def pause(seconds: float) -> None:
+    """Wait for a time that was computed, such as before another attempt; never in order to look again."""
+    loop = asyncio.get_running_loop()
+    over: asyncio.Future[None] = loop.create_future()
+
+    def end() -> None:
+        if not over.done():  # the pause may be cancelled in the very moment that it is over
+            over.set_result(None)
+
+    timer = loop.call_later(seconds, end)
+    try:
+        await over
+    finally:
+        timer.cancel()
+
+
+class Alarm:
+    """Rings when a wait lasts too long, and costs next to nothing for the many waits that do not.
+
+    A timer for each wait would cost more than the wait of a busy stream; here one timer outlives many
+    waits, and looks only when it is due whether the present one has lasted.
+
+    Args:
+        ring: Called on the loop, once for each wait that is too long.
+    """
+
+    def __init__(self, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._loop = asyncio.get_running_loop()
+        self._due_s: float | None = None
+        # uvloop's handles of short timers do not tell when they are due.
+        self._look_s = 0.0
+        self._timer: asyncio.Handle | None = None
+
+    def begin(self, seconds: float) -> None:
+        """A wait begins; it may last ``seconds``."""
+        self._due_s = self._loop.time() + seconds
+        if self._timer is not None and self._look_s > self._due_s:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._set(self._due_s)
+
+    def end(self) -> None:
+        """The wait is over."""
+        self._due_s = None
+
+    def close(self) -> None:
+        """Ring no more."""
+        self._due_s = None
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._due_s is None:
+            return
+        if self._loop.time() < self._due_s:
+            self._set(self._due_s)
+            return
+        self._due_s = None
+        self._ring()
+
+    def _set(self, look_s: float) -> None:
+        self._look_s = look_s
+        self._timer = self._loop.call_at(look_s, self._look)
+
+
+# Blocking work on a thread of its own, for a coroutine that waits for it.
+
+
+async def run_in_thread(work: Callable[[], None], name: str) -> None:
+    """Run ``work`` while the event loop goes on; returns when it has ended, and so has its thread.
+
+    A thread cannot be stopped: if cancelled, this waits for the end of ``work`` first, which has to be near.
+    The loop's own pool is not used, since that keeps its thread when the work is done.
+
+    Args:
+        work: What to do, in some seconds at most.
+        name: Of the thread.
+
+    Raises:
+        Exception: What ``work`` raised.
+    """
+    done = Future[None]()
+    done.set_running_or_notify_cancel()
+    # No daemon: at the interpreter's end what was begun is finished.
+    thread = threading.Thread(target=_run, args=(work, done), name=name)
+    thread.start()
+    waiting, cancelled = asyncio.wrap_future(done), None
+    while not waiting.done():
+        try:
+            await asyncio.wait([waiting])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    thread.join()  # it has nothing left to do
+    if cancelled is not None:
+        waiting.exception()  # seen: the cancellation is what is told
+        raise cancelled
+    waiting.result()
+
+
+def _run(work: Callable[[], None], done: Future[None]) -> None:
+    try:
+        work()
+    except BaseException as error:
+        done.set_exception(error)
+        del done  # the error's traceback holds this frame
+    else:
+        done.set_result(None)

@@ -1,0 +1,1 @@
+"""The facade: ``DataLoader``, its options, one pass, ranks in step, and state."""

@@ -1,0 +1,397 @@
+"""The facade: torch's DataLoader, for every kind of dataset, with ``async for``.
+
+It is a subclass of torch's, so that whoever asks ``isinstance`` is told yes, and torch itself checks the
+parameters that it shares. What it does with a dataset is in ``kinds/``; what training libraries probe is
+in ``interop``.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import reprlib
+import sys
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import torch.utils.data
+from typing_extensions import TypeVar
+
+from ..observe.page import loader_html
+from ..observe.report import Report
+from ..observe.statistics import Statistics
+from ..pipeline.batching import Batching
+from ..pipeline.dataset import Dataset
+from ..pipeline.recipes import AsyncIterableDataset
+from ..pipeline.renamed import LOADER_ATTRIBUTES, LOADER_OPTIONS, missing, with_advice
+from ..pipeline.skips import SkipErrors
+from ..plan.topology import process_group, resolve_world
+from ..quantity import as_count
+from ..torch_compat.adapt import torch_reads
+from ..torch_compat.loop import AsyncDoor
+from ..torch_private import attributes_at_rest
+from ..workers.ray import RayWorkers, count_workers
+from .kind import DatasetKind, Loader, alike_in_replicas
+from .lightning_private import find_reader
+from .options import check_batching, check_trace
+from .stream import Streamed, StreamKind
+from .torch import TorchKind
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+# What training libraries probe a loader for: Lightning's ``isinstance``, accelerate's mark.
+
+# Libraries ask this before they give a loader another sampler (Lightning), or deal it to ranks themselves.
+# Registered, since the recipe itself must not need torch.
+torch.utils.data.IterableDataset.register(Dataset)
+torch.utils.data.IterableDataset.register(AsyncIterableDataset)
+
+
+def accelerate_keeps(loader: Loader[object], torchs_loop: bool) -> bool:
+    """Whether accelerate's ``prepare`` must hand on the loader as it is, as if it had prepared it itself.
+
+    Otherwise it makes torch's own loader anew from the dataset, which cannot read all that ours can. A
+    stream deals itself to the ranks, and moves its batches with ``device=``.
+
+    Raises:
+        RuntimeError: It can do neither, since the dataset is one that torch's loader cannot read and that
+            nobody has dealt to the ranks.
+    """
+    if not torchs_loop:
+        return True
+    if torch_reads(loader.dataset):
+        return False
+    world = resolve_world(None, None, lambda: process_group(sys.modules), {})
+    sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+    if world.size > 1 and not isinstance(sampler, torch.utils.data.DistributedSampler):
+        raise RuntimeError(
+            f"accelerate cannot deal a {type(loader.dataset).__name__} to {world.size} ranks, since it "
+            "would read it with torch's own loader, which does not know datasets of this kind. Give the "
+            "DataLoader a DistributedSampler, or load a stream (from_urls, from_iterable)"
+        )
+    return True
+
+
+# What a loader may be given to load.
+
+
+class MapStyle(Protocol):
+    """Gives a sample by index."""
+
+    def __getitem__(self, index: Any, /) -> Any: ...
+
+
+AnyDataset: TypeAlias = Streamed | MapStyle | Iterable[Any] | AsyncIterable[Any]
+
+
+def shown_dataset(dataset: Any) -> str:
+    """A dataset on one line: a recipe in full, all else cut short, since it may be a list of a million."""
+    if isinstance(dataset, Dataset):
+        return repr(dataset)
+    short = reprlib.Repr()
+    short.maxother = short.maxstring = 120
+    return " ".join(short.repr(dataset).split())
+
+
+# What a batch is, nobody can tell from a dataset: Any, unless a function that collates says it.
+T = TypeVar("T", covariant=True, default=Any)
+
+
+class DataLoader(Loader[T]):
+    """Loads the batches of a dataset, for ``for`` and for ``async for``.
+
+    The parameters up to ``in_order`` are those of ``torch.utils.data.DataLoader``, with its defaults, its
+    meaning and its errors; the rest are additions. Constructing one starts nothing. Used as a context
+    manager it closes what its latest iterator holds when the block is left; without, iterators clean up
+    when the loop ends or is left.
+
+    The kinds of dataset:
+
+    - A stream: a dataset (``from_urls``, ``from_iterable``) or an ``AsyncIterableDataset``. Each iteration
+      is the next epoch, shuffled by (seed, epoch). What differs from torch is named below.
+    - Map style, an object with ``__getitem__``: as in torch. If ``__getitem__`` or ``__getitems__`` is
+      ``async def``, the items of a batch are fetched concurrently, at most 48 at a time.
+    - Iterable style, an ``IterableDataset``: as in torch, so each worker reads its own copy, and one
+      that never asks ``get_worker_info()`` is told; ``asyncloader.split_iterable`` deals it exactly. A plain
+      iterable, or an object with ``__aiter__``, is treated alike.
+
+    Args:
+        dataset: See above.
+        batch_size: Samples per batch; None hands on single samples as they are.
+        shuffle: Draw the samples in a new order in each epoch; map style only. Streams refuse it, and
+            ``sampler`` and ``batch_sampler``: shuffle in the dataset.
+        sampler: An iterable of indices; excludes ``shuffle``.
+        batch_sampler: An iterable of lists of them; excludes the three before and ``drop_last``.
+        num_workers: Worker processes; 0 loads in this one. A stream is then read on threads, which
+            overlaps I/O with the consumer; more pay when decoding takes more CPU than one core has.
+        collate_fn: Makes a batch of a list of samples; torch's rules by default.
+        pin_memory: Hand on batches in page-locked memory; without an accelerator it warns, as torch.
+        drop_last: Leave out the short last batch; of a stream, that of each lane.
+        timeout: Seconds that a batch may take to come, and a stream's workers to start; 0 for as long as it
+            takes. The TimeoutError says which worker takes so long; of a stream, whether it runs, sleeps or
+            was stopped, and where its code is.
+        worker_init_fn: Called with the worker's number in each worker, after seeding.
+        multiprocessing_context: How workers start, torch's platform default if None. Whatever is
+            pickled for them goes by cloudpickle, so lambdas and local classes do. Streams refuse it:
+            their workers always come from a clean process.
+        generator: Draws the workers' base seed, and the order unless a dataset does; torch's own if None, and
+            of replicas one that is seeded with their rank.
+        prefetch_factor: Batches that each worker makes ahead; 2 with workers. Streams take it without
+            workers too: at most so many batches are made and not yet delivered, at least 1. None there is 3.
+        persistent_workers: Keep the workers from epoch to epoch. Makes no difference to a stream, whose
+            workers start in milliseconds; what is expensive, a process that has imported torch, is kept.
+            Ray's actors, which start in seconds, are kept with it alone.
+        pin_memory_device: Deprecated by torch; warns as there.
+        in_order: False hands on batches as workers are done with them, each once, in another order in each
+            run; states are as exact. A stream without workers always comes in order.
+        device: For streams: deliver batches on this device, copied on a side stream (implies
+            page-locked memory).
+        lanes: For streams: into how many an epoch is dealt; the same number gives the same batches for
+            any number of workers. Ranks x max(workers, 1) by default, and what a loaded state says.
+        rank: This process's rank; from ``torch.distributed`` or the launcher's environment by default. It
+            does not split a dataset of torch's kinds, whose workers are only told of it: use a
+            ``DistributedSampler``, or ``split_iterable``.
+        world_size: The number of ranks; given together with ``rank``.
+        mesh: Of a training where several processes read the same (tensor, pipeline, sequence parallel), the
+            part of torch's ``DeviceMesh`` that is data-parallel: ``mesh["dp"]``, or several dimensions, which
+            are flattened. Rank and world size are the place in it and its size. Processes at the same place
+            are replicas, which get identical batches. Excludes ``rank`` and ``world_size``. Without
+            a mesh, ``rank=r // n, world_size=w // n`` has each ``n`` consecutive processes read the same.
+        memory_limit: For streams: bound on what all processes of this rank hold in flight and ahead, in bytes
+            or as ``"2GB"``; 1 GiB by default, which keeps one process busy over 200 ms. Where the data is
+            near, less is taken. Shuffle windows and batches in your hands come on top.
+        progress: For streams: show a tqdm bar.
+        batching: For streams: which samples make a batch, instead of a fixed number of them:
+            ``TokenBatches``, ``Buckets`` or ``Pack``. Excludes ``batch_size`` and ``drop_last``.
+        uneven: For streams: what ranks do when some have no batch for a step and others have: ``"stop"``
+            together, and warn; ``"pad"`` with batches of no samples, which ``is_empty`` tells; ``"raise"`` a
+            ``RanksError``; ``"ignore"``. None, the default, is ``"stop"`` where as many processes read as the
+            process group has, since a collective of fewer waits for ever, and ``"ignore"`` elsewhere. Where
+            that may leave out more than 2 % of shards' samples, a pass raises a ``RanksError`` before its
+            first batch: with an index nothing is left out, or say one of the others.
+        worker_restarts: For streams: how many workers that were killed, or crashed, are replaced in a pass,
+            which goes on with the same batches; 3 by default, enough for accidents. A second death at the
+            same place is always an error, and what user code raises is never tried again.
+        snapshot_every_n_steps: Batches between two calls of an iterable dataset's ``state_dict`` that a
+            worker makes ahead of yours; 1: most are cheap. 0: none after its first batch.
+        audit: For streams: a folder to which each rank appends what it delivered, by shard and sample;
+            ``asyncloader audit`` proves of it that an epoch was delivered once, over restarts.
+        on_error: For streams: ``"raise"``, or an ``al.SkipErrors`` to skip samples and shards within a
+            budget.
+        trace: A file, such as ``"run.json"``, that each pass writes at its end: a timeline for
+            Perfetto, and what a report page shows. The epoch is put into the name of all but the first.
+        workers: For streams: ``al.RayWorkers(4)``, actors on a Ray cluster; ``num_workers`` is then 0 or 4.
+
+    Raises:
+        TypeError: As torch; an option for streams with another dataset; for streams, no function for one.
+        ImportError: ``workers`` asks for Ray, and it is not installed.
+        ValueError: As torch, in its words; for streams, options that contradict each other or cannot be.
+    """
+
+    @with_advice(LOADER_OPTIONS)
+    def __init__(
+        self,
+        dataset: AnyDataset,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[Any], T] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], Any] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        device: str | torch.device | None = None,
+        lanes: int | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        mesh: DeviceMesh | None = None,
+        memory_limit: int | str | None = None,
+        progress: bool = False,
+        batching: Batching | None = None,
+        uneven: str | None = None,
+        worker_restarts: int | None = None,
+        snapshot_every_n_steps: int = 1,
+        audit: str | os.PathLike[str] | None = None,
+        on_error: str | SkipErrors = "raise",
+        trace: str | os.PathLike[str] | None = None,
+        workers: RayWorkers | None = None,
+    ) -> None:
+        # As given: Lightning makes a loader anew from the public attributes.
+        self.device, self.lanes, self.rank, self.world_size = device, lanes, rank, world_size
+        self.mesh = mesh
+        self.memory_limit, self.progress = memory_limit, progress
+        self.batching, self.uneven, self.worker_restarts = batching, uneven, worker_restarts
+        self.snapshot_every_n_steps = as_count("snapshot_every_n_steps", snapshot_every_n_steps, least=0)
+        self.audit, self.on_error, self.trace, self.workers = audit, on_error, trace, workers
+        num_workers = count_workers(workers, num_workers)
+        check_trace(trace)
+        batch_size = check_batching(batching, batch_size, drop_last)
+        self._kind: DatasetKind = StreamKind(dataset) if isinstance(dataset, Streamed) else TorchKind(dataset)
+        self._kind.check(
+            self,
+            shuffle=shuffle,
+            sampler=sampler,
+            batch_sampler=batch_sampler,
+            multiprocessing_context=multiprocessing_context,
+            collate_fn=collate_fn,
+            worker_init_fn=worker_init_fn,
+        )
+        super().__init__(
+            self._kind.seen,
+            batch_size,
+            shuffle,
+            sampler,
+            batch_sampler,
+            num_workers,
+            collate_fn or self._kind.default_collate(batch_size, batching),
+            pin_memory,
+            drop_last,
+            timeout,
+            worker_init_fn,
+            multiprocessing_context,
+            alike_in_replicas(self, generator),
+            prefetch_factor=prefetch_factor if num_workers or self._kind.torchs_loop else None,
+            persistent_workers=persistent_workers,
+            pin_memory_device=pin_memory_device,
+            in_order=in_order,
+        )
+        if self.dataset is not dataset:  # the user's own object, past torch's guard against changing it
+            object.__setattr__(self, "dataset", dataset)
+        self.prefetch_factor = self.prefetch_factor or prefetch_factor  # of a stream also without workers
+        self._kind.attach(self)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            raise missing(self, type(self).__name__, name, LOADER_ATTRIBUTES)
+
+    def __repr__(self) -> str:
+        if "_kind" not in self.__dict__:  # of a subclass, on its way to our constructor
+            return super().__repr__()
+        many = f"batch_size={self.batch_size}" if self.batching is None else f"batching={self.batching}"
+        parts = [shown_dataset(self.dataset), many, f"num_workers={self.num_workers}"]
+        return f"{type(self).__name__}({', '.join([*parts, *self._kind.describe(self)])})"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the loader, and the verdict on its latest pass."""
+        return loader_html(repr(self), self.report() if self.statistics.batches else None)
+
+    # --- iterating ---
+
+    def __iter__(self) -> Iterator[T]:  # type: ignore[override]  # torch names its private class
+        reader = find_reader()
+        if reader is not None and reader.epoch is not None:
+            self._kind.follow_epoch(self, reader.epoch)
+        batches: Any = super().__iter__() if self._kind.torchs_loop else self._get_iterator()
+        if reader is not None and reader.holds is not None:
+            self._kind.defer(reader.holds)  # not the iterator, which may be a subclass's own
+        return batches  # type: ignore[no-any-return]
+
+    def _get_iterator(self) -> Any:
+        """torch's hook: called by ``__iter__``; of torch's kinds once in all with persistent workers."""
+        return self._kind.open(self)
+
+    def __aiter__(self) -> AsyncIterator[T]:
+        batches: Any = iter(self)
+        return batches if isinstance(batches, AsyncIterator) else AsyncDoor(batches)
+
+    def __len__(self) -> int:
+        return self._kind.length(self)
+
+    def __bool__(self) -> bool:
+        """Whether there is something to load, as in torch; true of a stream, and where no length is known."""
+        if not self._kind.torchs_loop:
+            return True
+        try:
+            return len(self) > 0
+        except TypeError:
+            return True
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make the next iteration that of ``epoch``.
+
+        A stream starts at the epoch's beginning, unless a position in this very epoch was loaded before:
+        a training loop that calls this at the top of each epoch must not undo a resume. Of torch's kinds
+        the samplers and the dataset are told, if they have a ``set_epoch``.
+
+        Raises:
+            ValueError: ``epoch`` is negative or no int.
+        """
+        self._kind.set_epoch(self, epoch)
+
+    @property
+    def statistics(self) -> Statistics:
+        """Counts and times of the latest pass, as they are now; zeros before the first one."""
+        return self._kind.statistics()
+
+    def report(self) -> Report:
+        """What limits a stream's latest iteration, which may be going on: ``print(loader.report())``."""
+        return self._kind.report(self)
+
+    # --- state ---
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch delivered, whatever was prefetched: JSON-plain, a few KB.
+
+        Inside the loop after the last batch it says that the epoch is over: resuming gives no batch, and
+        then the next epoch; where the length was asked for before the first batch, it is the beginning of
+        the next epoch at once. After the loop has ended it is the beginning of the next epoch. Of torch's
+        kinds it has what a stateful sampler or dataset returns, as it is, and the states of generators.
+
+        Raises:
+            Exception: What a stateful sampler or dataset raised when it was asked, in its worker or here.
+        """
+        return self._kind.state_dict(self)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from ``state`` at the next iteration. The number of workers may be another.
+
+        So may the number of ranks, with the state that ``merge_states`` makes of those of all ranks: any
+        world size that divides the number of lanes loads it, and each rank takes what is its own.
+
+        Of torch's kinds: a map-style dataset draws the same order and passes over what was delivered,
+        unread; torch's default generator, if order or seeds come from it, is set at once to its state of when
+        ``state`` was made. A dataset with methods of these names is told its own state, in each worker;
+        another iterable one is read again from the beginning of the epoch, and a warning says so. Both need
+        the same number of workers.
+
+        ``{}`` makes the loader begin anew: a stream with epoch 0, the others with the next epoch.
+
+        Raises:
+            ValueError: The state is of another dataset, shard list, batch size or sampler, or of one rank of
+                another world; the message names each difference. Nothing is changed then.
+        """
+        self._kind.load_state_dict(self, state)
+
+    # --- life ---
+
+    def close(self) -> None:
+        """Stop the latest iteration and free what it holds, and the process that workers come from."""
+        self._kind.close(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied and pickled: the loader, and nothing that is running, persistent workers neither."""
+        return {**attributes_at_rest(self), "_kind": copy.copy(self._kind)}
+
+    # --- what others probe ---
+
+    def check_worker_number_rationality(self) -> None:
+        """torch's warning of more workers than cores, which does not hold for workers that wait for bytes."""
+        if self._kind.torchs_loop:
+            super().check_worker_number_rationality()
+
+    @cached_property
+    def _is_accelerate_prepared(self) -> bool:
+        """What accelerate's ``prepare`` asks, and sets: True has it hand on the loader as it is."""
+        return accelerate_keeps(self, self._kind.torchs_loop)

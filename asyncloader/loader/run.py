@@ -1,0 +1,472 @@
+"""A pass as its consumer holds it: batch by batch, for both kinds of loop, and its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
+from time import perf_counter
+from typing import Any, Generic, TypeVar
+
+from ..errors import add_note, drop_frames, end_daemon_at_exit, users_level
+from ..flow.channel import EndOfChannel, Producer, Receiver, ReceiveTimeout
+from ..flow.engine import Engine, run_in_thread
+from ..flow.process import keep_freed_pages, share_arenas
+from ..observe.audit import LeftSamples, Recording
+from ..observe.statistics import Meter
+from ..observe.stopwatch import RESTING
+from ..observe.trace_keeping import tell_rest
+from ..pipeline.stream import LanesJob, Note, read_lanes
+from ..plan.lanes import Cursor
+from .fleet import Makers, NoteSink
+
+T = TypeVar("T", covariant=True)
+
+# How long ``async for`` goes on with batches that are ready before other tasks of the loop get a turn. A turn
+# takes some ten microseconds: one per cent of this, and as much as the cheapest sample.
+_TURN_S = 0.001
+
+
+class Delivery:
+    """One batch on its way to the consumer, without the batch.
+
+    Args:
+        note: What came with it.
+
+    Attributes:
+        is_given: Set as the last thing before the consumer has it, with no call behind: a handler of a signal
+            runs at calls alone, and what it raises before leaves the batch undelivered.
+        is_recorded: In the audit.
+    """
+
+    # Here, and not with each: there is one for each sample where these are not batched.
+    is_given = False
+    is_recorded = False
+
+    def __init__(self, note: Note) -> None:
+        self.note = note
+
+
+class Run:
+    """A running pass: gives batches, moves the cursor, and cleans up after itself.
+
+    Args:
+        source: The rank's batches.
+        cursor: Moved with each delivery.
+        counters: Of the pass.
+        stack: Everything to be closed with the pass.
+        timeout_s: How long the next batch may take; None for as long as it takes.
+        makers: Say what they are at when it takes longer.
+        if_empty: What to warn of if the epoch ends without a batch, as filters that nothing meets make it.
+        recording: Of what is delivered, if that is audited; closed with the pass.
+    """
+
+    def __init__(
+        self,
+        source: Receiver[tuple[Any, Note]],
+        cursor: Cursor,
+        counters: Meter,
+        stack: ExitStack,
+        timeout_s: float | None,
+        makers: Makers,
+        if_empty: str | None = None,
+        recording: Recording | None = None,
+    ) -> None:
+        self._makers = makers
+        self._source = source
+        self._stack = stack
+        self._timeout_s = timeout_s
+        self._if_empty = if_empty
+        self._recording = recording
+        self._cursor = cursor
+        #: How many batches were delivered before this pass.
+        self.batches_before = cursor.batches
+        self.counters = counters
+        self.exhausted = False
+        self._holds: Callable[[], bool] | None = None
+        # What the cursor has not passed, in the order of the batches: one, unless several threads ask.
+        self._deliveries: deque[Delivery] = deque()
+        # For whoever moves the cursor, which a state that is saved does too. Re-entrant: a garbage collection
+        # meanwhile may run the finalizer that ends this pass.
+        self._moving = threading.RLock()
+        self._closed = self._is_half_freed = False
+        self._owner = os.getpid()
+        # One batch after the other, though several threads or tasks may ask: each gets one of its own.
+        self._thread_turn = threading.Lock()
+        self._task_turn = asyncio.Lock()
+        # When the consumer last let the event loop turn, and after how many batches.
+        self._yielded_s, self._yielded_after = 0.0, -1
+
+    def next_batch(self) -> tuple[Any, Delivery]:
+        """The next batch, blocking this thread; it counts as delivered once it is marked as given.
+
+        Raises:
+            EndOfChannel: The pass is over, and everything it held is freed.
+            TimeoutError: The batch did not come in time; a later call may get it, as in torch.
+            RuntimeError: The pass was closed before its end.
+        """
+        self._check_owner()  # in a forked process others may have held the lock, for ever
+        came: tuple[Any, Note] | None = None
+        try:
+            with self._thread_turn:
+                self._check_open()
+                self._begin_wait()
+                try:
+                    came = self._source.receive(self._timeout_s)
+                except BaseException as error:
+                    self.counters.waited()
+                    self._check_open()
+                    if isinstance(error, ReceiveTimeout):
+                        raise self._timed_out(self._makers.describe_wait()) from None
+                    self._end(error)
+                    drop_frames(error)
+                    raise
+                delivery = self._count(came[1])
+        except BaseException as error:
+            if came is not None:  # it has left the source, and comes again with the state alone
+                del came
+                self._end(error)
+            raise
+        return came[0], delivery
+
+    async def next_batch_async(self) -> Any:
+        """Like ``next_batch``, from a coroutine. If cancelled, the next caller gets the batch."""
+        self._check_owner()
+        async with self._task_turn:
+            delivered = self.counters.batches
+            # Once after each batch: who gives up at once, as by asyncio.timeout(0), would else never get any.
+            if delivered != self._yielded_after and perf_counter() - self._yielded_s >= _TURN_S:
+                self._yielded_after = delivered
+                await asyncio.sleep(0)
+                self._yielded_s = perf_counter()
+            self._check_open()
+            self._begin_wait()
+            deadline = asyncio.timeout(self._timeout_s)
+            try:
+                async with deadline:
+                    batch, note = await self._source.receive_async()
+            except (asyncio.CancelledError, GeneratorExit):
+                self.counters.waited()
+                raise  # one caller gives up; whose iterator this is may go on
+            except BaseException as error:
+                self.counters.waited()
+                self._check_open()
+                if isinstance(error, TimeoutError) and deadline.expired():
+                    raise self._timed_out(await self._makers.describe_wait_async()) from None
+                await self._end_async(error)
+                drop_frames(error)
+                raise
+            return self._deliver(batch, note)
+
+    @property
+    def cursor(self) -> Cursor:
+        """Where the consumer stands."""
+        if self._deliveries and (self._holds is None or not self._holds()):
+            self._hand_over()
+        return self._cursor
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it was ended in step with ranks that had no more, and some had."""
+        return self.exhausted and self.counters.cut_short
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is no batch to be had any more."""
+        return self._closed
+
+    @property
+    def is_deferred(self) -> bool:
+        """Whether a batch counts as delivered when its consumer has used it."""
+        return self._holds is not None
+
+    def close(self) -> None:
+        """Free everything. Idempotent, from any thread."""
+        try:
+            self._free()
+        finally:
+            self.counters.close()
+
+    async def aclose(self) -> None:
+        """Like ``close``; what takes long of it does not hold up the event loop."""
+        try:
+            self._free()
+        finally:
+            if self.counters.closes_slowly:
+                await run_in_thread(self.counters.close, "asyncloader-counters")
+            else:
+                self.counters.close()
+
+    def _free(self) -> None:
+        self._closed = True
+        self.counters.end()
+        try:
+            if self._is_half_freed:  # the stack has dropped what it was at when that was interrupted
+                self._source.close()
+            self._is_half_freed = True
+            self._stack.close()
+            self._is_half_freed = False
+        except Exception:
+            self._is_half_freed = False
+            raise
+        finally:
+            if self._recording is not None:
+                self.cursor  # noqa: B018  # moves over what was given
+                # What is left behind a batch that was not delivered comes again.
+                for lane, left_out in self._makers.left_at_ends.items() if self.exhausted else ():
+                    self._recording.left_at_end(lane, left_out)
+                self._recording.close(self.exhausted, self.counters.stopped)
+
+    def defer(self, holds: Callable[[], bool]) -> None:
+        """Move the cursor over a batch when the next one is asked for.
+
+        Args:
+            holds: Asked when a state is saved: whether the consumer has that batch in hand and not used it.
+        """
+        self._holds = holds
+
+    def _hand_over(self) -> None:
+        """Move the cursor over what the consumer was given; interrupted anywhere, it can be done again."""
+        with self._moving:
+            while self._deliveries and (first := self._deliveries[0]).is_given:
+                note = first.note
+                assert note.position is not None
+                if self._recording is not None and note.references is not None and not first.is_recorded:
+                    first.is_recorded = True
+                    self._recording.delivered(note.lane, note.references, note.left_out)
+                row = self._cursor.row_behind(note.lane, note.position)
+                # No call from here on, so that these go together.
+                self._cursor.rows[note.lane] = row
+                del self._deliveries[0]
+
+    def save(self) -> None:
+        """See to it that what was delivered so far is on disk, if that is audited: it is about to be saved.
+
+        Raises:
+            OSError: The audit cannot be written.
+        """
+        if self._recording is not None:
+            self.cursor  # noqa: B018  # moves over what was given
+            self._recording.flush()
+
+    def _begin_wait(self) -> None:
+        """What is due before a batch is taken: an error then loses none."""
+        if self._deliveries:
+            self._hand_over()
+        now_s = self.counters.wait()
+        if self._recording is not None:
+            self._recording.flush_if_due(now_s)
+
+    def _check_owner(self) -> None:
+        """Refuse a pass that is not ours to read."""
+        if self._owner != os.getpid():
+            raise RuntimeError(
+                f"this iterator belongs to process {self._owner}, and a process forked from it would take "
+                "its batches away; iterate the loader anew"
+            )
+
+    def _check_open(self) -> None:
+        """Refuse one that is over; also one that was closed by somebody else while we waited."""
+        if self.exhausted:
+            raise EndOfChannel
+        if self._closed:
+            end_daemon_at_exit()
+            # Not a quiet end: a loop that goes on after an error must not take this for the epoch's end.
+            raise RuntimeError(
+                "this iterator was closed before the end of its epoch, by an error, close(), or an "
+                "iterator made later that began at the same place; iterate the loader anew, from its "
+                "state_dict() if no batch may be missed"
+            )
+
+    def _count(self, note: Note) -> Delivery:
+        self.counters.count(note.samples, note.tokens, note.size_bytes, note.components)
+        delivery = Delivery(note)
+        if note.position is not None:  # one of no samples stands for no lane's
+            self._deliveries.append(delivery)
+        return delivery
+
+    def _deliver(self, batch: Any, note: Note) -> Any:
+        """Count a batch that a coroutine gives, and mark it as given."""
+        self._count(note).is_given = True
+        if self._holds is None:
+            self._hand_over()
+        return batch
+
+    def _timed_out(self, doing: str) -> TimeoutError:
+        return TimeoutError(f"no batch came within timeout={self._timeout_s:g} seconds: {doing}")
+
+    def _end(self, error: BaseException) -> None:
+        with self._ending(error):
+            self.close()
+        self._warn_if_empty()
+
+    async def _end_async(self, error: BaseException) -> None:
+        with self._ending(error):
+            await self.aclose()
+        self._warn_if_empty()
+
+    @contextmanager
+    def _ending(self, error: BaseException) -> Iterator[None]:
+        """What ``error`` means for the pass, which is closed within."""
+        self.exhausted = isinstance(error, EndOfChannel)
+        try:
+            yield
+        except Exception as at_close:
+            if self.exhausted:
+                raise at_close from None
+            # The first one is what the user has to know.
+            add_note(error, f"then, while the pass was closed: {type(at_close).__name__}: {at_close}")
+
+    def _warn_if_empty(self) -> None:
+        if self.exhausted and self._if_empty is not None and not self.cursor.batches:
+            warnings.warn(self._if_empty, stacklevel=users_level())
+
+
+class BatchIterator(Generic[T]):
+    """One pass over a loader, for both kinds of loop. Letting go of it frees what it holds."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._closer = weakref.finalize(self, run.close)
+
+    def __iter__(self) -> BatchIterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        try:
+            given: tuple[T, Delivery] = self._run.next_batch()
+        except EndOfChannel:
+            raise StopIteration from None
+        given[1].is_given = True
+        return given[0]
+
+    def __aiter__(self) -> BatchIterator[T]:
+        return self
+
+    async def __anext__(self) -> T:
+        try:
+            batch: T = await self._run.next_batch_async()
+        except EndOfChannel:
+            raise StopAsyncIteration from None
+        except BaseException:
+            del self  # an error's traceback holds this frame: not also the iterator, and so the pass
+            raise
+        return batch
+
+    def defer(self, holds: Callable[[], bool]) -> None:
+        """See ``Run.defer``."""
+        self._run.defer(holds)
+
+    def close(self) -> None:
+        """End the pass now and free what it holds."""
+        if self._closer.alive:
+            self._run.close()
+            self._closer.detach()
+
+    async def aclose(self) -> None:
+        """End the pass now and free what it holds."""
+        if self._closer.detach() is not None:
+            await self._run.aclose()
+
+    def __reduce__(self) -> Any:
+        raise NotImplementedError("an iterator cannot be pickled; pickle the loader, and its state_dict()")
+
+
+# A pass without workers: its lanes read on an engine and a thread of this process.
+
+
+def stream_in_thread(
+    job: LanesJob, batches_ahead: int, batch_bytes: int, counters: Meter, stack: ExitStack
+) -> LanesInThread:
+    """Read the lanes on an engine and a thread of this process.
+
+    Args:
+        job: All lanes of the rank.
+        batches_ahead: At most so many batches are made and not yet received, the one in the making included.
+        batch_bytes: And at most so many bytes of them; one is always let in.
+        counters: Told what is asked of the network.
+        stack: Closes what is started here.
+    """
+    keep_freed_pages()
+    if job.recipe.runs_on_threads:
+        share_arenas()
+    stopwatch = job.open_stopwatch()
+    stack.callback(tell_rest, stopwatch, counters)  # when all has ended
+    engine = stack.enter_context(Engine())
+
+    def rest() -> None:
+        stopwatch.enter(RESTING)
+
+    def generate() -> Generator[tuple[tuple[Any, Note], int], None, None]:
+        least = max(batch_bytes // batches_ahead, 1)
+        stopwatch.move_here()
+        with closing(read_lanes(job, engine, stopwatch)) as items:
+            while made := list(islice(items, 1)):
+                size_bytes = max(made[0][1].size_bytes, least)
+                yield made.pop(), size_bytes  # nothing here holds it while it waits
+
+    producer = Producer(generate, batch_bytes, on_close=engine.stop, name="asyncloader-batches", on_wait=rest)
+    stack.callback(producer.close)
+    producer.start()
+    intake = NoteSink(job, counters)
+    stack.callback(intake.warn_of_shortfalls)
+    return LanesInThread(job, producer, intake)
+
+
+class LanesInThread:
+    """A ``Receiver`` of the batches of all lanes, which one thread makes in the order of their turns.
+
+    Args:
+        job: Names the lanes.
+        producer: The thread.
+        intake: Told of every note.
+    """
+
+    def __init__(self, job: LanesJob, producer: Producer[tuple[Any, Note]], intake: NoteSink) -> None:
+        self._producer = producer
+        self._intake = intake
+        self._open = {lane for lane, _ in job.turns}
+
+    def receive(self, timeout_s: float | None = None) -> tuple[Any, Note]:
+        """The next batch; see ``Receiver``."""
+        while self._open:
+            batch, note = self._producer.receive(timeout_s)
+            if self._take_in(note):
+                return batch, note
+        raise EndOfChannel
+
+    async def receive_async(self) -> tuple[Any, Note]:
+        """Like ``receive``, from a coroutine. If cancelled, no batch is lost."""
+        while self._open:
+            batch, note = await self._producer.receive_async()
+            if self._take_in(note):
+                return batch, note
+        raise EndOfChannel
+
+    @property
+    def left_at_ends(self) -> Mapping[int, Sequence[LeftSamples]]:
+        """What operators have left out behind the last batch of each lane that has ended."""
+        return self._intake.left_at_ends
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._producer.close()
+
+    def describe_wait(self) -> str:
+        """Where the thread is that makes the batches."""
+        return f"the thread that makes them is at\n{self._producer.describe_stack()}"
+
+    async def describe_wait_async(self) -> str:
+        """Like ``describe_wait``."""
+        return self.describe_wait()
+
+    def _take_in(self, note: Note) -> bool:
+        if note.position is None:
+            self._open.remove(note.lane)
+        return self._intake.add(note)

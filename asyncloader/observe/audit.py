@@ -1,0 +1,568 @@
+"""The files of an audit: what each rank has delivered, as it is recorded and as it is read again.
+
+A file is JSON Lines of one rank, and is only ever appended to. A pass begins with a row that says of each of
+its lanes how many batches were delivered before, then come rows of lanes, then a row of its end if it came to
+that:
+
+    {"pass": {"id": "9f2c", "began": 1766500000.0, "epoch": 0, "rank": 0, "world_size": 2,
+              "workers": 4, "lanes": {"0": 0, "2": 0}, "all_lanes": [0, 2]}}
+    {"pass": "9f2c", "lane": 2, "batches": [0, 12], "samples": [[[], 5, 0, [0, 96]], ...],
+     "left_out": [["filter(is_long)", [], 5, 0, [96, 98]], ...]}
+    {"pass": "9f2c", "end": {"stopped": false}}
+
+``"samples"`` names a component, a shard by its number, a repetition, and the samples as starts and stops in
+turn. They are in order, and one that was delivered twice is there twice. ``"left_out"`` is there if operators
+have left any out meanwhile, each behind the operator; one that was left out again after a restart is there
+again.
+
+Laws:
+
+* Nothing is written for a batch. Runs of samples are kept in memory and appended every few seconds, whenever
+  a state is saved, and at the end. So what a killed process had not written was delivered after its last
+  state, and comes again.
+* What a killed run delivered after the state that the next one went on from was lost with the weights. The
+  next pass over a lane says how many of its batches count, and rows behind these are dropped. Passes come in
+  the order in which they began, by the clocks of their machines.
+* An operator that looks at each sample and lets some go names these, so that a lost sample is not taken for
+  one of them. What is never read, as behind the last sample of a ``take``, cannot be named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from time import perf_counter
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..atomic_file import write_whole
+from ..blocks import MOST_TABLES, Indices, Origin, OriginTable, Provenance, References, Trail, resolve
+from ..plan.lanes import draw_order
+
+LeftSamples: TypeAlias = tuple[str, Origin, Indices]
+"""An operator, and samples of a shard that it has left out."""
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The beginning of a pass.
+
+    Attributes:
+        id: Of the pass, another for each.
+        began: When, in seconds since 1970: passes come in this order.
+        epoch: Its number.
+        rank: Whose it is.
+        world_size: Of how many ranks.
+        workers: How many it has.
+        lanes: Those that are read, with how many batches of each were delivered before.
+        all_lanes: Those of the rank, with those that had ended before.
+        leaves_out: What in the recipe may be why a sample does not come.
+        tells: Which of these say of each sample that they leave it out.
+    """
+
+    id: str
+    began: float
+    epoch: int
+    rank: int
+    world_size: int
+    workers: int
+    lanes: Mapping[int, int]
+    all_lanes: Sequence[int]
+    leaves_out: Sequence[str] = ()
+    tells: Sequence[str] = ()
+
+
+class LeftOut(NamedTuple):
+    """Samples that an operator has left out.
+
+    Attributes:
+        by: The operator.
+        origin: Their shard.
+        runs: Starts and stops in turn.
+    """
+
+    by: str
+    origin: Origin
+    runs: Sequence[int]
+
+
+class LaneRow(NamedTuple):
+    """What a lane delivered.
+
+    Attributes:
+        id: Of the pass.
+        lane: The lane.
+        first: How many of its batches came before.
+        stop: How many there were then.
+        samples: By shard, as starts and stops in turn.
+        left_out: What operators have left out before the last of these batches was made, or, in a row of no
+            batches, before the lane's end.
+    """
+
+    id: str
+    lane: int
+    first: int
+    stop: int
+    samples: Sequence[tuple[Origin, Sequence[int]]]
+    left_out: Sequence[LeftOut] = ()
+
+
+class End(NamedTuple):
+    """A pass was read to its end.
+
+    Attributes:
+        id: Of the pass.
+        stopped: Whether lanes had more, and the rank was stopped with others that had not.
+    """
+
+    id: str
+    stopped: bool
+
+
+AuditRow: TypeAlias = Begin | LaneRow | End
+
+
+def format_row(row: AuditRow) -> str:
+    """A line, with its end."""
+    written: dict[str, Any]
+    if isinstance(row, Begin):
+        lanes = {str(lane): batches for lane, batches in row.lanes.items()}
+        written = {"pass": {**row.__dict__, "lanes": lanes}}
+    elif isinstance(row, LaneRow):
+        samples = [[origin.component, origin.number, origin.repetition, runs] for origin, runs in row.samples]
+        written = {"pass": row.id, "lane": row.lane, "batches": [row.first, row.stop], "samples": samples}
+        if row.left_out:
+            written["left_out"] = [[by, *origin, runs] for by, origin, runs in row.left_out]
+    else:
+        written = {"pass": row.id, "end": {"stopped": row.stopped}}
+    return json.dumps(written, separators=(",", ":")) + "\n"
+
+
+def parse_row(line: str) -> AuditRow | None:
+    """What ``format_row`` wrote; None for a line that a killed process left in its middle.
+
+    Raises:
+        ValueError: It is JSON, and no row.
+    """
+    try:
+        written = json.loads(line)
+    except ValueError:
+        return None
+    try:
+        if isinstance(written["pass"], dict):
+            lanes = {int(lane): batches for lane, batches in written["pass"]["lanes"].items()}
+            return Begin(**{**written["pass"], "lanes": lanes})
+        if "end" in written:
+            return End(written["pass"], written["end"]["stopped"])
+        samples = [
+            (Origin(tuple(component), number, repetition), runs)
+            for component, number, repetition, runs in written["samples"]
+        ]
+        left_out = [
+            LeftOut(by, Origin(tuple(component), number, repetition), runs)
+            for by, component, number, repetition, runs in written.get("left_out", ())
+        ]
+        first, stop = written["batches"]
+        return LaneRow(written["pass"], written["lane"], first, stop, samples, left_out)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise ValueError(f"expected a row of an audit, found {line.strip()[:80]!r}") from None
+
+
+def runs_of(parts: Sequence[Indices]) -> list[int]:
+    """Samples as starts and stops in turn: sorted, and each as often as it is there."""
+    ranges = sorted((part.start, part.stop) for part in parts if isinstance(part, range))
+    arrays = [part for part in parts if not isinstance(part, range)]
+    if not arrays:
+        merged: list[int] = []
+        for start, stop in ranges:
+            if merged and merged[-1] == start:
+                merged[-1] = stop
+            else:
+                merged += start, stop
+        return merged
+    samples = np.concatenate([*arrays, *(np.arange(start, stop) for start, stop in ranges)])
+    samples.sort()
+    cuts = np.flatnonzero(np.diff(samples) != 1) + 1
+    runs: NDArray[np.int64] = np.empty(2 * (len(cuts) + 1), np.int64)
+    runs[0], runs[-1] = samples[0], samples[-1] + 1
+    runs[2::2], runs[1:-1:2] = samples[cuts], samples[cuts - 1] + 1
+    bounds: list[int] = runs.tolist()
+    return bounds
+
+
+# --- what is audited ---
+
+# Says whose file it is.
+_VERSION_KEY = "asyncloader_audit"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class AuditedSource:
+    """A source of the recipe.
+
+    Attributes:
+        component: Which component of which mixture it is; empty outside of any.
+        name: What it is called there.
+        shards: Their URLs, without secrets; None if it does not come in shards.
+        samples: How many each has, None where that is not known.
+        repetitions: How often all of it comes in an epoch; None if nobody can say.
+    """
+
+    component: tuple[int, ...]
+    name: str
+    shards: Sequence[str] | None
+    samples: Sequence[int | None] | None
+    repetitions: int | None
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A recipe as the audit knows it.
+
+    Attributes:
+        recipe: What states say of it.
+        parts: Its sources.
+    """
+
+    recipe: dict[str, Any]
+    parts: Sequence[AuditedSource]
+
+
+def write_contents(path: str, contents: Contents) -> None:
+    """Write the file, whole or not at all; raises OSError."""
+    write_whole(path, json.dumps({_VERSION_KEY: _VERSION, **asdict(contents)}).encode())
+
+
+def read_contents(path: str) -> Contents:
+    """What ``write_contents`` wrote.
+
+    Raises:
+        ValueError: It is nothing of the kind.
+        OSError: It cannot be read.
+    """
+    with open(path, "rb") as file:
+        try:
+            written = json.load(file)
+            if written[_VERSION_KEY] != _VERSION:
+                raise ValueError
+            parts = [
+                AuditedSource(**{**part, "component": tuple(part["component"])}) for part in written["parts"]
+            ]
+            return Contents(written["recipe"], parts)
+        except (AttributeError, LookupError, TypeError, ValueError):
+            raise ValueError(f"expected the contents of an audit of version {_VERSION} in {path}") from None
+
+
+# --- recording ---
+
+# Whatever a killed process had not written comes again, so that nothing is lost by waiting. A line costs
+# least where all of a shuffled window was delivered before it.
+_FLUSH_S = 5.0
+
+# Of what is not yet in the file: some MiB, in case batches come by the hundred thousand.
+_MOST_BATCHES = 10_000
+
+
+@dataclass(slots=True)
+class _LaneNews:
+    """What a lane has delivered since the last line, and the tables that may still be referred to."""
+
+    first: int
+    batches: int = 0
+    tables: dict[int, OriginTable] = field(default_factory=dict)
+    runs: list[list[int]] = field(default_factory=list)
+    left_out: dict[tuple[str, Origin], list[Indices]] = field(default_factory=dict)
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self.batches or self.left_out)
+
+    def leave_out(self, left_out: Iterable[LeftSamples]) -> None:
+        for by, origin, samples in left_out:
+            self.left_out.setdefault((by, origin), []).append(samples)
+
+    def add(self, references: References) -> None:
+        self.batches += 1
+        tables, runs = references
+        if tables:
+            self.tables.update(tables)
+        last = self.runs[-1] if self.runs else [0, 0, 0]
+        for number, start, stop in runs:
+            if last[0] == number and last[2] == start:  # as most do
+                last[2] = stop
+            else:
+                last = [number, start, stop]
+                self.runs.append(last)
+
+    def row(self, id: str, lane: int) -> LaneRow:
+        """The line of it, after which a new one begins."""
+        by_table: dict[int, list[tuple[int, int]]] = {}
+        for number, start, stop in self.runs:
+            by_table.setdefault(number, []).append((start, stop))
+        by_origin: dict[Origin, list[Indices]] = {}
+        for number, runs in by_table.items():
+            for origin, samples in resolve(self.tables[number], runs, draw_order):
+                by_origin.setdefault(origin, []).append(samples)
+        told = [(origin, runs_of(parts)) for origin, parts in by_origin.items()]
+        first, stop = self.first, self.first + self.batches
+        left_out = [LeftOut(by, origin, runs_of(parts)) for (by, origin), parts in self.left_out.items()]
+        self.first, self.batches, self.runs, self.left_out = stop, 0, [], {}
+        while len(self.tables) > MOST_TABLES:
+            del self.tables[next(iter(self.tables))]
+        return LaneRow(id, lane, first, stop, told, left_out)
+
+
+class Recording:
+    """Appends to the file of a rank what a pass of it delivers.
+
+    Args:
+        path: The file; made if there is none, with its folder.
+        begin: Of the pass.
+
+    Raises:
+        OSError: It cannot be written; here and by every method that writes.
+    """
+
+    def __init__(self, path: str, begin: Begin) -> None:
+        self._id = begin.id
+        self._lanes = {lane: _LaneNews(batches) for lane, batches in begin.lanes.items()}
+        self._batches = 0
+        self._owner = os.getpid()
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        # Unbuffered: each flush is one write at the end of the file, whoever else appends to it.
+        self._file: BinaryIO = open(path, "ab", buffering=0)  # noqa: SIM115  # closed with the pass
+        try:
+            # A line that a killed process, or a full disk, has cut is ended first.
+            self._append(("" if _ends_whole(path) else "\n") + format_row(begin))
+        except BaseException:
+            self._file.close()
+            raise
+        self._flushed_s = perf_counter()
+
+    def delivered(self, lane: int, references: References, left_out: Iterable[LeftSamples] = ()) -> None:
+        """The consumer was given a batch of ``lane``, before which operators have left samples out."""
+        self._lanes[lane].add(references)
+        self._lanes[lane].leave_out(left_out)
+        self._batches += 1
+
+    def left_at_end(self, lane: int, left_out: Iterable[LeftSamples]) -> None:
+        """All batches of a lane were delivered, and operators have left samples out behind the last one."""
+        self._lanes[lane].leave_out(left_out)
+
+    def flush_if_due(self, now_s: float) -> None:
+        """Write what has gathered, if the last time was long ago; ``now_s`` is of ``time.perf_counter()``."""
+        if now_s - self._flushed_s > _FLUSH_S or self._batches > _MOST_BATCHES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what has gathered: what a state that is saved now says was delivered must be on disk."""
+        if self._owner != os.getpid() or self._file.closed:
+            return
+        rows = [lane.row(self._id, number) for number, lane in self._lanes.items() if lane.has_news]
+        if rows:
+            self._append("".join(map(format_row, rows)))
+        self._batches = 0
+        self._flushed_s = perf_counter()
+
+    def close(self, end: bool = False, stopped: bool = False) -> None:
+        """Write what is left. Idempotent.
+
+        Args:
+            end: Whether the pass was read to its end.
+            stopped: Whether it was ended with others that had no more.
+        """
+        if self._owner != os.getpid() or self._file.closed:
+            return
+        try:
+            self.flush()
+            if end:
+                self._append(format_row(End(self._id, stopped)))
+        finally:
+            self._file.close()
+
+    def _append(self, lines: str) -> None:
+        rest = memoryview(lines.encode())
+        while rest:  # a disk that is nearly full takes a part of it, and then raises
+            rest = rest[self._file.write(rest) :]
+
+
+def _ends_whole(path: str) -> bool:
+    """Whether what is appended begins a line."""
+    with open(path, "rb") as file:
+        if not file.seek(0, os.SEEK_END):
+            return True
+        file.seek(-1, os.SEEK_END)
+        return file.read() == b"\n"
+
+
+class LeavesOut:
+    """Gathers what operators of a lane leave out, until it rides out beside the lane's next batch.
+
+    It is told of whole blocks, by whichever thread an operator runs on, and costs nothing where no sample
+    goes. What comes again after a restart is left out again, and told again.
+    """
+
+    def __init__(self) -> None:
+        self._told: deque[tuple[str, tuple[int, ...], Provenance]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._told)
+
+    def add(self, by: str, component: tuple[int, ...], trail: Trail, indices: Indices) -> None:
+        """These samples of a block go no further.
+
+        Args:
+            by: What leaves them out, as the recipe's description calls it.
+            component: Of the lane; what ``trail`` says is told from there on.
+            trail: Of the block.
+            indices: Of the samples in it.
+        """
+        if len(indices):
+            self._told.append((by, component, trail.provenance(indices)))
+
+    def take(self) -> tuple[LeftSamples, ...]:
+        """What was told since the last time."""
+        found: list[LeftSamples] = []
+        while self._told:
+            by, component, provenance = self._told.popleft()
+            for origin, samples in provenance.by_origin():
+                found.append((by, origin._replace(component=(*component, *origin.component)), samples))
+        return tuple(found)
+
+
+# --- reading ---
+
+_ROWS, _CONTENTS, _RANK = ".jsonl", ".json", "-rank"
+
+
+@dataclass
+class RecordedPass:
+    """A pass of one rank."""
+
+    begin: Begin
+    rows: list[LaneRow] = field(default_factory=list)
+    end: End | None = None
+
+
+@dataclass
+class Audited:
+    """All that was recorded of one recipe; its contents are lacking where their file is."""
+
+    contents: Contents | None = None
+    passes: list[RecordedPass] = field(default_factory=list)
+
+
+@dataclass
+class LaneLog:
+    """What counts of a lane in an epoch.
+
+    Attributes:
+        rows: Of it, in order, each with the rank that delivered it.
+        stop: How many batches they are.
+        ended: Whether the lane has no more, or was stopped.
+        stopped: Whether it had more, and was ended with ranks that had not.
+        faults: What is wrong with the record itself.
+    """
+
+    rows: list[tuple[int, LaneRow]] = field(default_factory=list)
+    stop: int = 0
+    ended: bool = False
+    stopped: bool = False
+    faults: list[str] = field(default_factory=list)
+
+    def reopen(self, first: int) -> None:
+        """A pass goes on behind so many batches."""
+        while self.rows and self.rows[-1][1].first >= first:
+            self.rows.pop()
+        self.stop = self.rows[-1][1].stop if self.rows else 0
+        self.ended = self.stopped = False
+        self._check(first)
+
+    def add(self, rank: int, row: LaneRow) -> None:
+        self._check(row.first)
+        self.rows.append((rank, row))
+        self.stop = row.stop
+
+    def _check(self, first: int) -> None:
+        if self.stop < first:
+            self.faults.append(
+                f"batches {self.stop} to {first - 1} were delivered and not recorded; is a file lacking?"
+            )
+        elif self.stop > first:
+            self.faults.append(
+                f"a pass went on behind batch {first}, of which a line up to batch {self.stop} does not tell "
+                "what came after; the state that it went on from was not saved by state_dict()"
+            )
+
+
+def read_audits(paths: Iterable[str | os.PathLike[str]]) -> dict[str, Audited]:
+    """The records in these folders and files, by the name of their recipe.
+
+    Raises:
+        ValueError: There are none, or a line is nothing of an audit's.
+        OSError: A file cannot be read.
+    """
+    audited: dict[str, Audited] = {}
+    for path in _files_of(paths):
+        name = os.path.basename(path)
+        if name.endswith(_CONTENTS):
+            recipe = name.removesuffix(_CONTENTS)
+            audited.setdefault(recipe, Audited()).contents = read_contents(path)
+        else:
+            recipe = name.rpartition(_RANK)[0]
+            audited.setdefault(recipe, Audited()).passes += _read_passes(path)
+    if not any(each.passes for each in audited.values()):
+        raise ValueError(f"there is no audit in {', '.join(str(path) for path in paths)}")
+    return audited
+
+
+def logs_of(passes: Iterable[RecordedPass]) -> dict[int, LaneLog]:
+    """What counts of each lane, of the passes of one epoch."""
+    logs: dict[int, LaneLog] = {}
+    for each in sorted(passes, key=lambda each: (each.begin.began, each.begin.id)):
+        begin = each.begin
+        for lane, first in begin.lanes.items():
+            logs.setdefault(lane, LaneLog()).reopen(first)
+        for row in each.rows:
+            logs[row.lane].add(begin.rank, row)
+        if each.end is not None:
+            for lane in begin.all_lanes:
+                log = logs.setdefault(lane, LaneLog())
+                # Of the latest end: what an earlier one left out may have been delivered since.
+                log.ended, log.stopped = True, each.end.stopped
+    return logs
+
+
+def _files_of(paths: Iterable[str | os.PathLike[str]]) -> Iterator[str]:
+    for given in paths:
+        path = os.fspath(given)
+        if not os.path.isdir(path):
+            yield path
+            continue
+        for name in sorted(os.listdir(path)):
+            if name.endswith(_CONTENTS) or (name.endswith(_ROWS) and _RANK in name):
+                yield os.path.join(path, name)
+
+
+def _read_passes(path: str) -> list[RecordedPass]:
+    passes: dict[str, RecordedPass] = {}
+    with open(path, encoding="utf-8", errors="replace") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                row = parse_row(line)
+                if isinstance(row, Begin):
+                    passes[row.id] = RecordedPass(row)
+                elif isinstance(row, LaneRow):
+                    passes[row.id].rows.append(row)
+                elif row is not None:
+                    passes[row.id].end = row
+            except (KeyError, ValueError) as error:
+                why = f"the pass {error} has no beginning" if isinstance(error, KeyError) else error
+                raise ValueError(f"{path}, line {number}: {why}") from None
+    return list(passes.values())

@@ -1,0 +1,505 @@
+"""What the page draws: numbers and shapes, over time and of the whole pass. Pure.
+
+How they look is in ``templates``. A drawing is a thousand wide and high, whatever its size on the screen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..quantity import amount, bytes_text, percent, seconds_text, ticks
+from . import stopwatch as at
+from .stopwatch import RESTING, STARTING, STORE, name_of, shares_of
+
+# Told apart by people who do not see red or green, by their lightness too (after Okabe and Ito, 2008), and
+# each of at least 3:1 against the card that it lies on, but for the two of those who do nothing.
+COLOURS = {
+    STORE: ("#0f6cab", "#58aee8"),
+    at.DECODE: ("#b36b00", "#f0b04a"),
+    "own-1": ("#a63d82", "#e68ac4"),
+    "own-2": ("#6a51b8", "#ab98ee"),
+    "own-3": ("#7d6a1d", "#cdbd5f"),
+    at.COLLATE: ("#00805c", "#3fc79c"),
+    at.SENDING: ("#8a4b1f", "#d59a6c"),
+    at.SAMPLER: ("#2b7a8c", "#7cc4d4"),
+    at.RECEIVING: ("#8c4a4a", "#e09a9a"),
+    at.PINNING: ("#4f6b2a", "#a9c47c"),
+    at.PROCESSOR: ("#8f2d56", "#d983a6"),
+    at.BATCHING: ("#56606e", "#98a3b3"),
+    RESTING: ("#c6cad1", "#3f4653"),
+    STARTING: ("#e6e7ea", "#272c35"),
+}
+
+# What whoever makes batches does while nothing of theirs is waited for.
+_IDLE = (RESTING, STARTING)
+
+# Colours that can be told apart: what is beyond is put together.
+_MOST_STAGES = 6
+
+_KINDS = {
+    "retry": "Retries",
+    "throttled": "Refusals (429, 503)",
+    "hedge": "Hedges",
+    "skipped": "Skipped",
+    "worker restarted": "Worker restarts",
+}
+
+# Of workers, each with a bar of its own: those that rest least and most are told apart from the others.
+_MOST_BARS = 16
+
+# As many as the width of a card shows apart, and as few batches in each as make a rate.
+_MOST_BINS = 96
+_BATCHES_OF_BIN = 3
+_FEWEST_BINS = 8
+
+_STAGE = "stage/"
+
+_SIZE = 1000
+
+
+class Shape(NamedTuple):
+    """Something in a drawing.
+
+    Attributes:
+        tag: Of SVG.
+        attributes: Its own.
+        title: Shown where one points at it.
+    """
+
+    tag: str
+    attributes: Mapping[str, str]
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Shapes between their axes.
+
+    Attributes:
+        shapes: The lowest first.
+        label: What it shows, for those who do not see it.
+        steps: Of the upright axis, up to the top.
+        y_text: Writes a number beside that axis.
+        x_ticks: Parts of the width, from 0 to 1, with what stands below them.
+        flags: Names over it, with their places in percent and their rows.
+    """
+
+    shapes: Iterable[Shape]
+    label: str
+    steps: Sequence[float]
+    y_text: Callable[[float], str]
+    x_ticks: Sequence[tuple[float, str]]
+    flags: Sequence[tuple[str, float, int]] = ()
+
+    @property
+    def grid(self) -> list[float]:
+        return [round(_SIZE - _SIZE * step / self.steps[-1], 1) for step in self.steps]
+
+    @property
+    def y_texts(self) -> list[str]:
+        return [self.y_text(step) for step in self.steps]
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One card of the page; it has a frame, bars, or incidents.
+
+    Attributes:
+        name: Its id.
+        title: Stands above it.
+        note: One line on what it shows.
+        heads: Of the table with its numbers.
+        rows: Of that.
+        is_wide: Whether it takes the page's width.
+        keys: Names with their colours.
+        frame: A drawing.
+        bars: Names, parts as of ``bar_of``, and what stands behind them.
+        incidents: Names, marks (left in percent, height, title), and counts.
+        x_ticks: What stands below incidents.
+    """
+
+    name: str
+    title: str
+    note: str
+    heads: Sequence[str]
+    rows: Iterable[Sequence[str]]
+    is_wide: bool = False
+    keys: Mapping[str, str] = field(default_factory=dict)
+    frame: Frame | None = None
+    bars: Sequence[tuple[str, Sequence[Any], str]] = ()
+    incidents: Sequence[tuple[str, Sequence[tuple[str, str, str]], str]] = ()
+    x_ticks: Sequence[tuple[float, str]] = ()
+
+
+def plots_of(run: Mapping[str, Any]) -> list[Plot]:
+    """All there are of a pass; see ``render``."""
+    statistics, own = run["statistics"], dict[str, int]()
+    over = OverTime(run["series"], statistics["elapsed_s"], statistics["batches"])
+    plots = [
+        _throughput(over),
+        _waits(over, own),
+        _balance(statistics, own),
+        _latency(run["latency"]),
+        _flight(over),
+        _padding(over),
+        _incidents(over, statistics),
+    ]
+    return [plot for plot in plots if plot is not None]
+
+
+def colour_of(stage: str, own: dict[str, int]) -> str:
+    """The name of a stage's colour.
+
+    Args:
+        stage: As it is told.
+        own: The numbers of the user's stages; those that are new get the next ones.
+    """
+    if stage in COLOURS:
+        return stage
+    return f"own-{own.setdefault(stage, len(own)) % 3 + 1}"
+
+
+def bar_of(shares: Mapping[str, float], own: dict[str, int]) -> list[tuple[str, float, str]]:
+    """Parts of one time beside each other: colour, share, title."""
+    by_size = sorted(shares.items(), key=lambda item: (item[0] == RESTING, -item[1]))
+    return [
+        (colour_of(stage, own), share, f"{name_of(stage)}: {percent(share)}")
+        for stage, share in by_size
+        if share >= 0.002
+    ]
+
+
+class OverTime:
+    """The rows of ``series``, put together to fewer bins.
+
+    Args:
+        series: As a pass has them.
+        elapsed_s: How long it took.
+        batches: How many it had.
+    """
+
+    def __init__(self, series: Mapping[str, Any], elapsed_s: float, batches: int) -> None:
+        self._rows: Mapping[str, Sequence[float]] = series["rows"]
+        self.elapsed_s = max(elapsed_s, 1e-9)
+        there = max(1, math.ceil(self.elapsed_s / series["bin_s"] - 1e-9))
+        wanted = max(_FEWEST_BINS, min(_MOST_BINS, batches // _BATCHES_OF_BIN))
+        self._factor = math.ceil(there / wanted)
+        self.bin_s = series["bin_s"] * self._factor
+        count = max(1, math.ceil(self.elapsed_s / self.bin_s - 1e-9))
+        # A last bin of hardly any time has no rate: it is part of the one before.
+        self._folds = count > 1 and self.elapsed_s - (count - 1) * self.bin_s < self.bin_s / 2
+        self.count = count - self._folds
+        last_s = self.elapsed_s - (self.count - 1) * self.bin_s
+        self.seconds = [self.bin_s] * (self.count - 1) + [last_s]
+
+    def row(self, name: str) -> list[float]:
+        """The sums of a name."""
+        row, factor = self._rows.get(name, ()), self._factor
+        sums = [0.0] * self.count
+        for place, value in enumerate(row):
+            sums[min(place // factor, self.count - 1)] += value
+        return sums
+
+    def rate(self, name: str) -> list[float]:
+        """The sums for a second."""
+        return [value / seconds for value, seconds in zip(self.row(name), self.seconds, strict=True)]
+
+    @property
+    def names(self) -> list[str]:
+        """All there are."""
+        return list(self._rows)
+
+    @property
+    def stages(self) -> list[str]:
+        """Those of the ones who make batches, the one with the most time first."""
+        named = [name for name in self._rows if name.startswith(_STAGE)]
+        return [name.removeprefix(_STAGE) for name in sorted(named, key=lambda name: -sum(self._rows[name]))]
+
+    def stage(self, name: str) -> list[float]:
+        """Seconds of the ones who make batches at a stage."""
+        return self.row(_STAGE + name)
+
+    @property
+    def x_ticks(self) -> list[tuple[float, str]]:
+        """Round times below the axis."""
+        steps = [step for step in ticks(self.elapsed_s, 5) if step <= self.elapsed_s]
+        return [(step / self.elapsed_s, seconds_text(step)) for step in steps]
+
+    def times(self) -> list[str]:
+        """When each bin begins."""
+        return [seconds_text(place * self.bin_s) for place in range(self.count)]
+
+
+# --- over time ---
+
+
+def _throughput(over: OverTime) -> Plot:
+    """Samples a second, as they came to the consumer."""
+    rates, sizes = over.rate("samples"), over.rate("size_bytes")
+    return Plot(
+        "throughput",
+        "Throughput",
+        "Samples a second, as the consumer got them.",
+        ("from", "samples/s", "bytes/s"),
+        zip(over.times(), map(amount, rates), map(bytes_text, sizes), strict=True),
+        is_wide=True,
+        frame=_curve(STORE, rates, over, "Samples per second over time", amount),
+    )
+
+
+def _waits(over: OverTime, own: dict[str, int]) -> Plot:
+    """The part of the time the consumer has waited, by what was being done meanwhile."""
+    named = [*[stage for stage in over.stages if stage not in _IDLE][:_MOST_STAGES], *_IDLE]
+    shares = _wait_shares(over, named)
+    waited = sum(over.row("waited_s"))
+    note = f"{percent(waited / over.elapsed_s)} of all the time, by what was done meanwhile to make batches."
+    shapes, floor = [], [0.0] * over.count
+    for stage in named:
+        ceiling = [below + height for below, height in zip(floor, shares[stage], strict=True)]
+        shapes.append(Shape("path", {"class": f"f-{colour_of(stage, own)}", "d": _band(floor, ceiling, 1.0)}))
+        floor = ceiling
+    label = "Share of time the consumer waited, by stage, over time"
+    return Plot(
+        "waits",
+        "What the consumer waits for",
+        note,
+        ("from", *map(name_of, named)),
+        zip(over.times(), *([percent(share) for share in shares[stage]] for stage in named), strict=True),
+        is_wide=True,
+        keys={name_of(stage): colour_of(stage, own) for stage in named if max(shares[stage]) > 0},
+        frame=Frame(shapes, label, ticks(1.0), _whole_percent, over.x_ticks),
+    )
+
+
+def _wait_shares(over: OverTime, named: list[str]) -> dict[str, list[float]]:
+    """The share of each bin that the consumer waited, divided as those who make batches were busy.
+
+    Where nobody was busy, something behind them was waited for, which is told as their rest; and before they
+    told of anything, their start.
+    """
+    spent = {stage: over.stage(stage) for stage in named if stage not in _IDLE}
+    shares: dict[str, list[float]] = {stage: [] for stage in named}
+    rested, known_s = over.stage(RESTING), 0.0
+    for place, (waited_s, seconds) in enumerate(zip(over.row("waited_s"), over.seconds, strict=True)):
+        waited = min(waited_s / seconds, 1.0)
+        busy_s = sum(row[place] for row in spent.values())
+        for stage, row in spent.items():
+            shares[stage].append(waited * row[place] / busy_s if busy_s else 0.0)
+        known_s += busy_s + rested[place]
+        shares[RESTING].append(waited if known_s and not busy_s else 0.0)
+        shares[STARTING].append(0.0 if known_s else waited)
+    return shares
+
+
+def _flight(over: OverTime) -> Plot | None:
+    """Bytes asked for and not yet received; None where nothing was asked for."""
+    if "in_flight_byte_s" not in over.names:
+        return None
+    held, came = over.rate("in_flight_byte_s"), over.rate("received_bytes")
+    total = sum(over.row("received_bytes"))
+    note = f"Asked for and not yet received, on average. {bytes_text(total)} came in all, at "
+    note += f"{bytes_text(total / over.elapsed_s)}/s."
+    heads = ("from", "in flight", "received/s")
+    rows = zip(over.times(), map(bytes_text, held), map(bytes_text, came), strict=True)
+    frame = _curve(at.COLLATE, held, over, "Bytes in flight over time", bytes_text)
+    return Plot("flight", "Bytes in flight", note, heads, rows, frame=frame)
+
+
+def _padding(over: OverTime) -> Plot | None:
+    """The part of padded fields that holds no data; None where no batch was padded."""
+    cells, real = over.row("cells"), over.row("real_cells")
+    if not sum(cells):
+        return None
+    values = [1 - some / all_ if all_ else None for some, all_ in zip(real, cells, strict=True)]
+    # Where there is no value, the one before holds; at the beginning the first.
+    last, shares = next(value for value in values if value is not None), []
+    for value in values:
+        last = last if value is None else value
+        shares.append(last)
+    note = f"{percent(1 - sum(real) / sum(cells))} of the cells in padded fields hold no data."
+    rows = zip(over.times(), map(percent, shares), map(amount, cells), strict=True)
+    frame = _curve("own-2", shares, over, "Share of padding over time", _whole_percent)
+    return Plot("padding", "Padding", note, ("from", "padding", "cells"), rows, frame=frame)
+
+
+def _incidents(over: OverTime, statistics: Mapping[str, Any]) -> Plot:
+    """Retries, refusals, hedges and whatever else went wrong, when it did."""
+    network = statistics["network"]
+    counted = {
+        "retry": max(network["retries"] - network["throttled"], 0),
+        "throttled": network["throttled"],
+        "hedge": network["hedges"],
+        "skipped": statistics["skipped"],
+        "worker restarted": statistics["worker_restarts"],
+    }
+    total = sum(counted.values())
+    note = f"{amount(network['requests'])} requests. " if network["requests"] else ""
+    note += f"{total:,} incidents, when they were." if total else "Nothing went wrong."
+    return Plot(
+        "incidents",
+        "Errors and retries",
+        note,
+        ("kind", "count"),
+        [(_KINDS[kind], f"{count:,}") for kind, count in counted.items()],
+        is_wide=True,
+        incidents=[(_KINDS[kind], _marks(over, kind), f"{count:,}") for kind, count in counted.items()],
+        x_ticks=over.x_ticks,
+    )
+
+
+def _marks(over: OverTime, kind: str) -> list[tuple[str, str, str]]:
+    row = over.row(f"mark/{kind}")
+    most = max(row, default=0.0) or 1.0
+    return [
+        (
+            f"{(place + 0.5) / len(row) * 100:.2f}",
+            f"{4 + 18 * value / most:.1f}",
+            f"{value:.0f} from {seconds_text(place * over.bin_s)} on",
+        )
+        for place, value in enumerate(row)
+        if value
+    ]
+
+
+# --- of the whole pass ---
+
+
+def _latency(latency: Mapping[str, Any]) -> Plot | None:
+    """How long the store takes until it answers; None where it was not asked."""
+    if not latency["count"]:
+        return None
+    per_decade = latency["bins_per_decade"]
+    counts = {int(number): count for number, count in latency["bins"].items()}
+    first, last = min(counts) - 2, max(counts) + 3
+    heights = [float(counts.get(number, 0)) for number in range(first, last)]
+    edges = [seconds_text(10 ** (number / per_decade)) for number in range(first, last + 1)]
+    steps = ticks(ticks(max(heights) * 1.25)[-1])  # with room for the names of the rules
+    marks = {f"p{part}": latency[f"p{part}_s"] for part in (50, 95, 99)}
+    places = {
+        name: (math.log10(seconds) * per_decade - first) / (last - first) for name, seconds in marks.items()
+    }
+    wide, shapes = _SIZE / len(heights), list[Shape]()
+    for place, height in enumerate(heights):
+        if height:
+            tall = _SIZE * height / steps[-1]
+            box = {"x": place * wide + wide * 0.06, "y": _SIZE - tall, "width": wide * 0.88, "height": tall}
+            look = {"class": f"f-{STORE}", **{name: f"{value:.1f}" for name, value in box.items()}}
+            shapes.append(Shape("rect", look, f"{edges[place]} to {edges[place + 1]}: {height:,.0f}"))
+    for part in places.values():
+        x = f"{part * 1000:.1f}"
+        shapes.append(Shape("line", {"class": "rule", "x1": x, "x2": x, "y1": "0", "y2": "1000"}))
+    told = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in marks.items())
+    return Plot(
+        "latency",
+        "Latency of the store",
+        f"From the request to the first byte of {amount(latency['count'])} parts: {told}.",
+        ("from", "to", "parts"),
+        [
+            (edges[place], edges[place + 1], f"{height:,.0f}")
+            for place, height in enumerate(heights)
+            if height
+        ],
+        frame=Frame(
+            shapes,
+            "How many answers took how long to begin",
+            steps,
+            amount,
+            _decades(first, last, per_decade),
+            [(name, part * 100, row) for row, (name, part) in enumerate(places.items())],
+        ),
+    )
+
+
+def _decades(first: int, last: int, per_decade: int) -> list[tuple[float, str]]:
+    """Round times on a logarithmic axis: 1, 2 and 5 of each power, or less where that is too much."""
+    few = (last - first) / per_decade > 1.6
+    steps = []
+    for power in range(math.floor(first / per_decade), math.ceil(last / per_decade) + 1):
+        for digit in (1, 3) if few else (1, 2, 5):
+            part = (math.log10(digit * 10**power) * per_decade - first) / (last - first)
+            if 0 <= part <= 1:
+                steps.append((part, seconds_text(digit * 10.0**power)))
+    return steps
+
+
+def _balance(statistics: Mapping[str, Any], own: dict[str, int]) -> Plot | None:
+    """What each of those who make batches did; None where none has told."""
+    makers = [(maker["worker"], shares_of([maker["stages_s"]])) for maker in statistics["makers"]]
+    makers = [(worker, shares) for worker, shares in makers if shares]
+    if not makers:
+        return None
+    shown = sorted(makers, key=lambda maker: maker[1].get(RESTING, 0.0))
+    if left_out := max(0, len(shown) - _MOST_BARS):
+        half = _MOST_BARS // 2
+        shown = shown[:half] + shown[-half:]
+    shown.sort()
+    several = len(makers) > 1
+    bars = [
+        (
+            f"worker {worker}" if several else "all",
+            bar_of(shares, own),
+            f"{percent(1 - shares.get(RESTING, 0.0))} busy",
+        )
+        for worker, shares in shown
+    ]
+    note = "Each one's time, by stage." if several else "Where the time goes that batches take."
+    if left_out:
+        note += f" The busiest and the idlest; {left_out} others lie between."
+    total = Counter[str]()
+    for _, shares in makers:
+        total.update(shares)
+    stages = sorted(total, key=lambda stage: (stage == RESTING, -total[stage]))
+    return Plot(
+        "balance",
+        "Balance of workers" if several else "Making batches",
+        note,
+        ("", *map(name_of, stages)),
+        [
+            (f"worker {worker}" if several else "all", *(percent(shares.get(stage, 0.0)) for stage in stages))
+            for worker, shares in makers
+        ],
+        keys={
+            name_of(stage): colour_of(stage, own)
+            for stage in stages
+            if any(shares.get(stage, 0.0) >= 0.01 for _, shares in makers)
+        },
+        bars=bars,
+    )
+
+
+# --- shapes ---
+
+
+def _curve(
+    colour: str, heights: list[float], over: OverTime, label: str, y_text: Callable[[float], str]
+) -> Frame:
+    """An area under a line, through the middles of bins."""
+    steps = ticks(ticks(max(heights, default=0.0))[-1])
+    band = _band([0.0] * len(heights), heights, steps[-1])
+    line = f"M{' L'.join(_points(heights, steps[-1]))}"
+    shapes = [
+        Shape("path", {"class": f"f-{colour}", "opacity": ".18", "d": band}),
+        Shape("path", {"class": f"line l-{colour}", "d": line}),
+    ]
+    return Frame(shapes, label, steps, y_text, over.x_ticks)
+
+
+def _points(heights: Sequence[float], top: float) -> list[str]:
+    """Through the middles of bins, and on to both edges."""
+    wide = _SIZE / max(len(heights), 1)
+    ys = [f"{_SIZE - _SIZE * height / top:.1f}" for height in heights]
+    middles = [f"{(place + 0.5) * wide:.1f} {y}" for place, y in enumerate(ys)]
+    return [f"0 {ys[0]}", *middles, f"{_SIZE} {ys[-1]}"] if ys else []
+
+
+def _band(floor: Sequence[float], ceiling: Sequence[float], top: float) -> str:
+    there, back = _points(ceiling, top), _points(floor, top)
+    return f"M{' L'.join([*there, *reversed(back)])}Z" if there else ""
+
+
+def _whole_percent(share: float) -> str:
+    return f"{share * 100:g} %"

@@ -1,0 +1,561 @@
+"""The verdict on a pass, and the bar that shows it: which stage makes the consumer wait, what to change."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from ..errors import users_level
+from .statistics import Maker, Meter, Statistics
+from .stopwatch import (
+    BATCHING,
+    COLLATE,
+    DECODE,
+    PINNING,
+    PROCESSOR,
+    RECEIVING,
+    RESTING,
+    SAMPLER,
+    SENDING,
+    STARTING,
+    STORE,
+    name_of,
+    shares_of,
+    steady_rate,
+)
+
+# Less, and the loader is not what limits: a tenth of the time is what a training step varies by.
+_WAITS_SHARE = 0.1
+
+# Makers that are idle for so much of their time have batches ready, so that something behind them is slow.
+_RESTS_SHARE = 0.5
+
+# A worker that is idle for so much more than the one that is waited for has too little to do.
+_UNBALANCED_SHARE = 0.5
+
+# Makers in the loop's own process that are idle less than so, and keep a processor busy for so much of the
+# time, may hold the interpreter's lock when the loop wants it, which then waits within its steps, unseen.
+_LOCKED_RESTS_SHARE, _LOCKED_CPUS = 0.2, 0.5
+
+# Where it waits for so much beside that, batches are not ready when it comes for them: it is not what limits.
+_LOCKED_WAITS_SHARE = 0.03
+
+# With less of the time, they cannot hold up the loop by much. Whether with more they do, only a comparison
+# with steps alone can tell: whoever gets the lock more seldom is also idle more.
+_HINTED_CPUS = 0.25
+
+# What the loop's own thread works on for so much of its waiting is what it waits for.
+_LOOPS_SHARE = 0.5
+
+# A pass of which more was the start of its workers.
+_STARTS_SHARE = 0.5
+
+# Makers that wait for a processor for so much of the time that they are not idle lack processors more than
+# anything else: as many busy processes as there are processors would leave them half.
+_DELAYED_SHARE = 0.6
+
+# With more, time that a thread does not work may be a wait for a processor: overlapping calls is no advice.
+_SOME_DELAY_SHARE = 0.25
+
+# Less, and it is no news.
+_TOLD_CPUS = 0.1
+
+# Of all requests.
+_THROTTLED_SHARE = 0.02
+
+# Stages that a line names.
+_MOST_NAMED = 4
+
+# Threads that share the interpreter's lock keep one processor busy together, hardly more or less, and none of
+# them waits for a processor; each call takes so much longer than it works.
+_ONE_CPU = 0.8, 1.2
+_LOCKED_TIMES, _LOCKED_DELAY = 1.4, 0.2
+
+# Calls that use less of a processor wait for something else.
+_BUSY_CALLS_CPUS = 0.45
+
+# Of all processors: who keeps them busy for so much of the time gains nothing by more threads or processes.
+_ALL_CPUS = 0.8
+
+# A batch that is made in less time is sooner made than handed over by a worker.
+_HANDED_OVER_S = 0.0003
+
+# What uses a processor for less than this part of its time waits for something.
+_WAITING_CPUS = 0.5
+
+# A batch of more is large: to copy it takes longer than all else about sending it.
+_LARGE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a pass ran with, as far as advice goes.
+
+    Attributes:
+        num_workers: As the user said it.
+        in_order: Likewise.
+        concurrency: Of the operators that have one, by stage.
+        coroutines: The stages of those that await the user's functions.
+        processors: That this process may use.
+        caches: Whether shards are kept on disk.
+        is_local: Whether all shards are there anyway.
+        is_indexed: Whether lanes are equal, by an index.
+        has_ranks: Whether there are other ranks to be in step with.
+        on_cluster: Whether its workers are on a cluster.
+        style: ``"stream"``, or of torch's kinds ``"map"`` or ``"iterable"``.
+        keeps_workers: Whether they stay from epoch to epoch.
+    """
+
+    num_workers: int
+    in_order: bool
+    concurrency: Mapping[str, int]
+    coroutines: Collection[str]
+    processors: int
+    caches: bool
+    is_local: bool
+    is_indexed: bool
+    has_ranks: bool
+    style: Literal["stream", "map", "iterable"] = "stream"
+    keeps_workers: bool = True
+    on_cluster: bool = False
+
+    @property
+    def is_inline(self) -> bool:
+        """Whether the loop's own thread makes the batches, and nothing goes on meanwhile."""
+        return self.style != "stream" and not self.num_workers
+
+    @property
+    def shares_lock(self) -> bool:
+        """Whether batches are made beside the loop, in its process."""
+        return not self.num_workers and not self.is_inline
+
+    @property
+    def more_workers(self) -> str:
+        """What to do about work that keeps a processor busy."""
+        if self.on_cluster:
+            return (
+                f"ask for more than the {self.num_workers} of RayWorkers, if the cluster has processors free"
+            )
+        if self.num_workers < self.processors > 1:
+            return f"try num_workers={self.processors}, as there are {self.processors} processors"
+        return "every processor has its process: take less work, or store what comes of it beforehand"
+
+
+@dataclass(frozen=True)
+class Report:
+    """What limits a pass, in three lines: ``print(loader.report())``.
+
+    Attributes:
+        limit: ``"consumer"``; ``"store"``, ``"server"`` (it refuses), ``"memory_limit"`` or ``"cache"`` (it
+            is filled), where bytes are waited for; ``"decode"``; an operator as it is called, such as
+            ``"map(augment)"``; ``"collate"``; ``"transport"``; ``"lanes"``, where one has more to do than
+            the others; ``"ranks"``, another of which is slower; ``"processor"``, which makers wait for more
+            than they work; ``"start"``, of workers, which took most of the pass, or before the first batch.
+            Of torch's kinds the dataset's own work, such as ``"Images.__getitem__"``; ``"sampler"``;
+            ``"workers"``, where one has more to do than the others.
+        wait_share: The part of the time from 0 to 1 that the consumer has waited since the first batch; of a
+            pass of one batch at most, since its beginning.
+        shares: What those who make batches did, by stage: parts of their time that add up to 1.
+        lines: What happened, what limits, and what to change.
+    """
+
+    limit: str
+    wait_share: float
+    shares: Mapping[str, float]
+    lines: tuple[str, str, str]
+
+    def _repr_html_(self) -> str:
+        """For notebooks; whatever is in the user's names is escaped."""
+        from .page import report_html
+
+        return report_html(self)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def judge(statistics: Statistics, setup: Setup) -> Report:
+    """The verdict on a pass, which may be going on, or whose statistics were saved."""
+    return _Case(statistics, setup).report()
+
+
+_TOLD = {
+    "consumer": "the training loop is the bottleneck",
+    STORE: "the store is the bottleneck",
+    "server": "the server is the bottleneck, which refuses requests (429 or 503)",
+    "memory_limit": "memory_limit is the bottleneck: it bounds how far ahead is read",
+    "cache": "the store is the bottleneck, from which the cache is filled",
+    DECODE: "decoding is the bottleneck",
+    "collate": "collate_fn is the bottleneck",
+    "transport": "transport is the bottleneck: handing batches over",
+    "lanes": "one slow worker holds up the others",
+    "workers": "one slow worker holds up the others",
+    "start": "starting the workers is the bottleneck",
+    SAMPLER: "the sampler is the bottleneck, which the loop asks itself",
+    PINNING: "copying batches to page-locked memory is the bottleneck",
+    "ranks": "another rank is the bottleneck, with which this one is in step",
+    PROCESSOR: "too few processors are the bottleneck",
+}
+
+_ADVICE = {
+    "consumer": "nothing to change here: a faster loader would not help",
+    "server": "ask for more capacity, spread shards over prefixes, or run fewer ranks at a time",
+    "memory_limit": "raise memory_limit",
+    "cache": "nothing to change: the next epoch reads from disk",
+    "ranks": "print the reports of the other ranks: the slowest tells why",
+    SAMPLER: "draw the order beforehand, into a list: it is asked by the loop, whatever num_workers",
+    PINNING: "set num_workers: batches are pinned by a thread of its own then",
+}
+
+_LARGER = "make batches larger: each costs some tenths of a millisecond, however small it is"
+
+
+class _Case:
+    """One pass to be judged."""
+
+    def __init__(self, statistics: Statistics, setup: Setup) -> None:
+        self.statistics, self.setup = statistics, setup
+        self.shares = shares_of(maker.stages_s for maker in statistics.makers)
+        self.start_s = statistics.first_batch_s or 0.0
+        # Alone, the first batch is all there is to judge.
+        left_out_s = self.start_s if statistics.batches > 1 else 0.0
+        elapsed_s = max(statistics.elapsed_s - left_out_s, 1e-9)
+        self.wait_share = min(max(statistics.wait_s - left_out_s, 0.0) / elapsed_s, 1.0)
+
+    def report(self) -> Report:
+        statistics, setup, wait_share = self.statistics, self.setup, self.wait_share
+        many = f"{statistics.batches:,} batch{'es' * (statistics.batches != 1)}"
+        if not self.shares:
+            return Report("start", 0.0, self.shares, (f"{many} so far", "nothing is known yet", "ask later"))
+        is_locked = _LOCKED_WAITS_SHARE <= wait_share < _WAITS_SHARE and self.may_hold_lock
+        limit = self.limit(is_locked)
+        told = _TOLD.get(limit, f"{limit} is the bottleneck")
+        if limit == STORE and setup.is_local:
+            told = "the disk is the bottleneck"
+        advice = self.advice(limit)
+        if is_locked:
+            told += ", if it holds the interpreter's lock, which the training loop wants"
+        elif limit == "consumer" and setup.shares_lock and self.busy_cpus > _HINTED_CPUS:
+            advice = f"if steps alone are faster, they wait for the interpreter's lock: {setup.more_workers}"
+        rate = steady_rate(statistics.samples, statistics.batches, statistics.elapsed_s, self.start_s)
+        named = [f"{share:.0%} {name_of(stage)}" for stage, share in self.shares.items() if share >= 0.01]
+        busy = f"; it keeps {self.busy_cpus:.1f} of {setup.processors} processors busy"
+        lines = (
+            f"{many}, {rate:,.0f} samples/s; the consumer waits {wait_share:.0%} of the time, after "
+            f"{self.start_s:.2f} s for the first batch",
+            f"{told}; making batches is {', '.join(named[:_MOST_NAMED])}"
+            + busy * (self.busy_cpus >= _TOLD_CPUS),
+            advice,
+        )
+        return Report(limit, wait_share, self.shares, lines)
+
+    # --- what limits ---
+
+    def limit(self, is_locked: bool) -> str:
+        statistics, setup, shares = self.statistics, self.setup, self.shares
+        if self.is_starting:
+            return "start"
+        if self.wait_share < _WAITS_SHARE and not is_locked:
+            return "consumer"
+        for stage, limit in ((SAMPLER, SAMPLER), (RECEIVING, "transport")):
+            if statistics.loop_stages_s.get(stage, 0.0) > _LOOPS_SHARE * statistics.wait_s:
+                return limit
+        if self.delay_share > _DELAYED_SHARE:
+            return PROCESSOR
+        stage = _stage_of(shares)
+        if setup.is_inline:
+            return stage
+        if stage == STORE and (why := self.limit_of_store) != STORE:
+            return why
+        if setup.in_order and self.is_unbalanced:
+            return "lanes" if setup.style == "stream" else "workers"
+        if shares.get(RESTING, 0.0) > _RESTS_SHARE and (setup.has_ranks or setup.num_workers):
+            return "ranks" if setup.has_ranks else "transport"
+        return "transport" if stage == SENDING else stage
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether most of a pass was the start of its workers, which may be in each epoch."""
+        if not self.setup.num_workers or not self.statistics.makers:
+            return False
+        first_s = min(maker.stages_s.get(STARTING, 0.0) for maker in self.statistics.makers)
+        return first_s > _STARTS_SHARE * self.statistics.elapsed_s
+
+    @property
+    def delay_share(self) -> float:
+        """Which part of the time that makers are not idle they wait for a processor."""
+        return self.shares.get(PROCESSOR, 0.0) / max(1 - self.shares.get(RESTING, 0.0), 1e-9)
+
+    @property
+    def lacks_processors(self) -> bool:
+        """Whether much of the time is lost to other work on the machine, or to a quota."""
+        throttled_s = self.statistics.throttled_s
+        return max(self.delay_share, throttled_s / max(self.statistics.elapsed_s, 1e-9)) > _SOME_DELAY_SHARE
+
+    @property
+    def may_hold_lock(self) -> bool:
+        """Whether the loop shares the interpreter's lock with makers that may leave it little of it."""
+        if not self.setup.shares_lock or _stage_of(self.shares) == STORE or self.lacks_processors:
+            return False
+        return self.shares.get(RESTING, 0.0) < _LOCKED_RESTS_SHARE and self.busy_cpus > _LOCKED_CPUS
+
+    @property
+    def limit_of_store(self) -> str:
+        """Why bytes are waited for."""
+        network = self.statistics.network
+        if network.throttled > _THROTTLED_SHARE * network.requests:
+            return "server"
+        if any(maker.wants_memory for maker in self.statistics.makers):
+            return "memory_limit"
+        return "cache" if self.setup.caches and network.cached > network.evicting else STORE
+
+    @property
+    def is_unbalanced(self) -> bool:
+        """Whether one worker has more to do than others; waiting out a failing store is no such work."""
+        idle = [
+            maker.stages_s.get(RESTING, 0.0) / max(_made_s(maker), 1e-9) for maker in self.statistics.makers
+        ]
+        busiest = self.statistics.makers[idle.index(min(idle))]
+        if self.statistics.network.retries and _stage_of(shares_of([busiest.stages_s])) == STORE:
+            return False
+        return max(idle) - min(idle) > _UNBALANCED_SHARE
+
+    @property
+    def busy_cpus(self) -> float:
+        """How many processors the makers keep busy."""
+        spent_s = sum(
+            maker.cpu_s + sum(calls.cpu_s for calls in maker.calls.values())
+            for maker in self.statistics.makers
+        )
+        return spent_s / max(self.statistics.elapsed_s, 1e-9)
+
+    # --- what to change, in half a sentence ---
+
+    def advice(self, limit: str) -> str:
+        setup = self.setup
+        if limit == STORE:
+            if setup.is_local:
+                return "read from a faster disk, or store the shards compressed"
+            if self.statistics.network.evicting:
+                return "raise cache_limit, until all shards have room: they are downloaded once then"
+            if setup.caches:
+                return "see whether shards are kept (asyncloader cache), and put cache_dir on a fast disk"
+            return "raise num_workers if the link has more to give, or keep shards on disk with cache_dir="
+        if limit == "lanes":
+            if setup.is_indexed:
+                return "shuffle, so that every lane has its part of the slow samples, or pass in_order=False"
+            return "make an index (asyncloader index): lanes are equal then; or pass in_order=False"
+        if limit == "workers":
+            evenly = (
+                "deal samples evenly, as asyncloader.split does" if setup.style == "iterable" else "shuffle"
+            )
+            return f"{evenly}, or pass in_order=False"
+        if limit == "start":
+            if setup.style == "stream":
+                return "nothing to change for longer passes; num_workers=0 starts short ones at once"
+            if setup.keeps_workers:
+                return "nothing to change: they stay for the epochs that follow"
+            return "pass persistent_workers=True: they start once then, and not in each epoch"
+        if limit == PROCESSOR:
+            return self.advice_on_processors
+        if limit == "transport":
+            return self.advice_on_transport
+        if limit in _ADVICE:
+            return _ADVICE[limit]
+        is_own = setup.style != "stream" and limit != COLLATE
+        return self.advice_on_dataset(limit) if is_own else self.advice_on_work(limit)
+
+    @property
+    def advice_on_processors(self) -> str:
+        throttled_s = self.statistics.throttled_s
+        if throttled_s > _SOME_DELAY_SHARE / 2 * self.statistics.elapsed_s:
+            return (
+                f"raise the container's processor quota, which held its processes up for {throttled_s:.1f} s"
+            )
+        return (
+            "leave the loader more processors, or run less beside it: more threads or workers would not help"
+        )
+
+    @property
+    def advice_on_transport(self) -> str:
+        if self.statistics.size_bytes >= _LARGE_BYTES * self.statistics.batches:
+            return "make batches smaller: leave out fields that nobody uses, take smaller dtypes"
+        if self.setup.style == "stream":
+            return _LARGER
+        return _LARGER + "; or raise prefetch_factor, if some take much longer than others"
+
+    def advice_on_dataset(self, stage: str) -> str:
+        """About a dataset of torch's kinds that is slow itself."""
+        setup = self.setup
+        if stage in setup.coroutines:
+            return (
+                "raise num_workers: each fetches 48 items at a time; or answer a whole batch by __getitems__"
+            )
+        if not self.mostly_waits(stage):
+            return setup.more_workers
+        more = f"it mostly waits: raise num_workers from {setup.num_workers}, beyond the processors too"
+        if setup.style == "map":
+            more += "; or make it async def, and a batch's items are fetched at a time"
+        return more
+
+    def advice_on_work(self, stage: str) -> str:
+        """About a stage that keeps processors busy, or threads waiting."""
+        setup, concurrency = self.setup, self.setup.concurrency.get(stage, 1)
+        if stage in setup.coroutines:
+            return f"raise concurrency from {concurrency}, or num_workers if its loop is busy"
+        if not setup.num_workers and self.statistics.elapsed_s < _HANDED_OVER_S * self.statistics.batches:
+            return f"{_LARGER}, and workers would add as much"
+        if concurrency > 1:
+            return self.advice_on_threads(stage, concurrency)
+        if self.mostly_waits(stage):
+            if stage in setup.concurrency:
+                return "it mostly waits: pass concurrency=16 to it, or more, so that its calls overlap"
+            if stage != DECODE:
+                return (
+                    f"it mostly waits: raise num_workers from {setup.num_workers}, beyond the processors too"
+                )
+        if stage not in setup.concurrency or self.lacks_processors:
+            return setup.more_workers
+        return f"{setup.more_workers}; or raise concurrency, if it waits or releases the interpreter's lock"
+
+    def advice_on_threads(self, stage: str, concurrency: int) -> str:
+        """About a function that is called on several threads."""
+        setup, makers = self.setup, self.statistics.makers
+        calls = [maker.calls[stage] for maker in makers if stage in maker.calls]
+        took_s = sum(each.took_s - each.delay_s for each in calls)
+        cpu_s, delay_s = sum(each.cpu_s for each in calls), sum(each.delay_s for each in calls)
+        made_s = sum(_made_s(maker) - maker.stages_s.get(RESTING, 0.0) for maker in makers)
+        if self.busy_cpus > _ALL_CPUS * setup.processors and setup.processors > 1:
+            return (
+                f"its {concurrency} threads keep every processor busy: take less work, or store its results"
+            )
+        if cpu_s > _ONE_CPU[1] * made_s:
+            return f"its {concurrency} threads keep processors busy: take less work, or more workers"
+        cpus = (cpu_s + sum(maker.cpu_s for maker in makers)) / max(made_s, 1e-9)
+        is_one = _ONE_CPU[0] < cpus and setup.processors > 1
+        if is_one and took_s > _LOCKED_TIMES * cpu_s and delay_s < _LOCKED_DELAY * cpu_s:
+            return f"its {concurrency} threads take turns with the interpreter's lock: {setup.more_workers}"
+        if cpu_s < min(_BUSY_CALLS_CPUS * made_s, _WAITING_CPUS * took_s) and not self.lacks_processors:
+            return f"its calls mostly wait: raise concurrency from {concurrency}, if processors are idle"
+        return setup.more_workers
+
+    def mostly_waits(self, stage: str) -> bool:
+        """Whether its makers hardly use a processor, whatever else they do, though they could have one."""
+        took_s = sum(maker.stages_s.get(stage, 0.0) for maker in self.statistics.makers)
+        cpu_s = sum(maker.cpu_s for maker in self.statistics.makers)
+        return cpu_s < _WAITING_CPUS * took_s and not self.lacks_processors
+
+
+def _stage_of(shares: Mapping[str, float]) -> str:
+    """The stage that takes most of the makers' time."""
+    return next((stage for stage in shares if stage not in (RESTING, BATCHING, PROCESSOR)), COLLATE)
+
+
+def _made_s(maker: Maker) -> float:
+    """Its time since it has begun with the first batch."""
+    return sum(maker.stages_s.values()) - maker.stages_s.get(STARTING, 0.0)
+
+
+# Bars that show how far something is, and what it waits for.
+
+# Neither the screen nor a reader keeps up with more; tqdm's own ``mininterval``.
+_SAY_S = 0.1
+
+
+def open_bar(description: str, total: int | None, unit: str, done: int = 0) -> Any:
+    """A tqdm bar that leaves neither a thread nor a semaphore behind.
+
+    Args:
+        description: Stands before it.
+        total: Steps; None if that is not known.
+        unit: What a step is.
+        done: How many were done before it was opened.
+    """
+    from tqdm.auto import tqdm
+
+    class Bar(tqdm):  # type: ignore[type-arg]  # generic in the stubs alone
+        # tqdm's thread would outlive the bar. It wakes bars that look at every n-th step only.
+        monitor_interval = 0
+
+    # Its own lock is a semaphore among processes, which stays; our workers have no bars.
+    Bar.set_lock(threading.RLock())
+    # Without smoothing, its rate is that of the whole time, as the others are.
+    return Bar(desc=description, total=total, initial=done, unit=unit, miniters=1, smoothing=0)
+
+
+class ProgressBar:
+    """A tqdm bar of batches, with samples/s, MB/s, the share of time the consumer waited, and what for.
+
+    Make it when the pass begins: its clock starts here. A bar that cannot be written, such as to a pipe that
+    nobody reads any more, is switched off with a warning, and the pass goes on.
+
+    Args:
+        description: Stands before it.
+        setup: What the pass runs with.
+        total: Batches of the whole pass; None if that is not known.
+        done: How many of them were delivered before, by a run that this one goes on from.
+    """
+
+    def __init__(self, description: str, setup: Setup, total: int | None = None, done: int = 0) -> None:
+        self._bar: Any = None
+        self._setup = setup
+        self._said_s = time.monotonic()
+        try:
+            self._bar = open_bar(description, total, " batches", done)
+        except Exception as error:
+            self._switch_off(error)
+
+    def show(self, counters: Meter) -> None:
+        """Move on by one batch; what is on the screen changes now and then."""
+        if self._bar is None:
+            return
+        now_s = time.monotonic()
+        try:
+            if now_s - self._said_s >= _SAY_S:
+                self._said_s = now_s
+                self._say(counters.snapshot())
+            self._bar.update()
+        except Exception as error:
+            self._switch_off(error)
+
+    def close(self, counters: Meter) -> None:
+        """Leave the bar as the pass ended."""
+        if self._bar is None:
+            return
+        try:
+            if counters.batches:
+                self._say(counters.snapshot())
+            self._bar.close()
+        except Exception as error:
+            self._switch_off(error)
+
+    def _switch_off(self, error: Exception) -> None:
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.disable = True  # else it draws once more when it is let go
+        with suppress(OSError, ValueError):  # of standard error, which may be what cannot be written
+            warnings.warn(
+                f"the progress bar cannot be written and is switched off: {type(error).__name__}: {error}",
+                stacklevel=users_level(),
+            )
+
+    def _say(self, statistics: Statistics) -> None:
+        elapsed_s = max(statistics.elapsed_s, 1e-9)
+        tokens = f"{statistics.tokens / elapsed_s:,.0f} tokens/s, " if statistics.tokens else ""
+        self._bar.set_postfix_str(
+            f"{statistics.samples / elapsed_s:,.0f} samples/s, {tokens}"
+            f"{statistics.size_bytes / elapsed_s / 1e6:,.1f} MB/s, {_waits(statistics, self._setup)}",
+            refresh=False,
+        )
+
+
+def _waits(statistics: Statistics, setup: Setup) -> str:
+    """For how much of the time the consumer waits, and for what."""
+    report = judge(statistics, setup)
+    waits = f"{'waits' if statistics.state == 'running' else 'waited'} {statistics.wait_share:.0%}"
+    return waits if report.limit in ("consumer", "start") else f"{waits}: {report.limit}"

@@ -1,0 +1,442 @@
+"""The meter of a pass while it goes on, and ``Statistics``: a copy of it, which stays as it is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field, fields
+from threading import RLock
+from typing import Any, Literal, TypeAlias
+
+from ..flow.process import read_throttled_s
+from .stopwatch import Spent
+
+State: TypeAlias = Literal["none", "running", "ended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Requests, of all processes together.
+
+    Attributes:
+        requests: Sent, of whatever kind, also anew with a renewed URL; without redirects.
+        retries: Of them those that asked again, after an error or a broken body.
+        throttled: Answered with 429 or 503.
+        hedges: Sent beside a slow one, for the same bytes.
+        cached: Shards that were read while a cache on disk with room for them downloaded them.
+        evicting: Likewise, after it had to evict others.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    throttled: int = 0
+    hedges: int = 0
+    cached: int = 0
+    evicting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """Calls of a function on threads of their own.
+
+    Attributes:
+        took_s: How long they took, all together.
+        cpu_s: How much of the processor's time.
+        delay_s: How long they were ready to run and had no processor.
+    """
+
+    took_s: float
+    cpu_s: float
+    delay_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Maker:
+    """Where the time of one who makes batches has gone.
+
+    Attributes:
+        worker: Its number; 0 without workers, where a thread of this process makes them.
+        stages_s: Seconds by stage. Each moment is of one stage, so that together they are the time that has
+            passed since the maker began and until it told of it, with a batch at most 0.1 s ago.
+        calls: Of functions that run on threads of their own, by stage.
+        wants_memory: Whether reading further ahead was held up by ``memory_limit`` when it told last.
+        cpu_s: Of the processor's time, by the maker's own thread; ``calls`` are not in it.
+    """
+
+    worker: int
+    stages_s: Mapping[str, float]
+    calls: Mapping[str, Calls] = field(default_factory=dict)
+    wants_memory: bool = False
+    cpu_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Totals:
+    """What several passes of a loader come to, together.
+
+    Attributes:
+        batches: Delivered.
+        samples: In those batches.
+        tokens: Likewise.
+        size_bytes: Likewise.
+        elapsed_s: From the beginning of each pass to its end.
+        wait_s: How long the consumer has waited in that time.
+        network: What it took to get them.
+        worker_restarts: How many workers have died and were replaced.
+        stages_s: Seconds by stage, of all who make batches together.
+    """
+
+    batches: int = 0
+    samples: int = 0
+    tokens: int = 0
+    size_bytes: int = 0
+    elapsed_s: float = 0.0
+    wait_s: float = 0.0
+    network: Network = field(default_factory=Network)
+    worker_restarts: int = 0
+    stages_s: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, repr=False)
+class Statistics:
+    """Counts and times of a loader's latest pass, as they were when one asked for them.
+
+    Nothing in it changes afterwards: ask again. Times are in seconds, and points in time count from the
+    pass's beginning. ``as_dict()`` is plain JSON.
+
+    Attributes:
+        state: ``"none"`` before the first pass, of which all else is 0 or empty; ``"running"``; ``"ended"``
+            at the pass's end, and when it was left or closed before.
+        passes: How many passes the loader has begun, this one among them.
+        epoch: Number of the pass's epoch; None where the loader has no such number.
+        batches: Delivered.
+        samples: In those batches.
+        tokens: In those batches, without padding, as far as their batching counts them.
+        size_bytes: Bytes of tensors, arrays, strings and byte strings in them, and 8 for each number; of long
+            lists within a batch an estimate.
+        elapsed_s: Since the pass began, and until it ended.
+        wait_s: How long the consumer has waited: for the pass to start, for batches, and for the end.
+        first_batch_s: When the first batch was delivered; None before.
+        components: Samples of each component of a mixture, by its name; empty for other datasets.
+        network: What it took to get them, of all processes together.
+        worker_restarts: How many workers have died and were replaced.
+        skipped: Samples and shards that ``on_error=SkipErrors(...)`` has passed over in the epoch, also
+            before a resume; some may be of batches that are ready and not yet delivered.
+        empty_shards: Shards of 0 bytes that the pass has met and that no index or index says to be empty:
+            text or JSON Lines without a line.
+        stopped: Whether the pass was ended with batches left, in step with ranks that had no more.
+        undelivered_batches: How many of these were ready then; the rank may have had more that were not
+            made yet.
+        undelivered_samples: In those batches.
+        makers: Where the time went of those who make the batches, by the number of the worker.
+        throttled_s: How long the container's quota has kept its processes from running during the pass, the
+            time of all its processors together; 0 where there is no quota.
+        loop_stages_s: Of torch's kinds with workers, seconds that the loop's process itself worked for the
+            batches, by stage: ``"sampler"`` draws indices, ``"receiving"`` unpacks what workers have sent.
+        earlier: What the passes before this one came to.
+        batches_before: Of a stream, how many batches of the epoch were delivered before this pass, as the
+            state that it began with says. How many samples these had, a state does not say.
+        epoch_batches: Of a stream, how many batches of the epoch were delivered, those before this pass
+            included, and without those of no samples that ``uneven="pad"`` adds.
+        expected_batches: Of a stream, how many the rank has of the whole epoch; None where that is not known.
+        expected_samples: Likewise of samples.
+        is_over: Whether a stream's pass was read to its end, and no rank was stopped with batches left.
+    """
+
+    state: State = "none"
+    passes: int = 0
+    epoch: int | None = None
+    batches: int = 0
+    samples: int = 0
+    tokens: int = 0
+    size_bytes: int = 0
+    elapsed_s: float = 0.0
+    wait_s: float = 0.0
+    first_batch_s: float | None = None
+    components: Mapping[str, int] = field(default_factory=dict)
+    network: Network = field(default_factory=Network)
+    worker_restarts: int = 0
+    skipped: int = 0
+    empty_shards: int = 0
+    stopped: bool = False
+    undelivered_batches: int = 0
+    undelivered_samples: int = 0
+    makers: tuple[Maker, ...] = ()
+    throttled_s: float = 0.0
+    loop_stages_s: Mapping[str, float] = field(default_factory=dict)
+    earlier: Totals = field(default_factory=Totals)
+    batches_before: int = 0
+    epoch_batches: int = 0
+    expected_batches: int | None = None
+    expected_samples: int | None = None
+    is_over: bool = False
+
+    @property
+    def wait_share(self) -> float:
+        """The part of the time, from 0 to 1, that the consumer has waited."""
+        return min(self.wait_s / max(self.elapsed_s, 1e-9), 1.0)
+
+    def totals(self) -> Totals:
+        """What all passes of the loader come to, with this one: numbers that never become less."""
+        before, network = self.earlier, NetworkCounts()
+        network.add(before.network)
+        network.add(self.network)
+        stages_s = dict(before.stages_s)
+        for maker in self.makers:
+            for stage, spent_s in maker.stages_s.items():
+                stages_s[stage] = stages_s.get(stage, 0.0) + spent_s
+        counts: dict[str, Any] = {
+            each.name: getattr(before, each.name) + getattr(self, each.name)
+            for each in fields(Totals)
+            if each.name not in ("network", "stages_s")
+        }
+        return Totals(**counts, network=Network(*astuple(network)), stages_s=stages_s)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it and ``wait_share``, as a new dict of numbers, strings, bools, None, lists and dicts."""
+        return {
+            **asdict(self),
+            "makers": [asdict(maker) for maker in self.makers],
+            "wait_share": self.wait_share,
+        }
+
+    @classmethod
+    def from_dict(cls, saved: Mapping[str, Any]) -> Statistics:
+        """Those of which ``as_dict()`` was saved, by this version or an older one.
+
+        Raises:
+            ValueError: It is none of those.
+        """
+        try:
+            values = {name: saved[name] for name in cls.__dataclass_fields__ if name in saved}
+            values["network"] = Network(**saved.get("network", {}))
+            values["earlier"] = _totals(saved.get("earlier", {}))
+            values["makers"] = tuple(_maker(maker) for maker in saved.get("makers", ()))
+            if "batches" not in values:
+                raise TypeError("it has no batches")
+        except (TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"expected a dict as Statistics.as_dict() makes it, but {error}") from None
+        return cls(**values)
+
+    def __repr__(self) -> str:
+        if self.state == "none":
+            return "Statistics(no pass has begun)"
+        tokens = f"tokens={self.tokens}, " if self.tokens else ""
+        components = f"components={self.components}, " if self.components else ""
+        skipped = f", skipped={self.skipped}" if self.skipped else ""
+        skipped += f", empty_shards={self.empty_shards}" if self.empty_shards else ""
+        restarts = f", worker_restarts={self.worker_restarts}" if self.worker_restarts else ""
+        return (
+            f"Statistics(batches={self.batches}, samples={self.samples}, {components}{tokens}"
+            f"size_bytes={self.size_bytes}, elapsed_s={self.elapsed_s:.3f}, wait_s={self.wait_s:.3f}, "
+            f"wait_share={self.wait_share:.3f}, network={self.network}{restarts}{skipped})"
+        )
+
+
+def _totals(saved: Mapping[str, Any]) -> Totals:
+    return Totals(**{**saved, "network": Network(**saved.get("network", {}))})
+
+
+def _maker(saved: Mapping[str, Any]) -> Maker:
+    calls = {stage: Calls(**spent) for stage, spent in saved["calls"].items()}
+    return Maker(saved["worker"], dict(saved["stages_s"]), calls, saved["wants_memory"], saved["cpu_s"])
+
+
+# The counts of a pass while it goes on. What is told of them, and stays as it is, are ``Statistics``.
+
+
+@dataclass(slots=True)
+class NetworkCounts:
+    """Requests of one process, or of all workers together: ``Network``, while it grows."""
+
+    requests: int = 0
+    retries: int = 0
+    throttled: int = 0
+    hedges: int = 0
+    cached: int = 0
+    evicting: int = 0
+
+    def since(self, before: NetworkCounts) -> NetworkCounts:
+        """The difference to an earlier count."""
+        return NetworkCounts(*(getattr(self, name) - getattr(before, name) for name in self.__slots__))
+
+    def add(self, more: NetworkCounts | Network) -> None:
+        """Count what another process has done."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(more, name))
+
+
+class Meter:
+    """Counts one pass. What reads them from another thread asks for a ``snapshot``.
+
+    Args:
+        passes: How many passes the loader has begun, with this one.
+        epoch: See ``Statistics``.
+        components: The names of a mixture's.
+        bar: A ``ProgressBar``: shown every batch, and closed at the end.
+        earlier: Of the pass before; None if there was none.
+
+    Attributes: those of ``Statistics``, and
+        started_s: When the pass began, by ``time.perf_counter()``.
+        cut_short: Whether all ranks were stopped though some had batches, this one or others.
+        closes_slowly: Whether ``close`` takes longer than an event loop may be held up.
+    """
+
+    closes_slowly = False
+
+    def __init__(
+        self,
+        *,
+        passes: int = 1,
+        epoch: int | None = None,
+        components: Iterable[str] = (),
+        bar: Any = None,
+        earlier: Meter | None = None,
+    ) -> None:
+        self._earlier = Totals() if earlier is None else earlier.snapshot().totals()
+        self.started_s = time.perf_counter()
+        self.batches = self.samples = self.worker_restarts = self.skipped = self.empty_shards = 0
+        #: Whether a pass before this one has met an empty shard.
+        self.met_empty_before: bool = earlier is not None and (
+            earlier.empty_shards > 0 or earlier.met_empty_before
+        )
+        self.stopped = self.cut_short = False
+        self.undelivered_batches = self.undelivered_samples = 0
+        self._passes, self._epoch = passes, epoch
+        self._tokens = self._size_bytes = 0
+        self._wait_s = 0.0
+        #: Since when the consumer waits, if it does.
+        self._waiting_since_s: float | None = self.started_s  # for the pass to start
+        self._first_batch_s: float | None = None
+        self._ended_s: float | None = None
+        self._throttled_before_s = read_throttled_s()
+        self._throttled_s: float | None = None  # of a pass that has ended
+        self._components = dict.fromkeys(components, 0)
+        self._network = NetworkCounts()
+        self._spent: dict[int, Spent] = {}
+        self._loop_stages_s: dict[str, float] = {}
+        self._bar = bar
+        # Held by those who change what belongs together, and by who copies it. Re-entrant: a garbage
+        # collection meanwhile may run the finalizer that ends this pass.
+        self._lock = RLock()
+
+    def wait(self) -> float:
+        """The consumer waits from now on; gives the time, by ``time.perf_counter()``."""
+        now_s = time.perf_counter()
+        with self._lock:
+            self._waiting_since_s = now_s
+        return now_s
+
+    def waited(self) -> None:
+        """It waits no more, if ``count`` has not said so."""
+        if self._waiting_since_s is not None:
+            with self._lock:
+                self._add_wait(self._now_s())
+
+    def count(self, samples: int, tokens: int, size_bytes: int, components: Sequence[int] = ()) -> float:
+        """A batch was delivered, which ends the wait for it; gives the time, by ``time.perf_counter()``.
+
+        Args:
+            samples: In the batch.
+            tokens: Likewise.
+            size_bytes: Likewise.
+            components: How many of the samples are of each component.
+        """
+        now_s = self._now_s()
+        with self._lock:
+            if self._first_batch_s is None:
+                self._first_batch_s = now_s
+            self.batches += 1
+            self.samples += samples
+            self._tokens += tokens
+            self._size_bytes += size_bytes
+            self._add_wait(now_s)
+            if components:
+                for name, count in zip(self._components, components, strict=False):
+                    self._components[name] += count
+        if self._bar is not None:
+            self._bar.show(self)
+        return now_s
+
+    def spend(self, worker: int, spent: Spent) -> None:
+        """What a worker has told of its time."""
+        with self._lock:
+            before = self._spent.get(worker)
+            self._spent[worker] = spent if before is None else before.plus(spent)
+
+    def forget(self, worker: int) -> None:
+        """What it has told was of a pass before."""
+        with self._lock:
+            self._spent.pop(worker, None)
+
+    def work_in_loop(self, stage: str, took_s: float) -> None:
+        """The loop's own process has worked for its batches."""
+        with self._lock:
+            self._loop_stages_s[stage] = self._loop_stages_s.get(stage, 0.0) + took_s
+
+    def ask(self, more: NetworkCounts) -> None:
+        """What a process has asked of the network since it told before."""
+        with self._lock:
+            self._network.add(more)
+
+    def end(self) -> None:
+        """The pass is over. Idempotent."""
+        with self._lock:
+            if self._ended_s is not None:
+                return
+            self._ended_s = time.perf_counter()
+            self._throttled_s = self._read_throttled_s()
+        if self._bar is not None:
+            self._bar.close(self)
+
+    def close(self) -> None:
+        """The pass has ended, and so have those who made its batches. Idempotent."""
+
+    def snapshot(self) -> Statistics:
+        """All of it at this moment, from any thread."""
+        throttled_s = self._read_throttled_s()
+        with self._lock:
+            now_s, waiting_since_s = self._now_s(), self._waiting_since_s
+            waiting_s = 0.0 if waiting_since_s is None else max(0.0, now_s - waiting_since_s)
+            first_s, counts = self._first_batch_s, self._network
+            return Statistics(
+                state="running" if self._ended_s is None else "ended",
+                passes=self._passes,
+                epoch=self._epoch,
+                batches=self.batches,
+                samples=self.samples,
+                tokens=self._tokens,
+                size_bytes=self._size_bytes,
+                elapsed_s=now_s - self.started_s,
+                wait_s=self._wait_s + waiting_s,
+                first_batch_s=None if first_s is None else first_s - self.started_s,
+                components=dict(self._components),
+                network=Network(*astuple(counts)),
+                worker_restarts=self.worker_restarts,
+                skipped=self.skipped,
+                empty_shards=self.empty_shards,
+                stopped=self.stopped,
+                undelivered_batches=self.undelivered_batches,
+                undelivered_samples=self.undelivered_samples,
+                makers=tuple(_maker_of(worker, self._spent[worker]) for worker in sorted(self._spent)),
+                throttled_s=throttled_s,
+                loop_stages_s=dict(self._loop_stages_s),
+                earlier=self._earlier,
+            )
+
+    def _add_wait(self, now_s: float) -> None:
+        if self._waiting_since_s is not None:
+            self._wait_s += max(0.0, now_s - self._waiting_since_s)
+            self._waiting_since_s = None
+
+    def _read_throttled_s(self) -> float:
+        ended_s = self._throttled_s
+        return max(read_throttled_s() - self._throttled_before_s, 0.0) if ended_s is None else ended_s
+
+    def _now_s(self) -> float:
+        return time.perf_counter() if self._ended_s is None else self._ended_s
+
+
+def _maker_of(worker: int, spent: Spent) -> Maker:
+    calls = {stage: Calls(*each) for stage, each in spent.calls.items()}
+    return Maker(worker, dict(spent.seconds), calls, spent.wants_memory, spent.cpu_s)

@@ -1,0 +1,345 @@
+"""Where the time goes of those who make batches: each moment of a thread is of one stage.
+
+A stage costs two readings of a clock for each block and each batch, some tenths of a microsecond, and nothing
+for a sample.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Mapping
+from time import perf_counter, thread_time
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakSet
+
+from ..flow.process import read_delay_s
+
+T = TypeVar("T")
+
+STARTING = "starting"
+"""Nothing was asked for yet: a worker is set up."""
+
+STORE = "store"
+"""Bytes are waited for."""
+
+DECODE = "decode"
+"""Bytes become samples."""
+
+BATCHING = "batching"
+"""Samples are put together."""
+
+COLLATE = "collate"
+"""A batch is made of them."""
+
+SENDING = "sending"
+"""A worker hands it over."""
+
+RESTING = "resting"
+"""Enough is made ahead: the consumer, or another worker, is waited for."""
+
+PROCESSOR = "processor"
+"""The thread was ready to run, and the machine or the container's quota did not let it."""
+
+SAMPLER = "sampler"
+"""Of torch's kinds: the indices of a batch are drawn."""
+
+PINNING = "pinning"
+"""Of torch's kinds without workers: a batch is copied to page-locked memory."""
+
+RECEIVING = "receiving"
+"""Of torch's kinds with workers: the loop unpacks what they have sent."""
+
+# What people are told of the stages that are not theirs.
+_NAMES = {
+    STARTING: "starting",
+    STORE: "waiting for bytes",
+    DECODE: "decoding",
+    BATCHING: "putting together",
+    COLLATE: "collate_fn",
+    SENDING: "sending",
+    RESTING: "idle",
+    PROCESSOR: "waiting for a processor",
+    SAMPLER: "drawing indices",
+    PINNING: "pinning",
+    RECEIVING: "unpacking",
+}
+
+# What was spent is told so rarely that telling it costs nothing.
+_TELL_S = 0.1
+
+# A wait that is no longer is one for another thread to hand over what it has, whatever made that.
+_HANDOVER_S = 0.0005
+
+# Threads whose waits for a processor are known from one report to the next.
+_MOST_THREADS = 1_000
+
+
+def name_of(stage: str) -> str:
+    """A stage as verdicts and pages call it; an operator or a dataset's own work is called as it is."""
+    return _NAMES.get(stage, stage)
+
+
+def shares_of(makers: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The parts of the time of those who make batches, the largest first; empty if it is none.
+
+    Args:
+        makers: What each has spent, in seconds by stage. That they were started is left out: it is over
+            with the first batch.
+    """
+    seconds: dict[str, float] = {}
+    for stages_s in makers:
+        for stage, spent_s in stages_s.items():
+            if stage != STARTING:
+                seconds[stage] = seconds.get(stage, 0.0) + spent_s
+    total_s = sum(seconds.values())
+    by_time = sorted(seconds, key=seconds.__getitem__, reverse=True)
+    return {stage: seconds[stage] / total_s for stage in by_time} if total_s else {}
+
+
+def steady_rate(count: float, batches: int, elapsed_s: float, first_batch_s: float | None) -> float:
+    """How much comes in a second once the first batch has come; of a pass of one batch, from its beginning.
+
+    Args:
+        count: Of what is in the batches.
+        batches: Delivered.
+        elapsed_s: Of the pass.
+        first_batch_s: When the first batch was delivered.
+    """
+    if batches < 2 or first_batch_s is None:
+        return count / max(elapsed_s, 1e-9)
+    return count * (batches - 1) / batches / max(elapsed_s - first_batch_s, 1e-9)
+
+
+class Spent(NamedTuple):
+    """What one process has spent on making batches.
+
+    Attributes:
+        seconds: By stage: a thread's, so that together they are the time that has passed.
+        calls: Of functions that run on threads of their own, by stage: how long the calls took, all together,
+            how much of the processor's time, and how long those threads waited for a processor.
+        wants_memory: Whether reading further ahead was held up by the limit on memory.
+        cpu_s: Of the processor's time, by the thread; calls on threads of their own are not in it.
+        traced: When that was, in a pass that is traced; see ``trace.events.Traced``.
+    """
+
+    seconds: Mapping[str, float]
+    calls: Mapping[str, tuple[float, float, float]]
+    wants_memory: bool = False
+    cpu_s: float = 0.0
+    traced: Any = None
+
+    def plus(self, more: Spent) -> Spent:
+        """Together with what the same process has spent afterwards."""
+        seconds = {stage: self.seconds.get(stage, 0.0) for stage in {**self.seconds, **more.seconds}}
+        for stage, spent_s in more.seconds.items():
+            seconds[stage] += spent_s
+        calls = dict(self.calls)
+        for stage, spent in more.calls.items():
+            _add(calls, stage, spent)
+        return Spent(seconds, calls, more.wants_memory, self.cpu_s + more.cpu_s)
+
+
+class Stopwatch:
+    """Divides one thread's time among the stages. Of that thread alone, but for ``call``.
+
+    Args:
+        since_s: When the first stage began, by ``time.perf_counter()``; None for now.
+    """
+
+    def __init__(self, since_s: float | None = None) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._stage = STARTING
+        self._since_s = perf_counter() if since_s is None else since_s
+        self.move_here()
+        self._told_s = -math.inf  # with the first batch, and from then on now and then
+        self._delays_s: dict[int, float] = {}  # by thread, as they were when they were last read
+        self._helpers: WeakSet[Stopwatch] = WeakSet()  # each repetition of the data may have a new one
+        self._calls: dict[str, tuple[float, float, float]] = {}
+        self._callers: dict[int, str] = {}
+        #: The thread that fetches the bytes that this one waits for, by the system's number.
+        self.fetcher: int | None = None
+        self._lock = threading.RLock()  # for calls; re-entrant, for the finalizers of a garbage collection
+
+    def move_here(self) -> None:
+        """This is the thread whose time is divided. What it took of the processor before does not count."""
+        self._thread = threading.get_native_id()
+        self._cpu_told_s = thread_time()
+
+    def begin(self, stage: str) -> None:
+        """The thread's work begins, with ``stage``: what it took of the processor before does not count."""
+        self.enter(stage)
+        self.move_here()
+
+    def enter(self, stage: str, now_s: float | None = None) -> str:
+        """The thread is at ``stage`` from now on; gives the stage that it was at, to come back to.
+
+        Args:
+            stage: Where it is.
+            now_s: What ``time.perf_counter()`` has just said, if somebody has asked; else it is asked.
+        """
+        former = self._stage
+        if now_s is None:
+            now_s = perf_counter()
+        self._seconds[former] += now_s - self._since_s
+        self._stage, self._since_s = stage, now_s
+        return former
+
+    def waited(self, stage: str, since_s: float) -> float:
+        """The thread has waited since then, for ``stage`` unless it was too short; gives for how long."""
+        now_s = perf_counter()
+        if now_s - since_s > _HANDOVER_S:
+            self.enter(self.enter(stage, since_s), now_s)
+        return now_s - since_s
+
+    def timed(self, stage: str, items: Generator[T, None, None]) -> Generator[T, None, None]:
+        """The same items; whoever waits for one is at ``stage`` meanwhile, if not at one further up."""
+        return _TimedItems(self.enter, stage, items)
+
+    def helper(self) -> Stopwatch:
+        """That of a thread which decodes ahead for this one; while this one waits, its stages are told."""
+        helper = Stopwatch()
+        self._helpers.add(helper)
+        return helper
+
+    def call(self, stage: str, function: Callable[[], T]) -> T:
+        """Call a function, in any thread, and count what it takes beside the stages."""
+        began_s, began_cpu_s = perf_counter(), thread_time()
+        try:
+            return function()
+        finally:
+            spent = perf_counter() - began_s, thread_time() - began_cpu_s, 0.0
+            caller = threading.get_native_id()
+            with self._lock:
+                _add(self._calls, stage, spent)
+                self._callers[caller] = stage
+
+    def has_news(self, now_s: float) -> bool:
+        """Whether what was spent until then is to be told."""
+        return now_s - self._told_s >= _TELL_S
+
+    def news(self, *, at_once: bool = False, cpu_s: float | None = None) -> Spent | None:
+        """What was spent since it was asked before; None if that is not long ago.
+
+        Args:
+            at_once: Also then.
+            cpu_s: How much of the processor's time the thread used for batches; by default all that it used.
+        """
+        if not at_once and not self.has_news(self._since_s):
+            return None
+        self.enter(self._stage)
+        self._told_s = self._since_s
+        seconds, self._seconds = self._seconds, defaultdict(float)
+        self._share_out(seconds)
+        with self._lock:
+            calls, self._calls = self._calls, {}
+            callers, self._callers = self._callers, {}
+        used_s = self._cpu_news_s()
+        part = 1.0 if cpu_s is None or not used_s else min(cpu_s / used_s, 1.0)
+        self._move_delays(seconds, calls, callers, part)
+        return Spent(dict(seconds), calls, cpu_s=used_s if cpu_s is None else cpu_s)
+
+    def forget(self) -> None:
+        """Nobody is to be told what was spent until now; with the next batch one is told again."""
+        self.news(at_once=True)
+        self._told_s = -math.inf
+
+    def _cpu_news_s(self) -> float:
+        if threading.get_native_id() != self._thread:  # it has ended, and somebody else asks for the rest
+            return 0.0
+        before_s, self._cpu_told_s = self._cpu_told_s, thread_time()
+        return self._cpu_told_s - before_s
+
+    def _move_delays(
+        self,
+        seconds: dict[str, float],
+        calls: dict[str, tuple[float, float, float]],
+        callers: Mapping[int, str],
+        part: float,
+    ) -> None:
+        """Move the time in which threads were ready and had no processor from their stages to ``PROCESSOR``.
+
+        Args:
+            seconds: By stage.
+            calls: Of functions on threads of their own, by stage; they get to know how long those waited.
+            callers: The threads of these, with their stages.
+            part: How much of the thread's own delay counts.
+        """
+        for thread, stage in callers.items():
+            took_s, cpu_s, waited_s = calls[stage]
+            delay_s = self._delay_news_s(thread, is_new=len(self._delays_s) < _MOST_THREADS)
+            calls[stage] = took_s, cpu_s, min(waited_s + delay_s, took_s)
+        moved_s = {
+            stage: seconds.get(stage, 0.0) * waited_s / took_s
+            for stage, (took_s, _, waited_s) in calls.items()
+            if took_s
+        }
+        if self.fetcher is not None:
+            moved_s[STORE] = min(self._delay_news_s(self.fetcher), seconds.get(STORE, 0.0))
+        work_s = {
+            stage: spent_s
+            for stage, spent_s in seconds.items()
+            if stage not in moved_s and stage not in (RESTING, STARTING, STORE)
+        }
+        own_s = part * self._delay_news_s(self._thread) / max(sum(work_s.values()), 1e-9)
+        moved_s |= {stage: spent_s * min(own_s, 1.0) for stage, spent_s in work_s.items()}
+        if any(moved_s.values()):
+            for stage, waited_s in moved_s.items():
+                seconds[stage] = seconds.get(stage, 0.0) - waited_s
+            seconds[PROCESSOR] = seconds.get(PROCESSOR, 0.0) + sum(moved_s.values())
+
+    def _delay_news_s(self, thread: int, *, is_new: bool = False) -> float:
+        """How long a thread has waited for a processor since it was asked before, or since it ``is_new``."""
+        now_s = read_delay_s(thread)
+        before_s = self._delays_s.get(thread, 0.0 if is_new else now_s)
+        if len(self._delays_s) >= _MOST_THREADS:
+            self._delays_s.clear()  # a recipe may repeat for ever, each time with new threads
+        self._delays_s[thread] = now_s
+        return max(now_s - before_s, 0.0)
+
+    def _share_out(self, seconds: dict[str, float]) -> None:
+        """Tell the time in which this thread waited for its helpers as what these were at."""
+        theirs = {STORE: 0.0, DECODE: 0.0}
+        for helper in self._helpers:
+            for stage in theirs:
+                theirs[stage] += helper._seconds.get(stage, 0.0)  # as it was when that came to another stage
+        total_s = sum(theirs.values())
+        if total_s:
+            waited_s = seconds.pop(DECODE, 0.0)
+            for stage, spent_s in theirs.items():
+                seconds[stage] += waited_s * spent_s / total_s
+
+
+class _TimedItems(Generator[T, None, None]):
+    """A generator whose items are waited for at a stage. It holds none, and no frame stands between."""
+
+    __slots__ = ("_enter", "_items", "_next", "_stage")
+
+    def __init__(self, enter: Callable[[str], str], stage: str, items: Generator[T, None, None]) -> None:
+        self._enter, self._stage, self._items = enter, stage, items
+        self._next = items.__next__
+
+    def __iter__(self) -> _TimedItems[T]:
+        return self
+
+    def __next__(self) -> T:
+        former = self._enter(self._stage)
+        try:
+            return self._next()
+        finally:
+            self._enter(former)
+
+    def send(self, value: None) -> T:
+        return next(self)
+
+    def throw(self, *error: Any) -> T:
+        return self._items.throw(*error)
+
+    def close(self) -> None:
+        self._items.close()
+
+
+def _add(calls: dict[str, tuple[float, float, float]], stage: str, more: tuple[float, float, float]) -> None:
+    took_s, cpu_s, waited_s = calls.get(stage, (0.0, 0.0, 0.0))
+    calls[stage] = took_s + more[0], cpu_s + more[1], waited_s + more[2]

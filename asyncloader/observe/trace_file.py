@@ -1,0 +1,348 @@
+"""The file of a traced pass: its name, its events in the Trace Event Format, and what may stand in it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+import msgspec
+from msgspec import Meta
+
+from ..atomic_file import AtomicFile, write_whole
+from .tracing import Flight, Incident, Slice
+
+# What a file of a pass may hold beside its events, as far as it is read again: types and bounds. Pure.
+#
+# The file may come from anybody, so that no number may be without a bound, and none be missing.
+
+VERSION = 1
+
+_Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Seconds = Annotated[float, Meta(ge=0, le=1e10)]
+_Share = Annotated[float, Meta(ge=0, le=1)]
+
+# From a microsecond to three hundred years, in bins of ``Latencies``.
+_Bin = Annotated[int, Meta(ge=-120, le=200)]
+
+
+class SavedNetwork(msgspec.Struct):
+    requests: _Count
+    retries: _Count
+    throttled: _Count
+    hedges: _Count
+
+
+class SavedMaker(msgspec.Struct):
+    worker: _Count
+    stages_s: dict[str, _Seconds]
+
+
+class SavedStatistics(msgspec.Struct):
+    batches: _Count
+    samples: _Count
+    size_bytes: _Count
+    elapsed_s: _Seconds
+    first_batch_s: _Seconds | None
+    network: SavedNetwork
+    worker_restarts: _Count
+    skipped: _Count
+    makers: list[SavedMaker]
+
+
+class SavedReport(msgspec.Struct):
+    lines: tuple[str, str, str]
+    wait_share: _Share
+
+
+class SavedSeries(msgspec.Struct):
+    bin_s: Annotated[float, Meta(ge=1e-3, le=1e10)]
+    rows: dict[str, list[Annotated[float, Meta(ge=0, le=1e20)]]]
+
+
+class SavedLatency(msgspec.Struct):
+    bins_per_decade: Literal[20]
+    bins: dict[_Bin, _Count]
+    count: _Count
+    p50_s: Annotated[float, Meta(gt=1e-7, le=1e10)] | None
+    p95_s: Annotated[float, Meta(gt=1e-7, le=1e10)] | None
+    p99_s: Annotated[float, Meta(gt=1e-7, le=1e10)] | None
+
+    def __post_init__(self) -> None:
+        has_all = None not in (self.p50_s, self.p95_s, self.p99_s)
+        if sum(self.bins.values()) != self.count or has_all != bool(self.count):
+            raise ValueError("count does not go with bins and percentiles")
+
+
+class SavedDropped(msgspec.Struct):
+    slices: _Count
+    seconds: _Seconds
+    flights: _Count
+    marks: _Count
+
+
+class SavedRun(msgspec.Struct):
+    """All that the page and the command read."""
+
+    version: Literal[1]
+    loader: str
+    rank: _Count
+    world_size: _Count
+    num_workers: _Count
+    epoch: _Count | None
+    passes: _Count
+    began_unix_s: _Seconds
+    statistics: SavedStatistics
+    report: SavedReport
+    series: SavedSeries
+    latency: SavedLatency
+    dropped: SavedDropped
+    # Of which the first releases said nothing.
+    replica: _Count = 0
+    replicas: _Count = 1
+
+
+# What was kept of a pass, in the Trace Event Format that Perfetto and chrome://tracing open. Pure.
+#
+# See "Trace Event Format" (Nat Duca and Dan Sinclair, Google, 2016). A process of the format is the consumer
+# or a worker; a thread of it, a thread. Parts in flight are asynchronous, since they overlap. Times are
+# microseconds since the pass began.
+
+
+class TraceEvent(msgspec.Struct, omit_defaults=True, gc=False):
+    """One of the format. It takes a third of the time of a dict, also since no collector looks at it.
+
+    Attributes: those of the format, where None stands for what an event of its phase does not have.
+    """
+
+    ph: str
+    pid: int
+    tid: int
+    ts: float
+    name: str
+    dur: float | None = None
+    cat: str | None = None
+    id: str | None = None
+    s: str | None = None
+    args: Mapping[str, Any] | None = None
+
+
+# Apart, so that the files of ranks can be put together.
+_PIDS_OF_RANK = 10_000
+
+_CONSUMER_TID = 1
+_MAKER_TID = 2  # and those behind it are of threads that help it
+
+
+@dataclass
+class TraceTimeline:
+    """What was kept.
+
+    Attributes:
+        consumer: Its slices, one after the other.
+        slices: Of the threads of each worker, by its number; 0 without any.
+        flights: Each with the worker that asked.
+        marks: Likewise, with the worker where it was.
+        workers: Whether those are processes of their own.
+    """
+
+    consumer: list[Slice] = field(default_factory=list)
+    slices: dict[int, list[Slice]] = field(default_factory=dict)
+    flights: list[tuple[int, Flight]] = field(default_factory=list)
+    marks: list[tuple[int, Incident]] = field(default_factory=list)
+    workers: bool = False
+
+
+def timeline(
+    kept: TraceTimeline, start_s: float, end_s: float, process: int = 0, whose: str = "rank 0"
+) -> list[TraceEvent]:
+    """The events, those of each track in the order of their times.
+
+    Args:
+        kept: What they are made of.
+        start_s: When the pass began; nothing lies before.
+        end_s: When it ended; nothing lies behind.
+        process: Number of the process whose pass it is, among all that read.
+        whose: What that is called.
+    """
+    clock = _Clock(start_s, end_s)
+    consumer = process * _PIDS_OF_RANK + 1
+
+    def pid_of(worker: int) -> int:
+        return consumer + 1 + worker if kept.workers else consumer
+
+    events = [*_names(kept, consumer, pid_of, whose)]
+    events += [_slice(clock, consumer, _CONSUMER_TID, "consumer", each) for each in kept.consumer]
+    for worker, slices in sorted(kept.slices.items()):
+        ordered = sorted(slices, key=lambda each: (each.track, each.start_s, each.end_s))
+        events += [_slice(clock, pid_of(worker), _MAKER_TID + each.track, "maker", each) for each in ordered]
+    for number, (worker, flight) in enumerate(kept.flights):
+        events += _flight(clock, pid_of(worker), f"{process}.{number}", flight)
+    events += _bytes_in_flight(clock, kept, pid_of)
+    events += [_mark(clock, pid_of(worker), mark) for worker, mark in kept.marks]
+    named = [event for event in events if event.ph == "M"]
+    timed = [event for event in events if event.ph != "M"]
+    return named + sorted(timed, key=attrgetter("ts"))  # stable: an end stays behind its beginning
+
+
+class _Clock:
+    def __init__(self, start_s: float, end_s: float) -> None:
+        self._start_s, self._end_s = start_s, end_s
+
+    def us(self, at_s: float) -> float:
+        """Microseconds, to the nanosecond."""
+        if at_s <= self._start_s:
+            return 0.0
+        return round(((at_s if at_s < self._end_s else self._end_s) - self._start_s) * 1e6, 3)
+
+
+def _names(kept: TraceTimeline, consumer: int, pid_of: Any, whose: str) -> Iterator[TraceEvent]:
+    yield _meta(consumer, 0, "process_name", {"name": whose})
+    yield _meta(consumer, 0, "process_sort_index", {"sort_index": consumer})
+    yield _meta(consumer, _CONSUMER_TID, "thread_name", {"name": "consumer"})
+    yield _meta(consumer, _CONSUMER_TID, "thread_sort_index", {"sort_index": 0})
+    for worker, slices in sorted(kept.slices.items()):
+        pid = pid_of(worker)
+        if kept.workers:
+            yield _meta(pid, 0, "process_name", {"name": f"{whose}, worker {worker}"})
+            yield _meta(pid, 0, "process_sort_index", {"sort_index": pid})
+        for track in sorted({each.track for each in slices}):
+            name = "makes batches" if track == 0 else f"decodes ahead {track}"
+            yield _meta(pid, _MAKER_TID + track, "thread_name", {"name": name})
+
+
+def _meta(pid: int, tid: int, name: str, args: dict[str, Any]) -> TraceEvent:
+    return TraceEvent("M", pid, tid, 0.0, name, args=args)
+
+
+def _slice(clock: _Clock, pid: int, tid: int, category: str, each: Slice) -> TraceEvent:
+    ts = clock.us(each.start_s)
+    dur = round(clock.us(each.end_s) - ts, 3)
+    return TraceEvent("X", pid, tid, ts, each.name, dur, category, args=each.about or None)
+
+
+def _flight(clock: _Clock, pid: int, number: str, flight: Flight) -> Iterator[TraceEvent]:
+    name = urlsplit(flight.shard).path.rpartition("/")[2] or flight.shard
+    asked = {"shard": flight.shard, "offset": flight.offset, "asked_bytes": flight.asked_bytes}
+    ended = {"size_bytes": flight.size_bytes, "whole": flight.is_whole}
+    steps: tuple[tuple[str, float | None, Mapping[str, Any]], ...] = (
+        ("b", flight.start_s, asked),
+        ("n", flight.answered_s, {"answer": "begins"}),
+        ("e", flight.end_s, ended),
+    )
+    for phase, at_s, args in steps:
+        if at_s is not None:
+            yield TraceEvent(phase, pid, 0, clock.us(at_s), name, cat="part", id=number, args=args)
+
+
+def _bytes_in_flight(clock: _Clock, kept: TraceTimeline, pid_of: Any) -> Iterator[TraceEvent]:
+    changes: dict[int, list[tuple[float, int]]] = {}
+    for worker, flight in kept.flights:
+        size_bytes = flight.size_bytes if flight.is_whole else flight.asked_bytes
+        rows = changes.setdefault(pid_of(worker), [])
+        rows += [(flight.start_s, size_bytes), (flight.end_s, -size_bytes)]
+    for pid, rows in changes.items():
+        level = 0
+        for at_s, change in sorted(rows, key=lambda row: (row[0], -row[1])):
+            level += change
+            yield TraceEvent("C", pid, 0, clock.us(at_s), "bytes in flight", args={"bytes": level})
+
+
+def _mark(clock: _Clock, pid: int, mark: Incident) -> TraceEvent:
+    return TraceEvent("i", pid, 0, clock.us(mark.at_s), mark.kind, cat="event", s="p", args=mark.about)
+
+
+#: The key beside ``traceEvents`` that all else is under.
+FORMAT = "asyncloader"
+
+# Many times what is written of a pass, for whoever has put those of ranks together.
+_MOST_BYTES = 1 << 29
+
+
+def run_path(path: str, *, epoch: int, whose: str, taken: Collection[str]) -> str:
+    """The file of one pass: the path itself for the first epoch of a process that is alone.
+
+    Args:
+        path: As the user said it.
+        epoch: Named before the suffix where it is not 0.
+        whose: What the process is called among others, such as ``"rank 1"``; empty where it is alone.
+        taken: Names that earlier passes of the same loader have got; none is given twice.
+    """
+    stem, suffix = os.path.splitext(path)
+    if whose:
+        stem += "-" + whose.replace(",", "").replace(" ", "-")
+    if epoch:
+        stem += f"-epoch-{epoch}"
+    name, again = stem + suffix, 1
+    while name in taken:
+        again += 1
+        name = f"{stem}-{again}{suffix}"
+    return name
+
+
+def write_run(path: str, events: Sequence[TraceEvent], summary: Mapping[str, Any]) -> None:
+    """Write the file, which has its name only when it is whole.
+
+    Raises:
+        OSError: The folder is not there or takes no file.
+    """
+    run = {"displayTimeUnit": "ms", FORMAT: {"version": VERSION, **summary}, "traceEvents": events}
+    with _naming(path, "the trace of a pass, which has ended, was not written"):
+        write_whole(path, msgspec.json.encode(run))
+
+
+def check_run_path(path: str) -> None:
+    """Check, before there is anything to lose, that the file can be written.
+
+    Raises:
+        OSError: Its folder is not there or takes no file of that name, or a folder has it.
+    """
+    with _naming(path, "no trace could be written; name another file, or see to it that its folder takes it"):
+        if os.path.isdir(path):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        AtomicFile(path).discard()
+
+
+@contextmanager
+def _naming(path: str, told: str) -> Iterator[None]:
+    """Have errors tell what was written, and where to."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise type(error)(error.errno, f"trace={path!r}: {told}: {reason}") from None
+
+
+def read_run(path: str) -> dict[str, Any]:
+    """What stands in the file of a pass beside its events; of what ``SavedRun`` names, all is as it says.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is none, or of a later version of the library.
+    """
+    with open(path, "rb") as file:
+        content = file.read(_MOST_BYTES + 1)
+    if len(content) > _MOST_BYTES:
+        raise ValueError(f"{path}: expected a file of at most {_MOST_BYTES:,} bytes, but it has more")
+    try:
+        # The events, which are nearly all of it, are passed over.
+        run = msgspec.json.decode(content, type=_File).asyncloader
+        if run.get("version") == VERSION:
+            msgspec.convert(run, SavedRun, str_keys=True)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: expected a file that DataLoader(trace=...) has written: {error}") from None
+    if run.get("version") != VERSION:
+        raise ValueError(
+            f"{path}: expected version {VERSION} of what DataLoader(trace=...) writes, but it is "
+            f"{run.get('version')!r}: read it with the version of the library that has written it"
+        )
+    return run
+
+
+class _File(msgspec.Struct):
+    asyncloader: dict[str, Any]

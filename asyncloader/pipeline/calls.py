@@ -1,0 +1,412 @@
+"""Calls of the user's functions: their errors, random numbers and contexts, and how many at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterator, Sized
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from dataclasses import dataclass
+from threading import Lock, get_ident
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+
+from ..blocks import Block, Trail, bytes_of
+from ..flow.engine import MakeContext
+from .lane import Lane
+from .op import name_of
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+
+__all__ = [
+    "AdaptiveSize",
+    "MakeContext",
+    "UserCalls",
+    "UserCodeErrors",
+    "as_error",
+    "call_each",
+    "call_user_code",
+    "cut",
+    "next_size",
+    "sample_rng",
+    "sample_seeded",
+    "with_context",
+]
+
+
+# --- errors ---
+
+_ENDINGS = (StopIteration, StopAsyncIteration, SystemExit)
+
+
+class UserCodeErrors:
+    """Around a call of the user's function; used with ``with``.
+
+    Raises:
+        RuntimeError: The function raised ``StopIteration``, ``StopAsyncIteration`` or ``SystemExit``. The
+            first two would end the next loop outside, so that the rest of a lane would be missing. An exit
+            in a thread or a worker ends only that; as an error it names the sample.
+    """
+
+    __slots__ = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, _ENDINGS):
+            raise as_error(error) from error
+
+
+async def call_user_code(fn: Callable[..., Awaitable[Any]], *given: Any) -> Any:
+    """``await fn(*given)``, in a task of the library's.
+
+    Raises:
+        RuntimeError: It raised something that is no ``Exception``. A cancellation would silently end this one
+            task, since not the task was cancelled but something that the function waited for; an exit would
+            end the loop under all other tasks.
+    """
+    try:
+        return await fn(*given)
+    except Exception:
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and (task is None or task.cancelling()):
+            raise  # nobody wants the result any more
+        raise as_error(error) from error
+
+
+def as_error(ending: BaseException) -> RuntimeError:
+    """The error that replaces an ending that the user's code raised."""
+    text = f"{type(ending).__name__}: {ending}" if str(ending) else type(ending).__name__
+    # With the frames of the function, which messages from workers show too.
+    return RuntimeError(f"the function raised {text}").with_traceback(ending.__traceback__)
+
+
+@dataclass(slots=True)
+class _CurrentIndex:
+    """Of the current sample; see ``UserCalls``."""
+
+    value: int = 0
+
+    def __len__(self) -> int:
+        return self.value
+
+
+def call_each(
+    fn: Callable[[Any], Any], block: Block, calls: Callable[[_CurrentIndex], Any]
+) -> tuple[list[Any], list[int], list[tuple[int, Exception]]]:
+    """Call ``fn`` for each sample, whether it fails or not.
+
+    Returns:
+        What it gave; for which samples; and the others, with the error of each.
+    """
+    results: list[Any] = []
+    good: list[int] = []
+    failed: list[tuple[int, Exception]] = []
+    here = _CurrentIndex()
+    errors = UserCodeErrors()
+    with calls(here):
+        for here.value, sample in enumerate(block.rows()):
+            try:
+                with errors:
+                    results.append(fn(sample))
+            except MemoryError:
+                raise  # no fault of the sample
+            except Exception as error:
+                failed.append((here.value, error))
+            else:
+                good.append(here.value)
+    return results, good, failed
+
+
+# --- random numbers ---
+
+# The words of the key are not negative; of a negative seed it is the two's complement.
+Library: TypeAlias = Literal["numpy", "torch", "random"]
+
+_WORD = 0xFFFF_FFFF_FFFF_FFFF
+
+
+class UserCalls(UserCodeErrors):
+    """Calls of the user's function for the samples of a block, one after another; used with ``with``.
+
+    Random numbers are drawn by the sample that the function is called for. The key is (seed, epoch, operator,
+    place of the sample): nothing in it depends on where or when the call is made. So a sample gets the same
+    numbers in any process, on any thread, and again after a resume. A function that draws nothing pays one
+    ``ContextVar.set`` for each block.
+
+    Args:
+        lane: As the operator was given it.
+        trail: The block's.
+        done: Grows by one with each call that has returned; its length is the index of the current sample.
+    """
+
+    __slots__ = ("_done", "_lane", "_rng_index", "_rngs", "_token", "_trail")
+
+    def __init__(self, lane: Lane, trail: Trail, done: Sized) -> None:
+        self._lane = lane
+        self._trail = trail
+        self._done = done
+        self._rngs: dict[Library, Any] | None = None
+        self._rng_index = 0
+
+    def __enter__(self) -> None:
+        self._token: Token[UserCalls | None] = _current.set(self)
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        _current.reset(self._token)
+        super().__exit__(kind, error, traceback)
+
+    def rng(self, library: Library) -> Any:
+        """The generator of the sample in hand, of one of the libraries."""
+        index = len(self._done)
+        if self._rngs is None or self._rng_index != index:
+            self._rngs, self._rng_index = {}, index
+        if library not in self._rngs:
+            self._rngs[library] = _open_generator(library, self.key())
+        return self._rngs[library]
+
+    def key(self) -> tuple[int, ...]:
+        """What the draws for the sample in hand are keyed by."""
+        return _key_of(self._lane, self._trail, len(self._done))
+
+
+_current: ContextVar[UserCalls | None] = ContextVar("asyncloader-calls", default=None)
+
+# The global generators are seeded by one thread at a time, and by this one.
+_seeding = Lock()
+_seeding_thread: int | None = None
+
+
+@overload
+def sample_rng() -> np.random.Generator: ...
+@overload
+def sample_rng(library: Literal["numpy"]) -> np.random.Generator: ...
+@overload
+def sample_rng(library: Literal["torch"]) -> torch.Generator: ...
+@overload
+def sample_rng(library: Literal["random"]) -> random.Random: ...
+
+
+def sample_rng(library: Library = "numpy") -> np.random.Generator | torch.Generator | random.Random:
+    """The random generator of the sample that a function of the dataset is called for.
+
+    It is keyed by (the seed of the dataset's first ``.shuffle``, or 0 without one; the epoch; the operator;
+    the shard and the sample's index in it, in a ``.repeat`` also the repetition). So a sample is augmented
+    alike whatever the number of workers, threads or coroutines and however the samples are shuffled, and
+    again after a resume; in the next epoch and repetition it is augmented otherwise. In a mixture the key has
+    also which component it is; within one the seed is that of its own first ``.shuffle``. Samples of
+    ``from_iterable`` are keyed by lane and index in it: there the number of lanes matters. Functions of
+    ``.map_batches`` and ``.filter_batches`` get that of the first sample of their chunk; which samples those
+    are goes by the number of lanes too.
+
+    Args:
+        library: Whose generator: ``"numpy"``, ``"torch"`` (of the CPU) or ``"random"``. Each draws numbers
+            of its own.
+
+    Returns:
+        A ``numpy.random.Generator``, a ``torch.Generator`` or a ``random.Random``; the same one when called
+        again for the same sample, so that functions which call it themselves draw further numbers. NumPy
+        keeps its streams from release to release, but not always what its methods make of them.
+
+    Raises:
+        RuntimeError: Called by something else, such as a ``collate_fn``, a thread that the function has
+            started, or a dataset of torch's kinds.
+        ValueError: Another library is named.
+    """
+    if library not in ("numpy", "torch", "random"):
+        raise ValueError(f"library should be 'numpy', 'torch' or 'random', but got library={library!r}")
+    return _calls().rng(library)  # type: ignore[no-any-return]  # a generator of the library that is named
+
+
+@contextmanager
+def sample_seeded() -> Iterator[None]:
+    """Seed the global generators of NumPy, torch and ``random`` for the sample, within a ``with`` block.
+
+    For functions that draw from these, such as the transforms of torchvision: they then draw by the key of
+    ``sample_rng``. When the block is left, the generators are as they were before.
+
+    The generators are those of the whole process. One thread at a time is in such a block; what other
+    threads draw meanwhile, a training loop's without workers among them, comes from the same numbers. So
+    give the loader workers, and leave ``concurrency`` at 1. A coroutine function must not ``await`` in it.
+
+    Raises:
+        RuntimeError: As ``sample_rng``; or the block is entered within another one, or by two coroutines at
+            a time.
+    """
+    global _seeding_thread
+    import numpy as np
+    import torch
+
+    seed = int(np.random.SeedSequence(_calls().key(), spawn_key=(3,)).generate_state(1, np.uint64)[0] >> 1)
+    if _seeding_thread == get_ident():
+        raise RuntimeError(
+            "sample_seeded() is entered within another such block, or by two coroutines at a time; leave the "
+            "block before the next one and before an await, or draw from sample_rng(library=...)"
+        )
+    with _seeding:
+        _seeding_thread = get_ident()
+        before = random.getstate(), np.random.get_state(), torch.get_rng_state()
+        try:
+            random.seed(seed)
+            np.random.seed(np.random.SeedSequence(seed).generate_state(4))
+            torch.default_generator.manual_seed(seed)
+            yield
+        finally:
+            random.setstate(before[0])
+            np.random.set_state(before[1])
+            torch.set_rng_state(before[2])
+            _seeding_thread = None
+
+
+def _calls() -> UserCalls:
+    calls = _current.get()
+    if calls is None:
+        raise RuntimeError(
+            "sample_rng() and sample_seeded() are for the functions given to .map, .filter, .map_batches and "
+            ".filter_batches of a dataset, while a loader calls them; elsewhere there is no sample to draw "
+            "for. To try such a function out, run it in a dataset: from_iterable([sample]).map(fn).head(1)"
+        )
+    return calls
+
+
+def _open_generator(library: Library, key: tuple[int, ...]) -> Any:
+    import numpy as np
+
+    if library == "numpy":
+        return np.random.Generator(np.random.PCG64(np.random.SeedSequence(key)))
+    spawn_key = (1,) if library == "torch" else (2,)
+    seed = int(np.random.SeedSequence(key, spawn_key=spawn_key).generate_state(1, np.uint64)[0] >> 1)
+    if library == "random":
+        return random.Random(seed)
+    import torch
+
+    return torch.Generator().manual_seed(seed)
+
+
+def _key_of(lane: Lane, trail: Trail, index: int) -> tuple[int, ...]:
+    place = trail.place(index)
+    # In a mixture also which component, and whether that calls the function or somebody behind it.
+    mixed = (*place.component, len(lane.component)) if place.component else ()
+    return (
+        (lane.order_seed or 0) & _WORD,
+        lane.topology.epoch,
+        lane.operator,
+        place.repetition,
+        place.number,
+        place.sample,
+        *mixed,
+    )
+
+
+# --- contexts ---
+
+
+def with_context(fn: Callable[..., Any], context: MakeContext | None, lane: Lane) -> Callable[[Any], Any]:
+    """``fn`` as a function of the sample alone, with the value of its context as the second argument.
+
+    Operators and lanes of one process that were given the same ``context`` share its value.
+    """
+    if context is None:
+        return fn
+    key = id(context)  # which may not hash; the recipe keeps it alive
+    if key not in lane.services.clients:
+        lane.services.clients[key] = lane.services.engine.enter(context)
+    value = lane.services.clients[key]
+
+    def call(sample: Any) -> Any:
+        return fn(sample, value)
+
+    call.__qualname__ = name_of(fn)
+    return call
+
+
+# --- how many samples at a time ---
+
+PIECE_SAMPLES = 32
+"""How many samples an operator that runs the user's code takes at a time.
+
+Few enough that the first of them is handed on before a whole block of decoded images is made; enough
+that what a block costs (some 2 us) is lost among them.
+"""
+
+# What is being made should stay near the processor, whatever the memory may hold.
+_MOST_BYTES = 8 << 20
+
+# Samples of each piece that are measured, which takes some microseconds.
+_MEASURED = 4
+
+# A piece of brief calls may have more samples than others: as many as take so long.
+_BRIEF_S = 0.001
+_MOST_OF_BRIEF = 8
+
+# A piece of slow calls has fewer: only between pieces a closed pass is noticed.
+_LONG_S = 0.1
+
+
+def next_size(size: int, most: int, in_a_second: float) -> int:
+    """Samples of the piece after one of ``size``: at most twice as many, and of slow calls fewer.
+
+    Args:
+        size: Of that piece.
+        most: Samples of a piece; of brief calls eight times as many.
+        in_a_second: How many calls there are.
+    """
+    brief = min(_MOST_OF_BRIEF * most, int(_BRIEF_S * in_a_second))
+    return max(1, min(max(most, brief), 2 * size, int(_LONG_S * in_a_second)))
+
+
+def cut(block: Block, most: Callable[[], int]) -> Iterator[Block]:
+    """The block in pieces, each of at most ``most()`` samples at the time when it is asked for."""
+    start = 0
+    while start < len(block):
+        stop = min(start + most(), len(block))
+        yield block if stop - start == len(block) else block.part(start, stop)
+        start = stop
+
+
+class AdaptiveSize:
+    """How many samples an operator takes at a time: fewer, the larger those are that it has made.
+
+    The first piece is one sample, and each next one at most twice the one before: what a function makes is
+    not known until it has made it.
+
+    Args:
+        most: Samples of a piece; of brief calls eight times as many.
+        made_bytes: Bound on what is made and not yet handed on, one piece or many.
+    """
+
+    def __init__(self, most: int, made_bytes: int) -> None:
+        self._most = most
+        self._made_bytes = made_bytes
+        self._samples = 1
+        # Nothing is known of the first ones: no more of them than run at a time.
+        self._sample_bytes = made_bytes + 1
+        self._measured = False
+
+    def samples(self) -> int:
+        """Samples of the next piece."""
+        return self._samples
+
+    def measure(self, made: list[Any], took_s: float | None = None) -> None:
+        """Learn from the samples that were made of a piece, and from how long that took, if it is known."""
+        if not made:
+            return
+        seen = made[:: -(-len(made) // _MEASURED)]
+        sample_bytes = bytes_of(seen) // len(seen)
+        if self._measured:  # a large one is remembered for a while, so that the size does not oscillate
+            sample_bytes = max(sample_bytes, self._sample_bytes * 7 // 8)
+        self._measured, self._sample_bytes = True, sample_bytes
+        fit = min(self._made_bytes, _MOST_BYTES) // max(self._sample_bytes, 1)
+        if took_s is None:
+            self._samples = max(1, min(fit, 2 * self._samples, self._most))
+            return
+        in_a_second = len(made) / max(took_s, 1e-9)
+        self._samples = max(1, min(fit, next_size(self._samples, self._most, in_a_second)))
+
+    def may_hold(self, samples: int) -> bool:
+        """Whether so many may be made and not yet handed on, all pieces together."""
+        return samples * self._sample_bytes <= self._made_bytes

@@ -1,0 +1,267 @@
+"""``.filter`` and ``.filter_batches``, ``.select`` and ``.rename``: which samples go on, and with which
+fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import compress
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..blocks import Block, Columns, Rows, array_of, column_of, columns_of
+from ..plan.lanes import Counter, Deal, UnknownCount
+from ..quantity import as_counts
+from ..types import Position
+from .calls import PIECE_SAMPLES, UserCalls, call_each, cut, next_size
+from .lane import Blocks, Lane, Opener, Rounds
+from .op import Op, check_names, check_plain, name_of, note_batch, note_sample, shown
+from .shuffle import hand_on, open_chunks
+from .skips import Applied
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Keep the samples for which ``predicate(sample)`` is true.
+
+    Args:
+        predicate: A plain function. It must give the same answer when asked again, since resuming
+            inside a shuffle window asks again.
+    """
+
+    predicate: Callable[[Any], object]
+
+    def __post_init__(self) -> None:
+        hint = "; put its answer into the sample with .map, then filter by that field"
+        check_plain("filter", self.predicate, "one sample", hint)
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        attempts, during = lane.attempts(start), shown(self)
+        size = 1  # of the next piece
+        rounds = Rounds(lane.rounds)
+
+        def most() -> int:
+            return size
+
+        with closing(upstream(start, replace(lane, columns=False, rounds=rounds))) as blocks:
+            for block in blocks:
+                for piece in cut(block, most):
+                    lane.services.engine.check()
+                    began_s = perf_counter()
+                    applied = self._apply(piece, lane)
+                    in_a_second = len(piece) / max(perf_counter() - began_s, 1e-9)
+                    size = next_size(size, PIECE_SAMPLES, in_a_second)
+                    if applied.failure is None:
+                        rounds.kept(len(applied.made), len(piece), during, lane.topology.lanes)
+                    yield from applied.hand_on(attempts, during)
+                    del applied
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        raise UnknownCount(f"{shown(self)} does not say how many samples it keeps")
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"op": "filter", "fn": name_of(self.predicate)}
+
+    def _tell(self, lane: Lane, block: Block, asked: Sequence[int], answers: Sequence[object]) -> None:
+        """Say which samples go no further."""
+        if lane.leaves_out is not None:
+            gone = [index for index, answer in zip(asked, answers, strict=True) if not answer]
+            lane.leave_out(shown(self), block, np.array(gone, np.int64))
+
+    def _apply(self, block: Block, lane: Lane) -> Applied:
+        if lane.skips is not None:
+            results, good, failed = call_each(self.predicate, block, partial(UserCalls, lane, block.trail))
+            yes = [nth for nth, answer in enumerate(results) if answer]
+            made = block.take([good[nth] for nth in yes])
+            self._tell(lane, block, good, results)
+            return Applied(block, len(block), made, None, failed, yes)
+        failure: Exception | None = None
+        answers: list[bool] = []
+        try:
+            with UserCalls(lane, block.trail, answers):
+                for sample in block.rows():
+                    answers.append(True if self.predicate(sample) else False)  # noqa: SIM210  # half of bool()'s time
+        except Exception as error:
+            note_sample(error, shown(self), block, len(answers))
+            failure = error
+        kept = list(compress(range(len(answers)), answers))
+        self._tell(lane, block, range(len(answers)), answers)
+        made = block if len(kept) == len(block) else block.take(kept)
+        return Applied(block, len(answers), made, failure)
+
+
+# ``.filter_batches``: keep the samples that a function of many at once says yes to.
+
+
+@dataclass(frozen=True)
+class FilterBatches:
+    """Keep of chunks of ``batch_size`` samples those that ``predicate(columns)`` is true for.
+
+    Args:
+        predicate: Any callable of a dict of columns that gives a boolean mask. It must give the same one when
+            asked again, since resuming inside a chunk asks again.
+        batch_size: Samples of a chunk; the last one of a lane may have fewer.
+    """
+
+    predicate: Callable[[dict[str, Any]], Any]
+    batch_size: int
+
+    def __post_init__(self) -> None:
+        check_plain("filter_batches", self.predicate, "columns")
+        as_counts(self, "batch_size")
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        rounds = Rounds(lane.rounds)
+        source = replace(lane, rounds=rounds)
+        with closing(open_chunks(upstream, start, self.batch_size, source)) as chunks:
+            for chunk in chunks:
+                mask = self._ask(chunk.samples, lane)
+                if lane.leaves_out is not None:
+                    lane.leave_out(shown(self), chunk.samples, np.flatnonzero(~mask))
+                block = chunk.samples if mask.all() else chunk.samples.take(np.flatnonzero(mask).tolist())
+                rounds.kept(len(block), len(chunk.samples), shown(self), lane.topology.lanes)
+                yield from hand_on(chunk, block)
+                del chunk, block
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        raise UnknownCount(f"{shown(self)} does not say how many samples it keeps")
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"op": "filter_batches", "fn": name_of(self.predicate), "batch_size": self.batch_size}
+
+    def _ask(self, block: Block, lane: Lane) -> NDArray[np.bool_]:
+        try:
+            with UserCalls(lane, block.trail, ()):
+                answer = self.predicate(columns_of(block))
+            return _checked(answer, len(block))
+        except Exception as error:
+            note_batch(error, shown(self), block.trail, len(block))
+            raise
+
+
+def _checked(answer: Any, count: int) -> NDArray[np.bool_]:
+    mask = column_of(answer) if isinstance(answer, list) else array_of(answer)
+    if not isinstance(mask, np.ndarray):
+        mask = None
+    elif mask.dtype == np.bool_ and mask.shape == (count,):
+        return mask
+    found = type(answer).__qualname__ if mask is None else f"{mask.dtype} of shape {mask.shape}"
+    raise ValueError(
+        f"expected the function to return a boolean mask ({count},), true for the samples to keep, "
+        f"found {found}"
+    )
+
+
+# ``.select`` and ``.rename``: which fields a sample has, and what they are called.
+
+
+@dataclass(frozen=True)
+class Select(Op):
+    """Keep only the named fields, in this order."""
+
+    fields: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.fields:
+            raise ValueError("select_columns should get at least one field name")
+        if any(map(callable, self.fields)):
+            raise TypeError(
+                "select_columns should get field names, but got a function: .filter(function) keeps the "
+                "samples for which it is true"
+            )
+        check_names("select_columns", self.fields)
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        with closing(upstream(start, lane)) as blocks:
+            yield from _change(blocks, self._select, f"select_columns{self.fields}")
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"op": "select_columns", "fields": list(self.fields)}
+
+    def _select(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: _take(sample, name) for name in self.fields}
+
+
+@dataclass(frozen=True)
+class Rename(Op):
+    """Give fields other names; the others stay as they are.
+
+    Args:
+        names: Pairs of the old name and the new one.
+    """
+
+    names: tuple[tuple[str, str], ...]
+
+    def __post_init__(self) -> None:
+        pairs = dict(self.names)
+        if not pairs:
+            raise ValueError("rename should get at least one pair of names")
+        check_names("rename", (*pairs, *pairs.values()))
+        if len(set(pairs.values())) < len(pairs):
+            raise ValueError(f"rename would give two fields the same name: {pairs}")
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        with closing(upstream(start, lane)) as blocks:
+            yield from _change(blocks, self._rename, f"rename({dict(self.names)})")
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"op": "rename", "names": [list(pair) for pair in self.names]}
+
+    def _rename(self, sample: Mapping[str, Any]) -> dict[str, Any]:
+        renamed = dict(sample)
+        for old, new in self.names:
+            if old not in sample and new in sample:
+                raise KeyError(
+                    f"expected the field {old!r}, found only {list(sample)}: rename gets the old name first, "
+                    f"so write rename({new}={old!r}) to call {new!r} {old!r}"
+                )
+        moved = {new: _take(sample, old) for old, new in self.names}
+        for old, _ in self.names:
+            del renamed[old]
+        if clash := moved.keys() & renamed.keys():
+            raise ValueError(f"rename would overwrite the fields {sorted(clash)}")
+        return renamed | moved
+
+
+def _take(sample: Mapping[str, Any], name: str) -> Any:
+    try:
+        return sample[name]
+    except KeyError:
+        if name in sample:
+            raise  # a mapping of the user's own, which failed to make the field
+        raise KeyError(f"expected the field {name!r}, found only {list(sample)}") from None
+
+
+def _change(blocks: Iterable[Block], change: Callable[[Any], Any], what: str) -> Blocks:
+    """Change every sample, or the mapping of all columns, which has the same fields."""
+    for block in blocks:
+        if isinstance(block, Columns):
+            try:
+                fields = change(block.fields)
+            except Exception as error:
+                note_sample(error, what, block, 0)
+                raise
+            yield Columns(fields, block.trail)
+        else:
+            yield from _change_rows(block, change, what)
+
+
+def _change_rows(block: Block, change: Callable[[Any], Any], what: str) -> Blocks:
+    changed: list[Any] = []
+    failure: Exception | None = None
+    try:
+        for sample in block.rows():
+            changed.append(change(sample))
+    except Exception as error:
+        note_sample(error, what, block, len(changed))
+        failure = error
+    if changed:
+        yield Rows(changed, block.trail)
+    if failure is not None:
+        raise failure  # what came before it was good, and may have completed a batch

@@ -1,0 +1,167 @@
+"""Datasets of the data sets of the Hugging Face hub, by their names, configurations and splits."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from typing import Any
+
+import numpy as np
+
+from ..errors import StoreError
+from ..formats import check_selection
+from ..formats.selection import make_selection
+from ..stores.hub import parse_hub_url
+from ..stores.hub_client import CONVERTED, Sets, arrange
+from ..stores.listing import look
+from ..stores.names import RunLengths, ShardNames
+from ..stores.router import check_storage_options
+from ..stores.store import Access, NetworkPolicy
+from ..stores.urls import scheme_of
+from .dataset import Dataset, dataset_of
+from .recipes import make_access
+from .shards import Shards, count_shards
+
+_MAIN = "main"
+_FORMAT = "parquet"
+
+# Footers asked for at a time: each takes two round trips, and next to no bytes.
+_COUNTED_AT_ONCE = 16
+
+
+def from_hub(
+    name: str,
+    *,
+    split: str = "train",
+    config: str | None = None,
+    revision: str | None = None,
+    columns: Iterable[str] | None = None,
+    filters: Any = None,
+    counts: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    network: NetworkPolicy | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+    cache_limit: int | str | None = None,
+) -> Dataset:
+    """A dataset that streams a split of a data set of the Hugging Face hub, from its Parquet files.
+
+    The hub is asked now which files there are: of its own conversion to Parquet, which it keeps of most data
+    sets, or, where there is none or that has not all of the split, of the Parquet files in the data set.
+
+    Args:
+        name: ``OWNER/NAME``.
+        split: Its name; ``"train"`` is what most data sets have. Of a split that the hub has converted in
+            part alone ``"partial-train"`` names that part.
+        config: The configuration (or subset). None, the default, is the only one, or the one named
+            ``default``.
+        revision: A branch, tag or commit, of which the Parquet files are read. None, the default, is the
+            conversion, and then ``main``.
+        columns: Names of the columns that become fields, in this order; no others are requested. None, the
+            default, takes all.
+        filters: Which rows are kept; see ``from_urls``.
+        counts: Ask each file's footer now how many rows it has, two requests a file: ``len(loader)`` is then
+            exact, and lanes are cut equal to the sample. False, the default, asks for nothing that an epoch
+            does not.
+        storage_options: ``token`` and ``endpoint``; else the environment and the hub's own files tell them,
+            see ``docs/reference/urls.md``.
+        network: Time-outs, retries and hedging.
+        cache_dir: Keep files in this folder, whole, for later epochs and runs; see ``from_urls``.
+        cache_limit: Most bytes kept there, as an int or as ``"200GB"``; 64 GiB by default.
+
+    Raises:
+        TypeError: An argument of a wrong type.
+        ValueError: A name, option, column or filter that cannot be; or no such configuration or split: the
+            message lists those that there are.
+        ImportError: pyarrow is not installed.
+        StoreError: There is no such data set or revision, it may not be read, or the hub cannot be asked.
+        FormatError: With ``counts``, a file is no sound Parquet.
+    """
+    for option, value in {"name": name, "split": split, "config": config, "revision": revision}.items():
+        if not isinstance(value, str) and (value is not None or option in ("name", "split")):
+            raise TypeError(f"{option} should be a string, but got {type(value).__name__}")
+    selection = make_selection(columns, filters)
+    check_selection(selection, [_FORMAT])
+    access = make_access(storage_options, network, None, cache_dir, cache_limit)
+    check_storage_options({scheme_of(_folder(name, revision or _MAIN))}, access.options)
+    found = _find(name, split, config, [CONVERTED, _MAIN] if revision is None else [revision], access)
+    names, formats = ShardNames([tuple(found)]), RunLengths([(_FORMAT, len(found))])
+    sizes = np.array([*found.values()], np.int64)
+    shards = Shards(names, formats, access, selection=selection, sizes=sizes)
+    if counts:
+        checks = count_shards(shards, {}, lambda number, found: None, at_once=_COUNTED_AT_ONCE)
+        shards = replace(shards, checks=checks)
+    return dataset_of(shards)
+
+
+def _folder(name: str, revision: str) -> str:
+    """The URL of all files of a data set.
+
+    Raises:
+        ValueError: No name of a data set, or of a revision.
+    """
+    quoted = revision if revision.startswith("refs/") else revision.replace("/", "%2F")
+    url = f"hf://datasets/{name}@{quoted}/"
+    try:
+        place = parse_hub_url(url)
+    except ValueError:
+        place = None
+    if place is None or (place.dataset, place.path) != (name, ""):
+        raise ValueError(
+            "a data set of the hub should be named 'OWNER/NAME', and revision= a branch, tag or commit, but "
+            f"got {name!r} and {revision!r}"
+        )
+    return url
+
+
+def _find(
+    name: str, split: str, config: str | None, revisions: Sequence[str], access: Access
+) -> dict[str, int]:
+    """The URLs of the split's files and their lengths, in the first revision that has it.
+
+    Raises:
+        ValueError: None has; says what they have.
+    """
+    there: list[tuple[str, Sets]] = []
+    for revision in revisions:
+        folder = _folder(name, revision)
+        try:
+            sets, lengths = _look(folder, revision, access)
+        except StoreError as error:
+            # There may be no conversion, or nothing but that; one of the two there has to be.
+            if error.status != HTTPStatus.NOT_FOUND or (revision == revisions[-1] and not there):
+                raise
+            continue
+        if paths := sets.find(config, split):
+            return {url: lengths[url] for url in (folder + path for path in paths)}
+        there.append((revision, sets))
+        if config is None and sets.files and sets.meant(None) is None:
+            break  # another revision may have one of them alone, and nobody has said that it is this one
+    raise ValueError(_nothing(name, split, config, there))
+
+
+def _look(folder: str, revision: str, access: Access) -> tuple[Sets, dict[str, int]]:
+    """What there is in a revision, and the length of each file.
+
+    All files are listed, since to have none of data is no error of a listing.
+    """
+    (listing,) = look([folder], access.options, network=access.network).listings
+    sets = arrange((url.removeprefix(folder) for url in listing.urls), revision)
+    return sets, {shard.url: shard.size for shard in listing.shards}
+
+
+def _nothing(name: str, split: str, config: str | None, there: Sequence[tuple[str, Sets]]) -> str:
+    """What to say where no revision has the split."""
+    told = [f"{revision!r} has {sets.describe()}" for revision, sets in there if sets.files]
+    if not told:
+        return (
+            f"{name} has no Parquet files on the hub, and no conversion to them; name files of other formats "
+            f"as from_urls('hf://datasets/{name}/...')"
+        )
+    if config is None and any(sets.files and sets.meant(None) is None for _, sets in there):
+        what = f"{name} has several configurations: choose one by config="
+    else:
+        wanted = f"split {split!r}" + (f" of config {config!r}" if config is not None else "")
+        what = f"{name} has no {wanted} in Parquet"
+    return f"{what}; {'; '.join(told)}"

@@ -1,0 +1,439 @@
+"""``.map`` and ``.map_batches``: the user's function for each sample, or for chunks of samples as columns.
+
+Plain functions run in place or on threads, coroutine functions on the engine's loop. The results come in the
+order of the samples: ``in_order`` decides how many calls are in progress.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from operator import itemgetter
+from time import perf_counter
+from typing import Any, Generic, Protocol, TypeVar
+
+from ..blocks import Block, Column, Columns, PickedTrail, Ragged, Rows, array_of, column_of, columns_of
+from ..flow.channel import Channel, EndOfChannel
+from ..flow.engine import MakeContext, Scope
+from ..flow.threads import Threads
+from ..quantity import as_counts
+from ..types import Position
+from .calls import PIECE_SAMPLES, AdaptiveSize, UserCalls, call_each, call_user_code, cut, with_context
+from .lane import Blocks, Lane, Opener
+from .op import Op, check_map, check_plain, name_of, note_batch, note_sample, shown
+from .shuffle import Pool, hand_on, open_chunks
+from .skips import Applied
+
+# A thread hop costs some 30 us, next to nothing for the millisecond functions that threads are for.
+_THREAD_PIECE_SAMPLES = 4
+
+# Twice as many as run, so that none idles while the thread that takes the results is elsewhere.
+_WINDOW = 2
+
+P = TypeVar("P", contravariant=True)
+R = TypeVar("R", covariant=True)
+
+
+class _CallsInProgress(Protocol[P, R]):
+    """Calls for pieces of a stream, in progress; the results are taken in the order of the pieces."""
+
+    @property
+    def is_first_done(self) -> bool:
+        """Whether ``take`` would return at once."""
+        ...
+
+    def submit(self, piece: P) -> None: ...
+
+    def take(self) -> R: ...
+
+
+def in_order(
+    pieces: Iterable[P],
+    calls: _CallsInProgress[P, R],
+    size: AdaptiveSize,
+    concurrency: int,
+    window: int,
+    count: Callable[[Any], int] = len,
+) -> Generator[R, None, None]:
+    """The results for the pieces, in their order, while calls for the next pieces are in progress.
+
+    A result is not held here while it is handed on.
+
+    Args:
+        pieces: What calls are made for.
+        calls: Makes them.
+        size: Bounds what is made and not yet handed on; of large samples no more are in progress than run.
+        concurrency: How many samples run at a time.
+        window: How many samples may be in progress or done, and not yet handed on.
+        count: How many samples a piece counts.
+    """
+    running: deque[int] = deque()
+    outstanding = 0
+    for piece in pieces:
+        calls.submit(piece)
+        running.append(count(piece))
+        outstanding += running[-1]
+        del piece
+        while running and (
+            calls.is_first_done
+            or outstanding > window
+            or (outstanding > concurrency and not size.may_hold(outstanding))
+        ):
+            outstanding -= running.popleft()
+            yield calls.take()
+    while running:
+        running.popleft()
+        yield calls.take()
+
+
+class _InPlace(Generic[P, R]):
+    """Makes each call on the thread that takes its result, when it is taken."""
+
+    is_first_done = True
+
+    def __init__(self, call: Callable[[P], R]) -> None:
+        self._call = call
+        self._pieces: deque[P] = deque()
+
+    def submit(self, piece: P) -> None:
+        self._pieces.append(piece)
+
+    def take(self) -> R:
+        return self._call(self._pieces.popleft())
+
+
+class _OnThreads(Generic[P, R]):
+    """Makes the calls on threads, which pays for functions that release the GIL."""
+
+    def __init__(self, call: Callable[[P], R], concurrency: int, name: str, what: str, lane: Lane) -> None:
+        self._call = partial(lane.stopwatch.call, what)
+        self._of_piece = call
+        self._threads = Threads[R](concurrency, name, what, lane.services.engine)
+        self.take = self._threads.take
+        self.close = self._threads.close
+
+    @property
+    def is_first_done(self) -> bool:
+        return self._threads.is_first_done
+
+    def submit(self, piece: P) -> None:
+        self._threads.submit(partial(self._call, partial(self._of_piece, piece)))
+
+
+# --- one sample at a time ---
+
+
+@dataclass(frozen=True)
+class _OneByOne(Op):
+    """Replace each sample by what ``fn`` makes of it, in order.
+
+    Args:
+        fn: A function of one sample.
+        concurrency: How many samples at a time, in each lane.
+        context: Makes the function's second argument.
+    """
+
+    fn: Callable[..., Any]
+    concurrency: int = 1
+    context: MakeContext | None = None
+
+    def __post_init__(self) -> None:
+        check_map(self.fn, self.context)
+        as_counts(self, "concurrency")
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"op": "map", "fn": name_of(self.fn)}
+
+    def _hand_on(
+        self,
+        upstream: Opener,
+        start: Position,
+        lane: Lane,
+        calls: _CallsInProgress[Block, Applied],
+        most: int,
+        window: int,
+    ) -> Blocks:
+        """What the calls make, in pieces of at most ``most`` samples."""
+        attempts, during = lane.attempts(start), shown(self)
+        size = AdaptiveSize(most, lane.services.made_bytes)
+        with closing(upstream(start, lane.for_columns(False))) as blocks:
+            pieces = chain.from_iterable(cut(block, size.samples) for block in blocks)
+            for applied in in_order(pieces, calls, size, self.concurrency, window):
+                size.measure(applied.made.rows(), applied.took_s)
+                yield from applied.hand_on(attempts, during)
+                del applied  # before the next one is made
+
+
+class Map(_OneByOne):
+    """``fn(sample)`` in the place of each sample.
+
+    With a concurrency above 1 the calls run on threads, which pays for functions that release the GIL
+    (decoding images, NumPy, I/O).
+    """
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        fn = with_context(self.fn, self.context, lane)
+        if self.concurrency == 1 or lane.singly:
+            here = _InPlace(partial(self._apply_here, fn, lane))
+            yield from self._hand_on(upstream, start, lane, here, PIECE_SAMPLES, 0)
+            return
+
+        def call(sample: Any) -> Any:
+            lane.services.engine.check()  # so that closing the pass waits for one call, and not for a piece
+            return fn(sample)
+
+        apply_piece = partial(self._apply, call, lane)
+        threads = _OnThreads(apply_piece, self.concurrency, "asyncloader-map", shown(self), lane)
+        window = _WINDOW * self.concurrency * _THREAD_PIECE_SAMPLES
+        with closing(threads):
+            yield from self._hand_on(upstream, start, lane, threads, _THREAD_PIECE_SAMPLES, window)
+
+    def _apply_here(self, fn: Callable[[Any], Any], lane: Lane, block: Block) -> Applied:
+        lane.services.engine.check()
+        began_s = perf_counter()
+        applied = self._apply(fn, lane, block)
+        applied.took_s = perf_counter() - began_s
+        return applied
+
+    def _apply(self, fn: Callable[[Any], Any], lane: Lane, block: Block) -> Applied:
+        if lane.skips is not None:
+            results, good, failed = call_each(fn, block, partial(UserCalls, lane, block.trail))
+            return Applied(block, len(block), Rows(results, PickedTrail(block.trail, good)), None, failed)
+        mapped: list[Any] = []
+        failure: Exception | None = None
+        try:
+            with UserCalls(lane, block.trail, mapped):
+                for sample in block.rows():
+                    mapped.append(fn(sample))
+        except Exception as error:
+            note_sample(error, shown(self), block, len(mapped))
+            failure = error
+        return Applied(block, len(mapped), Rows(mapped, block.trail), failure)
+
+
+class AsyncMap(_OneByOne):
+    """``await fn(sample)`` in the place of each sample; ``fn`` is a coroutine function.
+
+    The loop goes on while the consumer computes.
+    """
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        window = 0 if lane.singly else _WINDOW * self.concurrency
+        most = min(self.concurrency, PIECE_SAMPLES)
+        fn = with_context(self.fn, self.context, lane)
+        with closing(_OnLoop(fn, self.concurrency, window + most, lane, shown(self))) as loop:
+            yield from self._hand_on(upstream, start, lane, loop, most, window)
+
+
+class _OnLoop:
+    """Awaits the calls on the engine's loop.
+
+    Samples travel to it and back in pieces, and as many runners as the concurrency allows take them one by
+    one; there is no task and no queue hop for a sample.
+
+    Args:
+        fn: A coroutine function of one sample.
+        concurrency: How many samples at a time.
+        most: How many pieces there are at a time, at most.
+        lane: As the operator was given it.
+        what: The operator, for messages.
+    """
+
+    def __init__(
+        self, fn: Callable[..., Coroutine[Any, Any, Any]], concurrency: int, most: int, lane: Lane, what: str
+    ) -> None:
+        self._fn = fn
+        self._concurrency = concurrency
+        self._lane = lane
+        self._what = what
+        # ``in_order`` bounds both ways: the loop never waits to hand back a result.
+        self._inbox, self._outbox = Channel[Block](most), Channel[Applied](most)
+        self._order: deque[_Pending] = deque()
+        self._open: _Pending | None = None
+        self._next_index = 0
+        #: A sample failed: none behind it may be handed on.
+        self._failed = False
+        self.submit = self._inbox.send
+        self.take = self._outbox.receive
+        lane.services.engine.submit(self._run_all, self._outbox)
+
+    @property
+    def is_first_done(self) -> bool:
+        return len(self._outbox) > 0
+
+    def close(self) -> None:
+        self._inbox.finish()
+        self._outbox.close()
+
+    async def _run_all(self) -> None:
+        turn = asyncio.Lock()
+        async with Scope() as scope:
+            for _ in range(self._concurrency):
+                scope.start(partial(self._run, turn))
+
+    async def _run(self, turn: asyncio.Lock) -> None:
+        """One runner: take a sample, map it, hand on the pieces that are done."""
+        while not self._failed:
+            try:
+                pending, index = await self._take_sample(turn)
+            except EndOfChannel:
+                return
+            block = pending.block
+            try:
+                with UserCalls(self._lane, block.trail, range(index)):
+                    pending.results[index] = await call_user_code(self._fn, pending.samples[index])
+            except Exception as error:
+                if self._lane.skips is None or isinstance(error, MemoryError):
+                    note_sample(error, self._what, block, index)
+                pending.failed.append((index, error))
+            pending.left -= 1
+            while self._order and self._order[0].left == 0 and not self._failed:
+                applied = self._order.popleft().applied(self._lane.skips is not None)
+                self._failed = applied.failure is not None
+                self._outbox.send(applied)
+
+    async def _take_sample(self, turn: asyncio.Lock) -> tuple[_Pending, int]:
+        """The next sample, across pieces, for the runner that asks."""
+        while self._open is None or self._next_index == len(self._open.samples):
+            async with turn:
+                if self._open is None or self._next_index == len(self._open.samples):
+                    block = await self._inbox.receive_async()
+                    self._open = _Pending(block, block.rows(), [None] * len(block), len(block))
+                    self._order.append(self._open)
+                    self._next_index = 0
+        self._next_index += 1
+        return self._open, self._next_index - 1
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A piece in progress.
+
+    Attributes:
+        left: How many samples are not through.
+        failed: Those that failed, by index, each with its error.
+    """
+
+    block: Block
+    samples: list[Any]
+    results: list[Any]
+    left: int
+    failed: list[tuple[int, Exception]] = field(default_factory=list)
+
+    def applied(self, skips: bool) -> Applied:
+        """What became of it, when all of its samples are through."""
+        block = self.block
+        if not self.failed:
+            return Applied(block, len(block), Rows(self.results, block.trail))
+        self.failed.sort(key=itemgetter(0))
+        fatal = [(nth, error) for nth, error in self.failed if not skips or isinstance(error, MemoryError)]
+        # What comes before a failure is good, and may complete a batch.
+        tried, failure = fatal[0] if fatal else (len(block), None)
+        skipped = [(nth, error) for nth, error in self.failed if nth < tried]
+        bad = {nth for nth, _ in skipped}
+        good = [nth for nth in range(tried) if nth not in bad]
+        made = Rows([self.results[nth] for nth in good], PickedTrail(block.trail, good))
+        return Applied(block, tried, made, failure, skipped)
+
+
+# --- chunks of samples at a time ---
+
+
+@dataclass(frozen=True)
+class MapBatches(Op):
+    """Replace chunks of ``batch_size`` samples by ``fn(columns)``, in order.
+
+    Args:
+        fn: Any callable of a dict of columns.
+        batch_size: Samples of a chunk; the last one of a lane may have fewer.
+        concurrency: How many chunks at a time, on threads if above 1.
+    """
+
+    fn: Callable[[dict[str, Any]], Mapping[str, Any]]
+    batch_size: int
+    concurrency: int = 1
+
+    def __post_init__(self) -> None:
+        check_plain("map_batches", self.fn, "columns", "; use .map")
+        as_counts(self, "batch_size", "concurrency")
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        # A chunk counts as one sample.
+        size = AdaptiveSize(1, lane.services.made_bytes)
+        apply_chunk, window = partial(self._apply_chunk, lane), _WINDOW * self.concurrency
+        calls: _CallsInProgress[Pool, tuple[Pool, Columns]] = _InPlace(apply_chunk)
+        with ExitStack() as stack:
+            if self.concurrency > 1 and not lane.singly:
+                threads = _OnThreads(
+                    apply_chunk, self.concurrency, "asyncloader-map-batches", shown(self), lane
+                )
+                calls = stack.enter_context(closing(threads))
+            chunks = stack.enter_context(closing(open_chunks(upstream, start, self.batch_size, lane)))
+            for chunk, made in in_order(chunks, calls, size, self.concurrency, window, lambda _: 1):
+                size.measure([dict(made.fields)])
+                yield from hand_on(chunk, made)
+                del chunk, made
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"op": "map_batches", "fn": name_of(self.fn), "batch_size": self.batch_size}
+
+    def _apply_chunk(self, lane: Lane, chunk: Pool) -> tuple[Pool, Columns]:
+        block = chunk.samples
+        try:
+            given = columns_of(block)
+            with UserCalls(lane, block.trail, ()):
+                made = self.fn(dict(given))
+            return chunk, Columns(_checked(made, given, len(block)), block.trail)
+        except Exception as error:
+            note_batch(error, shown(self), block.trail, len(block))
+            raise
+
+
+def _checked(made: Any, given: Mapping[str, Column], count: int) -> dict[str, Column]:
+    """What the function gave back as columns of ``count`` samples."""
+    if not isinstance(made, Mapping):
+        raise TypeError(
+            f"expected the function to return a mapping of columns, such as the dict that it was given, "
+            f"found {type(made).__qualname__}"
+        )
+    if not made:
+        raise ValueError("expected the function to return at least one column, found none")
+    unchanged = {id(column) for column in given.values()}
+    columns: dict[str, Column] = {}
+    for name, value in made.items():
+        column = value if id(value) in unchanged else _as_column(name, value)
+        if len(column) != count:
+            raise ValueError(
+                f"expected the function to return columns of the {count} samples that it was given, found "
+                f"{len(column)} in {name!r}; .filter_batches drops samples"
+            )
+        columns[name] = column
+    return columns
+
+
+def _as_column(name: str, value: Any) -> Column:
+    if isinstance(value, Ragged):
+        return value
+    if (array := array_of(value)) is not None and array.ndim:
+        return array
+    if isinstance(value, list | tuple):
+        return column_of(value)
+    if getattr(value, "ndim", 0) and hasattr(value, "requires_grad"):
+        # NumPy cannot see it, and its list would be of float64.
+        raise TypeError(
+            f"expected CPU tensors without gradients and of a dtype that NumPy has, found one of "
+            f"{value.dtype} on {value.device} as {name!r}, requires_grad={value.requires_grad}; use "
+            ".detach(), .cpu(), or convert it, as .float() does"
+        )
+    if getattr(value, "ndim", 0) and hasattr(value, "tolist"):
+        return column_of(value.tolist())  # an array of strings or objects
+    shape = f" of shape {tuple(value.shape)}" if hasattr(value, "shape") else ""
+    raise TypeError(
+        f"expected the function to return an array, an al.Ragged, a list or a CPU tensor for each field, "
+        f"found {type(value).__qualname__}{shape} as {name!r}"
+    )

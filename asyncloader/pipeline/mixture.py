@@ -1,0 +1,236 @@
+"""The source of mixtures: in each lane, samples of several components by the schedule of ``plan.mixing``.
+
+Law 4 holds: what is pulled from components and handed on are blocks. The schedule says how many samples of
+each component come before one that is not here yet; these are handed on as one block, and only then is waited
+for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..blocks import Block, Columns, Indices, Place, Provenance, Rows, Trail, join, joined
+from ..plan.lanes import Deal
+from ..plan.mixing import Draws, EpochWeights, Stop, goes_on_without, leg_of, mixed_count
+from ..types import Position
+from .components import ComponentMark, Composed, Feed, of_component, repeated
+from .lane import Blocks, Lane
+
+# As for ``.repeat``: shards are dealt anew, so that a repetition without a sample is not the last one.
+_MOST_EMPTY = 100
+
+
+@dataclass(frozen=True, repr=False)
+class Mixture(Composed):
+    """Samples of several recipes, mixed.
+
+    Args:
+        weights: How often each is drawn.
+        seed: Draws the schedule.
+        stop: When a lane ends.
+    """
+
+    weights: EpochWeights
+    seed: int
+    stop: Stop
+
+    kind = "mix"
+
+    def open(self, start: Position, lane: Lane) -> Blocks:
+        """The mixed samples.
+
+        A position counts the draws of its leg, and has one of each component that anything was drawn of.
+        """
+        with ExitStack() as stack:
+            mixing = _Mixing(self, start, lane, stack)
+            yield from mixing.blocks()
+
+    @property
+    def is_endless(self) -> bool:
+        return all(self.endless()) if self.stop == "first" else any(self.endless())
+
+    def count_samples(self, deal: Deal) -> list[float]:
+        key = deal.draw_key(self.seed)  # of the mixture's own repetition, not of its components'
+        if self.stop == "repeat":  # the length is that of the first repetitions
+            deal = deal.repeated(repeated(deal.repetition, 0))
+        counts = self.counts_of(deal)
+        weights = self.weights.of(deal.epoch)
+        return [
+            mixed_count(
+                weights, (*key, lane), [of_lanes[nth] for of_lanes in counts], self.endless(), self.stop
+            )
+            for nth, lane in enumerate(deal.lanes)
+        ]
+
+    def describe(self) -> Mapping[str, Any]:
+        return {
+            **super().describe(),
+            "weights": self.weights.describe(),
+            "seed": self.seed,
+            "stop": self.stop,
+        }
+
+
+class _Mixing:
+    """A mixture in one lane.
+
+    Args:
+        mixture: What is mixed.
+        start: Where to begin.
+        lane: Of the mixture.
+        stack: Closes the components.
+    """
+
+    def __init__(self, mixture: Mixture, start: Position, lane: Lane, stack: ExitStack) -> None:
+        self._stop = mixture.stop
+        self._endless = mixture.endless()
+        self._weights = mixture.weights.of(lane.topology.epoch)
+        self._key = *lane.draw_key(mixture.seed), lane.topology.lane
+        self._gone: list[int] = list(start.get("gone", ()))
+        saved = start.get("of", {})
+        total, count = sum(self._weights), len(self._weights)
+        self._feeds = [
+            Feed(
+                mixture,
+                number,
+                lane,
+                # Half of the budget evenly: how large the samples of each are is not known.
+                (weight / total + 1 / count) / 2,
+                saved.get(str(number)),
+                begins_anew=mixture.stop == "repeat",
+            )
+            for number, weight in enumerate(self._weights)
+        ]
+        for feed in self._feeds:
+            stack.callback(feed.close)
+        self._draws = self._open_leg(start.get("drawn", 0))
+
+    def blocks(self) -> Blocks:
+        while True:
+            block = self._next_block()
+            if block is not None:
+                yield block
+                del block
+            due = self._draws.due
+            if not self._feeds[due].held and not self._pull(due) and not self._goes_on_after(due):
+                return
+
+    def _next_block(self) -> Block | None:
+        """What can be handed on before anything has to be waited for."""
+        feeds, drawn = self._feeds, self._draws.drawn
+        made, counts = self._draws.take([feed.held for feed in feeds])
+        if not len(made):
+            return None
+        before = [feed.mark for feed in feeds]
+        parts = {number: feeds[number].take(count) for number, count in enumerate(counts) if count}
+        trails = {number: part.trail for number, part in parts.items()}
+        return _in_turn(parts, made).follow(_MixedTrail(made, trails, before, drawn, self._gone))
+
+    def _pull(self, number: int) -> bool:
+        """Wait for samples of a component."""
+        return self._feeds[number].pull()
+
+    def _goes_on_after(self, number: int) -> bool:
+        """A component that is due has no more samples: say whether the mixture goes on."""
+        feed = self._feeds[number]
+        # One that the lane has nothing of does not count.
+        if feed.mark is not None:
+            if self._stop == "first":
+                return False
+            if self._stop == "repeat":
+                if all(self._feeds[other].repetition or other == number for other in self._live()):
+                    return False
+                for _ in range(_MOST_EMPTY):
+                    feed.begin_anew()
+                    if self._pull(number):
+                        return True
+        feed.close()
+        self._gone = [*self._gone, number]  # trails have the one before
+        if not goes_on_without(number, self._live(), self._endless, self._stop):
+            return False
+        self._draws = self._open_leg(0)
+        return True
+
+    def _live(self) -> list[int]:
+        return [number for number, weight in enumerate(self._weights) if weight and number not in self._gone]
+
+    def _open_leg(self, drawn: int) -> Draws:
+        return Draws(*leg_of(self._weights, self._key, self._gone), drawn)
+
+
+def _in_turn(parts: Mapping[int, Block], made: NDArray[np.int64]) -> Block:
+    """The samples of each component, in the order in which the components were drawn."""
+    if len(parts) == 1:
+        return next(iter(parts.values()))
+    if all(isinstance(part, Columns) for part in parts.values()):
+        joined = join([parts[number] for number in sorted(parts)])
+        # Joined, they stand component by component.
+        places = np.empty(len(made), np.int64)
+        places[np.argsort(made, kind="stable")] = np.arange(len(made))
+        return joined.take(places if isinstance(joined, Columns) else places.tolist())  # type: ignore[arg-type]
+    rows = {number: iter(part.rows()) for number, part in parts.items()}
+    return Rows([next(rows[number]) for number in made.tolist()], next(iter(parts.values())).trail)
+
+
+@dataclass(slots=True)
+class _MixedTrail(Trail):
+    """Positions inside a block of samples of several components.
+
+    Args:
+        made: The component of each sample, ``(n,)``.
+        trails: Of those components' samples, one after another.
+        before: Where each component stood before the block.
+        drawn: Draws of the leg before the block.
+        gone: Components that are left out.
+
+    Attributes:
+        known: The provenance of all of them, once somebody has asked for that of any.
+    """
+
+    made: NDArray[np.int64]
+    trails: Mapping[int, Trail]
+    before: Sequence[ComponentMark | None]
+    drawn: int
+    gone: Sequence[int]
+    known: Provenance | None = field(default=None, init=False)
+
+    def after(self, index: int) -> Position:
+        counts = np.bincount(self.made[: index + 1], minlength=len(self.before)).tolist()
+        of: dict[str, Position] = {}
+        for number, (count, mark) in enumerate(zip(counts, self.before, strict=True)):
+            if count:
+                of[str(number)] = self.trails[number].after(count - 1)
+            elif mark is not None:
+                of[str(number)] = mark.position()
+        gone = {"gone": list(self.gone)} if self.gone else {}
+        return {"drawn": self.drawn + index + 1, **gone, "of": of}
+
+    def place(self, index: int) -> Place:
+        number = int(self.made[index])
+        nth = int(np.count_nonzero(self.made[:index] == number))
+        return self.trails[number].place(nth)
+
+    def components(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        return self.made[indices]
+
+    def provenance(self, indices: Indices) -> Provenance:
+        if self.known is None:
+            of_components = [
+                of_component(number, self.trails[number].provenance(range(int(count))))
+                for number, count in enumerate(np.bincount(self.made))
+                if count
+            ]
+            # As they stand component by component, put into the order in which they were drawn.
+            places = np.empty(len(self.made), np.int64)
+            places[np.argsort(self.made, kind="stable")] = np.arange(len(self.made))
+            self.known = joined(of_components).of(places)
+        return self.known.of(indices)
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        return self.provenance(range(len(self.made))), ()

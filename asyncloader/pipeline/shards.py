@@ -1,0 +1,614 @@
+"""The source of streaming recipes: shards by URL, read ahead and decoded in the lane's order."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from bisect import bisect_left
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from time import perf_counter
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..blocks import Block, Columns, NestedTrail, Place, Rows, SourceTrail, bytes_of
+from ..cache.store import CachedStores
+from ..errors import FormatError, StoreError
+from ..flow.budget import Reservation
+from ..flow.channel import Channel, EndOfChannel, Producer
+from ..flow.engine import Engine
+from ..formats import compression_named, formats, open_decoder, open_plan
+from ..formats.decoder import EVERYTHING, Decoder, PassOver, Selection
+from ..observe.statistics import NetworkCounts
+from ..observe.stopwatch import DECODE, STORE
+from ..plan.lanes import Deal, UnknownCount
+from ..plan.pieces import Cut, Dealing, Piece, Pieces, cut_piece
+from ..shards.expectations import Expectations, Expected, Known
+from ..shards.index_check import FolderIndex, ShardCheck, teller_of
+from ..shards.index_survey import Survey
+from ..stores.lookahead import Wanted
+from ..stores.names import names_digest, places_digest
+from ..stores.reading import ShardChunks, read_shards
+from ..stores.router import Stores
+from ..stores.store import Access
+from ..stores.urls import redact, suffix_path
+from ..types import Buffer, Position, Span
+from .lane import START, Blocks, Lane
+from .skips import StepSkips
+
+# From the bytes of a shard to its blocks: as far as they are wanted, by the shard's name, and ahead.
+
+# Of blocks that wait, and of the one in the making: one of the largest, some ten of token ids.
+_AHEAD_BYTES = 8 << 20
+
+# More than this part of what a lane may have is not worth it: it is better read ahead.
+_MOST_SHARE = 1 / 8
+
+
+def decoded(open_decoder: Callable[[], Decoder], watched: Iterator[Buffer], close: bytes) -> Blocks:
+    """What the bytes of a shard are, from the first sample that is wanted on."""
+    decoder: Decoder | None = None
+    for chunk in watched:
+        decoder = decoder or open_decoder()
+        yield from decoder.feed(chunk)
+        del chunk
+    decoder = decoder or open_decoder()
+    if close:
+        yield from decoder.feed(close)
+    yield from decoder.finish()
+
+
+def up_to(stop: int | None, blocks: Blocks) -> Blocks:
+    """The blocks up to a sample of their shard; closes them there."""
+    with closing(blocks):
+        for block in blocks:
+            if stop is None or block.trail.place(len(block) - 1).sample < stop - 1:
+                yield block
+                continue
+            wanted = bisect_left(range(len(block)), stop, key=lambda index: block.trail.place(index).sample)
+            if wanted:
+                yield block.part(0, wanted)
+            return
+
+
+def with_url(block: Block, url: str) -> Block:
+    """Name the shard in samples that have a key; other JSON objects stay the user's."""
+    if isinstance(block, Rows):  # columns have no keys
+        for sample in block.samples:  # each for itself: where a block ends depends on how the bytes came
+            if "__key__" in sample:
+                sample["__url__"] = url
+    return block
+
+
+@dataclass(slots=True)
+class PieceReading:
+    """Where a lane is in its pieces.
+
+    Attributes:
+        attempts: Counts what is skipped; None where every error is raised.
+        nth: Number of the piece.
+        sample: Index in the shard of the sample that comes next, as far as that is of use.
+    """
+
+    attempts: StepSkips | None
+    nth: int
+    sample: int = 0
+
+    def entries(self, block: Block) -> dict[str, Any]:
+        """What positions of the next block say of the piece."""
+        if self.attempts is None:
+            return {"shard": self.nth}
+        self.attempts.good(len(block))
+        self.sample = block.trail.place(len(block) - 1).sample + 1
+        return {"shard": self.nth, **self.attempts.entries()}
+
+
+def decode_ahead(blocks: Blocks, claim: Reservation, wake: Callable[[], None]) -> Blocks:
+    """The same blocks, decoded on a thread of their own while those before become batches.
+
+    Or decoded as they are asked for, where memory is short. It pays for decoders that release the
+    interpreter's lock, as pyarrow's do: others only change places with the thread that they are to relieve.
+
+    Args:
+        blocks: Pulled and closed on a thread.
+        claim: To take the memory from, for nothing else; closed in the end.
+        wake: Makes ``blocks`` end soon wherever it waits; called from another thread, before it is closed.
+    """
+    if not claim.set_aside(_AHEAD_BYTES, _MOST_SHARE):
+        claim.close()
+        with closing(blocks):
+            yield from blocks
+        return
+    producer = Producer(lambda: _costs_of(blocks), _AHEAD_BYTES, on_close=wake, name="asyncloader-decoder")
+    with closing(claim), closing(producer):
+        producer.start()
+        while True:
+            try:
+                made = [producer.receive()]
+            except EndOfChannel:
+                return
+            yield made.pop()  # nothing here holds it meanwhile
+
+
+def _costs_of(blocks: Blocks) -> Generator[tuple[Block, int], None, None]:
+    """Each block with the bytes that it holds."""
+    with closing(blocks):
+        for block in blocks:
+            yield block, bytes_of(dict(block.fields)) if isinstance(block, Columns) else 0
+            del block
+
+
+# The clients of stores that lanes share.
+
+
+def stores_of(access: Access, lane: Lane, *, shares: bool) -> Stores | CachedStores:
+    """One set of clients for all lanes of an engine.
+
+    Args:
+        access: How shards are reached.
+        lane: One of them.
+        shares: Whether several lanes read parts of one shard.
+    """
+    stores: Stores | CachedStores | None = lane.services.clients.get(id(access))
+    if stores is None:
+        stores = lane.services.clients[id(access)] = _open(access, lane, shares)
+    return stores
+
+
+def _open(access: Access, lane: Lane, shares: bool) -> Stores | CachedStores:
+    engine = lane.services.engine
+    stores = Stores(engine.resources, access, lane.services.network, lane.services.traffic)
+    if access.cache is None:
+        return stores
+    cache, resources = access.cache, engine.resources
+    return CachedStores(stores, access, cache, resources, engine.submit, lane.services.network, shares=shares)
+
+
+# The footers of shards, kept from epoch to epoch.
+
+# Of some 3,000 shards with 20 KiB each, which is usual. Those least lately used go first.
+_MOST_BYTES = 64 << 20
+
+_Version = tuple[str, int]
+
+
+class FooterCache:
+    """Footers by URL, of each shard that of the last version and length. Empty in another process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # plans run on several threads
+        self._footers: OrderedDict[str, tuple[_Version, bytes]] = OrderedDict()
+        self._bytes = 0
+
+    def __reduce__(self) -> Any:
+        return FooterCache, ()
+
+    def of(self, url: str) -> ShardFooters:
+        """Those of one shard."""
+        return ShardFooters(self, url)
+
+    def find(self, url: str, version: _Version) -> bytes | None:
+        """The footer, if it is kept."""
+        with self._lock:
+            kept = self._footers.get(url)
+            if kept is None or kept[0] != version:
+                return None
+            self._footers.move_to_end(url)
+            return kept[1]
+
+    def keep(self, url: str, version: _Version, footer: bytes) -> None:
+        """Keep it, in place of that of another version, and of what was used longest ago."""
+        with self._lock:
+            if url in self._footers:
+                self._bytes -= len(self._footers.pop(url)[1])
+            self._footers[url] = version, footer
+            self._bytes += len(footer)
+            while self._bytes > _MOST_BYTES:
+                _, (_, oldest) = self._footers.popitem(last=False)
+                self._bytes -= len(oldest)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFooters:
+    """Those of one shard; see ``formats.columnar.footers``."""
+
+    cache: FooterCache
+    url: str
+
+    def find(self, version: str, length: int) -> bytes | None:
+        return self.cache.find(self.url, (version, length))
+
+    def keep(self, version: str, length: int, footer: bytes) -> None:
+        self.cache.keep(self.url, (version, length), footer)
+
+
+Unit: TypeAlias = Literal["samples", "bytes"]
+"""What shards are weighed in."""
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Samples of many shards.
+
+    Args:
+        urls: Every shard of the dataset, in the given order.
+        formats: The format of each.
+        access: How they are reached.
+        checks: What an index expects of each; empty without one.
+        selection: Which columns and rows are wanted, where the formats have columns.
+        footers: Of shards that were read in an epoch before.
+        sizes: Length of each in bytes, ``(shards,) int64``; None where that is not known of all. Those of an
+            index are in ``checks``.
+        cuts: Whether lanes may be cut inside of them, where an index is known.
+        weighs: Whether whole ones are dealt by how large they are, where that is known.
+        index: That of their folder, where another library has written it; what it expects is in ``checks``.
+        delimiter: What separates the fields of CSV; None for what is usual.
+        lacking: Why no index says how many samples are in each, and what to do, where that is known.
+    """
+
+    urls: Sequence[str]
+    formats: Sequence[str]
+    access: Access = field(default_factory=Access)
+    checks: Expectations = field(default_factory=Expectations.of)
+    selection: Selection = EVERYTHING
+    footers: FooterCache = field(default_factory=FooterCache, compare=False)
+    sizes: npt.NDArray[np.int64] | None = field(default=None, compare=False)
+    cuts: bool = True
+    weighs: bool = True
+    index: FolderIndex | None = None
+    delimiter: str | None = None
+    lacking: str = field(default="", compare=False)
+
+    def __repr__(self) -> str:
+        shown = [" + ".join(f"{count} {name}" for name, count in Counter(self.formats).most_common())]
+        shown += [f"first={redact(url)!r}" for url in self.urls[:1]]
+        if known := self.checks.count_of():
+            shown.append(f"in_index={known}")
+        shown += [f"{name}={value!r}" for name, value in self._described_how().items()]
+        return f"Shards({', '.join(shown)})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_dealing"}
+
+    @property
+    def schema(self) -> Any:
+        """What they hold, where their format is read by what an index says of it; else None."""
+        return None if self.index is None else self.index.schema
+
+    def whole(self) -> Shards:
+        """The same, of which each shard goes to one lane as a whole, in turn, whatever is known of it."""
+        return replace(self, cuts=False, weighs=False)
+
+    def dealt_as(self, described: Mapping[str, Any]) -> Shards:
+        """The same, dealt as a state says that they were: in turn, if it says nothing of it."""
+        return self if {"dealt", "sizes_sha256"} & described.keys() else replace(self, weighs=False)
+
+    def open(self, start: Position, lane: Lane) -> Blocks:
+        """The samples of the lane's pieces; a position is ``{"shard", "from": position in it}``.
+
+        ``shard`` counts the lane's pieces, of which each is of another shard.
+        """
+        key = None if lane.order_seed is None else lane.draw_key(lane.order_seed)
+        mine = self._dealing.of_lane(lane.topology.lane, lane.topology.lanes, key)
+        first: int = start.get("shard", 0)
+        inside: Position = start.get("from", START)
+        attempts = lane.attempts(start, "")
+        while first < len(mine):
+            reading = PieceReading(attempts, first)
+            try:
+                yield from self._read(mine, inside, lane, reading)
+                return
+            except (FormatError, StoreError) as error:
+                if attempts is None:
+                    raise
+                shard = mine[reading.nth].shard
+                place = Place(redact(self.urls[shard]), reading.sample, shard, lane.repetition)
+                attempts.bad("shard", error, place, "reading")
+                first, inside = reading.nth + 1, START
+
+    def read(self, pieces: Pieces, lane: Lane) -> Blocks:
+        """The samples of these pieces, and no byte behind them, as far as an index tells where that is."""
+        return self._read(pieces, START, lane, PieceReading(None, 0))
+
+    def _read(self, mine: Pieces, start: Position, lane: Lane, reading: PieceReading) -> Blocks:
+        """The samples from the piece on that ``reading`` is at, up to what cannot be read."""
+        first = reading.nth
+        if self._cut(mine[first], start) is None:
+            first, start = first + 1, START
+
+        def cuts() -> Iterator[tuple[int, int, Cut]]:
+            # Made as they come up: a lane may have a million shards.
+            for nth in range(first, len(mine)):
+                cut = self._cut(mine[nth], start if nth == first else START)
+                assert cut is not None, "only a position can be at the end of a piece"
+                yield nth, mine[nth].shard, cut
+
+        if first >= len(mine):
+            return
+        out = Channel[ShardChunks](1)  # one shard is decoded while the next one's bytes gather
+        stores = stores_of(self.access, lane, shares=self.is_indexed)
+        work = partial(
+            read_shards,
+            stores.for_lane(lane.topology.lane) if isinstance(stores, CachedStores) else stores,
+            (self._wanted(shard, cut, stores) for _, shard, cut in cuts()),
+            lane.budget.claim(lane.topology.lane),
+            out,
+            lane.services.traffic,
+        )
+        lane.services.engine.submit(work, out)
+        # Rows are made with the lock held, so that who wants those would only take turns with the decoder.
+        # What is skipped is counted as it comes, on one thread.
+        if lane.columns and self._decodes_without_lock and reading.attempts is None:
+            aside = replace(lane, stopwatch=lane.stopwatch.helper())
+            blocks = aside.stopwatch.timed(DECODE, self._blocks_of(cuts(), out, aside, reading))
+            blocks = decode_ahead(blocks, lane.budget.claim(lane.topology.lane), out.close)
+        else:
+            blocks = self._blocks_of(cuts(), out, lane, reading)
+        with closing(out), closing(blocks):
+            yield from blocks
+
+    def _blocks_of(
+        self,
+        cuts: Iterator[tuple[int, int, Cut]],
+        shards: Channel[ShardChunks],
+        lane: Lane,
+        reading: PieceReading,
+    ) -> Blocks:
+        """The blocks of these pieces, whose bytes come from ``shards``."""
+        for nth, shard, cut in cuts:
+            url = redact(self.urls[shard])
+            reading.nth, reading.sample = nth, cut.first
+            began_s = perf_counter()
+            try:
+                chunks = shards.receive()
+            finally:
+                lane.stopwatch.waited(STORE, began_s)
+            chunks.stopwatch = lane.stopwatch
+            for block in self._decode(shard, cut, chunks, lane, reading.attempts):
+                trail = SourceTrail(block.trail, url, shard, lane.repetition, lane.component)
+                yield block.follow(NestedTrail(trail, reading.entries(block)))
+
+    stage = DECODE
+
+    @property
+    def most_lanes(self) -> int:
+        return self._dealing.samples if self.is_indexed else len(self.urls)
+
+    def count_samples(self, deal: Deal) -> list[float]:
+        """The samples of each lane, by the index."""
+        if self.selection.filters is not None:
+            raise UnknownCount("how many rows filters= keeps is not known before they are read")
+        if missing := len(self.urls) - self.checks.count_of(Known.SAMPLES):
+            raise UnknownCount(
+                f"no index says how many samples are in {missing} of the {len(self.urls)} shards; "
+                f"{self.lacking or 'asyncloader index makes one'}"
+            )
+        return self._dealing.count_lanes(deal, self.checks.samples)
+
+    def weigh_lanes(self, deal: Deal, unit: Unit) -> list[float] | None:
+        """How much each lane of ``deal`` is dealt, in samples or in bytes of shards.
+
+        Filters and operators are left aside. None where that is not known of every shard.
+        """
+        if unit == "samples":
+            known = self.checks.count_of(Known.SAMPLES) == len(self.urls)
+            return self._dealing.count_lanes(deal, self.checks.samples) if known else None
+        return None if self._lengths is None else self._dealing.count_lanes(deal, self._lengths)
+
+    @property
+    def _lengths(self) -> npt.NDArray[np.int64] | None:
+        """The length of each shard in bytes, the same whoever tells it; None where one is not known."""
+        checks = self.checks
+        if checks.count_of() < len(self.urls) or checks.count_of(Known.NO_SIZE):
+            return self.sizes
+        return checks.size_bytes
+
+    @property
+    def _dealt_by(self) -> npt.NDArray[np.int64] | None:
+        """By what whole shards are dealt; None where they are dealt in turn, or cut.
+
+        Not by samples, even where these are known: what an index adds later is to change no order.
+        """
+        return None if self.is_indexed or not self.weighs else self._lengths
+
+    @cached_property
+    def is_indexed(self) -> bool:
+        """Whether the index tells of every shard what it takes to cut lanes inside of it."""
+        return self.cuts and self.checks.is_indexed
+
+    def places_at(self, position: Position, deal: Deal) -> list[Place]:
+        mine = self._dealing.of_lane(deal.lanes[0], deal.lane_count, deal.order_key)
+        nth: int = position.get("shard", 0)
+        if nth >= len(mine):
+            return []
+        piece = mine[nth]
+        sample = position.get("from", START).get("sample", piece.first)
+        return [Place(redact(self.urls[piece.shard]), sample, piece.shard, deal.repetition)]
+
+    def count_unread(self, position: Position, deal: Deal) -> int:
+        """How many shards the one lane of ``deal`` has not read to their ends."""
+        mine = self._dealing.of_lane(deal.lanes[0], deal.lane_count, deal.order_key)
+        nth: int = position.get("shard", 0)
+        return len(mine) - min(nth, len(mine))
+
+    def describe(self) -> Mapping[str, Any]:
+        return dict(self._described)
+
+    @cached_property
+    def _described(self) -> Mapping[str, Any]:
+        """Made once, for the first state: a million names take a second."""
+        described = {"source": "shards", "shards": len(self.urls), "urls_sha256": names_digest(self.urls)}
+        if (places := places_digest(self.urls)) is not None:
+            described["places_sha256"] = places
+        if self.checks:
+            described["contents_sha256"] = self.checks.digest()
+        if self.is_indexed:
+            described["dealt"] = "samples"
+        elif self._dealt_by is not None:
+            described["sizes_sha256"] = hashlib.sha256(self._dealt_by.astype("<i8").tobytes()).hexdigest()
+        if self.schema is not None:
+            described.update(self.schema.describe())
+        return {**described, **self._described_how()}
+
+    def _described_how(self) -> dict[str, Any]:
+        """How they are read, where that was said."""
+        described = dict(self.selection.describe())
+        return described if self.delimiter is None else {**described, "delimiter": self.delimiter}
+
+    @cached_property
+    def _decodes_without_lock(self) -> bool:
+        """Whether a package that releases the interpreter's lock decodes all shards."""
+        return all("filters" in formats[name].options for name in set(self.formats))
+
+    @cached_property
+    def _dealing(self) -> Dealing:
+        return Dealing(len(self.urls), self.checks.samples if self.is_indexed else None, self._dealt_by)
+
+    def _check(self, shard: int) -> Expected | None:
+        return self.checks[shard] if self.checks else None
+
+    def _known_of(self, shard: int) -> dict[str, Any]:
+        """What plans and decoders are told."""
+        unpacked = teller_of(self.index).unpacked_of(self._check(shard))
+        return {"selection": self.selection, "schema": self.schema, "unpacked": unpacked}
+
+    def _cut(self, piece: Piece, start: Position) -> Cut | None:
+        """What to read of a shard for a piece of it, from a position on; None if there is no more of it."""
+        check = self._check(piece.shard) if self.is_indexed else None
+        if check is None:
+            return cut_piece(piece, start)
+        return cut_piece(piece, start, check.offsets or (), check.samples)
+
+    def _wanted(self, shard: int, cut: Cut, stores: Stores | CachedStores) -> Wanted:
+        """What to read of a shard."""
+        url = self.urls[shard]
+        if isinstance(stores, CachedStores) and (check := self._check(shard)) is not None:
+            stores.promise(url, check.sha256)
+        plan = open_plan(
+            self.formats[shard],
+            start_sample=cut.first,
+            stop_sample=cut.stop,
+            footers=self.footers.of(url),
+            **self._known_of(shard),
+        )
+        if plan is not None:
+            return url, plan
+        return url, cut.byte if cut.stop_byte is None else Span(cut.byte, cut.stop_byte)
+
+    def _open_decoder(
+        self, shard: int, cut: Cut, chunks: ShardChunks, columns: bool, pass_over: PassOver | None
+    ) -> Decoder:
+        """The decoder of what is read of a shard, which is known when its first chunk has come."""
+        if chunks.layout is None:
+            return open_decoder(
+                self.formats[shard],
+                start_sample=cut.sample,
+                start_byte=cut.byte,
+                skip=cut.first - cut.sample,
+                columns=columns,
+                pass_over=pass_over,
+                compression=compression_named(suffix_path(self.urls[shard])),
+                delimiter=self.delimiter,
+                **self._known_of(shard),
+            )
+        layout = chunks.layout
+        options = {"pass_over": pass_over} if layout.passes_over else {}
+        decoder: Decoder = layout.open_decoder(**options)
+        return decoder
+
+    def _decode(
+        self, shard: int, cut: Cut, chunks: ShardChunks, lane: Lane, attempts: StepSkips | None
+    ) -> Blocks:
+        """The samples of one piece; closes the shard's channel, which stops its requests."""
+        url = redact(self.urls[shard])
+        counts = self.selection.filters is None
+        check = ShardCheck(url, self._check(shard), cut.start, stop=cut.stop, counts=counts, index=self.index)
+
+        def pass_over(error: FormatError) -> None:
+            assert attempts is not None and error.sample is not None
+            if cut.first <= error.sample and (cut.stop is None or error.sample < cut.stop):
+                check.passed_over()
+                error.shard = url
+                place = Place(url, error.sample, shard, lane.repetition)
+                attempts.bad("sample", error, place, "reading")
+
+        passes = None if attempts is None else pass_over
+        open_decoder = partial(self._open_decoder, shard, cut, chunks, lane.columns, passes)
+        close = b"" if cut.stop_byte is None else formats[self.formats[shard]].close
+        try:
+            for block in up_to(cut.stop, decoded(open_decoder, check.watch(chunks), close)):
+                yield check.count(with_url(block, url))
+            check.finish()
+            if check.is_empty_unpromised:
+                lane.services.empty_shards.append(url)
+        except FormatError as error:
+            error.shard = url
+            raise
+        finally:
+            chunks.close()
+
+
+# Shards looked at before any is read for its samples: how many are in each, and where to begin inside.
+
+
+@contextmanager
+def open_survey(shards: Shards, at_once: int) -> Iterator[tuple[Survey, ThreadPoolExecutor]]:
+    """What looks at shards, and as many threads as it is to look at at a time."""
+    # The threads first, so that the engine's end ends what they wait for.
+    threads = ThreadPoolExecutor(at_once, thread_name_prefix="asyncloader-survey")
+    try:
+        with Engine() as engine:
+            stores = Stores(engine.resources, shards.access, NetworkCounts())
+            yield Survey(engine, stores, shards.index, shards.delimiter), threads
+    finally:
+        threads.shutdown(cancel_futures=True)
+
+
+def count_shards(
+    shards: Shards,
+    known: Mapping[int, Expected],
+    told: Callable[[int, Expected], object],
+    *,
+    at_once: int = 2,
+) -> Expectations:
+    """How many samples are in each shard, and where to begin inside of it.
+
+    Args:
+        shards: Those of which an index tells it are not read, but for those that it calls
+            empty, which nobody would read later and see that they are not.
+        known: What was found of some before, by number.
+        told: Called with what is found of each other one, in any order, on one thread at a time.
+        at_once: How many are read at a time. Two: what is counted has to be decoded, with the interpreter's
+            lock for the most part; but not what says itself how many it holds.
+
+    Raises:
+        StoreError, FormatError: One cannot be read, or is not sound.
+    """
+    entries = [*shards.checks] if shards.checks else [None] * len(shards.urls)
+    for number, expected in known.items():
+        entries[number] = _counted(entries[number], expected)
+    missing = [
+        number
+        for number, entry in enumerate(entries)
+        if number not in known and (entry is None or not entry.is_indexed or not entry.samples)
+    ]
+    with open_survey(shards, at_once) as (survey, threads):
+
+        def count(number: int) -> Expected:
+            return survey.count(shards.urls[number], shards.formats[number], entries[number])
+
+        for number, expected in zip(missing, threads.map(count, missing), strict=True):
+            entries[number] = _counted(entries[number], expected)
+            told(number, expected)
+    return Expectations.of(entries)
+
+
+def _counted(entry: Expected | None, found: Expected) -> Expected:
+    """What is known of a shard by its index, and by counting it."""
+    return found if entry is None else replace(entry, samples=found.samples, offsets=found.offsets)

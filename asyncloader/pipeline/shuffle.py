@@ -1,0 +1,205 @@
+"""``.shuffle``, and the pools that it, batchings and functions of many samples work on.
+
+A pool is a run of consecutive samples of a lane that is worked on as a whole: a window of a shuffle, a
+chunk that a function is given, or what batches are made of. What is made of it depends on its samples and
+its number alone. So a position needs only where the pool began and how much of it was handed on; resuming
+reads at most the open pool again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any
+
+from ..blocks import Block, Gather, OuterTrail, PickedTrail, Provenance, Referred, Rows
+from ..plan.lanes import permutation
+from ..quantity import as_counts, as_whole
+from ..types import Position
+from .calls import PIECE_SAMPLES
+from .lane import START, Blocks, Lane, Opener
+from .op import Op
+
+# Keeps the draw apart from that of a shuffle's window of the same number.
+_DRAW = 0x706F6F6C
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpan:
+    """Where a pool lies in its lane's stream.
+
+    Attributes:
+        name: Of the pool's number in positions.
+        number: Counted in its lane.
+        begins: Upstream position before its first sample.
+        ends: Upstream position after its last, None if the stream ends there.
+    """
+
+    name: str
+    number: int
+    begins: Position
+    ends: Position | None
+
+    def after(self, emitted: int, count: int) -> Position:
+        """The position after so many of the ``count`` parts that the pool makes."""
+        if emitted == count and self.ends is not None:
+            return {self.name: self.number + 1, "emitted": 0, "from": self.ends}
+        return {self.name: self.number, "emitted": emitted, "from": self.begins}
+
+
+@dataclass(slots=True)
+class SpanTrail(OuterTrail):
+    """Positions of some of the samples that a pool makes.
+
+    Args:
+        span: Where the pool lies.
+        first: How many of its samples came before these.
+        count: How many it makes.
+    """
+
+    span: PoolSpan
+    first: int
+    count: int
+
+    def after(self, index: int) -> Position:
+        return self.span.after(self.first + index + 1, self.count)
+
+
+@dataclass(slots=True)
+class Pool:
+    """One pool.
+
+    Attributes:
+        samples: Of it.
+        span: Where it lies; holds none of them.
+        emitted: How many parts of it were handed on before the pass began.
+    """
+
+    samples: Block
+    span: PoolSpan
+    emitted: int
+
+
+def cut_pools(
+    upstream: Opener, start: Position, lane: Lane, size: int, name: str = "pool"
+) -> Generator[Pool, None, None]:
+    """The pools of a lane from ``start`` on, each of ``size`` samples but the last.
+
+    Nothing here holds a pool while it is made use of: whoever lets go of it holds none while the next fills.
+
+    Args:
+        upstream, start, lane: As of ``Op.open``.
+        size: Samples of a pool.
+        name: Of its number in positions.
+    """
+    number, emitted, begins = start.get(name, 0), start.get("emitted", 0), start.get("from", START)
+    gather = Gather(size)
+    with closing(upstream(begins, lane)) as blocks:
+        for block in blocks:
+            for samples in gather.feed(block):
+                ends = samples.trail.after(len(samples) - 1)
+                made = [Pool(samples, PoolSpan(name, number, begins, ends), emitted)]
+                del samples
+                yield made.pop()
+                number, emitted, begins = number + 1, 0, ends
+            del block
+        if (rest := gather.finish()) is not None:
+            made = [Pool(rest, PoolSpan(name, number, begins, None), emitted)]
+            del rest
+            yield made.pop()
+
+
+def draw_pool(pool: Pool, count: int, lane: Lane) -> list[int]:
+    """The order of the ``count`` parts of a pool: drawn, so that it says nothing of their lengths."""
+    return permutation(
+        count, *lane.draw_key(lane.order_seed or 0), lane.topology.lane, pool.span.number, _DRAW
+    )
+
+
+# Chunks: pools of a lane's samples that a function of the user's is given at once.
+#
+# Where a chunk begins and ends is part of what it means: a function may look at all of its samples. So a
+# position within one says where the chunk began and how many samples of it were handed on, and whoever is
+# opened there has the function called for the same chunk again.
+
+
+def open_chunks(upstream: Opener, start: Position, size: int, lane: Lane) -> Generator[Pool, None, None]:
+    """The chunks of a lane from a position on; the last one may be short. Closing it closes the upstream."""
+    return cut_pools(upstream, start, lane.for_columns(True), size, "chunk")
+
+
+def hand_on(chunk: Pool, made: Block) -> Blocks:
+    """What was made of a chunk and is not handed on yet.
+
+    Args:
+        chunk: Where it lies, and how much of it was.
+        made: As many samples as were made of it, on trails of the samples that they were made of.
+    """
+    count = len(made)
+    if chunk.emitted < count:
+        yield made.follow(SpanTrail(made.trail, chunk.span, 0, count)).part(chunk.emitted, count)
+
+
+# ``.shuffle``: the order of shards, and the order of samples within windows.
+#
+# A window is ``n`` consecutive samples of a lane. It is filled, permuted by a draw keyed with (seed, epoch,
+# repetition, lane, window), and handed on; so a position needs only where the window began and how many of
+# it were delivered, and resuming reads at most the open window again. A reservoir that refills with every
+# sample mixes a little better, but its content depends on everything read before.
+
+_COLUMNS_PIECE_SAMPLES = 1024
+
+
+@dataclass(frozen=True)
+class Shuffle(Op):
+    """Permute the samples within windows of ``window`` samples.
+
+    Args:
+        window: Samples per window. A lane holds one window in memory, and a second while it fills.
+        seed: Names the draw. The epoch is mixed in, so each epoch has another order.
+    """
+
+    window: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        as_counts(self, "window")
+        seed = as_whole(self.seed)
+        if seed is None:
+            raise TypeError(f"seed should be an int, but got seed={self.seed!r}")
+        object.__setattr__(self, "seed", seed)
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        with closing(cut_pools(upstream, start, lane, self.window, "window")) as pools:
+            for window in pools:
+                yield from self._emit(window, lane)
+                del window  # two of them are held as it is
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"op": "shuffle", "window": self.window, "seed": self.seed}
+
+    def _emit(self, window: Pool, lane: Lane) -> Iterator[Block]:
+        samples, span = window.samples, window.span
+        key = *lane.draw_key(self.seed), lane.topology.lane, span.number
+        order = permutation(len(samples), *key)
+        # What is picked of columns is copied, which pays for many at once.
+        piece = PIECE_SAMPLES if isinstance(samples, Rows) else _COLUMNS_PIECE_SAMPLES
+        drawn = _DrawnTrail(samples.trail, order, key)
+        for first in range(window.emitted, len(order), piece):
+            picked = samples.take(order[first : first + piece])
+            trail = PickedTrail(drawn, range(first, first + len(picked)))
+            yield picked.follow(SpanTrail(trail, span, first, len(order)))
+
+
+@dataclass(slots=True)
+class _DrawnTrail(PickedTrail):
+    """All samples of a window in their order, which need not be told where the key is."""
+
+    key: tuple[int, ...]
+
+    def bases(self, start: int, stop: int) -> list[Referred]:
+        return [(self, start, stop)]
+
+    def table(self) -> tuple[Provenance, tuple[int, ...]]:
+        return self.trail.provenance(range(len(self.indices))), self.key

@@ -1,0 +1,242 @@
+"""One run of a recipe: its lanes, in turn, as collated batches with notes beside them.
+
+This is what runs in a worker process, and on a thread of the main process when there are no workers:
+plain generators from chunk to batch, which block only where bytes are waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import partial
+from time import time_ns
+from typing import Any, NamedTuple, TypeAlias
+
+from ..blocks import References, Tables, bytes_of
+from ..blocks.memory import borrowing
+from ..collate.default import collate_block, takes_columns
+from ..errors import add_note
+from ..flow.budget import Budget, read_ahead_of
+from ..flow.engine import Engine
+from ..observe.audit import LeavesOut, LeftSamples
+from ..observe.statistics import NetworkCounts
+from ..observe.stopwatch import BATCHING, COLLATE, Spent, Stopwatch
+from ..observe.tracing import TracedTraffic, TracingStopwatch, Traffic
+from ..plan.lanes import Rotation, Row
+from ..plan.topology import Topology, World, share_with_operators
+from ..stores.urls import redact
+from ..types import Position
+from .batching import Batch, Batching, Single
+from .calls import UserCodeErrors
+from .components import Recipe, counted_names
+from .lane import Lane, Services, Shortfall
+from .map import AsyncMap, Map, MapBatches
+from .op import note_batch
+from .skips import SkipErrors, Skips
+
+
+class Note(NamedTuple):
+    """What rides beside a batch from the lane to the consumer.
+
+    Attributes:
+        lane: Where the batch comes from.
+        position: Of the lane after the batch; None says, without a batch, that the lane has ended.
+        samples: How many samples the batch has.
+        size_bytes: How many bytes of data it holds.
+        tokens: How many tokens it has, as far as its batching counts them.
+        components: How many of its samples came from each component, if it is of a mixture.
+        references: Where its samples came from, in a pass that is audited.
+        network: What the process has asked of the network since its note before; None for nothing.
+        shortfalls: Every ``take`` that fell short since then.
+        empty_shards: Every shard of no bytes that was met since then.
+        skipped: How many samples and shards of the epoch the lane has skipped, and the last error.
+        left_out: What operators have left out since the lane's note before, in a pass that is audited.
+        spent: Where the process's time has gone since it was told before; now and then.
+    """
+
+    lane: int
+    position: Position | None
+    samples: int = 0
+    size_bytes: int = 0
+    tokens: int = 0
+    components: Sequence[int] = ()
+    references: References | None = None
+    network: NetworkCounts | None = None
+    shortfalls: tuple[Shortfall, ...] = ()
+    empty_shards: tuple[str, ...] = ()
+    skipped: tuple[int, str] | None = None
+    left_out: tuple[LeftSamples, ...] = ()
+    spent: Spent | None = None
+
+
+Collated: TypeAlias = Generator[tuple[Any, Note], None, None]
+
+Turns: TypeAlias = tuple[tuple[int, Row], ...]
+"""Lanes in the order of their turns, each with the row it is opened at."""
+
+
+@dataclass(frozen=True)
+class LanesJob:
+    """Some lanes of one pass, and how their samples become batches; pickles if the recipe does.
+
+    Attributes:
+        recipe: What to stream.
+        turns: Which lanes, and where they begin.
+        lane_count: Lanes of all ranks together.
+        world: The rank they belong to.
+        epoch: Number of the pass.
+        batching: Which of their samples go into a batch.
+        collate_fn: Makes of them what the consumer gets.
+        read_bytes: Bound on what all of them together have requested and not yet decoded, and what their
+            operators have made and not yet handed on.
+        is_audited: Whether to tell of each batch where its samples came from.
+        budget: How much may be skipped; None to raise every error.
+        skipped_before: How much was before, by what a state says: pairs of a lane of the rank and a number.
+        is_traced: Whether to record when what happened.
+    """
+
+    recipe: Recipe
+    turns: Turns
+    lane_count: int
+    world: World
+    epoch: int
+    batching: Batching
+    collate_fn: Callable[[Any], Any]
+    read_bytes: int
+    is_audited: bool = False
+    budget: SkipErrors | None = None
+    skipped_before: tuple[tuple[int, int], ...] = ()
+    is_traced: bool = False
+
+    def open_stopwatch(self, since_s: float | None = None) -> Stopwatch:
+        """Of a thread that reads some of these lanes; see ``Stopwatch``."""
+        return TracingStopwatch(since_s) if self.is_traced else Stopwatch(since_s)
+
+    def open_skips(self, number: int, start: Position) -> Skips | None:
+        """What counts what lane ``number`` skips from a position on."""
+        if self.budget is None:
+            return None
+        return Skips(self.budget, {"epoch": self.epoch, "rank": self.world.rank, "lane": number}, start)
+
+    def rotation(self) -> Rotation:
+        """Whose turn it is among these lanes, from where they are opened on."""
+        return Rotation({lane: row.batches for lane, row in self.turns})
+
+    def place(self, number: int) -> Topology:
+        """Where lane ``number`` of these stands among all."""
+        return Topology(number, self.lane_count, self.world.rank, self.world.size, self.epoch)
+
+
+def read_lanes(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> Collated:
+    """The batches of the lanes, one of each in turn, and a bare note where a lane ends.
+
+    Args:
+        job: What to read.
+        engine: Where I/O and the user's coroutines run.
+        stopwatch: Of the thread that this runs on.
+    """
+    if not job.turns:  # all of them were done when the state was saved
+        return
+    stopwatch.fetcher = engine.native_id
+    budget, lanes = _lanes_of(job, engine, stopwatch)
+    services = lanes[0].services  # of all of them
+    network, shortfalls, empty_shards = services.network, services.shortfalls, services.empty_shards
+    skips = {lane.topology.lane: lane.skips for lane in lanes}
+    leaves_out = {lane.topology.lane: lane.leaves_out for lane in lanes}
+    told = NetworkCounts()
+    rotation = job.rotation()
+    with ExitStack() as stack:
+        streams = {
+            number: stack.enter_context(closing(_lane_batches(job, lane, row.position)))
+            for lane, (number, row) in zip(lanes, job.turns, strict=True)
+        }
+        for lane in rotation:
+            stopwatch.enter(BATCHING)
+            budget.pass_turn(lane)
+            made = [next(streams[lane], (None, Note(lane, None)))]
+            note = made[0][1]
+            if network != told:
+                news = network.since(told)
+                told.add(news)  # not what is there by now: the loop's thread goes on counting
+                note = note._replace(network=news)
+            if empty_shards:
+                note = note._replace(empty_shards=tuple(empty_shards))
+                empty_shards.clear()
+            skipped = skips[lane]
+            if skipped is not None and skipped.count:
+                note = note._replace(skipped=(skipped.count, skipped.last))
+            if (left_out := leaves_out[lane]) is not None and left_out:
+                note = note._replace(left_out=left_out.take())
+            if note.position is None:
+                rotation.mark_dry()
+                note = note._replace(shortfalls=tuple(shortfalls))
+                shortfalls.clear()
+            else:
+                rotation.advance()
+            if (spent := stopwatch.news(at_once=note.position is None)) is not None:
+                note = note._replace(spent=spent._replace(wants_memory=budget.is_exhausted))
+            yield made.pop()[0], note  # nothing here holds it meanwhile
+
+
+def _lanes_of(job: LanesJob, engine: Engine, stopwatch: Stopwatch) -> tuple[Budget, list[Lane]]:
+    """The lanes of a job, in its order, and the budget that they share."""
+    order = [lane for lane, _ in job.turns]
+    makers = sum(isinstance(op, Map | AsyncMap | MapBatches) for op in job.recipe.all_ops)
+    read_bytes, made_bytes = share_with_operators(job.read_bytes, makers)
+    budget = Budget(read_bytes, order, read_ahead_of(len(order), read_bytes))
+    services = Services(engine, made_bytes // (len(order) * max(makers, 1)), traffic=_traffic_of(stopwatch))
+    return budget, [
+        Lane(
+            job.place(lane),
+            services,
+            budget,
+            job.recipe.order_seed,
+            columns=takes_columns(job.collate_fn),
+            skips=job.open_skips(lane, row.position),
+            stopwatch=stopwatch,
+            leaves_out=LeavesOut() if job.is_audited else None,
+        )
+        for lane, row in job.turns
+    ]
+
+
+def _traffic_of(stopwatch: Stopwatch) -> Traffic:
+    if isinstance(stopwatch, TracingStopwatch):
+        return TracedTraffic(stopwatch.recorder, redact)
+    return Traffic()
+
+
+def _lane_batches(job: LanesJob, lane: Lane, start: Position) -> Collated:
+    number, tables = lane.topology.lane, Tables(time_ns()) if job.is_audited else None
+    try:
+        with closing(job.batching.open(job.recipe.open, start, lane)) as batches:
+            # No name for a batch here: its samples go while what was made of them is handed on.
+            yield from map(partial(_collate, job, lane, tables), batches)
+    except Exception as error:
+        add_note(error, f"in lane {number} of {job.lane_count}, rank {job.world.rank}, epoch {job.epoch}")
+        raise
+
+
+def _collate(job: LanesJob, lane: Lane, tables: Tables | None, batch: Batch) -> tuple[Any, Note]:
+    block, trail = batch.block, batch.block.trail
+    lane.stopwatch.enter(COLLATE)  # what comes next is of another stage
+    try:
+        with UserCodeErrors():
+            if isinstance(job.batching, Single):
+                collated = job.collate_fn(block.rows()[0])
+            else:
+                with borrowing():
+                    place_of, enter = (lambda index: str(trail.place(index))), lane.stopwatch.enter
+                    collated = collate_block(job.collate_fn, block, place_of, enter)
+    except Exception as error:
+        note_batch(error, "collate_fn", trail, len(block))
+        raise
+    if isinstance(lane.stopwatch, TracingStopwatch):
+        lane.stopwatch.made(collated)
+    components = len(counted_names(job.recipe.source))
+    counts = batch.count_components(components) if components else ()
+    references = None if tables is None else tables.refer(batch.bases())
+    size_bytes = bytes_of(collated)
+    number = lane.topology.lane
+    return collated, Note(number, batch.position, batch.samples, size_bytes, batch.tokens, counts, references)

@@ -1,0 +1,122 @@
+"""``.take`` and ``.repeat``: how much of the data an epoch has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+from ..blocks import NestedTrail
+from ..plan.lanes import Counter, Deal, UnknownCount, take_share
+from ..quantity import as_counts
+from ..types import Position
+from .lane import START, Blocks, Lane, Opener, Shortfall
+
+
+@dataclass(frozen=True)
+class Take:
+    """Stop after ``count`` samples of the whole dataset.
+
+    Lanes do not talk to each other, so the count is dealt to them beforehand: lane ``l`` of ``L`` takes
+    ``count // L`` samples, and one more if ``l < count % L``. A lane that has fewer says so.
+    """
+
+    count: int
+
+    def __post_init__(self) -> None:
+        as_counts(self, "count")
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        lanes = lane.topology.lanes
+        share = take_share(self.count, lane.topology.lane, lanes)
+        taken: int = start.get("taken", 0)
+        if taken >= share:
+            return
+
+        with closing(upstream(start.get("from", START), lane)) as blocks:
+            for block in blocks:
+                if taken + len(block) > share:
+                    count = share - taken
+                    block = block.part(0, count)
+                yield block.follow(NestedTrail(block.trail, {}, ("taken", taken)))
+                taken += len(block)
+                if taken == share:
+                    return
+        lane.services.shortfalls.append(
+            Shortfall(self.count, lane.topology.lane, lanes, share, taken, lane.component)
+        )
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        shares = [take_share(self.count, lane, deal.lane_count) for lane in deal.lanes]
+        try:
+            return [min(share, had) for share, had in zip(shares, upstream(deal), strict=True)]
+        except UnknownCount:
+            return list(shares)  # as the user says; a lane that has fewer warns
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"op": "take", "count": self.count}
+
+
+# ``.repeat``: the data several times over within one epoch.
+
+# Each repetition of shuffled shards is dealt anew, and so is worked out for itself.
+_MOST_COUNTED = 1000
+
+# So many repetitions without a sample, and there will be none: an empty lane repeated for ever would spin for
+# ever. Many, since shards dealt at random may leave a lane without samples a few times in a row.
+_MOST_EMPTY = 100
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Run the stream before it ``times`` times, each time shuffled anew.
+
+    Args:
+        times: How often. None: for ever, or until a hundred repetitions in a row had no sample.
+    """
+
+    times: int | None
+
+    def __post_init__(self) -> None:
+        if self.times is not None:
+            as_counts(self, "times")
+
+    def open(self, upstream: Opener, start: Position, lane: Lane) -> Blocks:
+        first: int = start.get("repetition", 0)
+        begins = start.get("from", START)
+        empty = 0  # repetitions since the last sample
+        for number in count(first) if self.times is None else range(first, self.times):
+            # Repeats nest, and each nesting needs numbers of its own.
+            inner = lane.repeated(lane.repetition * (self.times or 1) + number)
+            with closing(upstream(begins, inner)) as blocks:
+                for block in blocks:
+                    empty = 0
+                    yield block.follow(NestedTrail(block.trail, {"repetition": number}))
+            # Where shards are dealt anew, or a filter draws, a lane may be empty in one repetition and not in
+            # the next.
+            empty += 1
+            if self.times is None and lane.rounds is not None:
+                lane.rounds.end()
+            if self.times is None and empty > _MOST_EMPTY:
+                return
+            begins = START
+
+    def count_samples(self, upstream: Counter, deal: Deal) -> list[float]:
+        if deal.order_seed is None and not deal.varies:
+            times = self.times or math.inf
+            return [times * had if had else 0 for had in upstream(deal.repeated(deal.repetition))]
+        if self.times is None:
+            return [math.inf] * len(deal.lanes)
+        if self.times > _MOST_COUNTED:
+            raise UnknownCount(f"the lanes of repeat({self.times}) are dealt other shards in each repetition")
+        totals: list[float] = [0] * len(deal.lanes)
+        for number in range(self.times):
+            had = upstream(deal.repeated(deal.repetition * self.times + number))
+            totals = [before + now for before, now in zip(totals, had, strict=True)]
+        return totals
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"op": "repeat", "times": self.times}

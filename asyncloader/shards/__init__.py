@@ -1,0 +1,1 @@
+"""Which shards there are, and what they should be: names, the index, and writing."""

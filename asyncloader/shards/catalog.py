@@ -1,0 +1,292 @@
+"""Which shards a recipe is of: found, their formats told, and held against the indexes that are known."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..errors import StoreError, drop_frames
+from ..flow.engine import Engine
+from ..formats import check_format
+from ..observe.statistics import NetworkCounts
+from ..stores.expanding import IsShard, Match, expand_home
+from ..stores.globs import folder_before
+from ..stores.local import length_of
+from ..stores.names import Braces, ShardNames
+from ..stores.router import Stores
+from ..stores.store import Access, NetworkPolicy
+from ..stores.urls import INDEX_NAME, Scheme, local_path, redact, scheme_of, split_key
+from .expectations import Expectations, Known
+from .index_entries import MOST_LOOKED_AT_BYTES, is_index
+from .index_lookup import (
+    Entries,
+    LocalIndexes,
+    check_complete,
+    expectations,
+    find_local_indexes,
+    is_found_index,
+    open_local_index,
+)
+from .index_survey import Survey
+from .names import FoundShards, find_shards, formats_of, is_shard_name
+
+
+class Beside(Enum):
+    """Where an index is that nobody has named."""
+
+    SHARDS = "beside the shards"
+
+
+#: The index that lies beside the shards, if there is one.
+BESIDE: Final = Beside.SHARDS
+
+IndexPlace: TypeAlias = str | os.PathLike[str] | Beside | None
+"""Where an index is; None if there is to be none."""
+
+# Answers that may pass, or that ask for patience; any other 4xx says that nobody gets an index there.
+_NO_ANSWER = frozenset({408, 425, 429})
+
+# Local files whose lengths are looked up: some 20 ms of disk, and up to 5 s of a slow network file system.
+_MOST_LOOKED_UP = 10_000
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """The shards of a recipe.
+
+    Attributes:
+        urls: In order.
+        formats: The format of each.
+        checks: What an index expects of each; empty if none was found.
+        schemes: Of all URLs.
+        sizes: Length of each in bytes, ``(shards,) int64``; None where that is not known of all.
+        lacking: Where no index says how many samples are in each: why, and what to do.
+    """
+
+    urls: ShardNames
+    formats: Sequence[str]
+    checks: Expectations
+    schemes: frozenset[Scheme]
+    sizes: npt.NDArray[np.int64] | None = field(default=None, repr=False, compare=False)
+    lacking: str = field(default="", repr=False)
+
+
+def make_catalog(
+    urls: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    format: str | None,
+    index: IndexPlace,
+    options: Mapping[str, Any],
+    network: NetworkPolicy,
+    check: Callable[[ShardNames, Sequence[str], frozenset[Scheme]], object] = lambda *_: None,
+) -> Catalog:
+    """Find the shards; looks at local disk, and asks servers about prefixes, globs and indexes.
+
+    Args:
+        urls: As the user names them.
+        format: None to go by the suffix.
+        index: Where it is; ``BESIDE`` for those that lie beside local shards, in folders that are looked
+            into anyway, and in the one folder of shards of a web server; None for none.
+        options: Storage options.
+        network: Time-outs and attempts.
+        check: Called with the shards, the format of each and all schemes, before a web server is asked.
+
+    Raises:
+        TypeError: Something else than strings and paths, or an option of a wrong type.
+        ValueError: No shard, or names, formats, options or an index that do not fit.
+        FormatError: An index is not sound.
+        StoreError: A server cannot be asked, or an index not be read, or a folder, prefix or glob lacks
+            shards that its index lists.
+    """
+    if format is not None:
+        check_format(format)
+    if not isinstance(index, str | os.PathLike | Beside | None):
+        raise TypeError(f"index should be a URL or path, but got {type(index).__name__}")
+    where = expand_home(os.fspath(index)) if isinstance(index, str | os.PathLike) else index
+    far = [where] if isinstance(where, str) and not scheme_of(where).is_local else []
+    found = find_shards(urls, format, options, network, indexes=where is BESIDE, fetch=far)
+    formats = formats_of(found.names, format)
+    check(found.names, formats, found.schemes)
+    is_shard = partial(is_shard_name, format=format)
+    checks, web = Expectations.of(), None
+    if isinstance(where, Beside):
+        web = _web_place(found)
+        checks = _found_beside(found, is_shard, None if web is None else _read_web(web, options, network))
+    elif where is not None:
+        with (
+            nullcontext(io.BytesIO(found.fetched[0])) if far else open_local_index(local_path(where)) as file
+        ):
+            if file is None:
+                raise ValueError(f"there is no index {where!r}; asyncloader index makes one")
+            entries = Entries(where, file)
+        checks = expectations(found.names, entries)
+        for match in found.matches:
+            check_complete(entries, match, is_shard)
+    sizes, lacking = _sizes(found, checks), _lacking(found, checks, where, web)
+    return Catalog(found.names, formats, checks, found.schemes, sizes, lacking)
+
+
+def _sizes(found: FoundShards, checks: Expectations) -> npt.NDArray[np.int64] | None:
+    """How long shards are by indexes, listings and the local disk, in this order; None if one is not known.
+
+    Whether it is known depends on the names and on what has told of them; no server is asked.
+    """
+    sizes = np.full(len(found.names), -1, np.int64)
+    first = 0
+    for part, lengths in zip(found.names.parts, found.lengths, strict=True):
+        if lengths is not None:
+            sizes[first : first + len(part)] = lengths
+        first += len(part)
+    if checks:
+        told = checks.known & (Known.ENTRY | Known.NO_SIZE) == Known.ENTRY
+        sizes[told] = checks.size_bytes[told]
+    unknown = np.flatnonzero(sizes < 0).tolist()
+    if len(unknown) > _MOST_LOOKED_UP or (unknown and not any(scheme.is_local for scheme in found.schemes)):
+        return None
+    for number in unknown:  # up to the first one that nobody knows the length of
+        name = found.names[number]
+        length = length_of(name) if scheme_of(name).is_local else None
+        if length is None:
+            return None
+        sizes[number] = length
+    return sizes
+
+
+def _found_beside(found: FoundShards, is_shard: IsShard, web: Entries | None) -> Expectations:
+    """What indexes expect that lie beside shards: in local folders, folders listed, and on a web server."""
+    local = LocalIndexes()
+    any_local = any(scheme.is_local for scheme in found.schemes)
+    expected = find_local_indexes(found.names, local) if any_local else Expectations.of()
+    for match in found.matches:
+        for path in match.indexes:
+            if (entries := local.at(path)) is not None:
+                check_complete(entries, match, is_shard)
+    told = [(np.arange(len(expected)), expected)]
+    for listing in found.listings:
+        if listing.index is not None:
+            place = _listed_place(listing.pattern)
+            index = io.BytesIO(listing.index)
+            if is_found_index(place, index):
+                entries = Entries(place, index)
+                check_complete(entries, Match(listing.pattern, listing.urls), is_shard)
+                listed = {*listing.urls}
+                numbers = [number for number, name in enumerate(found.names) if name in listed]
+                told.append((np.array(numbers), entries.of(found.names[number] for number in numbers)))
+    if web is not None:
+        there = web.of(found.names)
+        # Others may be of another store, and known already.
+        listed_there = np.flatnonzero(there.known)
+        told.append((listed_there, there.take(listed_there)))
+    return Expectations.placed(len(found.names), told)
+
+
+def _listed_place(pattern: str) -> str:
+    """Where the index of a prefix or glob lies."""
+    root, key = split_key(pattern)
+    return root + folder_before(key) + INDEX_NAME
+
+
+def _web_place(found: FoundShards) -> str | None:
+    """Where one index would lie beside all shards of web servers: in the folder that they have in common.
+
+    None if they have none, and where a query follows their names: it may sign one name alone, or say what is
+    served.
+    """
+    first, last = [], []
+    for part in found.names.parts:
+        if isinstance(part, Braces):
+            if not scheme_of(part[0]).is_web:
+                continue
+            names: Sequence[str] = (part.pattern,)
+            before = part.pattern.partition("{")[0]
+            ends = before, before
+        else:
+            is_all = all(scheme.is_web for scheme in found.schemes)
+            names = part if is_all else [name for name in part if scheme_of(name).is_web]
+            if not names:
+                continue
+            # What these two begin with all begin with that are between them.
+            ends = min(names), max(names)
+        if any("?" in name or "#" in name for name in names):
+            return None
+        first.append(ends[0])
+        last.append(ends[1])
+    common = os.path.commonprefix([*first, *last])  # noqa: RUF071 - URLs are no paths; cut at a slash below
+    folder = common[: common.rfind("/") + 1]
+    return folder + INDEX_NAME if folder.count("/") > 2 else None
+
+
+def _read_web(place: str, options: Mapping[str, Any], network: NetworkPolicy) -> Entries | None:
+    """The index that a web server has there; None if it has none.
+
+    Raises:
+        FormatError: It is not sound.
+        StoreError: The server gave no answer. To go on without would be to guess: ranks that guess
+            differently would read different samples.
+    """
+    try:
+        with Engine() as engine:
+            stores = Stores(engine.resources, Access(options, network), NetworkCounts())
+            content = Survey(engine, stores).read(place)
+    except StoreError as error:
+        if error.status is not None and 400 <= error.status < 500 and error.status not in _NO_ANSWER:
+            return None
+        error.add_note(
+            "this index was looked for beside the shards; from_urls(..., index=None) looks for none"
+        )
+        drop_frames(error)
+        raise
+    if content.lstrip()[:1] == b"<":  # a page, with which some servers answer whatever is asked
+        return None
+    file = io.BytesIO(content)
+    return Entries(place, file) if is_found_index(place, file) else None
+
+
+def _lacking(found: FoundShards, checks: Expectations, where: str | Beside | None, web: str | None) -> str:
+    """Why no index says how many samples are in each shard, and what to do; empty where one does."""
+    uncounted = np.flatnonzero(checks.known & Known.SAMPLES == 0) if len(checks) else [0]
+    if not len(uncounted):
+        return ""
+    name = found.names[int(uncounted[0])]
+    if isinstance(where, str):
+        return _silent(where)
+    scheme = scheme_of(name)
+    place = os.path.join(os.path.dirname(local_path(name)), INDEX_NAME) if scheme.is_local else ""
+    if where is None:
+        if _is_ours(place):
+            return f"{place} lies beside them and was not read, since index=None was given"
+        return "none was looked for, since index=None was given"
+    if _is_ours(place):
+        return _silent(place)
+    if scheme.is_web and web is not None:
+        if len(checks):
+            return _silent(web)
+        return f"there is none at {redact(web)}; asyncloader index makes one, to be put there"
+    listing = next((each for each in found.listings if name in each.urls), None)
+    if listing is not None and listing.index is not None:
+        return _silent(_listed_place(listing.pattern))
+    if scheme.is_listed and listing is None:
+        place = f"{name.rpartition('/')[0]}/{INDEX_NAME}"
+        return (
+            f"beside shards of {scheme.name}:// that are named one by one none is looked for: if one lies "
+            f"there, give index={place!r}; if not, asyncloader index makes it"
+        )
+    return "ShardWriter writes one, and asyncloader index makes it of shards that exist"
+
+
+def _silent(place: str) -> str:
+    return f"{redact(place)} does not list them with a number; asyncloader index adds that"
+
+
+def _is_ours(path: str) -> bool:
+    with suppress(StoreError), open_local_index(path) as file:
+        return file is not None and is_index(file.read(MOST_LOOKED_AT_BYTES))
+    return False

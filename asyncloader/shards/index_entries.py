@@ -1,0 +1,428 @@
+"""The index as a file: what each shard should be, read from bytes and written to them. Pure.
+
+A name in an index is only compared with the shards that the user has named: nothing is opened by it. Every
+value is checked against its range all the same.
+
+The file is JSON. It is written with a line for each shard, and so can be read a mebibyte at a time, into
+columns, which is how a million entries are read in less than a second. A file that is written in another
+way, or that is not sound, is read as a whole, which also finds the error to report.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+from operator import attrgetter, lt
+from typing import Annotated, Any, BinaryIO, NoReturn, TypeAlias, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import UNSET, Meta, UnsetType
+
+from ..errors import FormatError
+from .expectations import Expectations, Expected, Known, Offsets, Rows, begins_of
+
+# The key of the version also says whose file this is.
+_VERSION_KEY = "asyncloader_index"
+_VERSION = 1
+
+#: What stands before the entries as they are written, and behind them.
+FIRST_LINE = f'{{"{_VERSION_KEY}": {_VERSION}, "shards": [\n'.encode()
+LAST_LINE = b"\n]}\n"
+
+# An entry takes some 190 bytes, so that this is a million shards and all the offsets that there may be.
+MAX_INDEX_BYTES = 256 << 20
+_MAX_FOREIGN_BYTES = 1 << 20  # of another program's file, parsed to see whether it is JSON at all
+#: How much of a file is read to tell whose it is.
+MOST_LOOKED_AT_BYTES = _MAX_FOREIGN_BYTES + 1
+
+# What is parsed at once: a thousand lines, so few that their objects do not make the garbage collector look
+# at all others.
+_READ_BYTES = 1 << 18
+
+# Half of it is what a lane that begins inside of a shard reads in vain: a tenth of a second at 20 MB/s.
+OFFSET_BYTES = 4 << 20
+
+# All of an index, so that those of a million shards leave it parseable: 20 bytes each are 20 MB. Four
+# thousand shards of 1 GiB keep one every 4 MiB, a million of them one a shard.
+MOST_OFFSETS = 1 << 20
+
+_DIGITS = {*"0123456789abcdefABCDEF"}
+
+# What stands before the path of a name that is a URL.
+_SCHEME = re.compile(r"(?m)^.*?://(?=.)")
+
+_Number: TypeAlias = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class _IndexEntry(msgspec.Struct, gc=False):
+    """An entry as it is written. The defaults stand for what is left out: no file can have them."""
+
+    # Keys of object stores have at most 1024 bytes, paths 4096.
+    name: Annotated[str, Meta(min_length=1, max_length=4096)]
+    size_bytes: _Number
+    samples: _Number = -1
+    sha256: Annotated[str, Meta(min_length=64, max_length=64)] = ""
+    crc32c: Annotated[str, Meta(min_length=8, max_length=8)] = ""
+    offsets: tuple[tuple[_Number, _Number], ...] | UnsetType = UNSET
+
+
+# How many quotes each field takes that may be left out.
+_QUOTES = {Known.SAMPLES: 2, Known.SHA256: 4, Known.CRC32C: 4, Known.OFFSETS: 2}
+
+_entries = msgspec.json.Decoder(list[_IndexEntry])
+
+_T = TypeVar("_T")
+
+
+def is_index(content: bytes) -> bool:
+    """Whether a file looks by its beginning like an index of ours; others have files of that name too."""
+    return f'"{_VERSION_KEY}"'.encode() in content[:4096]
+
+
+def is_broken(content: bytes) -> bool:
+    """Whether a file that is no index of ours is nobody else's either: it is empty, or no JSON.
+
+    Args:
+        content: The file, or the first ``MOST_LOOKED_AT_BYTES`` of it.
+    """
+    if not content[:4096].strip(b"\0 \t\r\n"):  # zeros are what a power cut may leave
+        return True
+    if len(content) > _MAX_FOREIGN_BYTES:
+        return False
+    try:
+        json.loads(content)
+    except ValueError:
+        return True
+    except RecursionError:
+        return False
+    return False
+
+
+def read_index(file: BinaryIO) -> tuple[list[str], Expectations]:
+    """The names in an index, and what it expects of each; a name may be there twice.
+
+    Args:
+        file: At its beginning; seekable.
+
+    Raises:
+        FormatError: It is not an index, or of another version, or a value in it is not sound; the message
+            says where.
+    """
+    names: list[str] = []
+
+    def parts() -> Iterator[Expectations]:
+        count = 0
+        for lines in _lines_of(file):
+            part_names, part = _read_lines(lines)
+            names.extend(part_names)
+            count += len(part.offsets)
+            _check_count(count)
+            yield part
+
+    try:
+        return names, Expectations.join(parts())
+    except (FormatError, ValueError, RecursionError):
+        file.seek(0)
+        return _columns(_parse_whole(file.read(MAX_INDEX_BYTES + 1)))
+
+
+def parse_index(content: bytes) -> dict[str, Expected]:
+    """What an index expects of each shard; see ``read_index``.
+
+    Raises:
+        FormatError: It is not sound, or a name is there twice.
+    """
+    names, expected = read_index(io.BytesIO(content))
+    check_unique(names)
+    return {name: one for name, one in zip(names, expected, strict=True) if one is not None}
+
+
+def check_unique(names: Sequence[str]) -> None:
+    """Check that no name is there twice.
+
+    Raises:
+        FormatError: One is.
+    """
+    if all(map(lt, names, islice(names, 1, None))) or len({*names}) == len(names):
+        return
+    seen: set[str] = set()
+    for number, name in enumerate(names):
+        if name in seen:
+            _refuse(f"shards[{number}].name: {name!r} is there twice")
+        seen.add(name)
+
+
+def format_index(shards: Mapping[str, Expected]) -> bytes:
+    """The file of an index: a line for each shard, sorted by name, so that two can be compared.
+
+    Where all together have too many offsets, every shard keeps fewer of them.
+    """
+    offsets = thin({name: expected.offsets or () for name, expected in shards.items()})
+    lines = []
+    for name, expected in sorted(shards.items()):
+        if expected.offsets is not None:
+            expected = replace(expected, offsets=offsets[name])
+        lines.append(json.dumps(entry_of(name, expected)))
+    return FIRST_LINE + b"  " + ",\n  ".join(lines).encode() + LAST_LINE
+
+
+def entry_of(name: str, expected: Expected) -> dict[str, Any]:
+    """An entry as an index has it."""
+    digests = {"sha256": expected.sha256, "crc32c": expected.crc32c}
+    fields = {
+        "name": name,
+        "size_bytes": expected.size_bytes,
+        "samples": expected.samples,
+        **{algorithm: digest and digest.hex() for algorithm, digest in digests.items()},
+        "offsets": expected.offsets,
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def parse_entry(entry: object) -> tuple[str, Expected]:
+    """The name of an entry, and what it says.
+
+    Raises:
+        FormatError: It is not sound.
+    """
+    (name,), (expected,) = _columns(_convert([entry], list[_IndexEntry]))
+    assert expected is not None
+    return name, expected
+
+
+def _lines_of(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of all entries, many at a time, as a list of JSON.
+
+    Raises:
+        ValueError: The file is not written so.
+    """
+    if file.readline(len(FIRST_LINE)) != FIRST_LINE:
+        raise ValueError
+    size_bytes, is_last = len(FIRST_LINE), False
+    while not is_last:
+        lines = file.read(_READ_BYTES) + file.readline()
+        if is_last := not lines.endswith(b",\n"):
+            lines += file.read(len(LAST_LINE))
+        size_bytes += len(lines)
+        end = LAST_LINE if is_last else b",\n"
+        if size_bytes > MAX_INDEX_BYTES or not lines.endswith(end):
+            raise ValueError
+        yield b"[%s]" % memoryview(lines)[: -len(end)]
+    if file.read(1):
+        raise ValueError
+
+
+def _read_lines(lines: bytes) -> tuple[list[str], Expectations]:
+    """Some entries.
+
+    Raises:
+        ValueError, RecursionError, FormatError: They are not sound.
+    """
+    found = _entries.decode(lines)
+    if not found:
+        raise ValueError
+    names, expected = _columns(found)
+    # Names that are there twice in one object, and fields that are not known, are what only the slower parser
+    # looks at. Where there are none, the quotes add up. Nor do the two agree on all escapes.
+    quotes = 6 * len(names) + sum(count * expected.count_of(bit) for bit, count in _QUOTES.items())
+    if b"\\" in lines or np.count_nonzero(np.frombuffer(lines, np.uint8) == ord('"')) != quotes:
+        return _columns(_convert(_load(lines), list[_IndexEntry]))
+    return names, expected
+
+
+def _parse_whole(content: bytes) -> list[_IndexEntry]:
+    if len(content) > MAX_INDEX_BYTES:
+        _refuse(f"longer than {MAX_INDEX_BYTES} bytes")
+    try:
+        document = _load(content)
+    except FormatError:
+        raise
+    except (ValueError, RecursionError) as error:
+        _refuse(f"no JSON: {error}", error)
+    if not isinstance(document, dict) or _VERSION_KEY not in document:
+        _refuse(f"expected an object with {_VERSION_KEY!r}, which this file lacks")
+    version = document[_VERSION_KEY]
+    if type(version) is not int or version != _VERSION:
+        _refuse(f"expected version {_VERSION}, found {version!r}; update asyncloader, or make it anew")
+    found = _convert(document.get("shards"), list[_IndexEntry])
+    _check_count(sum(len(entry.offsets or ()) for entry in found))
+    return found
+
+
+def _load(content: bytes) -> Any:
+    """The value of some JSON that no two programs read in different ways."""
+    return json.loads(str(content, "utf-8"), object_pairs_hook=_object, parse_constant=_refuse_constant)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    members = dict(pairs)
+    if len(members) < len(pairs):  # programs differ on which one counts
+        _refuse(f"a name twice in one object, among {', '.join(members)[:200]}")
+    return members
+
+
+def _refuse_constant(constant: str) -> NoReturn:
+    _refuse(f"{constant} is no JSON")
+
+
+def _convert(value: object, type: type[_T]) -> _T:
+    try:
+        return msgspec.convert(value, type)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at ")
+        place = path.strip("`").replace("$", "shards", 1) or "shards"
+        _refuse(f"{place}: {what[:1].lower()}{what[1:].replace('`', '')}", error)
+
+
+def _check_count(offsets: int) -> None:
+    if offsets > MOST_OFFSETS:
+        _refuse(f"expected at most {MOST_OFFSETS} offsets, found {offsets}")
+
+
+def _columns(found: Sequence[_IndexEntry]) -> tuple[list[str], Expectations]:
+    """The names of entries, and what they say.
+
+    Raises:
+        FormatError: A name, a digest or an offset is not sound.
+    """
+    names = [entry.name for entry in found]
+    _check_names(names)
+    sizes = np.array([entry.size_bytes for entry in found], np.int64)
+    samples = np.array([entry.samples for entry in found], np.int64)
+    known = np.full(len(found), Known.ENTRY, np.uint8)
+    known[samples >= 0] |= Known.SAMPLES
+    np.maximum(samples, 0, out=samples)
+    listed = [entry.offsets for entry in found]
+    if UnsetType in {*map(type, listed)}:
+        known[[offsets is not UNSET for offsets in listed]] |= Known.OFFSETS
+    else:
+        known |= Known.OFFSETS
+    told = [offsets or () for offsets in listed]
+    begins = begins_of(np.array([*map(len, told)], np.int64))
+    offsets = np.fromiter(chain.from_iterable(chain.from_iterable(told)), np.int64).reshape(-1, 2)
+    _check_offsets(offsets, begins, np.column_stack([samples, sizes]))
+    nothing = np.zeros((len(found), 0), np.uint8)
+    return names, Expectations(
+        size_bytes=sizes,
+        samples=samples,
+        sha256=_digests("sha256", found, known),
+        crc32c=_digests("crc32c", found, known),
+        hashed=nothing,
+        unpacked=nothing,
+        known=known,
+        offsets=offsets,
+        begins=begins,
+    )
+
+
+def _check_names(names: Sequence[str]) -> None:
+    # Searched all at once; only where one may be odd is each looked at by itself.
+    lines = "\n".join(["", *names, ""])
+    segments = (_SCHEME.sub("", lines) if "://" in lines else lines).replace("/", "\n")
+    if lines.count("\n") == len(names) + 1 and "\n\n" not in segments and "\n." not in segments:
+        return
+    for number, name in enumerate(names):
+        path = name.partition("://")[2] or name
+        if not {"", ".", ".."}.isdisjoint(path.split("/")):
+            _refuse(
+                f"shards[{number}].name: expected a path below the index's folder, or a URL, "
+                f"found {name[:80]!r}"
+            )
+
+
+def _digests(name: str, found: Sequence[_IndexEntry], known: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """The digests of one kind as bytes; marks those that are there as known."""
+    bit, digits = {"sha256": (Known.SHA256, 64), "crc32c": (Known.CRC32C, 8)}[name]
+    texts = [*map(attrgetter(name), found)]
+    text = "".join(texts)
+    if len(text) < len(texts) * digits:
+        known[[*map(bool, texts)]] |= bit
+        text = "".join([text or "0" * digits for text in texts])
+    else:
+        known |= bit
+    try:
+        digests = bytes.fromhex(text)
+    except ValueError:
+        digests = b""
+    if len(digests) != len(texts) * digits // 2:  # spaces may stand between digits
+        number = next(number for number, text in enumerate(texts) if not {*text} <= _DIGITS)
+        _refuse(f"shards[{number}].{name}: expected {digits} hexadecimal digits, found {texts[number]!r}")
+    return np.frombuffer(digests, np.uint8).reshape(-1, digits // 2)
+
+
+def _check_offsets(offsets: Rows, begins: Rows, ends: Rows) -> None:
+    """Each is above the one before it, or the beginning of its shard, and below the end of that."""
+    before = np.concatenate([np.zeros((1, 2), np.int64), offsets[:-1]])[: len(offsets)]
+    counts = np.diff(begins)
+    before[begins[:-1][counts > 0]] = 0
+    odd = np.flatnonzero(~((before < offsets) & (offsets < np.repeat(ends, counts, axis=0))).all(axis=1))
+    if len(odd):
+        at = int(odd[0])
+        shard = int(np.searchsorted(begins, at, "right")) - 1
+        place = f"shards[{shard}].offsets[{at - int(begins[shard])}]"
+        _refuse(
+            f"{place}: expected a pair above {before[at].tolist()} and below {ends[shard].tolist()}, "
+            f"the end of the shard, found {offsets[at].tolist()}"
+        )
+
+
+def _refuse(what: str, cause: BaseException | None = None) -> NoReturn:
+    raise FormatError(f"index: {what}") from cause
+
+
+class OffsetPicker:
+    """Picks the offsets of a shard while it is written or read.
+
+    Of all that a shard has, the first at or behind each multiple of ``rate_bytes`` is kept, but never the
+    shard's beginning or end. So those for a coarser rate are among those for a finer one, and a writer keeps
+    the same ones as a later reader.
+
+    Args:
+        rate_bytes: How far apart they are.
+    """
+
+    def __init__(self, rate_bytes: int = OFFSET_BYTES) -> None:
+        self._rate_bytes = rate_bytes
+        self._next_byte = rate_bytes
+        self._picked: list[tuple[int, int]] = []
+
+    def add(self, sample: int, byte: int) -> None:
+        """``sample`` samples end before ``byte``, where a decoder may begin."""
+        if byte >= self._next_byte:
+            self._picked.append((sample, byte))
+            self._next_byte = (byte // self._rate_bytes + 1) * self._rate_bytes
+
+    def add_run(self, first: int, ends: Sequence[int]) -> None:
+        """Sample ``first`` and those after it end before ``ends``."""
+        at = bisect_left(ends, self._next_byte)
+        while at < len(ends):
+            self.add(first + at + 1, ends[at])
+            at = bisect_left(ends, self._next_byte, at + 1)
+
+    def picked(self, samples: int) -> Offsets:
+        """Those of a shard of so many samples."""
+        return tuple(offset for offset in self._picked if offset[0] < samples)
+
+
+def thin(shards: Mapping[str, Offsets], most: int = MOST_OFFSETS) -> dict[str, Offsets]:
+    """The offsets of shards, of all of them as many fewer as it takes for them to be ``most`` at most."""
+    rate_bytes = OFFSET_BYTES
+    kept = dict(shards)
+    while sum(map(len, kept.values())) > most:
+        rate_bytes *= 2
+        kept = {name: _at_rate(offsets, rate_bytes) for name, offsets in kept.items()}
+    return kept
+
+
+def _at_rate(offsets: Iterable[tuple[int, int]], rate_bytes: int) -> Offsets:
+    picker = OffsetPicker(rate_bytes)
+    for sample, byte in offsets:
+        picker.add(sample, byte)
+    return picker.picked(1 << 63)

@@ -1,0 +1,327 @@
+"""A store that asks again: a range is opened anew where it broke off, at the same version."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import replace
+from weakref import WeakValueDictionary
+
+from yarl import URL
+
+from ..errors import StoreError
+from ..flow.engine import Alarm, pause
+from ..observe.statistics import NetworkCounts
+from ..observe.tracing import Traffic
+from ..types import Buffer
+from .failures import ThrottledError, TransientError, check_same
+from .pacing import Attempts, Hedges, Notices, RetryBudget
+from .store import NO_END, Body, NetworkPolicy, Renew, Store, clip, read_as
+from .urls import redact
+
+
+class ResumingStore:
+    """Hides whatever goes away when asked again.
+
+    Args:
+        inner: Where the bytes come from.
+        policy: How often, and for how long.
+        budget: Shared by all stores of the process.
+        counts: Told of each retry.
+        traffic: Likewise, with the reason.
+    """
+
+    def __init__(
+        self,
+        inner: Store,
+        policy: NetworkPolicy,
+        budget: RetryBudget,
+        counts: NetworkCounts,
+        traffic: Traffic | None = None,
+    ) -> None:
+        self._inner = inner
+        self._policy = policy
+        self._budget = budget
+        self._counts = counts
+        self._traffic = traffic or Traffic()
+        self._draw = random.Random()
+        self._notices = Notices()
+
+    @asynccontextmanager
+    async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
+        self._budget.request()
+        attempts = Attempts(self._policy, self._budget, self._draw)
+        async with AsyncExitStack() as request:
+            body = await self._open(request, attempts, url, start, stop, etag)
+            async with aclosing(self._chunks(request, attempts, url, stop, body, etag)) as chunks:
+                yield replace(body, chunks=chunks)
+
+    async def _open(
+        self, request: AsyncExitStack, attempts: Attempts, url: str, start: int, stop: int, etag: str | None
+    ) -> Body:
+        while True:
+            try:
+                return await request.enter_async_context(self._inner.read(url, start, stop, etag=etag))
+            except TransientError as error:
+                await self._wait_turn(attempts, error)
+
+    async def _wait_turn(self, attempts: Attempts, error: TransientError) -> None:
+        wait_s = self._notices.pause_s(attempts, error, time.monotonic())
+        self._counts.retries += 1
+        self._mark(error, wait_s)
+        await pause(wait_s)
+
+    def _mark(self, error: TransientError, wait_s: float) -> None:
+        kind = "throttled" if isinstance(error, ThrottledError) else "retry"
+        self._traffic.mark(kind, error.shard or "", reason=error.args[0], status=error.status, wait_s=wait_s)
+
+    async def _chunks(
+        self, request: AsyncExitStack, attempts: Attempts, url: str, asked: int, first: Body, etag: str | None
+    ) -> AsyncGenerator[Buffer, None]:
+        body, offset, version = first, first.start, first.etag or etag
+        stop = max(asked, _end(first))
+        while True:
+            if stop > asked:
+                # The range was ignored. A body that goes on into other parts waits for its consumer, and to
+                # count it meanwhile could keep out the request that the consumer waits for.
+                body.give_way()
+            try:
+                at = body.start
+                async for chunk in body.chunks:
+                    # A resumed body may begin before the byte wanted and end behind the last one.
+                    wanted = chunk if body is first else clip(chunk, offset - at, _end(first) - at)
+                    at += len(chunk)
+                    if wanted:
+                        attempts.received(len(wanted))
+                        offset += len(wanted)
+                        yield wanted
+                _check_whole(body, at, url)
+                return
+            except TransientError as error:
+                if at == body.stop:
+                    # Only the word that it was all did not come, such as the last chunk; the range has said
+                    # it, and behind it there may be nothing to ask for.
+                    return
+                failure = error
+            await request.aclose()
+            await self._wait_turn(attempts, failure)
+            # Nobody knows whether a body of unknown length was already at its end, and behind the end there
+            # is nothing to ask for; with the byte before it there always is something.
+            ask_from = offset if first.stop is not None else max(offset - 1, first.start)
+            body = await self._open(request, attempts, url, ask_from, stop, version)
+            check_same(body, url, offset, first.etag, first.total)
+
+
+def _end(first: Body) -> int:
+    return NO_END if first.stop is None else first.stop
+
+
+def _check_whole(body: Body, at: int, url: str) -> None:
+    if body.stop is not None and at < body.stop:
+        raise TransientError(
+            f"the body ended at byte {at}, before byte {body.stop} that the server promised",
+            shard=redact(url),
+            offset=at,
+        )
+
+
+# A store that is not waited for without end: time-outs for the first byte, and for progress.
+
+
+class TimedStore:
+    """Ends requests that make no progress.
+
+    Args:
+        inner: Where the bytes come from; its clients have no time-outs of their own but to connect.
+        policy: How long to wait.
+        hedges: Told how long each first byte took.
+    """
+
+    def __init__(self, inner: Store, policy: NetworkPolicy, hedges: Hedges) -> None:
+        self._inner = inner
+        self._policy = policy
+        self._hedges = hedges
+
+    @asynccontextmanager
+    async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
+        clock = asyncio.get_running_loop().time
+        limit_s = self._policy.answer_s
+        began_s = clock()
+        deadline = asyncio.timeout(limit_s)
+        async with AsyncExitStack() as stack:
+            try:
+                async with deadline:
+                    body = await stack.enter_async_context(self._inner.read(url, start, stop, etag=etag))
+            except TimeoutError:
+                if not deadline.expired():  # it is the user's own, of a callback that renews URLs
+                    raise
+                raise TransientError(
+                    f"the server did not answer within {limit_s:g} s", shard=redact(url), offset=start
+                ) from None
+            self._hedges.answered(clock() - began_s)
+            async with aclosing(self._chunks(body, url)) as chunks:
+                yield replace(body, chunks=chunks)
+
+    async def _chunks(self, body: Body, url: str) -> AsyncGenerator[Buffer, None]:
+        progress = _Progress(self._policy)
+        offset = body.start
+        try:
+            while True:
+                try:
+                    async with progress.waiting():
+                        chunk = await anext(body.chunks)
+                except StopAsyncIteration:
+                    return
+                except TimeoutError:
+                    raise TransientError(
+                        f"fewer than {self._policy.stall_bytes} bytes came in {self._policy.stall_s:g} s",
+                        shard=redact(url),
+                        offset=offset,
+                    ) from None
+                progress.received(len(chunk))
+                offset += len(chunk)
+                yield chunk
+        finally:
+            progress.close()
+
+
+class _Progress:
+    """Measures the time that is spent waiting for bytes, and cuts a wait short when too few have come."""
+
+    def __init__(self, policy: NetworkPolicy) -> None:
+        self._stall_s = policy.stall_s
+        self._stall_bytes = policy.stall_bytes
+        self._clock = asyncio.get_running_loop().time
+        self._alarm = Alarm(self._expire)
+        self._began_s = 0.0
+        self._waited_s = 0.0
+        self._bytes = 0
+        self._deadline = asyncio.timeout(None)
+
+    def waiting(self) -> asyncio.Timeout:
+        """A block in which bytes are waited for; TimeoutError if there was no progress for too long."""
+        self._began_s = self._clock()
+        self._alarm.begin(max(0.0, self._stall_s - self._waited_s))
+        self._deadline = asyncio.timeout(None)
+        return self._deadline
+
+    def received(self, size: int) -> None:
+        self._alarm.end()
+        self._bytes += size
+        if self._bytes >= self._stall_bytes:
+            self._waited_s, self._bytes = 0.0, 0
+        else:
+            self._waited_s += self._clock() - self._began_s
+
+    def close(self) -> None:
+        self._alarm.close()
+
+    def _expire(self) -> None:
+        self._deadline.reschedule(self._clock())
+
+
+# URLs that expire: renewed by the user's callback when the server refuses them.
+
+# What stores answer to a signature that has expired: S3 and Google 403 (400 for an expired token of a
+# role), Azure 403, token services 401.
+_REFUSALS = frozenset({400, 401, 403})
+
+# Fresh URLs kept. Shards are read one after another, a few at a time; one that was dropped is renewed again.
+_MOST_KEPT = 1024
+
+
+class RenewingStore:
+    """Reads a shard whose URL is refused from one that is signed anew.
+
+    A request is authorised when it begins, so that a URL that expires within a body cuts nothing. The
+    parts of a shard share its fresh URL, and renew it once however many of them were refused.
+
+    Args:
+        inner: Serves the listed URLs and the fresh ones.
+        renew: Gets the shard's URL as it was listed. A plain function runs in a thread.
+        counts: Told of each request that is sent anew.
+    """
+
+    def __init__(self, inner: Store, renew: Renew, counts: NetworkCounts) -> None:
+        self._inner = inner
+        self._renew = renew
+        self._counts = counts
+        self._fresh: dict[str, str] = {}
+        self._renewing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
+        target = self._fresh.get(url, url)
+        async with AsyncExitStack() as stack:
+            body: Body | None = None
+            try:
+                body = await stack.enter_async_context(
+                    read_as(self._inner, target, url, start, stop, etag=etag)
+                )
+            except StoreError as error:
+                if error.status not in _REFUSALS:
+                    raise
+            if body is None:
+                fresh = await self._renewed(url, target)
+                body = await self._read_fresh(stack, fresh, url, start, stop, etag)
+            yield body
+
+    async def _read_fresh(
+        self, stack: AsyncExitStack, fresh: str, url: str, start: int, stop: int, etag: str | None
+    ) -> Body:
+        self._counts.requests += 1  # the one that was refused was counted by whoever sent it here
+        try:
+            return await stack.enter_async_context(read_as(self._inner, fresh, url, start, stop, etag=etag))
+        except StoreError as error:
+            if error.status not in _REFUSALS:
+                raise
+            status = error.status
+        raise StoreError(
+            f"the server refused the URL, and answered {status} to the one that renew gave for it too",
+            shard=redact(url),
+            status=status,
+            offset=start,
+        )
+
+    async def _renewed(self, url: str, refused: str) -> str:
+        """A URL for the shard that is newer than ``refused``."""
+        async with self._renewing.setdefault(url, asyncio.Lock()):
+            current = self._fresh.get(url, url)
+            if current != refused:  # while this read was refused or waited, another one had it renewed
+                return current
+            try:
+                fresh = _checked(await _call(self._renew, url), url)
+            except Exception as error:
+                error.add_note(f"raised while the URL of shard {redact(url)} was renewed")
+                raise
+            self._fresh[url] = fresh
+            if len(self._fresh) > _MOST_KEPT:
+                del self._fresh[next(iter(self._fresh))]
+            return fresh
+
+
+async def _call(renew: Renew, url: str) -> object:
+    if inspect.iscoroutinefunction(renew):
+        return await renew(url)
+    fresh = await asyncio.to_thread(renew, url)
+    # Such as of a partial or an object that wraps a coroutine function.
+    return await fresh if inspect.isawaitable(fresh) else fresh
+
+
+def _checked(fresh: object, url: str) -> str:
+    if not isinstance(fresh, str):
+        raise TypeError(f"renew should return a URL as a string, not {type(fresh).__name__}")
+    scheme, wanted = fresh.partition("://")[0].lower(), url.partition("://")[0].lower()
+    if scheme != wanted and (wanted, scheme) != ("http", "https"):
+        raise ValueError(f"renew should return a {wanted}:// URL for this shard, but returned another scheme")
+    try:
+        host = URL(fresh).raw_host
+    except ValueError:
+        host = None  # the client's text quotes the URL
+    if not host:
+        raise ValueError("renew should return a valid URL, but what it returned is none")
+    return fresh

@@ -1,0 +1,393 @@
+"""How many requests an origin is given at a time: additive increase, multiplicative decrease.
+
+A store says that it has too much to do by answering 429 or 503; how much it can do it never says. The limit
+is halved at such an answer, climbs back quickly to nearly what was too much, and from there slowly, as TCP's
+CUBIC does (RFC 9438) and for its reason: plain AIMD spends half its time far below what would be possible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from urllib.parse import urlsplit
+
+from ..errors import StoreError
+from ..observe.statistics import NetworkCounts
+from .failures import ThrottledError, TransientError
+from .store import Body, NetworkPolicy, Store
+
+# When to ask a second time for bytes that are late; pure.
+#
+# After Dean and Barroso, "The Tail at Scale" (2013): a second request after the 95th percentile of the time
+# that requests take cuts the tail for a few percent more load.
+
+# Enough that one in twenty is a number, few enough to follow a network that changes.
+_REMEMBERED = 100
+_FEWEST = 20
+
+# Below this a second request costs more than the wait: a loaded machine alone is late by as much.
+_SHORTEST_S = 0.02
+
+_MOST_SHARE = 0.05
+
+
+class Hedges:
+    """Decides on the hedges of one origin.
+
+    Args:
+        counts: Told of each hedge.
+        enabled: False never hedges.
+    """
+
+    def __init__(self, counts: NetworkCounts, enabled: bool) -> None:
+        self._counts = counts
+        self._enabled = enabled
+        self._times_s: deque[float] = deque(maxlen=_REMEMBERED)
+        self._late_s: float | None = None
+        self._answers = 0
+        self._hedges = 0
+
+    def answered(self, first_byte_s: float) -> None:
+        """A first byte took so long."""
+        self._answers += 1
+        self._times_s.append(first_byte_s)
+        self._late_s = None
+
+    def throttled(self) -> None:
+        """The origin has too much to do already: what was learned of its times holds no longer."""
+        self._times_s.clear()
+        self._late_s = None
+
+    @property
+    def late_s(self) -> float | None:
+        """How long a consumer waits before its request is late; None while that is not known."""
+        if not self._enabled or len(self._times_s) < _FEWEST:
+            return None
+        if self._late_s is None:
+            ordered = sorted(self._times_s)
+            self._late_s = max(ordered[len(ordered) * 95 // 100], _SHORTEST_S)
+        return self._late_s
+
+    def take(self) -> bool:
+        """Whether one more hedge may be sent; counts it."""
+        if self._hedges + 1 > self._answers * _MOST_SHARE:
+            return False
+        self._hedges += 1
+        self._counts.hedges += 1
+        return True
+
+
+class ConcurrencyLimit:
+    """The limit of concurrent requests; pure."""
+
+    #: Doubled with each round of answers until the first refusal, so it need not be a good guess.
+    start = 8.0
+    most = 256.0
+    #: From this share of the number that was too much, one request more in ``patience`` rounds of answers.
+    near = 0.9
+    patience = 10.0
+
+    def __init__(self) -> None:
+        self.limit = self.start
+        self._too_many: float | None = None
+
+    def answered(self, in_use: int) -> None:
+        """A request was answered well while so many were under way."""
+        if in_use < int(self.limit):
+            return  # the limit was not what held us
+        quick_to = self.most if self._too_many is None else self.near * self._too_many
+        if self.limit < quick_to:
+            self.limit = min(self.limit + 1.0, quick_to)
+        else:
+            self.limit = min(self.limit + 1.0 / (self.patience * self.limit), self.most)
+
+    def throttled(self, in_use: int) -> None:
+        """A request was refused while so many were under way."""
+        self._too_many = min(float(in_use), self.limit)
+        self.limit = max(1.0, self._too_many / 2)
+
+
+class Pace:
+    """The requests of this process to one origin, in the order they came.
+
+    Args:
+        longest_rest_s: A server that asks for a longer rest is not heard here. Whoever was refused gives up
+            for it, and those who stood in line would wait without end for a pass that has failed.
+    """
+
+    def __init__(self, longest_rest_s: float = NetworkPolicy().deadline_s) -> None:
+        self._longest_rest_s = longest_rest_s
+        self._loop = asyncio.get_running_loop()
+        self._limit = ConcurrencyLimit()
+        self._in_use = 0
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._resume_s = 0.0
+        self._halvings = 0
+
+    async def acquire(self) -> Permit:
+        """Wait until there is room for a request."""
+        if self._waiting or not self._has_room():
+            turn: asyncio.Future[None] = self._loop.create_future()
+            self._waiting.append(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():  # the turn had come
+                    self._release()
+                raise
+        else:
+            self._in_use += 1
+        return Permit(self, self._halvings)
+
+    def answered(self) -> None:
+        """A request was answered well."""
+        self._limit.answered(self._in_use)
+        self._admit()
+
+    def throttled(self, permit: Permit, retry_after_s: float | None) -> None:
+        """The request in ``permit`` was refused."""
+        if permit.halvings == self._halvings:  # else it was sent before the limit was last halved
+            self._halvings += 1
+            self._limit.throttled(self._in_use)
+        if retry_after_s and retry_after_s <= self._longest_rest_s:
+            self._resume_s = max(self._resume_s, self._loop.time() + retry_after_s)
+            self._loop.call_at(self._resume_s, self._rested, self._resume_s)
+
+    def _rested(self, until_s: float) -> None:
+        if until_s == self._resume_s:  # else it was told to rest longer meanwhile
+            self._resume_s = 0.0  # not compared with the clock, which a timer may run ahead of
+            self._admit()
+
+    def _release(self) -> None:
+        self._in_use -= 1
+        self._admit()
+
+    def _admit(self) -> None:
+        while self._waiting and self._has_room():
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self._in_use += 1
+                turn.set_result(None)
+
+    def _has_room(self) -> bool:
+        return self._in_use < int(self._limit.limit) and not self._resume_s
+
+
+class Permit:
+    """The place of one request."""
+
+    def __init__(self, pace: Pace, halvings: int) -> None:
+        self._pace: Pace | None = pace
+        self.halvings = halvings
+
+    def release(self) -> None:
+        """Let the next one in. Idempotent."""
+        if self._pace is not None:
+            self._pace._release()
+            self._pace = None
+
+
+class PacedStore:
+    """Sends an origin no more requests at a time than it takes.
+
+    Args:
+        inner: Where the bytes come from.
+        pace: Of the origin.
+        hedges: Of the origin; told when it has too much to do.
+        counts: Told of each request.
+    """
+
+    def __init__(self, inner: Store, pace: Pace, hedges: Hedges, counts: NetworkCounts) -> None:
+        self._inner = inner
+        self._pace = pace
+        self._hedges = hedges
+        self._counts = counts
+
+    @asynccontextmanager
+    async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
+        permit = await self._pace.acquire()
+        try:
+            self._counts.requests += 1
+            async with self._inner.read(url, start, stop, etag=etag) as body:
+                self._pace.answered()
+                yield replace(body, give_way=permit.release)
+        except ThrottledError as error:
+            self._counts.throttled += 1
+            self._hedges.throttled()
+            self._pace.throttled(permit, error.retry_after_s)
+            raise
+        finally:
+            permit.release()
+
+
+# When to ask again, and when to give up; pure.
+#
+# The pauses are decorrelated jitter (Brooker, "Exponential Backoff and Jitter", AWS Architecture Blog,
+# 2015): each is drawn between a base and three times the one before, so that clients which failed together
+# do not come back together. The budget is that of Finagle's retry filters: retries are a share of the
+# requests, with a reserve and a trickle for those who make few.
+
+# A lone cut is most often gone at once, so the first pause only spreads those who were cut together.
+_FIRST_PAUSE_SHARE = 0.2
+_LONGEST_PAUSE_S = 15.0
+
+# Attempts are counted anew after so many good bytes: a body without parts may be of any length.
+_FRESH_AFTER_BYTES = 8 << 20
+
+
+class RetryBudget:
+    """Keeps the retries of a process below a tenth of its requests, whatever fails.
+
+    Without it every client multiplies its requests by ``attempts`` just when a store is down. An empty
+    budget delays a retry and never forbids it: what comes in drops is enough to see a store come back.
+    """
+
+    share = 0.1
+    most = 100.0
+    trickle_per_s = 2.0
+
+    def __init__(self) -> None:
+        self._tokens = self.most
+        self._seen_s: float | None = None
+
+    def request(self) -> None:
+        """A request was made, which is no retry."""
+        self._tokens = min(self._tokens + self.share, self.most)
+
+    def take(self, now_s: float) -> float:
+        """Take leave for one retry; gives the seconds to wait until it is granted."""
+        if self._seen_s is not None:
+            self._tokens = min(self._tokens + (now_s - self._seen_s) * self.trickle_per_s, self.most)
+        self._seen_s = now_s
+        self._tokens -= 1
+        return max(0.0, -self._tokens / self.trickle_per_s)
+
+    def give_back(self) -> None:
+        """The retry will not be made."""
+        self._tokens += 1
+
+
+class Attempts:
+    """The attempts at one range.
+
+    Args:
+        policy: How many, and for how long.
+        budget: Shared by all ranges of the process.
+        draw: Draws the jitter.
+    """
+
+    def __init__(self, policy: NetworkPolicy, budget: RetryBudget, draw: random.Random) -> None:
+        self._policy = policy
+        self._budget = budget
+        self._draw = draw
+        self._failed = 0
+        self._failed_first_s = 0.0
+        self._pause_s = policy.backoff_s
+        self._good_bytes = 0
+
+    def received(self, size: int) -> None:
+        """So many bytes came."""
+        self._good_bytes += size
+
+    def pause_s(self, error: TransientError, now_s: float) -> float:
+        """The seconds to wait before the next attempt.
+
+        Raises:
+            StoreError: There is none: as ``error``, and that it was given up.
+        """
+        if self._good_bytes >= _FRESH_AFTER_BYTES:
+            self._failed = 0
+        self._good_bytes = 0
+        self._failed += 1
+        if self._failed == 1:
+            self._failed_first_s = now_s
+        if self._failed >= self._policy.attempts:
+            raise self._given_up(error, now_s, "") from None  # whose message it repeats
+        wait_s = max(self._jitter_s(), self._budget.take(now_s), error.retry_after_s or 0.0)
+        if now_s + wait_s > self._failed_first_s + self._policy.deadline_s:
+            self._budget.give_back()
+            asked = error.retry_after_s is not None and error.retry_after_s >= wait_s
+            reason = f", as the server asks for {error.retry_after_s:g} s of rest" if asked else ""
+            raise self._given_up(error, now_s, reason) from None  # whose message it repeats
+        return wait_s
+
+    def outlook(self, wait_s: float, now_s: float) -> str:
+        """What comes after the failure that was told last, in words.
+
+        Args:
+            wait_s: As ``pause_s`` gave it.
+            now_s: As it was given.
+        """
+        left_s = self._failed_first_s + self._policy.deadline_s - now_s
+        return (
+            f"asking again in {wait_s:.1f} s, attempt {self._failed + 1} of {self._policy.attempts}, "
+            f"none later than {left_s:.0f} s from now"
+        )
+
+    def _jitter_s(self) -> float:
+        base = self._policy.backoff_s
+        if self._failed == 1:
+            self._pause_s = base
+            return self._draw.uniform(0.0, base * _FIRST_PAUSE_SHARE)
+        longest = max(base, min(3 * self._pause_s, _LONGEST_PAUSE_S))
+        self._pause_s = self._draw.uniform(base, longest)
+        return self._pause_s
+
+    def _given_up(self, error: TransientError, now_s: float, reason: str) -> StoreError:
+        tried = "1 attempt" if self._failed == 1 else f"{self._failed} attempts"
+        within = f" in {now_s - self._failed_first_s:.1f} s" if self._failed > 1 else ""
+        return StoreError(
+            f"{error.args[0]}; gave up after {tried}{within}{reason}",
+            shard=error.shard,
+            status=error.status,
+            offset=error.offset,
+        )
+
+
+# Says that requests are being repeated, so that a loop that waits for a server does not seem to hang.
+
+# Where a program configures no logging, Python prints warnings on standard error; so no handler is added.
+_log = logging.getLogger("asyncloader.network")
+
+
+class Notices:
+    """Logs the retries at one endpoint: the first at once, and from then on one of them in a while.
+
+    A server that is down fails all parts under way, each several times; a line for each would hide what
+    else is logged.
+    """
+
+    #: Long enough for no flood from a hundred processes, and short enough to see whether it still goes on.
+    every_s = 30.0
+
+    def __init__(self) -> None:
+        self._told_s: float | None = None
+
+    def pause_s(self, attempts: Attempts, error: TransientError, now_s: float) -> float:
+        """The seconds to wait before the next attempt, which is logged if nothing was for a while.
+
+        Args:
+            attempts: Those at the range that failed.
+            error: How it failed. Neither its text nor its shard holds a secret.
+            now_s: Of a clock that does not go back.
+
+        Raises:
+            StoreError: There is none; that is for whoever catches it to tell.
+        """
+        wait_s = attempts.pause_s(error, now_s)
+        if self._told_s is None or now_s >= self._told_s + self.every_s:
+            self._told_s = now_s
+            outlook = attempts.outlook(wait_s, now_s)
+            _log.warning("%s: %s; %s", _endpoint_of(error.shard), error.args[0], outlook)
+        return wait_s
+
+
+def _endpoint_of(shard: str | None) -> str:
+    """Scheme and host, or bucket, of a URL that was redacted."""
+    parts = urlsplit(shard or "")
+    return f"{parts.scheme}://{parts.netloc}" if parts.netloc else "a server"

@@ -1,0 +1,547 @@
+"""How fast a pass would go: what the plan deals to each lane, and how long the slowest stage takes for it.
+
+Pure: no I/O, no clock, no task. Lanes are dealt by ``plan``, as in a pass, and counted exactly. Times are a
+closed form: ranks and workers are rows of arrays, never objects, so that a fleet is answered in seconds. The
+rules for how much is requested ahead are those of ``stores`` and of the byte budget.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from ..flow.budget import MOST_GROWTH, ROUND_S, read_ahead_of
+from ..plan.lanes import Deal, check_ranks, choose_lanes
+from ..plan.pieces import Dealing
+from ..plan.topology import BATCHES_AHEAD, DEFAULT_LIMIT_BYTES, World, share_memory, share_with_operators
+from ..quantity import as_count, as_counts
+from ..stores.lookahead import MOST_SHARDS_AHEAD, part_sizes
+from ..stores.pacing import ConcurrencyLimit
+
+_Ints: TypeAlias = npt.NDArray[np.int64]
+_Floats: TypeAlias = npt.NDArray[np.float64]
+
+# A pass is looked at in so many stretches of equal steps: within one, the ranks' rates count as constant.
+_STRETCHES = 64
+
+# Halvings of an interval of batches: enough for a lane of a hundred million.
+_HALVINGS = 48
+
+# A rest of the pass that takes so much less than its first batches has no rate: they came all at once.
+_ALL_AT_ONCE = 0.01
+
+# As in ``loader.report()``: below this share of waiting the training loop is the bottleneck.
+_WAITS_SHARE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class PlannedRun:
+    """A pass to simulate. Times are in seconds, sizes in bytes; the defaults are those of a loader.
+
+    A time of 0 and a rate without limit count as not known: the stage is left out.
+
+    Attributes:
+        shard_bytes: Size of each shard as stored, ``(shards,) int64``, in the order given.
+        shard_samples: Samples of each, ``(shards,) int64``; those of a run all count as equally large.
+        first_byte_s: From a request to the first byte of its answer.
+        connection_bytes_s: The most that one answer is sent at.
+        link_bytes_s: The most that all answers to a rank are sent at: a machine's link, divided by its ranks.
+        decode_s: To decode a sample, on one processor.
+        map_s: Of a function that is called with each sample.
+        concurrency: How many calls of it at a time, on threads.
+        collate_s: To make a batch of its samples.
+        step_s: Of the training loop, for a batch.
+        ranks: How many train together, in step.
+        num_workers: Processes of each rank that make batches; 0 for a thread.
+        lanes: How many; None for one for each worker of each rank.
+        is_indexed: Whether lanes are cut equal to the sample, by an index.
+        shuffle: Window of a shuffle, in samples; 0 for none.
+        batch_size: Samples of a batch.
+        memory_limit: Bytes that a rank may hold in flight and ahead.
+
+    Raises:
+        ValueError: A number is out of its range, the lanes do not fit the ranks, or ranks would get nothing.
+    """
+
+    shard_bytes: npt.ArrayLike
+    shard_samples: npt.ArrayLike
+    first_byte_s: float = 0.0
+    connection_bytes_s: float = math.inf
+    link_bytes_s: float = math.inf
+    decode_s: float = 0.0
+    map_s: float = 0.0
+    concurrency: int = 1
+    collate_s: float = 0.0
+    step_s: float = 0.0
+    ranks: int = 1
+    num_workers: int = 0
+    lanes: int | None = None
+    is_indexed: bool = False
+    shuffle: int = 0
+    batch_size: int = 1
+    memory_limit: int = DEFAULT_LIMIT_BYTES
+
+    def __post_init__(self) -> None:
+        as_counts(self, "ranks", "batch_size", "memory_limit", "concurrency")
+        for name in ("num_workers", "shuffle"):
+            as_count(name, getattr(self, name), least=0)
+        for name in ("first_byte_s", "decode_s", "map_s", "collate_s", "step_s"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} should be 0 or more seconds, but got {name}={getattr(self, name)}")
+        for name in ("connection_bytes_s", "link_bytes_s"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} should be more than 0 bytes/s, but got {getattr(self, name)}")
+        for name in ("shard_bytes", "shard_samples"):
+            object.__setattr__(self, name, np.asarray(getattr(self, name), np.int64))
+        sizes, samples = self.shards
+        if sizes.shape != samples.shape or not sizes.size or min(sizes.min(), samples.min()) < 0:
+            raise ValueError(
+                "shard_bytes and shard_samples should be as many numbers of 0 or more, at least one of each, "
+                f"but got {sizes[:3]} and {samples[:3]}"
+            )
+        if self.concurrency > 1 and not self.map_s:
+            raise ValueError("concurrency is that of the calls that take map_s, which is 0")
+        choose_lanes(self.lanes, World(0, self.ranks), self.num_workers)
+        check_ranks(
+            self.samples if self.is_indexed else len(sizes),
+            World(0, self.ranks),
+            "samples" if self.is_indexed else "shards",
+        )
+
+    @property
+    def shards(self) -> tuple[_Ints, _Ints]:
+        """Sizes and samples, as arrays."""
+        return np.asarray(self.shard_bytes), np.asarray(self.shard_samples)
+
+    @cached_property
+    def lane_count(self) -> int:
+        """How many lanes there are."""
+        return choose_lanes(self.lanes, World(0, self.ranks), self.num_workers)
+
+    @cached_property
+    def samples(self) -> int:
+        """Of all shards."""
+        return int(self.shards[1].sum())
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Of all shards, as stored."""
+        return int(self.shards[0].sum())
+
+    @property
+    def has_times(self) -> bool:
+        """Whether there is anything that takes time."""
+        times = self.first_byte_s, self.decode_s, self.map_s, self.collate_s, self.step_s
+        return any(times) or math.isfinite(min(self.connection_bytes_s, self.link_bytes_s))
+
+    @property
+    def sample_bytes(self) -> float:
+        """Of a sample, as stored."""
+        return self.size_bytes / max(self.samples, 1)
+
+    def lane_samples(self, *, is_indexed: bool) -> _Ints:
+        """Samples of each lane, with an index or without one: ``(lanes,) int64``."""
+        sizes, samples = self.shards
+        dealing = Dealing(len(samples), samples if is_indexed else None, sizes)
+        order_seed = 0 if self.shuffle else None
+        lanes = self.lane_count
+        deal = Deal(tuple(range(lanes)), lanes, epoch=0, order_seed=order_seed)
+        return np.array(dealing.count_lanes(deal, samples), np.int64)
+
+
+class Balance(NamedTuple):
+    """How evenly something is dealt.
+
+    Attributes:
+        least: What the one has that has the least.
+        most: What the one has that has the most.
+    """
+
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A simulated pass. ``as_dict()`` is plain JSON.
+
+    Times and rates are None where the run has no times, so that nothing limits it.
+
+    Attributes:
+        samples: Delivered, over all ranks.
+        batches: In which they were.
+        undelivered_samples: Left when the first rank had no more.
+        elapsed_s: From the first request to the end of the last step.
+        first_batch_s: Until all ranks have their first batches.
+        samples_per_s: Over all ranks, from the first batches on.
+        wait_share: The part of the time, from 0 to 1, that ranks wait after the first batches.
+        limit: The bottleneck, in the words of ``loader.report().limit``: ``"consumer"``, ``"store"``,
+            ``"memory_limit"``, ``"decode"``, ``"map"`` or ``"collate"``.
+        stages_s: What each stage takes for a batch of a rank, all its workers together, by stage.
+        lane_samples: Of the lanes, as they are.
+        lane_samples_whole: Of the lanes, if each shard went to one of them as a whole.
+        lane_samples_indexed: Of the lanes, if an index cut them.
+    """
+
+    samples: int
+    batches: int
+    undelivered_samples: int
+    elapsed_s: float | None
+    first_batch_s: float | None
+    samples_per_s: float | None
+    wait_share: float | None
+    limit: str | None
+    stages_s: Mapping[str, float]
+    lane_samples: Balance
+    lane_samples_whole: Balance
+    lane_samples_indexed: Balance
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as a new dict of numbers, strings, None and dicts."""
+        found = asdict(self)
+        balances = {name: value._asdict() for name, value in found.items() if isinstance(value, Balance)}
+        return {**found, **balances}
+
+
+@dataclass(frozen=True)
+class Resized:
+    """A pass that was stopped and goes on with another number of ranks. ``as_dict()`` is plain JSON.
+
+    Attributes:
+        ranks: Those that go on.
+        samples_before: Delivered when it was stopped.
+        read_again_bytes: Received by then and not delivered, which are read a second time.
+        rank_samples_left: Of the ranks that go on.
+        rest: The rest of the pass.
+    """
+
+    ranks: int
+    samples_before: int
+    read_again_bytes: int
+    rank_samples_left: Balance
+    rest: Outcome
+
+    def as_dict(self) -> dict[str, Any]:
+        """All of it as a new dict of numbers, strings, None and dicts."""
+        return {
+            **asdict(self),
+            "rank_samples_left": self.rank_samples_left._asdict(),
+            "rest": self.rest.as_dict(),
+        }
+
+
+def simulate(run: PlannedRun) -> Outcome:
+    """The pass of a planned run: how fast it goes, what limits it, how evenly it is dealt."""
+    return _outcome_of(run, _Lanes.of(run))
+
+
+def simulate_resize(run: PlannedRun, ranks: int, fraction: float) -> Resized:
+    """Stop a pass, and let another number of ranks go on from its state.
+
+    Args:
+        run: What begins.
+        ranks: How many go on. The lanes stay as they are.
+        fraction: Which part of its steps is done by then, between 0 and 1.
+
+    Returns:
+        What is read again, how the rest is dealt, and how it goes.
+
+    Raises:
+        ValueError: The fraction is not between 0 and 1, or the lanes cannot be split evenly over the ranks;
+            the message lists the numbers that can.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"the fraction of the epoch should be between 0 and 1, but got {fraction}")
+    resized = replace(run, ranks=ranks, lanes=run.lane_count)
+    lanes = _Lanes.of(run)
+    stopped = lanes.after(int(lanes.steps * fraction))
+    # Of each lane: what its worker has ahead, and of an open window also what was delivered.
+    ahead_bytes = _Maker.of(run, lanes).ahead_bytes * lanes.makers / lanes.samples.shape[1]
+    again_bytes = np.minimum(ahead_bytes, (stopped.samples - stopped.delivered) * run.sample_bytes)
+    if run.shuffle:
+        again_bytes += stopped.delivered % run.shuffle * run.sample_bytes
+    rest = stopped.dealt_to(ranks, resized.num_workers)
+    return Resized(
+        ranks=ranks,
+        samples_before=int(stopped.delivered.sum()),
+        read_again_bytes=int(again_bytes.sum()),
+        rank_samples_left=_balance((rest.samples - rest.delivered).sum(1)),
+        rest=_outcome_of(resized, rest),
+    )
+
+
+def _balance(each: _Ints) -> Balance:
+    return Balance(int(each.min()), int(each.max()))
+
+
+# --- whose turn it is ---
+
+
+@dataclass(frozen=True, eq=False)
+class _Lanes:
+    """The lanes of all ranks, and how far each was read.
+
+    A rank takes a batch from the one of its lanes that has delivered the fewest, the first one among equals,
+    as ``plan.lanes.Rotation`` says: so its lanes are level, but for those that have ended.
+
+    Attributes:
+        samples: Of each lane, ``(ranks, lanes of a rank) int64``.
+        begun: Batches that each lane has delivered before, likewise.
+        batch_size: Samples of a batch.
+        makers: Workers of each rank that have lanes; the lanes go to them in turn.
+    """
+
+    samples: _Ints
+    begun: _Ints
+    batch_size: int
+    makers: int
+
+    @classmethod
+    def of(cls, run: PlannedRun) -> _Lanes:
+        """At the beginning of a run."""
+        samples = run.lane_samples(is_indexed=run.is_indexed)[:, None]
+        alone = cls(samples, np.zeros_like(samples), run.batch_size, 1)
+        return alone.dealt_to(run.ranks, run.num_workers)
+
+    def dealt_to(self, ranks: int, num_workers: int) -> _Lanes:
+        """The same lanes, of other ranks: rank ``r`` of ``R`` has the lanes ``r``, ``r + R``, and so on."""
+        samples, begun = (each.T.reshape(-1, ranks).T for each in (self.samples, self.begun))
+        return _Lanes(samples, begun, self.batch_size, min(max(num_workers, 1), samples.shape[1]))
+
+    @cached_property
+    def batches(self) -> _Ints:
+        """Of each lane, all that it ever delivers."""
+        return -(-self.samples // self.batch_size)
+
+    @cached_property
+    def steps(self) -> int:
+        """Until the first rank has no more."""
+        return int((self.batches - self.begun).sum(1).min())
+
+    @cached_property
+    def delivered(self) -> _Ints:
+        """Samples that each lane has delivered."""
+        return np.minimum(self.begun * self.batch_size, self.samples)
+
+    def after(self, steps: int) -> _Lanes:
+        """So many steps later."""
+        depth = np.floor(self._depth(steps) + 1e-6)[:, None]  # bisected from below
+        level = np.clip(depth, self.begun, self.batches).astype(np.int64)
+        has_turn = (self.begun <= depth) & (level < self.batches)
+        turns_left = steps - (level - self.begun).sum(1, keepdims=True)
+        return replace(self, begun=level + (has_turn & (has_turn.cumsum(1) <= turns_left)))
+
+    def made(self, steps: float) -> _Floats:
+        """What each maker has delivered in so many steps, with parts of batches: ``(ranks, makers)``."""
+        level = np.clip(self._depth(steps)[:, None], self.begun, self.batches) - self.begun
+        return np.stack([level[:, maker :: self.makers].sum(1) for maker in range(self.makers)], 1)
+
+    def _depth(self, steps: float) -> _Floats:
+        """How many batches the lanes of each rank have delivered that have not ended: ``(ranks,)``."""
+        below, above = np.zeros(len(self.samples)), np.full(len(self.samples), self.batches.max() + 1.0)
+        wanted = self.begun.sum(1) + steps
+        for _ in range(_HALVINGS):
+            middle = (below + above) / 2
+            is_less = np.clip(middle[:, None], self.begun, self.batches).sum(1) <= wanted
+            below, above = np.where(is_less, middle, below), np.where(is_less, above, middle)
+        return below
+
+
+# --- how long it takes ---
+
+
+def _outcome_of(run: PlannedRun, lanes: _Lanes) -> Outcome:
+    """How the lanes are read to their ends."""
+    left = lanes.samples - lanes.delivered
+    samples = int((lanes.after(lanes.steps).delivered - lanes.delivered).sum())
+    return Outcome(
+        samples=samples,
+        batches=lanes.steps * len(left),
+        undelivered_samples=int(left.sum()) - samples,
+        lane_samples=_balance(left),
+        lane_samples_whole=_balance(run.lane_samples(is_indexed=False)),
+        lane_samples_indexed=_balance(run.lane_samples(is_indexed=True)),
+        **(_times_of(run, lanes, samples) if samples and run.has_times else _NO_TIMES),
+    )
+
+
+_NO_TIMES: dict[str, Any] = {
+    **dict.fromkeys(("elapsed_s", "first_batch_s", "samples_per_s", "wait_share", "limit")),
+    "stages_s": {},
+}
+
+
+def _times_of(run: PlannedRun, lanes: _Lanes, samples: int) -> dict[str, Any]:
+    """The times of an outcome.
+
+    The pass is cut into stretches of equal steps. Each takes as long as the maker with the most to do in it,
+    of all ranks since they are in step, or as long as the training loop.
+    """
+    maker, steps = _Maker.of(run, lanes), lanes.steps
+    batch_s = max(maker.store_s, sum(maker.work_s.values()))
+    # When the pass begins to count, each maker has made its first batch.
+    counts_from = min(lanes.makers, steps)
+    made = lanes.made(counts_from)
+    loop_s, counted_s = (steps - 1) / _STRETCHES * run.step_s, run.step_s
+    for until in np.linspace(counts_from, steps, _STRETCHES + 1)[1:]:
+        before, made = made, lanes.made(until)
+        counted_s += max(float((made - before).max()) * batch_s, loop_s)
+    elapsed_s = maker.first_batch_s + counted_s
+    counted = samples - samples // steps
+    if not counted or counted_s < _ALL_AT_ONCE * elapsed_s:  # the first batches are all there is to judge
+        counted, counted_s = samples, elapsed_s
+    wait_share = max(1 - steps * run.step_s / counted_s, 0.0)
+    busiest = max(maker.work_s, key=maker.work_s.__getitem__)
+    limit = maker.store_limit if batch_s == maker.store_s else busiest
+    if wait_share < _WAITS_SHARE:
+        limit = "consumer"
+    of_rank_s = {"store": maker.store_s, **maker.work_s, "consumer": run.step_s * lanes.makers}
+    return {
+        "elapsed_s": elapsed_s,
+        "first_batch_s": maker.first_batch_s,
+        "samples_per_s": counted / counted_s,
+        "wait_share": wait_share,
+        "limit": limit,
+        "stages_s": {stage: seconds / lanes.makers for stage, seconds in of_rank_s.items()},
+    }
+
+
+class _Maker(NamedTuple):
+    """A worker, or the thread without workers, that has as much to do as the average one.
+
+    Attributes:
+        work_s: What its processor does for a batch, by stage, one after another.
+        store_s: To receive the bytes of a batch, meanwhile.
+        store_limit: What limits that: ``"store"``, or ``"memory_limit"``.
+        first_batch_s: Until it has its first one.
+        ahead_bytes: Received at any time, and not delivered.
+    """
+
+    work_s: Mapping[str, float]
+    store_s: float
+    store_limit: str
+    first_batch_s: float
+    ahead_bytes: float
+
+    @classmethod
+    def of(cls, run: PlannedRun, lanes: _Lanes) -> _Maker:
+        """The one that reads what is left of these lanes."""
+        makers, size, batch_bytes = lanes.makers, run.batch_size, run.batch_size * run.sample_bytes
+        decode_s, map_s = run.decode_s * size, run.map_s * size
+        if run.concurrency > 1:  # on threads, beside the rest
+            map_s = max(map_s / run.concurrency - decode_s - run.collate_s, 0.0)
+        work_s = {"decode": decode_s, "map": map_s, "collate": run.collate_s}
+        makers_of_all = len(lanes.samples) * makers
+        samples = float((lanes.samples - lanes.delivered).sum()) / makers_of_all
+        # A shuffle hands on no batch before a window is full.
+        window = max(-(-size // max(run.shuffle, 1)) * run.shuffle, size)
+        first_batches = min(window, int(lanes.samples.max())) / size
+        link_s = makers * batch_bytes / run.link_bytes_s  # all makers of a rank share it evenly
+        asks = _Requests.of(run, lanes, samples / max(run.samples, 1))
+        first_s = asks.first_s(first_batches * batch_bytes, run)
+        first_s = max(first_s, first_batches * max(link_s, sum(work_s.values())))
+        store_s = (asks.elapsed_s(asks.pieces * asks.parts) - first_s) / max(samples / size - 1, 1.0)
+        is_waiting = max(store_s, link_s) > max(sum(work_s.values()), run.step_s * makers)
+        # Of the batches ahead one is in the making.
+        ahead_bytes = asks.least_bytes + (BATCHES_AHEAD - 1) * batch_bytes
+        return cls(
+            work_s,
+            max(store_s, link_s),
+            asks.limit if store_s > link_s else "store",
+            first_s,
+            asks.most * asks.part_bytes / 2 if is_waiting else ahead_bytes,
+        )
+
+
+class _Requests(NamedTuple):
+    """How a maker requests the pieces of its lanes: in parts, so many at a time.
+
+    Attributes:
+        pieces: How many it has.
+        parts: Of each of them.
+        part_bytes: Of each part, on average.
+        first_byte_s: From a request to the first byte.
+        part_s: To the last one.
+        held_s: Until it is handed on, and the next one is requested in its place.
+        start: How many the byte budget allows in the beginning.
+        most: How many there are at a time at most.
+        limit: What bounds that: ``"store"``, or ``"memory_limit"``.
+        least_bytes: Requested ahead while nothing waits for bytes.
+    """
+
+    pieces: int
+    parts: int
+    part_bytes: float
+    first_byte_s: float
+    part_s: float
+    held_s: float
+    start: float
+    most: float
+    limit: str
+    least_bytes: int
+
+    @classmethod
+    def of(cls, run: PlannedRun, lanes: _Lanes, share: float) -> _Requests:
+        """Those of a maker that reads such a share of all samples."""
+        own_lanes = -(-lanes.samples.shape[1] // lanes.makers)
+        memory = share_memory(run.memory_limit, pins=False)
+        read_bytes, _ = share_with_operators(memory.read_bytes // lanes.makers, int(run.map_s > 0))
+        first_bytes, later_bytes = part_sizes(read_bytes // own_lanes)
+        pieces = max((len(run.shards[0]) + run.lane_count * run.is_indexed) * share, 1.0)
+        piece_bytes = run.size_bytes * share / pieces
+        parts = 1 + max(math.ceil((piece_bytes - first_bytes) / later_bytes), 0)
+        part_bytes = piece_bytes / parts
+        part_s = run.first_byte_s + part_bytes / run.connection_bytes_s
+        # A single part reserves the size of a first one, since the length of the shard is known only with its
+        # answer. Later parts are requested after it, which is a second round trip; one is being handed on.
+        held_bytes, held_s, fit = float(first_bytes), part_s, read_bytes / first_bytes
+        if parts > 1:
+            held_bytes, held_s, fit = part_bytes, part_s * (1 + 2 / parts), read_bytes / part_bytes - 1
+        allowed = min(ConcurrencyLimit.most, MOST_SHARDS_AHEAD * own_lanes * parts)
+        least_bytes = read_ahead_of(own_lanes, read_bytes).size_bytes
+        return cls(
+            math.ceil(pieces),
+            parts,
+            part_bytes,
+            run.first_byte_s,
+            part_s,
+            held_s,
+            least_bytes / held_bytes,
+            max(min(fit, allowed), 1.0),
+            "memory_limit" if fit < allowed else "store",
+            least_bytes,
+        )
+
+    def first_s(self, size: float, run: PlannedRun) -> float:
+        """Until so many bytes are there, which are requested first."""
+        if size <= self.part_bytes:
+            return self.first_byte_s + size / run.connection_bytes_s
+        return self.elapsed_s(math.ceil(size / self.part_bytes))
+
+    def elapsed_s(self, parts: int) -> float:
+        """Until so many parts were handed on, requested in waves.
+
+        In the first ones more and more are requested at a time: one more request for each answer, as
+        ``ConcurrencyLimit`` allows, and of bytes in each round what ``ReadAhead`` tries.
+        """
+        body_s, waves, left = self.part_s - self.first_byte_s, 0.0, float(parts)
+        while left > 0:
+            doublings = (waves * self.held_s + body_s) / self.first_byte_s if self.first_byte_s else math.inf
+            rounds = waves + (body_s > ROUND_S)
+            requests = ConcurrencyLimit.start * 2 ** min(doublings, 8)
+            sent = max(min(self.most, requests, self.start * MOST_GROWTH**rounds), 1.0)
+            if sent == self.most:
+                return self.first_byte_s + self.held_s * (waves + self._waves_of(left))
+            left -= sent
+            waves += 1
+        return self.first_byte_s + waves * self.held_s
+
+    def _waves_of(self, parts: float) -> float:
+        """Of the full size; single parts arrive together, so that the last wave counts as a whole one."""
+        return parts / self.most if self.parts > 1 else math.ceil(parts / self.most)

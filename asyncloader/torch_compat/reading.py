@@ -1,0 +1,278 @@
+"""A dataset as torch's loop reads it, with word of where each batch ends.
+
+What a stateful dataset in a worker says of itself travels with the batch after which it said it, so that what
+the worker has made ahead does not count. One in this process is asked when a state is, and before the next
+batch is made. An iterable one that says nothing is read again from its beginning, up to where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, cast
+
+from torch.utils.data import IterableDataset
+
+from ..pipeline.sources import iterate_async
+from ..torch_private import pin_memory
+from .adapt import Adapter, AsyncIterated
+from .saved import SavedPart
+from .stateful import Said, is_stateful, pass_over, reopen, run_out, tell_iterator, tell_owner, where
+from .worker_info import is_first_worker, was_asked, worker_number
+
+# Of the dataset in this process, if that is a worker: one process is one worker, for life. Dataset and
+# collate_fn reach it on separate roads and meet here.
+_of_worker: Whereabouts | None = None
+
+
+class Whereabouts:
+    """Where a dataset is, as it says itself, and how many batches were drawn since it said so.
+
+    Args:
+        batch_size: How many items an iterable dataset gives for a batch; None of another one, and of items
+            that are no batch.
+        every: After how many batches it is asked again.
+        in_worker: Whether it is in a worker, and so asked as soon as a batch is made.
+    """
+
+    def __init__(self, batch_size: int | None, every: int, in_worker: bool) -> None:
+        self._batch_size = batch_size
+        self.every = every
+        self._asks = in_worker
+        self.since = 0
+        self._ended = False
+        #: Whether the next batch is the first: asked after that, no pass goes by what the one before said.
+        self._is_first = True
+        self._owner: Any = None
+        self._iterator: Any = None
+        #: Whether it can be asked here before its first batch, and between any two.
+        self.can_begin = self.can_say = False
+
+    def begin(self, owner: Any, iterator: Any, since: int) -> None:
+        """A pass begins.
+
+        Args:
+            owner: The user's dataset.
+            iterator: What was opened of it; None of one that is map style.
+            since: How many batches were passed over after what it was told.
+        """
+        self._owner, self._iterator = owner, iterator
+        self.since, self._is_first = since, True
+        self.can_begin = not self._asks and (is_stateful(owner) or is_stateful(iterator))
+        self.can_say = self.can_begin and not isinstance(iterator, _Unnoted)
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the dataset ends by itself, and may change when it is asked for more then."""
+        return self._iterator is not None
+
+    def begin_batch(self, samples: Any) -> None:
+        """Count a batch that was drawn, whatever becomes of it."""
+        self.since += 1
+        self._ended = self._batch_size is not None and len(samples) < self._batch_size
+
+    def end_batch(self) -> tuple[Said | None, int, bool]:
+        """What the dataset says of where it is, if it was asked, how long ago it did, and if that is all."""
+        said: Said | None = None
+        if isinstance(self._iterator, _Unnoted):
+            said = self._iterator.said_last()
+            if said is not None:
+                self.since = 0
+        elif self._asks and (self.since >= self.every or self._is_first):
+            said = self.ask()
+        self._is_first = False
+        return said, self.since, self._ended
+
+    def ask(self) -> Said | None:
+        """What the dataset says of where it is now; None if it cannot say."""
+        said = where(self._owner, self._iterator)
+        if said is not None:
+            self.since = 0
+        return said
+
+
+def enter_map_style(dataset: Any, part: SavedPart) -> None:
+    """In a worker, before it reads a map-style dataset that can say where it is: tell it, and watch it."""
+    global _of_worker
+    if part.state is not None:
+        tell_owner(dataset, part.state)
+    _of_worker = Whereabouts(None, 1, in_worker=True)
+    _of_worker.begin(dataset, None, 0)
+
+
+class DatasetReader(Adapter, IterableDataset[Any]):
+    """Iterates a dataset from where each worker is to begin, and knows where it is after each batch.
+
+    Args:
+        dataset: An iterable dataset, or an adapter that makes it one.
+        batch_size: How many items the loop draws for a batch; None for one, which is no batch.
+        every: After how many batches the dataset is asked again where it is.
+        in_worker: Whether it is iterated in a worker.
+    """
+
+    def __init__(self, dataset: Any, batch_size: int | None, every: int, in_worker: bool) -> None:
+        super().__init__(dataset)
+        self._in_worker = in_worker
+        self._parts: Sequence[SavedPart] = ()
+        self._items_each = batch_size or 1
+        self.whereabouts = Whereabouts(batch_size, every, in_worker)
+        #: Called before the dataset is iterated.
+        self.opening: Callable[[], None] = _nothing
+
+    def begin_at(self, parts: Sequence[SavedPart]) -> None:
+        """Have the next iteration go on there, in each worker."""
+        self._parts = parts
+
+    def __iter__(self) -> Iterator[Any]:
+        global _of_worker
+        if self._in_worker:
+            _of_worker = self.whereabouts
+        self.opening()
+        worker = worker_number() if self._in_worker else 0
+        part = self._parts[worker] if worker < len(self._parts) else SavedPart()
+        self._parts = ()
+        dataset = self.dataset
+        owner = dataset.dataset if isinstance(dataset, Adapter) else dataset
+        items: Any
+        if part.ended and part.state is not None and not part.batches:
+            tell_owner(owner, part.state)
+            items = iter(())
+        elif isinstance(dataset, AsyncIterated):
+            # Told on its own loop, where it is iterated.
+            items = _Unnoted(dataset, part.state, self._items_each, self.whereabouts.every)
+        else:
+            items = reopen(owner, part.state, partial(iter, dataset), ended=False)
+        pass_over(items, part.batches * self._items_each)
+        self.whereabouts.begin(owner, items, part.batches)
+        if part.finished:
+            run_out(items)
+            return self.__iter__()
+        return cast("Iterator[Any]", items)
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """An item, and what was said after it."""
+
+    item: Any
+    said: Said
+
+
+class _NotingIterator:
+    """An asynchronous iterable that is asked, on its own loop, where it is: after the first batch, and often.
+
+    It runs ahead of the consumer, who could not ask it in time.
+    """
+
+    def __init__(self, dataset: Any, start: Said | None, first: int, every: int) -> None:
+        self._dataset = dataset
+        self._first = first
+        self._every = every
+        self._start = start
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        if self._start is not None:
+            tell_owner(self._dataset, self._start)
+        items: AsyncIterator[Any] = aiter(self._dataset)
+        if self._start is not None:
+            tell_iterator(items, self._start)
+        if is_stateful(self._dataset) or is_stateful(items):
+            return self._note(items)
+        return items
+
+    async def _note(self, items: Any) -> AsyncIterator[Any]:
+        count = 0
+        try:
+            async for item in items:
+                count += 1
+                if count != self._first and count % (self._first * self._every):
+                    yield item
+                    continue
+                said = where(self._dataset, items)
+                yield item if said is None else _Noted(item, said)
+        finally:
+            if hasattr(items, "aclose"):
+                await items.aclose()
+
+
+class _Unnoted:
+    """The items of an asynchronous iterable, without the notes; keeps the latest."""
+
+    def __init__(self, dataset: AsyncIterated, start: Said | None, batch_size: int, every: int) -> None:
+        noting = _NotingIterator(dataset.dataset, start, batch_size, every)
+        self._items = iterate_async(noting, dataset.engine())
+        self._latest: Said | None = None
+
+    def __iter__(self) -> _Unnoted:
+        return self
+
+    def __next__(self) -> Any:
+        item = next(self._items)
+        if type(item) is _Noted:
+            self._latest = item.said
+            return item.item
+        self._latest = None
+        return item
+
+    def said_last(self) -> Said | None:
+        """What was said after the latest item, if anything."""
+        return self._latest
+
+
+@dataclass(frozen=True)
+class TaggedBatch:
+    """A batch, and what the loop is told beside it.
+
+    Attributes:
+        batch: As the user's function made it.
+        worker: Which worker it is of.
+        said: What the dataset said of where it is after this batch; None if it was not asked, or cannot say.
+        since: How many batches of this worker came after the last one after which it said so.
+        ended: Whether there are no more of this worker.
+        unsplit: Whether several workers read the dataset and it did not ask which of them it is in.
+    """
+
+    batch: Any
+    worker: int
+    said: Said | None
+    since: int
+    ended: bool
+    unsplit: bool
+
+    def pin_memory(self) -> TaggedBatch:
+        """As torch asks of types that it does not know."""
+        return replace(self, batch=pin_memory(self.batch))
+
+
+class TagPosition:
+    """The ``collate_fn`` of a dataset whose whereabouts go with its batches.
+
+    Args:
+        collate_fn: The user's.
+        whereabouts: Of what the samples come from; None for that of the worker it is called in.
+        several: Whether there are several workers, so that the dataset should ask for its part.
+    """
+
+    def __init__(
+        self, collate_fn: Callable[[Any], Any], whereabouts: Whereabouts | None, several: bool
+    ) -> None:
+        self._collate_fn = collate_fn
+        self._whereabouts = whereabouts
+        self._looks = several
+
+    def __call__(self, samples: Any) -> TaggedBatch:
+        whereabouts = self._whereabouts or _of_worker
+        assert whereabouts is not None, "what is carried comes from a dataset that was opened"
+        whereabouts.begin_batch(samples)
+        batch = self._collate_fn(samples)
+        unsplit = False
+        if self._looks:
+            self._looks = False
+            unsplit = is_first_worker() and not was_asked()
+        worker = worker_number() if self._whereabouts is None else 0
+        return TaggedBatch(batch, worker, *whereabouts.end_batch(), unsplit)
+
+
+def _nothing() -> None:
+    pass

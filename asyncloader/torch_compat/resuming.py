@@ -1,0 +1,291 @@
+"""Where a loader of the torch kind stands: what its passes delivered, or what was loaded for the next one."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils.data import IterDataPipe
+
+from ..errors import Line, users_level
+from ..observe.statistics import Meter, Statistics
+from ..observe.stopwatch import Stopwatch
+from ..observe.tracing import TracingStopwatch
+from ..plan.lanes import check_epoch
+from ..plan.topology import World
+from ..torch_private import HereIterator, WorkersIterator, forget_iterator
+from .adapt import is_iterable
+from .indices import Indices
+from .loop import open_torch_iterator
+from .passes import TorchPass
+from .reading import DatasetReader
+from .saved import Saved, SavedPart, check_workers, load_saved, save_saved
+from .stateful import DEFAULT, generators_of, innermost_sampler, read_states, set_states, tell_owner, where
+from .timing import LoopStats, stage_of
+
+
+class TorchState:
+    """Opens passes, and knows where the latest one is. Copied and pickled, it has none."""
+
+    def __init__(self) -> None:
+        self._latest: TorchPass | None = None
+        #: Of the latest pass, and how many there were with it.
+        self._counters: Meter | None = None
+        self._begun = 0
+        #: What was loaded, until a pass goes on from there.
+        self._loaded: Saved | None = None
+        self._loaded_state: dict[str, Any] | None = None
+        #: What ``set_epoch`` was told, for loaders none of whose parts takes it.
+        self._told_epoch: int | None = None
+
+    def open(
+        self,
+        loader: Any,
+        dataset: Any,
+        world: World,
+        tell_unsplit: Callable[[Line], None],
+        counting: Callable[..., Meter],
+    ) -> HereIterator | WorkersIterator:
+        """torch's iterator over ``loader``, from where that stands; see ``open_torch_iterator``."""
+        generators = generators_of(loader)
+        resumed = self._resumed(loader)
+        if resumed is None and self._loaded is not None:
+            _pass_over(self._loaded, loader, generators)
+        latest = self._latest
+        if resumed is not None:
+            check_workers(resumed, loader)
+            before = resumed
+        else:
+            before = replace(Saved() if latest is None else latest.left(), now=read_states(generators))
+        indices = Indices(_index_sampler(loader), generators, resumed)
+        stage = stage_of(dataset)
+        begin = partial(self._count, counting, _with_epoch(loader))
+        kind = Stopwatch if loader.trace is None else TracingStopwatch
+        tally = LoopStats(begin, stage, loader.num_workers, loader.pin_memory, kind)
+        told = TorchPass(
+            indices,
+            before,
+            resumed=resumed is not None,
+            dataset=None if isinstance(loader.dataset, IterDataPipe) else loader.dataset,
+            is_iterable=is_iterable(loader.dataset),
+            workers=loader.num_workers,
+            persistent=loader.persistent_workers,
+            tally=tally,
+            tell_unsplit=tell_unsplit,
+        )
+        reading = partial(_read, loader, indices) if _is_read(loader) else None
+        parts = () if resumed is None else _tell_here(resumed, loader)
+        in_the_middle = resumed is not None and resumed.in_the_middle
+        # The program's generator is where it should be after the batches that came before, since loading.
+        held = torch.default_generator.get_state() if in_the_middle and DEFAULT in generators else None
+        try:
+            iterator = open_torch_iterator(loader, dataset, world, told, indices, reading, parts)
+            # A trace is written also where the loop's error ends the program.
+            weakref.finalize(iterator, tally.end).atexit = loader.trace is not None
+            if in_the_middle:
+                indices.begin()
+        finally:
+            if held is not None:
+                torch.default_generator.set_state(held)
+        self._latest, self._loaded, self._loaded_state = told, None, None
+        tally.waited()  # for the workers, too
+        return iterator
+
+    def _count(self, counting: Callable[..., Meter], sampler: Any) -> Meter:
+        """Meter of the next pass."""
+        self._begun += 1
+        epoch = None if sampler is None else int(sampler.epoch)
+        self._counters = counting(passes=self._begun, epoch=epoch, earlier=self._counters)
+        return self._counters
+
+    def statistics(self) -> Statistics:
+        """Of the latest pass."""
+        return Statistics() if self._counters is None else self._counters.snapshot()
+
+    def _resumed(self, loader: Any) -> Saved | None:
+        """Where the next pass goes on, if it does not simply begin."""
+        saved, latest = self._loaded, self._latest
+        if saved is None and latest is not None and latest.is_unread():
+            saved = latest.resumed  # Lightning opens a pass, and once more to read it
+        if saved is None or not saved.in_the_middle or saved.epoch is None:
+            return saved
+        epoch = self._epoch_of(loader)
+        if epoch == saved.epoch or epoch is None:
+            return saved
+        # Said to the sampler itself, as by Fabric, which counts from 0 after a resume.
+        check_epoch(epoch, saved.epoch, saved.batches, _length_of(loader))
+        return None
+
+    def tell_epoch(self, epoch: int, loader: Any) -> None:
+        """The next pass is of this epoch.
+
+        Raises:
+            ValueError: See ``check_epoch``.
+        """
+        saved = self._loaded
+        if saved is not None and saved.in_the_middle and saved.epoch not in (None, epoch):
+            check_epoch(epoch, saved.epoch, saved.batches, _length_of(loader))
+        self._told_epoch = epoch
+
+    def follow_epoch(self, epoch: int, loader: Any) -> None:
+        """Tell a sampler that counts epochs in time that a trainer has come to ``epoch``.
+
+        Lightning's tells it after a resume, when workers may have drawn the order already.
+        """
+        sampler, saved = _with_epoch(loader), self._loaded
+        if sampler is None:
+            return
+        if saved is not None and saved.finished and saved.epoch is not None:
+            epoch = max(epoch, saved.epoch + 1)
+        if sampler.epoch < epoch:
+            sampler.set_epoch(epoch)
+
+    def _epoch_of(self, loader: Any) -> int | None:
+        sampler = _with_epoch(loader)
+        return self._told_epoch if sampler is None else int(sampler.epoch)
+
+    def promise(self, length: int) -> None:
+        """See ``TorchPass.promise``."""
+        if self._latest is not None and self._loaded is None:
+            self._latest.promise(length)
+
+    # --- state ---
+
+    def save(self, loader: Any, world: World) -> dict[str, Any]:
+        """The state as a new dict."""
+        if self._loaded_state is not None:
+            return copy.deepcopy(self._loaded_state)
+        if self._latest is None:
+            saved = Saved(now=read_states(generators_of(loader)), parts=_parts_here(loader))
+        else:
+            saved = self._latest.saved()
+        return save_saved(replace(saved, epoch=self._epoch_of(loader)), loader, world)
+
+    def load(self, state: Mapping[str, Any], loader: Any, world: World) -> None:
+        """Go on from ``state`` with the next pass.
+
+        Raises:
+            ValueError: See ``load_saved``.
+        """
+        if state == {}:
+            forget_iterator(loader)
+            self._latest = self._loaded = self._loaded_state = self._told_epoch = None
+            return
+        saved = load_saved(state, loader, world)
+        if saved.in_the_middle and isinstance(loader.dataset, IterDataPipe):
+            warnings.warn(
+                f"the state was saved after {saved.batches} batches of an epoch, but torch's data pipes "
+                "have no positions: the next epoch begins at the beginning. Other datasets resume exactly",
+                stacklevel=users_level(),
+            )
+            saved = Saved(now=saved.now)
+        _warn_of_reading_again(saved, loader)
+        set_states(generators_of(loader), saved.now)
+        sampler = _with_epoch(loader)
+        if sampler is not None and saved.epoch is not None:
+            sampler.set_epoch(saved.epoch)
+        self._told_epoch = saved.epoch
+        if saved.finished and saved.base_seed is not None:
+            # Its workers were to persist: the next epoch draws no seed for them. These ones do, for nothing.
+            saved = replace(saved, start=saved.now)
+        forget_iterator(loader)  # persistent workers have begun elsewhere
+        self._loaded, self._loaded_state = saved, copy.deepcopy(dict(state))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_latest": None, "_counters": None, "_begun": 0}
+
+
+def _is_read(loader: Any) -> bool:
+    """Whether an iterable dataset is read through a ``DatasetReader``; data pipes must stay what they are."""
+    return is_iterable(loader.dataset) and not isinstance(loader.dataset, IterDataPipe)
+
+
+def _read(loader: Any, indices: Indices, parts: Sequence[SavedPart], dataset: Any) -> DatasetReader:
+    """What stands for an iterable dataset that has been adapted to torch's loop."""
+    workers = loader.num_workers
+    every = loader.snapshot_every_n_steps or sys.maxsize
+    reading = DatasetReader(dataset, loader.batch_size, every, bool(workers))
+    if not workers:
+        reading.opening = indices.begin
+    reading.begin_at(parts)
+    return reading
+
+
+def _parts_here(loader: Any) -> tuple[SavedPart, ...]:
+    """What the loader's own dataset says of where it is, before any pass."""
+    if isinstance(loader.dataset, IterDataPipe):
+        return ()
+    said = where(loader.dataset, None)
+    # One that has no position before it is iterated has nothing to be told again.
+    return (SavedPart(said),) if isinstance(said, bytes) else ()
+
+
+def _tell_here(resumed: Saved, loader: Any) -> Sequence[SavedPart]:
+    """The parts that workers are to be told, or what reads here; the loader's own dataset is told its part.
+
+    At the beginning of a pass its part is what workers get copies of.
+    """
+    workers, parts = loader.num_workers, resumed.parts
+    if len(parts) != max(workers, 1) and len(parts) != 1:
+        return ()
+    here = len(parts) == 1 and not resumed.in_the_middle
+    if not workers or not here or (parts[0].finished and is_iterable(loader.dataset)):
+        return parts if len(parts) == max(workers, 1) else ()
+    if parts[0].state is not None:
+        # What it does to the program's generator is for its copies in workers, which have generators of
+        # their own.
+        held = torch.default_generator.get_state()
+        try:
+            tell_owner(loader.dataset, parts[0].state)
+        finally:
+            torch.default_generator.set_state(held)
+    return ()
+
+
+def _warn_of_reading_again(saved: Saved, loader: Any) -> None:
+    """Say so, where a dataset cannot be told where to go on."""
+    every = loader.snapshot_every_n_steps or 1
+    again = [part.batches for part in saved.parts if part.state is None and part.batches >= every]
+    if saved.in_the_middle and again:
+        warnings.warn(
+            f"{type(loader.dataset).__name__} has no state_dict and load_state_dict: to go on where it was, "
+            f"it is read again from its beginning, and the first {max(again)} batches of each worker are "
+            "thrown away. Give it, or its iterator, the two methods to go on at once",
+            stacklevel=users_level(),
+        )
+
+
+def _with_epoch(loader: Any) -> Any:
+    """The sampler that is told the epoch, if there is one that also keeps it."""
+    for sampler in (loader.batch_sampler, innermost_sampler(loader), loader.sampler):
+        if callable(getattr(sampler, "set_epoch", None)) and isinstance(getattr(sampler, "epoch", None), int):
+            return sampler
+    return None
+
+
+def _length_of(loader: Any) -> int | None:
+    """How many batches an epoch has, if that is known."""
+    return None if is_iterable(loader.dataset) else torch.utils.data.DataLoader.__len__(loader)
+
+
+def _pass_over(saved: Saved, loader: Any, generators: Mapping[str, torch.Generator]) -> None:
+    """Leave generators of the loader's own where the epoch that was loaded, and is over, has left them."""
+    if is_iterable(loader.dataset):
+        return
+    held = torch.default_generator.get_state()
+    try:
+        deque(iter(Indices(_index_sampler(loader), generators, saved)), maxlen=0)
+    finally:
+        torch.default_generator.set_state(held)
+
+
+def _index_sampler(loader: Any) -> Any:
+    return loader.sampler if loader.batch_sampler is None else loader.batch_sampler

@@ -1,0 +1,252 @@
+"""The user's own parts that can tell where they are, by ``state_dict`` and ``load_state_dict``.
+
+Both a part and its iterator are asked, since either may hold the position. An iterator that is the part
+itself is asked once, and told after ``iter()``, which may begin it anew. So does torchdata's loader.
+"""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import zlib
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
+from torch.utils.data import get_worker_info as torch_worker_info
+
+from ..errors import add_note
+from ..workers.raised import Dumped, dump_error, load_error
+from .adapt import is_iterable
+
+
+def is_stateful(part: Any) -> bool:
+    """Whether ``part`` can say where it is, and be told."""
+    return callable(getattr(part, "state_dict", None)) and callable(getattr(part, "load_state_dict", None))
+
+
+@dataclass(frozen=True)
+class Unsaid:
+    """What a part raised that was asked where it is. It is raised where a loader's state needs the answer.
+
+    Attributes:
+        error: As it travels, also within a process: the frames of one that is kept would keep an iterator.
+    """
+
+    error: Dumped
+
+    def told(self) -> Exception:
+        """The error, anew each time."""
+        return load_error(self.error)
+
+
+#: What a part answered, pickled, or why it did not.
+Said: TypeAlias = bytes | Unsaid
+
+
+def where(owner: Any, iterator: Any) -> Said | None:
+    """Where ``owner`` and its iterator are; None if neither can say.
+
+    Pickled at once: what a ``state_dict`` returns may be the very dict that the part goes on to change.
+    Whoever iterates needs no state, so that one which takes arguments, fails or does not pickle is no error
+    here.
+    """
+    told: dict[str, Any] = {}
+    try:
+        for name, part in (("owner", owner), ("iterator", iterator)):
+            if is_stateful(part) and not (name == "owner" and iterator is owner):
+                told[name] = part.state_dict()
+    except Exception as error:
+        add_note(
+            error,
+            f"raised by state_dict() of {type(part).__name__}, which the loader calls without arguments for "
+            "its own state_dict(). Iterating does not need it",
+        )
+        return Unsaid(dump_error(error, _place()))
+    if not told:
+        return None
+    try:
+        return pickle.dumps(told, 5)
+    except Exception as error:
+        add_note(
+            error, f"while pickling what state_dict() of {type(owner).__name__} or its iterator returned"
+        )
+        return Unsaid(dump_error(error, _place()))
+
+
+def _place() -> str:
+    info = torch_worker_info()
+    return "in the loader" if info is None else f"in worker {object.__getattribute__(info, 'id')}"
+
+
+def tell_owner(owner: Any, state: Said) -> None:
+    """Tell ``owner``, before it is iterated, where to go on."""
+    told = _answered(state)
+    if "owner" in told:
+        tell(owner, told["owner"])
+
+
+def tell_iterator(iterator: Any, state: Said) -> None:
+    """Tell an iterator of its owner's where to go on."""
+    told = _answered(state)
+    if "iterator" in told:
+        tell(iterator, told["iterator"])
+
+
+def _answered(state: Said) -> dict[str, Any]:
+    assert isinstance(state, bytes), "a state that was loaded holds answers only"
+    told: dict[str, Any] = pickle.loads(state)
+    return told
+
+
+def tell(part: Any, state: Any) -> None:
+    """Have ``part`` go on from what its ``state_dict`` returned.
+
+    Raises:
+        ValueError: It takes no state.
+    """
+    if not is_stateful(part):
+        raise ValueError(
+            f"the state holds one of a {type(part).__name__}, which has no load_state_dict now: was it saved "
+            "with another class?"
+        )
+    part.load_state_dict(state)
+
+
+def reopen(
+    owner: Any, state: Said | None, open_new: Callable[[], Any], *, ended: bool, finished: bool = False
+) -> Any:
+    """A new iterator of ``owner`` which goes on from ``state``.
+
+    Args:
+        owner: What is iterated.
+        state: What ``where`` gave; None for the beginning.
+        open_new: Opens an iterator of ``owner``.
+        ended: Whether the iterator had come to its end when the state was asked for: nothing is left.
+        finished: Whether that pass was over: it is run to its end, and the iterator is of the next one.
+    """
+    if state is None:
+        return open_new()
+    tell_owner(owner, state)
+    if ended:
+        return open_new() if finished else iter(())
+    iterator = open_new()
+    tell_iterator(iterator, state)
+    if finished:
+        run_out(iterator)
+        iterator = open_new()
+    return iterator
+
+
+# Neither calls ``iter()``, with which an iterator that is its own iterable may begin anew.
+
+
+def pass_over(iterator: Any, count: int) -> None:
+    """Draw ``count`` items, or what there is, and drop them."""
+    deque(map(next, repeat(iterator, count)), 0)
+
+
+def run_out(iterator: Any) -> None:
+    """Draw all that is left, and drop it."""
+    deque(map(next, repeat(iterator)), 0)
+
+
+# The generators that a loader of the torch kind draws from: which they are, and their states as text.
+#
+# torch's default generator belongs to the whole program, which draws from it between batches; one that was
+# given to the loader or its sampler is the loader's alone. So of the default one two states count, that from
+# which a pass drew its order and the present one; of the others the first, from which all the rest follows.
+
+#: The state of each generator, by what it is to the loader.
+States: TypeAlias = dict[str, torch.Tensor]
+
+#: torch's default generator, of the CPU.
+DEFAULT = "default"
+
+
+def generators_of(loader: Any) -> dict[str, torch.Generator]:
+    """What ``loader`` draws its order and its workers' seeds from, each generator once."""
+    found: dict[str, torch.Generator] = {}
+    if loader.generator is None or not leaves_default_alone(loader):
+        found[DEFAULT] = torch.default_generator
+    for name, generator in (("loader", loader.generator), ("sampler", _sampler_generator(loader))):
+        known = any(generator is other for other in found.values())
+        if isinstance(generator, torch.Generator) and not known:
+            found[name] = generator
+    return found
+
+
+def innermost_sampler(loader: Any) -> Any:
+    """What gives single indices, as far as torch's own classes tell; else what gives lists of them."""
+    batch_sampler = loader.batch_sampler
+    if type(batch_sampler) is BatchSampler:
+        return batch_sampler.sampler
+    return loader.sampler if batch_sampler is None else batch_sampler
+
+
+def leaves_default_alone(loader: Any) -> bool:
+    """Whether the order of a loader's indices surely does not hang on torch's default generator."""
+    if is_iterable(loader.dataset):
+        return True
+    known = type(innermost_sampler(loader)) in (SequentialSampler, DistributedSampler)
+    return known or _sampler_generator(loader) is not None
+
+
+def _sampler_generator(loader: Any) -> torch.Generator | None:
+    sampler = innermost_sampler(loader)
+    for part in (sampler, getattr(sampler, "sampler", None)):
+        generator = getattr(part, "generator", None)
+        if isinstance(generator, torch.Generator):
+            return generator
+    return None
+
+
+def read_states(generators: Mapping[str, torch.Generator]) -> States:
+    """A copy of the present state of each."""
+    return {name: generator.get_state() for name, generator in generators.items()}
+
+
+def set_states(generators: Mapping[str, torch.Generator], states: Mapping[str, torch.Tensor]) -> None:
+    """Set those of the generators of which there is a state."""
+    for name, generator in generators.items():
+        if name in states:
+            generator.set_state(states[name])
+
+
+def encode_states(states: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """Each state as base64."""
+    return {name: base64.b64encode(_pack(state)).decode() for name, state in states.items()}
+
+
+def decode_states(encoded: Mapping[str, str]) -> States:
+    """What ``encode_states`` was given.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    try:
+        return {name: _unpack(base64.b64decode(text)) for name, text in encoded.items()}
+    except (AttributeError, TypeError, ValueError, zlib.error) as error:
+        raise ValueError("a generator's state in it cannot be read; was it cut or edited?") from error
+
+
+# The CPU's generator keeps its 624 words of 32 bits in 64 each: with first bytes first, then second ones and
+# so on, half of it is zeros in one run, and 5,056 bytes become 2,600.
+_WORD_BYTES = 8
+
+
+def _pack(state: torch.Tensor) -> bytes:
+    if state.numel() % _WORD_BYTES == 0:
+        state = state.view(-1, _WORD_BYTES).t().contiguous()
+    return zlib.compress(state.numpy().tobytes(), 1)
+
+
+def _unpack(packed: bytes) -> torch.Tensor:
+    state = torch.frombuffer(bytearray(zlib.decompress(packed)), dtype=torch.uint8)
+    if state.numel() % _WORD_BYTES == 0:
+        state = state.view(_WORD_BYTES, -1).t().contiguous().view(-1)
+    return state

@@ -1,0 +1,100 @@
+"""What a worker knows of itself: torch's ``get_worker_info()``, with rank and world size."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, cast
+
+from torch.utils.data import get_worker_info as torch_worker_info
+
+from ..plan.topology import World, current_topology
+from ..torch_private import TorchWorkerInfo, set_worker_info
+
+# The world of a loader that reads without workers, while it does.
+_reading: ContextVar[World | None] = ContextVar("asyncloader_reading", default=None)
+
+# Whether the dataset in this process has looked at its number. One process is one worker, for life.
+_asked = False
+
+
+@dataclass(frozen=True)
+class WorkerInfo(TorchWorkerInfo):  # type: ignore[misc]  # torch's class is untyped
+    """torch's ``WorkerInfo`` (id, num_workers, seed, dataset), and which rank the worker works for.
+
+    To the source of a stream it says worker 0 of 1. A lane's source has the topology to find its part by, and
+    a library below it, which knows of workers only, would take a part of that part.
+
+    Attributes:
+        rank: Of the process that iterates the loader.
+        world_size: How many ranks there are.
+    """
+
+    rank: int = 0
+    world_size: int = 1
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("id", "num_workers"):
+            source = current_topology()
+            if source is not None:
+                source.asked_workers = True
+                return 0 if name == "id" else 1
+            global _asked
+            _asked = True
+        return super().__getattribute__(name)
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """What this worker process is; None in the main process.
+
+    The same object as ``torch.utils.data.get_worker_info()`` gives.
+    """
+    return cast("WorkerInfo | None", torch_worker_info())
+
+
+def enter_worker(worker: int, num_workers: int, seed: int, dataset: Any, rank: int, world_size: int) -> None:
+    """Make this process a worker in the eyes of everybody who asks torch."""
+    global _asked
+    set_worker_info(
+        WorkerInfo(
+            id=worker, num_workers=num_workers, seed=seed, dataset=dataset, rank=rank, world_size=world_size
+        )
+    )
+    _asked = False
+
+
+class read_for:
+    """Have what runs in this context, in a process that is no worker, know for whom it reads.
+
+    A class: ``contextmanager`` sets the traceback of an error, which one that is a frozen dataclass refuses.
+    """
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def __enter__(self) -> None:
+        self._token = _reading.set(self._world)
+
+    def __exit__(self, *_: object) -> None:
+        _reading.reset(self._token)
+
+
+def reading_world() -> World | None:
+    """For whom a loader without workers reads in this context; None where none does."""
+    return _reading.get()
+
+
+def worker_number() -> int:
+    """This worker's number, 0 where there are none; looking does not count as asking."""
+    info = torch_worker_info()
+    return 0 if info is None else int(object.__getattribute__(info, "id"))
+
+
+def is_first_worker() -> bool:
+    """Whether this process is worker 0; looking does not count as asking."""
+    return torch_worker_info() is not None and worker_number() == 0
+
+
+def was_asked() -> bool:
+    """Whether somebody in this process has read its worker's number, or how many there are."""
+    return _asked

@@ -1,0 +1,312 @@
+"""An actor's program: runs one job, and makes a batch of it each time it is called.
+
+Laws:
+
+* Calls of ``start``, ``next`` and ``finish`` come one after the other, on one thread, in the order of their
+  asking. ``let_go`` and ``observe`` come beside them, on another.
+* What user code raises is an answer, with its frames and notes: what Ray raises is the actor's death, and is
+  about nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from enum import IntEnum
+from itertools import islice
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ... import __version__
+from ...errors import drop_frames
+from ...observe.stopwatch import RESTING, SENDING, Stopwatch
+from ..packing import Bytes, take_apart
+from ..raised import dump_error
+from ..slots import keep_freed_memory
+from .options import RayWorkers, import_ray
+
+# What travels through Ray's object store: a pickle stream, and beside it large memory, which is not copied.
+#
+# Ray hands out what lies in its store as read-only, since any process that has the reference may map it. Of
+# a batch nobody has it but the process that asked for it, and that asks once: writing to it is like writing
+# to a batch of a local worker, which lies in shared memory too; and torch knows no read-only tensors. So
+# tensors and arrays are made over the store's own pages, writable, where the system lets this process write
+# there; else they are copied.
+
+Parts: TypeAlias = tuple[Any, Sequence[Any]]
+"""The pickle stream, and the buffers that are not in it: ``PickleBuffer`` on the way out, Ray's own then."""
+
+# Results up to 100 KB come by message into Ray's heap, not through the store (max_direct_call_object_size).
+# To copy as much takes some microseconds, less than to find out where it lies.
+_LEAST_SHARED_BYTES = 128 << 10
+
+
+def split(batch: object) -> tuple[Parts, int]:
+    """Take ``batch`` apart to be returned by an actor; also how many bytes it has.
+
+    Raises:
+        Exception: What pickle raises for something that cannot be sent.
+    """
+    pieces, buffers = take_apart(batch)
+    stream = b"".join(pieces)
+    # As a buffer the stream is copied once, into the store; as bytes it would be part of Ray's own pickle.
+    parts = pickle.PickleBuffer(stream), [pickle.PickleBuffer(buffer) for buffer in buffers]
+    return parts, len(stream) + sum(map(len, buffers))
+
+
+class ObjectPages:
+    """Rebuilds batches over the pages that Ray has mapped; of one process."""
+
+    def __init__(self) -> None:
+        #: Mappings that may be written to: the store's own is one, of gigabytes.
+        self._writable: list[range] = []
+
+    def join(self, parts: Parts) -> Any:
+        """The batch, with writable tensors and arrays; its memory stays in the store as long as they live."""
+        stream, buffers = parts
+        views = [np.frombuffer(buffer, np.uint8) for buffer in buffers]
+        if sum(map(len, views)) < _LEAST_SHARED_BYTES:
+            return pickle.loads(stream, buffers=[view.copy() for view in views])
+        return pickle.loads(stream, buffers=[self._writable_over(view) for view in views])
+
+    def _writable_over(self, view: Bytes) -> Bytes:
+        if view.flags.writeable:
+            return view
+        address = view.ctypes.data
+        if not any(address in mapping for mapping in self._writable):
+            mapping = _mapping_of(address)
+            if mapping is None:
+                return view.copy()
+            self._writable.append(mapping)
+        return np.asarray(_Over(view))
+
+
+class _Over:
+    """The same memory as that of an array, which it keeps, and writable; what NumPy asks for it by."""
+
+    def __init__(self, view: Bytes) -> None:
+        self._view = view
+        self.__array_interface__ = {**view.__array_interface__, "data": (view.ctypes.data, False)}
+
+
+def _mapping_of(address: int) -> range | None:
+    """The mapping of this process in which an address lies, if it may be written to."""
+    with open("/proc/self/maps") as lines:
+        for line in lines:
+            span, rights = line.split(maxsplit=2)[:2]
+            first, stop = (int(bound, 16) for bound in span.split("-"))
+            if first <= address < stop:
+                return range(first, stop) if rights.startswith("rw") else None
+    return None
+
+
+class Is(IntEnum):
+    """What an answer is."""
+
+    STARTED = 1  # with a Place
+    BATCH = 2
+    ERROR = 3  # what the job raised, dumped; there is no batch behind it
+    END = 4  # nor behind this
+
+
+Answer: TypeAlias = tuple[int, Parts, int]
+"""What it is, its parts, and how many bytes those have."""
+
+
+class ActorPlace(NamedTuple):
+    """Where an actor runs."""
+
+    pid: int
+    node: str
+
+
+class LaneWorker:
+    """A worker of a loader. Ray shows the name of the class to whoever looks at a cluster.
+
+    Args:
+        version: Of this package where the actor was asked for.
+
+    Raises:
+        RuntimeError: This node has another version.
+    """
+
+    def __init__(self, version: str) -> None:
+        if version != __version__:
+            raise RuntimeError(
+                f"this node has asyncloader {__version__}, and whoever asked for the worker has {version}; "
+                "install the same version on all nodes, or name it in RayWorkers(runtime_env=...)"
+            )
+        self._number = 0
+        self._batches: Any = iter(())
+        self._stopwatch = Stopwatch()
+        self._is_over = False
+        self._is_let_go = False
+        self._thread = 0
+
+    def start(self, number: int, pickled_job: bytes, shared: tuple[Any, Sequence[Any]]) -> Answer:
+        """Begin a job with what all jobs of the pass are given.
+
+        Args:
+            number: The worker's, within its rank.
+            pickled_job: The job.
+            shared: What it is called with, pickled, and the buffers that are not in the pickle.
+        """
+        self._number = number
+        self._thread = threading.get_ident()
+        self._is_over = self._is_let_go = False  # as they were left by the job of another pass
+        keep_freed_memory()
+        try:
+            pickled, buffers = shared
+            self._batches = pickle.loads(pickled_job)(pickle.loads(pickled, buffers=buffers))
+            self._stopwatch = getattr(self._batches, "stopwatch", None) or Stopwatch()
+            return _answer(Is.STARTED, ActorPlace(os.getpid(), _node()))
+        except ImportError as error:
+            error.add_note(
+                "while loading the job: what a dataset names must be importable on the node, such as by "
+                'RayWorkers(runtime_env={"working_dir": "."})'
+            )
+            return self._failed(error)
+        except BaseException as error:
+            return self._failed(error)
+
+    def next(self) -> Answer:
+        """Make the next batch."""
+        if self._is_over or self._is_let_go:
+            return _answer(Is.END)
+        try:
+            return self._make()
+        except BaseException as error:
+            return self._failed(error)
+
+    def finish(self) -> None:
+        """Close the job, so that contexts are left."""
+        if not self._is_over:
+            self._is_over = True
+            try:
+                self._batches.close()
+            except Exception as error:
+                # Nobody else will hear of it. But that shards could not be read is no news then.
+                if not drop_frames(error):
+                    traceback.print_exception(error)
+
+    def let_go(self) -> None:
+        """Nobody wants more: end a wait for the next batch. Beside the other calls."""
+        self._is_let_go = True
+        let_go = getattr(self._batches, "let_go", None)
+        if let_go is not None:
+            let_go()
+
+    def observe(self) -> str:
+        """The Python stack of the thread that makes batches. Beside the other calls."""
+        frame = sys._current_frames().get(self._thread)
+        return "" if frame is None else "".join(traceback.format_stack(frame))
+
+    def _make(self) -> Answer:
+        is_made = False
+        try:
+            made = list(islice(self._batches, 1))
+            if not made:
+                return _answer(Is.END)
+            self._stopwatch.enter(SENDING)
+            kind = type(made[0][0])
+            try:
+                answer = _answer(Is.BATCH, made.pop())
+            except Exception as error:
+                name = f"{kind.__module__}.{kind.__qualname__}"
+                error.add_note(f"while pickling a batch of type {name} to send it")
+                raise
+            self._stopwatch.enter(RESTING)
+            is_made = True
+            return answer
+        finally:
+            if not is_made:
+                self._is_over = True
+                self._batches.close()
+
+    def _failed(self, error: BaseException) -> Answer:
+        self._is_over = True
+        drop_frames(error)
+        if self._is_let_go:  # which is why it was raised
+            return _answer(Is.END)
+        place = f"in worker {self._number} (pid {os.getpid()} on node {_node()})"
+        return _answer(Is.ERROR, dump_error(error, place))
+
+
+def _answer(kind: Is, about: object = None) -> Answer:
+    parts, size_bytes = split(about)
+    return int(kind), parts, size_bytes
+
+
+def _node() -> str:
+    return str(import_ray().util.get_node_ip_address())
+
+
+# Actors between two passes: with ``persistent_workers=True`` they are kept, and what they have imported.
+
+
+class Bench:
+    """Where a loader's actors sit whose jobs have ended, until another pass, or the loader's end.
+
+    Args:
+        asked: What each actor is asked for with.
+        keeps: Whether any may sit there; else each is killed with its pass.
+    """
+
+    def __init__(self, asked: RayWorkers, keeps: bool) -> None:
+        self.asked = asked
+        self.keeps = keeps
+        # Re-entrant: a garbage collection while it is held may end a pass, whose actors are seated.
+        self._lock = threading.RLock()
+        #: Each with the connection to Ray by which it was made: after another ``ray.init()`` it is nobody's.
+        self._idle: list[tuple[str, Any]] = []
+        self._owner = os.getpid()
+        # Not the bench itself: what a finalizer refers to is never collected.
+        weakref.finalize(self, _kill, self._idle, self._owner)
+
+    def take(self) -> Any | None:
+        """An actor for another job, or None if there is none; it may have been lost meanwhile."""
+        if self._owner != os.getpid():
+            return None
+        with self._lock:
+            while self._idle:
+                made_by, actor = self._idle.pop(0)
+                if made_by == _connection():
+                    return actor
+        return None
+
+    def seat(self, actor: Any) -> None:
+        """Keep an actor until it is taken or the bench is cleared."""
+        with self._lock:
+            self._idle.append((_connection(), actor))
+
+    def clear(self) -> None:
+        """Kill all that sit there. From any thread."""
+        with self._lock:
+            _kill(self._idle, self._owner)
+
+    def __reduce__(self) -> Any:
+        """A copy, here or elsewhere, is an empty one."""
+        return Bench, (self.asked, self.keeps)
+
+
+def _connection() -> str:
+    return str(import_ray().get_runtime_context().get_worker_id())
+
+
+def _kill(idle: list[tuple[str, Any]], owner: int) -> None:
+    if owner != os.getpid():  # in a fork they are another process's
+        return
+    while idle:
+        _, actor = idle.pop()
+        ray = import_ray()
+        # Where Ray has gone its actors have too, and to ask it would start another one.
+        if ray.is_initialized():
+            with suppress(Exception):  # it was lost
+                ray.kill(actor)

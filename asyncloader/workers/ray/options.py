@@ -1,0 +1,147 @@
+"""What is asked of Ray for the workers of a loader, in Ray's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from ...quantity import as_count, as_whole
+
+
+@dataclass(frozen=True)
+class RayWorkers:
+    """The workers of a stream's loader as Ray actors: ``DataLoader(stream, workers=RayWorkers(4))``.
+
+    They do what ``num_workers=4`` local processes would, with the same batches in the same order, states and
+    errors, on whatever nodes Ray places them. All but ``count`` and ``start_timeout_s`` are options of Ray's
+    actors, with its meaning.
+
+    Args:
+        count: How many actors each rank has.
+        num_cpus: Processors that each is scheduled by, and that its libraries may use threads for. 1, which
+            keeps one busy; less where functions mostly wait.
+        num_gpus: GPUs that each gets. 0: they see none.
+        memory: Bytes of heap that each is scheduled by; None schedules by processors alone.
+        resources: Custom resources of each, such as ``{"preprocessing": 1}``, which nodes were started with.
+        label_selector: Labels that their nodes must have.
+        scheduling_strategy: Ray's. ``"SPREAD"``, since each node brings its own link to the store; and since
+            with Ray's own default actors made within a placement group, as Ray Train's workers are, would
+            have to find room in it.
+        runtime_env: What the actors' processes find around them: this package, and modules of yours, must be
+            importable on each node. None for that of the job.
+        start_timeout_s: How long an actor may wait for its place, in seconds. 300: in that time an
+            autoscaler has added a node.
+
+    Raises:
+        ValueError: A number is not what it should be.
+    """
+
+    count: int
+    _: KW_ONLY
+    num_cpus: float = 1
+    num_gpus: float = 0
+    memory: int | None = None
+    resources: Mapping[str, float] | None = None
+    label_selector: Mapping[str, str] | None = None
+    scheduling_strategy: Any = "SPREAD"
+    runtime_env: Mapping[str, Any] | None = None
+    start_timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", as_count("count", self.count))
+        for name in ("num_cpus", "num_gpus"):
+            value = getattr(self, name)
+            if not _is_number(value) or value < 0:
+                raise ValueError(f"{name} should be a number of 0 or more, but got {name}={value!r}")
+        if not _is_number(self.start_timeout_s) or self.start_timeout_s <= 0:
+            raise ValueError(
+                "start_timeout_s should be a number of seconds above 0, but got "
+                f"start_timeout_s={self.start_timeout_s!r}"
+            )
+
+    @property
+    def actor_options(self) -> dict[str, Any]:
+        """What Ray's ``.options()`` is given; nothing for None, which older versions may not know."""
+        given = {
+            "memory": self.memory,
+            "resources": None if self.resources is None else dict(self.resources),
+            "label_selector": None if self.label_selector is None else dict(self.label_selector),
+            "runtime_env": None if self.runtime_env is None else dict(self.runtime_env),
+        }
+        chosen = {name: value for name, value in given.items() if value is not None}
+        return {
+            "num_cpus": self.num_cpus,
+            "num_gpus": self.num_gpus,
+            "scheduling_strategy": self.scheduling_strategy,
+            **chosen,
+        }
+
+    @property
+    def demand(self) -> dict[str, Any]:
+        """What an actor is scheduled by, for messages."""
+        names = {"num_cpus": "CPU", "num_gpus": "GPU", "memory": "memory", "label_selector": "labels"}
+        options = self.actor_options
+        demand = {told: options[name] for name, told in names.items() if options.get(name)}
+        return {**demand, **options.get("resources", {})}
+
+
+def count_workers(workers: object, num_workers: object) -> Any:
+    """How many workers a loader has, local or not, given both of its options.
+
+    Raises:
+        TypeError: ``workers`` is something else.
+        ValueError: ``num_workers`` is another number than theirs, and not 0.
+        ImportError: Ray is not installed.
+    """
+    if workers is None:
+        count = as_whole(num_workers)  # Python's int, which a saved state can hold
+        return num_workers if count is None else count  # torch says what is wrong with it
+    if not isinstance(workers, RayWorkers):
+        raise TypeError(
+            f"workers should be RayWorkers(...), or None for local ones, but got {workers!r}; a number of "
+            "local processes is num_workers="
+        )
+    # The same number is what such a loader has: Lightning makes it anew with that.
+    if as_whole(num_workers) not in (0, workers.count):
+        raise ValueError(
+            "workers option is mutually exclusive with another num_workers, of local processes, but got "
+            f"num_workers={num_workers!r} and workers={workers!r}"
+        )
+    if find_spec("ray") is None:
+        raise ImportError(
+            "workers=RayWorkers(...) needs Ray, which is not installed: pip install 'asyncloader[ray]'"
+        )
+    return workers.count
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and value == value
+
+
+# Ray itself: imported when it is needed, and connected to its cluster as its own libraries do it.
+
+
+def import_ray() -> Any:
+    """The module; not as one that is typed, since half of its functions are not."""
+    return import_module("ray")
+
+
+def connect() -> Any:
+    """Ray, after ``ray.init()``, which is called unless it was.
+
+    Raises:
+        RuntimeError: This process is connected to its cluster by Ray Client.
+        ConnectionError: There is no cluster where the environment says that there is one.
+    """
+    ray = import_ray()
+    if ray.util.client.ray.is_connected():
+        raise RuntimeError(
+            "RayWorkers cannot be used by Ray Client (ray://), which has no object store of its own; run "
+            "this program on a node of the cluster, such as by `ray job submit`"
+        )
+    if not ray.is_initialized():
+        ray.init()
+    return ray
