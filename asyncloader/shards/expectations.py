@@ -129,12 +129,19 @@ class Expectations(Sequence[Expected | None]):
         """Those of all parts, one part after the other."""
         nothing = cls.of()
         columns = {field.name: np.array(getattr(nothing, field.name)) for field in fields(cls)}
+        used = {name: len(column) for name, column in columns.items()}
         for part in parts:
             for name, column in columns.items():
-                piece = part.begins[1:] + column[-1] if name == "begins" else getattr(part, name)
+                begin = used[name]
+                piece = part.begins[1:] + column[begin - 1] if name == "begins" else getattr(part, name)
+                used[name] = end = begin + len(piece)
                 # In place, where the pages are moved and nothing is held twice: a million shards are 80 MB.
-                column.resize((len(column) + len(piece), *column.shape[1:]), refcheck=False)
-                column[len(column) - len(piece) :] = piece
+                # By a quarter more than is needed: a move for each part took a fifth of the time.
+                if end > len(column):
+                    column.resize((end + end // 4, *column.shape[1:]), refcheck=False)
+                column[begin:end] = piece
+        for name, column in columns.items():
+            column.resize((used[name], *column.shape[1:]), refcheck=False)
         return cls(**columns)
 
     @classmethod
