@@ -22,8 +22,12 @@ class Interrupt(BaseException):
     """What a handler of a signal raises."""
 
 
-def interrupted_at(nth: int, call: Callable[[], T], interrupt: type[BaseException] = Interrupt) -> T:
+def interrupted_at(
+    nth: int, call: Callable[[], T], interrupt: type[BaseException] = Interrupt, within: str | None = None
+) -> T:
     """What ``call`` gives, unless it has so many places: at the nth one, an exception is raised.
+
+    ``within`` counts only the places in the function of this qualified name.
 
     Python runs handlers of signals where a function begins, behind a call of one in C, and where a loop
     begins again; and within a wait. Nowhere else: not between two lines, and not behind the return of a
@@ -32,10 +36,10 @@ def interrupted_at(nth: int, call: Callable[[], T], interrupt: type[BaseExceptio
     at: dict[FrameType, int] = {}
     seen = 0
 
-    def see() -> None:
+    def see(frame: FrameType) -> None:
         nonlocal seen
-        seen += 1
-        if seen == nth:
+        seen += within is None or frame.f_code.co_qualname == within
+        if seen == nth and (within is None or frame.f_code.co_qualname == within):
             sys.settrace(None)
             sys.setprofile(None)
             raise interrupt
@@ -45,12 +49,12 @@ def interrupted_at(nth: int, call: Callable[[], T], interrupt: type[BaseExceptio
         if event == "opcode":
             before, at[frame] = at.get(frame, 0), frame.f_lasti
             if frame.f_lasti < before and "JUMP_BACKWARD" in dis.opname[_code(frame.f_code)[before]]:
-                see()
+                see(frame)
         return trace
 
-    def profile(_frame: FrameType, event: str, argument: Any) -> None:
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
         if event in ("call", "c_return") or (event == "c_call" and argument.__name__ in _WAITING):
-            see()
+            see(frame)
 
     collects = gc.isenabled()
     gc.disable()  # what is raised in a finalizer that it runs is printed, and lost

@@ -337,12 +337,15 @@ class Results:
         Raises:
             queue.Empty: There was none in time.
         """
-        with self._lock:
-            if self._is_closed:
-                return _WOKEN
-            self._is_receiving = True
-        self.is_waiting = False
+        receives = False
         try:
+            with self._lock:
+                if self._is_closed:
+                    return _WOKEN
+                # Within this try: an exception of a signal's handler may come behind each call, also the one
+                # that releases the lock, and while somebody is taken to receive nothing is closed.
+                receives = self._is_receiving = True
+            self.is_waiting = False
             deadline = None if timeout is None else monotonic() + timeout
             while True:
                 while self._ready:
@@ -354,10 +357,11 @@ class Results:
                 if not self._look(deadline):
                     raise queue.Empty
         finally:
-            with self._lock:
-                self._is_receiving = False
-                if self._is_closed:  # before, somebody waited on them
-                    self._close_all()
+            if receives:
+                with self._lock:
+                    self._is_receiving = False
+                    if self._is_closed:  # before, somebody waited on them
+                        self._close_all()
 
     def _look(self, deadline: float | None) -> bool:
         """Wait until something is ready."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from interrupting import Interrupt, interrupted_at
 
 import asyncloader as al
+from asyncloader import testing
 
 from .iterables import ITERABLES
 
@@ -62,3 +64,19 @@ def test_an_exception_of_a_signals_handler_within_next_loses_no_batch(kind: str,
                 break
     assert nth > 5
     assert outcomes == {"goes on", "is closed"}
+
+
+def test_an_exception_of_a_signals_handler_while_results_are_awaited_leaves_nothing_open() -> None:
+    """At each place of the function that waits for workers, after which the loader is closed."""
+    for nth in range(1, 200):
+        with testing.check_leaks(within_s=10), al.DataLoader(Squares(), 2, num_workers=2) as loader:
+            try:
+                interrupted_at(nth, partial(list, loader), within="Results.get")
+            except Interrupt as interrupt:
+                interrupt.__traceback__ = None
+                is_over = False
+            else:
+                is_over = True
+        if is_over:
+            break
+    assert nth > 10
