@@ -440,22 +440,23 @@ class _ShardMaker:
 
 def _made_by(makers: Sequence[_ShardMaker]) -> Generator[tuple[str, Expected], None, None]:
     """What each maker makes in a process of its own, as it comes."""
-    with WorkerPool(makers, prefetch=_MOST_AHEAD) as pool:
-        busy: list[Worker] = [*pool.workers]
-        ready: Collection[int] = ()
-        while busy:
-            for worker in [*busy]:
-                try:
-                    while (received := worker.receive_nowait(ready)) is not None:
-                        yield received[0]
-                except EndOfChannel:
-                    busy.remove(worker)
-                except WorkerDiedError as error:
-                    raise WorkerDiedError(
-                        f"{error.args[0]}; call convert again, which goes on with the shards that are "
-                        "missing, with fewer num_workers if there was too little memory",
-                        worker=error.worker,
-                        pid=error.pid,
-                        exitcode=error.exitcode,
-                    ) from None
-            ready = wait_any(busy, None) if busy else ()
+    try:
+        with WorkerPool(makers, prefetch=_MOST_AHEAD) as pool:
+            busy: list[Worker] = [*pool.workers]
+            ready: Collection[int] = ()
+            while busy:
+                for worker in [*busy]:
+                    try:
+                        while (received := worker.receive_nowait(ready)) is not None:
+                            yield received[0]
+                    except EndOfChannel:
+                        busy.remove(worker)
+                ready = wait_any(busy, None) if busy else ()
+    except WorkerDiedError as error:
+        raise WorkerDiedError(
+            f"{error.args[0]}; call convert again, which goes on with the shards that are missing, with "
+            "fewer num_workers if there was too little memory",
+            worker=error.worker,
+            pid=error.pid,
+            exitcode=error.exitcode,
+        ) from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import BinaryIO
 
-from ..errors import users_stacks_first
+from ..errors import WorkerDiedError, users_stacks_first
 from .link import FromServer, receive_message, wait_readable, wait_readable_async
 
 
@@ -43,15 +43,17 @@ class Lifeline:
             deadline: By ``time.monotonic()``; None, the default, waits for as long as it takes.
 
         Raises:
-            RuntimeError: It could not be, or the server ended.
+            RuntimeError: It could not be.
+            WorkerDiedError: The server ended, which nothing but a signal makes it do.
             TimeoutError: It was not by then.
         """
         if not wait_readable([self], deadline):
             raise TimeoutError
         self._hear(0)
+        if self.pid is None and self.failure is None:
+            raise WorkerDiedError("the process that workers are forked from was killed while it started one")
         if self.pid is None:
-            reason = self.failure or "the server ended"
-            raise RuntimeError(f"the fork server could not start a worker: {reason}")
+            raise RuntimeError(f"the fork server could not start a worker: {self.failure}")
 
     def give_up(self) -> None:
         """Wait no more for a worker that was not forked: the server, which may be stopped, kills it then."""

@@ -202,6 +202,21 @@ def test_waiting_for_a_server_that_is_stopped_has_a_bound() -> None:
         server.close()
 
 
+def test_a_server_that_is_killed_while_it_starts_a_worker_is_a_death() -> None:
+    """It is stopped before it can fork, so that it is killed with the request for the worker before it."""
+    with check_leaks():
+        server = _started()
+        server.wait_ready()
+        os.kill(server.pid, signal.SIGSTOP)
+        killer = threading.Timer(0.2, os.kill, (server.pid, signal.SIGKILL))
+        killer.start()
+        pool = WorkerPool([answers], prefetch=1, server=server)
+        with pytest.raises(WorkerDiedError, match="was killed while it started one"), pool:
+            pytest.fail("there is no worker to receive from")
+        killer.join()
+        server.close()
+
+
 def test_what_is_preloaded_is_there_in_the_workers_that_follow(server: ForkServer) -> None:
     def job() -> Iterator[tuple[bool, None]]:
         yield "wave" in sys.modules, None
