@@ -35,7 +35,18 @@ _OURS = "over_asyncloader"
 #: How much worse each figure may be; the rate is over a whole pass, and so has the first batch in it.
 BOUNDS = {"samples_s": 1.05, "first_s": None, "peak_mb": 1.10}
 
-_COMPARED = ("tar-local", "tar-http", "tar-far", "tokens", "tiny-tar", "tiny-lines", "map-style", "resume")
+_COMPARED = (
+    "tar-local",
+    "tar-http",
+    "tar-far",
+    "distance",
+    "images",
+    "tokens",
+    "tiny-tar",
+    "tiny-lines",
+    "map-style",
+    "resume",
+)
 REVISION_WORKLOADS = {
     **{name: WORKLOADS[name] for name in _COMPARED},
     "tar-singly": Workload(
