@@ -49,6 +49,12 @@ _COMPARED = (
 )
 REVISION_WORKLOADS = {
     **{name: WORKLOADS[name] for name in _COMPARED},
+    "tar-far-unindexed": Workload(
+        "Tar from far away, with no index looked for",
+        "",
+        "bodies",
+        rows_of(_OURS, "unindexed", 0, 2, place="50"),
+    ),
     "tar-singly": Workload(
         "Tar on disk, sample by sample", "", "bodies", rows_of(_OURS, "singly", 0), counts="single bodies"
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 # Which asyncloader imports with its first loop and request; the others have their clients before too.
@@ -17,12 +18,21 @@ from .items import items_of
 __all__ = [
     *("images", "lines", "made", "many_shards", "map_style", "parquet", "singly", "tar", "tiny_lines"),
     "tiny_tar",
+    "unindexed",
 ]
 
 
 def tar(source: Source) -> Any:
     bodies = lambda samples: [sample["bin"] for sample in samples]  # noqa: E731
     return DataLoader(al.from_urls(source.urls), BATCH, num_workers=source.workers, collate_fn=bodies)
+
+
+def unindexed(source: Source) -> Any:
+    """As `tar`, without the request for an index beside the shards, which a far server answers late."""
+    bodies = lambda samples: [sample["bin"] for sample in samples]  # noqa: E731
+    named = "index" if "index" in inspect.signature(al.from_urls).parameters else "manifest"  # formerly
+    dataset = al.from_urls(source.urls, **{named: None})
+    return DataLoader(dataset, BATCH, num_workers=source.workers, collate_fn=bodies)
 
 
 def singly(source: Source) -> Any:
