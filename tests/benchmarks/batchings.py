@@ -15,6 +15,7 @@ from contextlib import closing
 from typing import Any
 
 import numpy as np
+import torch  # noqa: F401  # which batches are made of where it is imported
 from _measure import machine
 
 import asyncloader as al

@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from _measure import PeakMemory, proportional_bytes, run_fresh
 
 MiB = 1 << 20
@@ -43,7 +44,8 @@ def write_shards(folder: Path) -> None:
     ):
         member = tarfile.TarInfo("0.bin")
         member.size = 400 * MiB
-        tar.addfile(member, io.BytesIO(b"\1" * member.size))
+        # Half a byte in each: more than that, from so few bytes, is refused as made to use up memory.
+        tar.addfile(member, io.BytesIO(np.random.default_rng(0).integers(0, 16, member.size, np.uint8).data))
 
 
 def grow(sample: Any) -> bytes:
