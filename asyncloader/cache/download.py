@@ -65,6 +65,7 @@ class DownloadTarget:
         withdraw(self.folder, self.found, last_word)
 
 
+@dataclass(eq=False, repr=False)
 class Download:
     """Fills a file.
 
@@ -77,22 +78,15 @@ class Download:
         opened: Called with the copy as soon as it grows.
     """
 
-    def __init__(
-        self,
-        url: str,
-        remote: Store,
-        budget_bytes: int,
-        target: DownloadTarget,
-        has_room: Callable[[], Awaitable[bool]],
-        opened: Callable[[Copy], None],
-    ) -> None:
-        self._url = url
-        self._remote = remote
-        self._budget = budget_bytes
-        self._target = target
-        self._file = target.file
-        self._has_room = has_room
-        self._opened = opened
+    url: str
+    remote: Store
+    budget_bytes: int
+    target: DownloadTarget
+    has_room: Callable[[], Awaitable[bool]]
+    opened: Callable[[Copy], None]
+
+    def __post_init__(self) -> None:
+        self._file = self.target.file
         self._admitting = asyncio.Lock()
         self._copy: Copy | None = None
         self._header = ABANDONED  # until it is known what is coming
@@ -113,10 +107,10 @@ class Download:
             await self._fill()
             assert self._copy is not None, "a shard that ends has begun"
             last_word = replace(self._header, state=CopyState.REJECTED)  # unless the digest is right
-            self._verifier.check(redact(self._url))
+            self._verifier.check(redact(self.url))
             whole = replace(self._header, state=CopyState.COMPLETE, sha256=self._sha256.digest())
             last_word = None  # from here on the thread sees to it, also if nobody waits for it
-            await self._file.run(self._target.publish, whole)
+            await self._file.run(self.target.publish, whole)
             self._copy.end(whole=True)
         except StoreError as error:
             if self._copy is not None:
@@ -128,12 +122,12 @@ class Download:
                 self._copy.close()
             if last_word is not None:
                 # If cancelled a second time, the lock goes with the descriptor, the file with the next scan.
-                await self._file.run(self._target.withdraw, last_word)
+                await self._file.run(self.target.withdraw, last_word)
 
     async def _fill(self) -> None:
         out = Channel[ShardChunks](1)
         async with Scope() as scope:
-            scope.start(partial(read_shards, self, [(self._url, 0)], claim_alone(self._budget), out), out)
+            scope.start(partial(read_shards, self, [(self.url, 0)], claim_alone(self.budget_bytes), out), out)
             try:
                 await self._write(await out.receive_async())
             finally:
@@ -185,7 +179,7 @@ class Download:
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
         """The remote's answer, the first one held back until there is room for what it promises."""
-        async with self._remote.read(url, start, stop, etag=etag) as body:
+        async with self.remote.read(url, start, stop, etag=etag) as body:
             async with self._admitting:
                 if self._copy is None:
                     await self._admit(body)
@@ -204,13 +198,13 @@ class Download:
         self._header = Header(CopyState.FILLING, body.etag, body.total, crc32c=has_crc32c())
         self._sums = Sums(self._header)
         await self._file.run(os.pwrite, self._file.number, self._header.encode(), 0)
-        if not await self._has_room():
+        if not await self.has_room():
             raise NotKeptError(
                 "there is no room for it; give cache_limit= more, or cache_dir= on a disk with more room"
             )
         self._verifier = Verifier(body.digests)
         self._copy = Copy(self._file.share(), self._header)
-        self._opened(self._copy)
+        self.opened(self._copy)
 
 
 # Linux's word on what happens to a file, delivered to the event loop.

@@ -76,44 +76,6 @@ class Turns:
             heapq.heappop(self._waiting)
 
 
-# What a user is told of a cache that does not do its work; each thing once, since reading goes on.
-
-
-class CacheWarnings:
-    """Warns, and remembers of what."""
-
-    def __init__(self) -> None:
-        self._told: set[str] = set()
-
-    def not_kept(self, reason: Exception) -> None:
-        """A shard cannot be kept."""
-        self._tell(f"reading without the disk cache where a shard cannot be kept: {reason}")
-
-    def disk_failed(self, error: OSError) -> None:
-        """The disk does not take or give what it should."""
-        self._tell(f"reading without the disk cache where it fails: {error.strerror or type(error).__name__}")
-
-    def cannot_follow(self, error: OSError) -> None:
-        """Another process's download cannot be watched."""
-        self._tell(
-            "reading without the disk cache what another process is just downloading, since its file cannot "
-            f"be watched: {error.strerror} (see fs.inotify.max_user_instances)"
-        )
-
-    def bad_file(self, url: str, name: str) -> None:
-        """A file was not what was put there."""
-        self._tell(
-            f"the disk cache held a damaged copy of {redact(url)}; it is now {name!r}, and the shard is "
-            "downloaded again. If this happens often, check the disk",
-            always=True,
-        )
-
-    def _tell(self, message: str, *, always: bool = False) -> None:
-        if always or message not in self._told:
-            self._told.add(message)
-            warnings.warn(message, RuntimeWarning, stacklevel=3)
-
-
 # Shared by the downloads: what is requested and not yet written.
 _BUDGET_BYTES = 64 << 20
 
@@ -149,34 +111,32 @@ class Wanted:
     lane: int
 
 
-class ShardFetcher:
-    """Brings shards, at most sixteen at once, and four large ones.
+Start: TypeAlias = Callable[[Work, Channel[Any]], None]
+"""Runs work as a task with an owner: ``Engine.submit``."""
+
+
+class Cache:
+    """The disk cache, as one engine uses it.
 
     Args:
-        setting: How much may be kept, and for which run.
-        network: Its ``stall_s``, twice, is how long another process's download may stand still: time enough
-            for that process's own time-outs.
-        folder: Where to.
-        root: Its descriptor.
-        complaints: Told what goes wrong and is no error.
-        marks: Which files the run has verified.
+        setting: Where, how much, and for which run.
+        start: ``Engine.submit``; what it starts ends with the engine.
+        network: How long another process's download may stand still: twice ``stall_s``, so that its own
+            time-outs come first.
+
+    Raises:
+        ValueError: The private folder is not private any more; see ``CacheFolder``.
+        OSError: It cannot be opened.
     """
 
-    def __init__(
-        self,
-        setting: CacheSetting,
-        network: NetworkPolicy,
-        folder: CacheFolder,
-        root: Descriptor,
-        complaints: CacheWarnings,
-        marks: Marks,
-    ) -> None:
+    def __init__(self, setting: CacheSetting, start: Start, network: NetworkPolicy) -> None:
         self._setting = setting
+        self._start = start
         self._patience_s = 2 * network.stall_s
-        self._folder = folder
-        self._root = root
-        self._complaints = complaints
-        self._marks = marks
+        self._folder = CacheFolder(setting.folder)
+        self._root = Descriptor(self._folder.number)
+        self._marks = Marks(setting.run)
+        self._arrivals: dict[Identity, Arrival] = {}
         self._turns = Turns(_BUDGET_BYTES)
         # Of the latest shard. Those of one dataset are much alike, and how long one is, is only known once
         # its server has answered.
@@ -184,14 +144,131 @@ class ShardFetcher:
         # One at a time: of two that count at once, each could find that there is no room for both.
         self._admitting = asyncio.Lock()
         self._inotify: Inotify | None = None
-        # Files that did not grow, by inode and length: whoever fills them may be stopped.
+        # Files that did not grow, by inode and length: the process that fills them may be stopped.
         self._stopped: dict[Identity, tuple[int, int]] = {}
+        self._warned: set[str] = set()
 
-    def close(self) -> None:
-        if self._inotify is not None:
-            self._inotify.close()
+    @property
+    def has_evicted(self) -> bool:
+        """Whether shards had to go for those that were downloaded here."""
+        return self._folder.evicted > 0
 
-    async def bring(self, wanted: Wanted, arrival: Arrival) -> None:
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, setting: CacheSetting, start: Start, network: NetworkPolicy) -> AsyncIterator[Cache]:
+        """A cache for the running loop; to be left when nothing reads from it any more."""
+        cache = cls(setting, start, network)
+        try:
+            yield cache
+        finally:
+            if cache._inotify is not None:
+                cache._inotify.close()
+            cache._root.close()
+
+    async def copy_of(self, wanted: Wanted) -> Copy | None:
+        """The shard's copy, complete or growing, to be closed by the caller; None if there is none.
+
+        Raises:
+            StoreError: The shard was to be downloaded or verified, and its server does not give it.
+        """
+        arrival = self._arrivals.get(wanted.identity)
+        if arrival is None:
+            kept = await self._trusted(wanted)
+            if kept is not None:
+                return kept
+            arrival = self._arrivals.get(wanted.identity)  # another read may have come first
+        if arrival is None:
+            if not wanted.opens:
+                return None
+            arrival = Arrival()
+            # Only the arrival tells how it went; the channel is there for the task to have an owner.
+            self._start(partial(self._bring, wanted, arrival), Channel[None](1))
+            self._arrivals[wanted.identity] = arrival
+        return await arrival.join()
+
+    def disk_failed(self, error: OSError) -> None:
+        """Warn the user once, since reading goes on without the disk."""
+        self._warn(f"reading without the disk cache where it fails: {error.strerror or type(error).__name__}")
+
+    async def put_aside(self, url: str, identity: Identity, copy: Copy) -> None:
+        """Take a copy out of use whose file does not hold any more what was put into it.
+
+        Those who have it open go on with what of it is right.
+        """
+        path = self._folder.final_path(identity, copy.etag, copy.size)
+        try:
+            name = await copy.file.run(self._folder.quarantine, path, copy.file.number)
+        except OSError as error:
+            self.disk_failed(error)
+            return
+        if name is not None:
+            self._report_bad(url, name)
+
+    async def _trusted(self, wanted: Wanted) -> Copy | None:
+        """The copy of a complete file, if this run has verified it before."""
+        bad: list[str] = []
+        try:
+            kept = await self._root.acquire(partial(self._open_trusted, wanted, bad))
+        except OSError as error:
+            self.disk_failed(error)
+            return None
+        for name in bad:
+            self._report_bad(wanted.url, name)
+        if kept is None or kept.header is None:
+            return None
+        return Copy(Descriptor(kept.number, self._root), kept.header)
+
+    def _open_trusted(self, wanted: Wanted, bad: list[str]) -> CachedFile | None:
+        """The complete file, if this run has verified it before; in a thread."""
+        found = self._folder.find(wanted.identity, bad, wanted.sha256)
+        if found is None or found.header is None:
+            return None
+        try:
+            if self._marks.has(found.number, found.header):
+                if wanted.opens:
+                    touch(found.number)
+                return found
+        except OSError:
+            found.close()
+            raise
+        found.close()
+        return None
+
+    async def _bring(self, wanted: Wanted, arrival: Arrival) -> None:
+        failure: Exception | None = None
+        try:
+            await self._fetch(wanted, arrival)
+        except NotKeptError as error:
+            if error.args:
+                self._warn(f"reading without the disk cache where a shard cannot be kept: {error}")
+        except StoreError as error:
+            failure = error
+        except OSError as error:
+            self.disk_failed(error)
+        except Exception as error:  # whatever it is, the readers have to hear of it
+            failure = error
+        finally:
+            del self._arrivals[wanted.identity]
+            arrival.close(failure)
+
+    def _warn(self, message: str) -> None:
+        """Warn of it once: reading goes on."""
+        if message not in self._warned:
+            self._warned.add(message)
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+
+    def _report_bad(self, url: str, name: str) -> None:
+        """Warn of a file that was not what was put there, each time."""
+        warnings.warn(
+            f"the disk cache held a damaged copy of {redact(url)}; it is now {name!r}, and the shard is "
+            "downloaded again. If this happens often, check the disk",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+
+    # --- how a shard gets in: at most sixteen at once, and four large ones ---
+
+    async def _fetch(self, wanted: Wanted, arrival: Arrival) -> None:
         """Give ``arrival`` a copy as soon as there is one, and stay until it is whole.
 
         Raises:
@@ -229,7 +306,7 @@ class ShardFetcher:
         bad: list[str] = []
         found = await self._root.acquire(partial(self._folder.find, wanted.identity, bad, wanted.sha256))
         for name in bad:
-            self._complaints.bad_file(wanted.url, name)
+            self._report_bad(wanted.url, name)
         if found is None or found.header is None:
             return False
         self._usual_bytes = found.header.size
@@ -258,7 +335,7 @@ class ShardFetcher:
         if not right:
             name = await file.run(self._folder.quarantine, found.path, found.number)
             if name is not None:
-                self._complaints.bad_file(wanted.url, name)
+                self._report_bad(wanted.url, name)
         return right
 
     # --- what is not ---
@@ -293,7 +370,10 @@ class ShardFetcher:
         try:
             self._inotify = self._inotify or Inotify()
         except OSError as error:
-            self._complaints.cannot_follow(error)
+            self._warn(
+                "reading without the disk cache what another process is just downloading, since its file "
+                f"cannot be watched: {error.strerror} (see fs.inotify.max_user_instances)"
+            )
             return
         if await follow(file, wanted.url, self._inotify, self._patience_s, arrival.opened):
             self._stopped.pop(wanted.identity, None)
@@ -309,136 +389,3 @@ class ShardFetcher:
     async def _state_of(self, file: Descriptor) -> tuple[int, int]:
         found = await file.run(os.fstat, file.number)
         return found.st_ino, found.st_size
-
-
-# The disk cache as one engine uses it: which shards are there, and which are on their way.
-
-Start: TypeAlias = Callable[[Work, Channel[Any]], None]
-"""Runs work as a task with an owner: ``Engine.submit``."""
-
-
-class Cache:
-    """The disk cache, as one engine uses it.
-
-    Args:
-        setting: Where, how much, and for which run.
-        start: ``Engine.submit``; what it starts ends with the engine.
-        network: How long another process's download may stand still: twice ``stall_s``, so that its own
-            time-outs come first.
-
-    Raises:
-        ValueError: The private folder is not private any more; see ``CacheFolder``.
-        OSError: It cannot be opened.
-    """
-
-    def __init__(self, setting: CacheSetting, start: Start, network: NetworkPolicy) -> None:
-        self._setting = setting
-        self._start = start
-        self._folder = CacheFolder(setting.folder)
-        self._root = Descriptor(self._folder.number)
-        self._complaints = CacheWarnings()
-        self._marks = Marks(setting.run)
-        self._intake = ShardFetcher(setting, network, self._folder, self._root, self._complaints, self._marks)
-        self._arrivals: dict[Identity, Arrival] = {}
-
-    @property
-    def has_evicted(self) -> bool:
-        """Whether shards had to go for those that were downloaded here."""
-        return self._folder.evicted > 0
-
-    @classmethod
-    @asynccontextmanager
-    async def open(cls, setting: CacheSetting, start: Start, network: NetworkPolicy) -> AsyncIterator[Cache]:
-        """A cache for the running loop; to be left when nothing reads from it any more."""
-        cache = cls(setting, start, network)
-        try:
-            yield cache
-        finally:
-            cache._intake.close()
-            cache._root.close()
-
-    async def copy_of(self, wanted: Wanted) -> Copy | None:
-        """The shard's copy, complete or growing, to be closed by the caller; None if there is none.
-
-        Raises:
-            StoreError: The shard was to be downloaded or verified, and its server does not give it.
-        """
-        arrival = self._arrivals.get(wanted.identity)
-        if arrival is None:
-            kept = await self._trusted(wanted)
-            if kept is not None:
-                return kept
-            arrival = self._arrivals.get(wanted.identity)  # another read may have come first
-        if arrival is None:
-            if not wanted.opens:
-                return None
-            arrival = Arrival()
-            # Only the arrival tells how it went; the channel is there for the task to have an owner.
-            self._start(partial(self._bring, wanted, arrival), Channel[None](1))
-            self._arrivals[wanted.identity] = arrival
-        return await arrival.join()
-
-    def disk_failed(self, error: OSError) -> None:
-        """Tell the user once, since reading goes on without the disk."""
-        self._complaints.disk_failed(error)
-
-    async def put_aside(self, url: str, identity: Identity, copy: Copy) -> None:
-        """Take a copy out of use whose file does not hold any more what was put into it.
-
-        Those who have it open go on with what of it is right.
-        """
-        path = self._folder.final_path(identity, copy.etag, copy.size)
-        try:
-            name = await copy.file.run(self._folder.quarantine, path, copy.file.number)
-        except OSError as error:
-            self._complaints.disk_failed(error)
-            return
-        if name is not None:
-            self._complaints.bad_file(url, name)
-
-    async def _trusted(self, wanted: Wanted) -> Copy | None:
-        """The copy of a complete file, if this run has verified it before."""
-        bad: list[str] = []
-        try:
-            kept = await self._root.acquire(partial(self._open_trusted, wanted, bad))
-        except OSError as error:
-            self._complaints.disk_failed(error)
-            return None
-        for name in bad:
-            self._complaints.bad_file(wanted.url, name)
-        if kept is None or kept.header is None:
-            return None
-        return Copy(Descriptor(kept.number, self._root), kept.header)
-
-    def _open_trusted(self, wanted: Wanted, bad: list[str]) -> CachedFile | None:
-        """The complete file, if this run has verified it before; in a thread."""
-        found = self._folder.find(wanted.identity, bad, wanted.sha256)
-        if found is None or found.header is None:
-            return None
-        try:
-            if self._marks.has(found.number, found.header):
-                if wanted.opens:
-                    touch(found.number)
-                return found
-        except OSError:
-            found.close()
-            raise
-        found.close()
-        return None
-
-    async def _bring(self, wanted: Wanted, arrival: Arrival) -> None:
-        failure: Exception | None = None
-        try:
-            await self._intake.bring(wanted, arrival)
-        except NotKeptError as error:
-            if error.args:
-                self._complaints.not_kept(error)
-        except StoreError as error:
-            failure = error
-        except OSError as error:
-            self._complaints.disk_failed(error)
-        except Exception as error:  # whatever it is, the readers have to hear of it
-            failure = error
-        finally:
-            del self._arrivals[wanted.identity]
-            arrival.close(failure)

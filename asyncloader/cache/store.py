@@ -9,8 +9,7 @@ import sys
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import StoreError
@@ -26,6 +25,7 @@ from .fetch import Cache, Start, Wanted
 from .folder import STRETCH_BYTES, Identity, identity_of
 
 
+@dataclass(eq=False, repr=False)
 class CachedStores:
     """Gives stores that keep what they read, to all lanes of an engine.
 
@@ -39,24 +39,16 @@ class CachedStores:
         shares: Whether lanes share shards, so that one is kept too if it is first opened in its middle.
     """
 
-    def __init__(
-        self,
-        remote: StoresByUrl,
-        access: Access,
-        setting: CacheSetting,
-        resources: AsyncExitStack,
-        start: Start,
-        counts: NetworkCounts,
-        shares: bool = False,
-    ) -> None:
-        self._remote = remote
-        self._access = access
-        self._setting = setting
-        self._resources = resources
-        self._start = start
-        self._counts = counts
+    remote: StoresByUrl
+    access: Access
+    setting: CacheSetting
+    resources: AsyncExitStack
+    start: Start
+    counts: NetworkCounts
+    shares: bool = False
+
+    def __post_init__(self) -> None:
         self._sha256s: dict[str, bytes] = {}
-        self._shares = shares
         self._cache: Cache | None = None
         self._opening = asyncio.Lock()
 
@@ -71,15 +63,15 @@ class CachedStores:
 
     async def of(self, url: str, lane: int) -> Store:
         """The store that serves ``url``."""
-        store = await self._remote.of(url)
+        store = await self.remote.of(url)
         if scheme_of(url).is_local:
             return store
         async with self._opening:
             if self._cache is None:
-                opened = Cache.open(self._setting, self._start, self._access.network)
-                self._cache = await self._resources.enter_async_context(opened)
-        options, counts = self._access.options, self._counts
-        return CachedStore(store, self._cache, options, self._sha256s, lane, self._shares, counts)
+                opened = Cache.open(self.setting, self.start, self.access.network)
+                self._cache = await self.resources.enter_async_context(opened)
+        options, counts = self.access.options, self.counts
+        return CachedStore(store, self._cache, options, self._sha256s, lane, self.shares, counts)
 
 
 @dataclass(frozen=True)
@@ -95,6 +87,7 @@ class _LaneStores:
         return None
 
 
+@dataclass(eq=False, repr=False)
 class CachedStore:
     """A store whose shards are read from the network once, and from disk from then on.
 
@@ -118,48 +111,38 @@ class CachedStore:
         counts: Told of each shard that is read while it is being downloaded.
     """
 
-    def __init__(
-        self,
-        remote: Store,
-        cache: Cache,
-        options: Mapping[str, Any],
-        sha256s: Mapping[str, bytes] = MappingProxyType({}),
-        lane: int = 0,
-        shares: bool = False,
-        counts: NetworkCounts | None = None,
-    ) -> None:
-        self._remote = remote
-        self._cache = cache
-        self._options = options
-        self._sha256s = sha256s
-        self._lane = lane
-        self._shares = shares
-        self._counts = NetworkCounts() if counts is None else counts
+    remote: Store
+    cache: Cache
+    options: Mapping[str, Any]
+    sha256s: Mapping[str, bytes] = field(default_factory=dict)
+    lane: int = 0
+    shares: bool = False
+    counts: NetworkCounts = field(default_factory=NetworkCounts)
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
-        identity = identity_of(url, self._options, os.environ)
-        copy = await self._cache.copy_of(
+        identity = identity_of(url, self.options, os.environ)
+        copy = await self.cache.copy_of(
             Wanted(
                 url,
                 identity,
-                self._remote,
+                self.remote,
                 opens=etag is None,
-                loads=etag is None and (start == 0 or self._shares),
-                sha256=self._sha256s.get(url),
-                lane=self._lane,
+                loads=etag is None and (start == 0 or self.shares),
+                sha256=self.sha256s.get(url),
+                lane=self.lane,
             )
         )
         if copy is not None and ((etag is not None and copy.etag != etag) or start >= copy.size):
             copy.close()  # another version; or an offset whose refusal is the server's to word
             copy = None
         if copy is None:
-            async with self._remote.read(url, start, stop, etag=etag) as body:
+            async with self.remote.read(url, start, stop, etag=etag) as body:
                 yield body
             return
         if copy.growing and etag is None:
-            self._counts.cached += not self._cache.has_evicted
-            self._counts.evicting += self._cache.has_evicted
+            self.counts.cached += not self.cache.has_evicted
+            self.counts.evicting += self.cache.has_evicted
         try:
             end = min(stop, copy.size)
             async with aclosing(self._chunks(copy, url, identity, start, end)) as chunks:
@@ -188,7 +171,7 @@ class CachedStore:
                 break
         if offset == end:
             return
-        async with self._remote.read(url, offset, end, etag=copy.etag) as body:
+        async with self.remote.read(url, offset, end, etag=copy.etag) as body:
             at = body.start  # 0 if the server ignores ranges
             async for chunk in body.chunks:
                 wanted = clip(chunk, offset - at, end - at)
@@ -206,9 +189,9 @@ class CachedStore:
         except StoreError:
             raise
         except DamagedCopyError:
-            await self._cache.put_aside(url, identity, copy)
+            await self.cache.put_aside(url, identity, copy)
         except OSError as error:
-            self._cache.disk_failed(error)
+            self.cache.disk_failed(error)
         return []
 
 

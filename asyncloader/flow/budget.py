@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 from time import monotonic
@@ -283,21 +283,12 @@ class Budget:
         """Whether more would be of use than there is, and a reader has asked for more."""
         return self._was_short and self._read_ahead is not None and self._read_ahead.wants_more
 
-    def most_bytes(self, share: float) -> int:
-        """What a reader could have at most that has such a share of a lane's."""
-        return int(self._total_bytes // len(self._places) * share)
-
-    def share_bytes(self, share: float) -> int:
-        """What a reader may count on now that has such a share of a lane's."""
-        return int(self.allowed_bytes // len(self._places) * share)
-
     def pass_turn(self, lane: int) -> None:
         """It is the turn of ``lane`` now: it may go on, whoever holds what."""
         with self._lock:
             self._turn = lane
             woken = self._take_out_due()
-        for claim in woken:
-            claim.on_room()
+        _wake(woken)
 
     def wait_for(self, lane: int, part: tuple[int, ...]) -> None:
         """``lane`` waits for this part of it now."""
@@ -306,80 +297,7 @@ class Budget:
                 return
             self._due[lane] = part
             woken = self._take_out_due() if lane == self._turn and self._refused else []
-        for claim in woken:
-            claim.on_room()
-
-    def take(self, claim: Reservation, size: int, is_needed: bool) -> bool:
-        """Take ``size`` bytes, if they may be had; see ``Reservation.take``."""
-        with self._lock:
-            fits = self._taken_bytes + size <= self._room_bytes() and (
-                not claim.taken_bytes or claim.taken_bytes + size <= claim.share_bytes
-            )
-            if not fits and self._read_ahead is not None and self._read_ahead.wants_more:
-                self._was_short = True
-            if not fits and not (is_needed and self._is_due(claim)):
-                # With something of its own under way, it will ask again when that is freed.
-                if is_needed or not claim.taken_bytes:
-                    self._refused[claim] = size
-                return False
-            self._refused.pop(claim, None)
-            claim.taken_bytes += size
-            self._taken_bytes += size
-            return True
-
-    def free(self, claim: Reservation, size: int, is_handed_on: bool) -> None:
-        """Give back; see ``Reservation.free``."""
-        with self._lock:
-            claim.taken_bytes -= size
-            self._taken_bytes -= size
-            if is_handed_on and self._read_ahead is not None:
-                self._read_ahead.handed_on(size, self._taken_bytes, monotonic())
-            woken = self._those_that_fit() if self._refused else ()
-        for each in woken:
-            each.on_room()
-
-    def set_aside(self, claim: Reservation, size: int, most_share: float) -> bool:
-        """Take ``size`` bytes for something else than reading; see ``Reservation.set_aside``."""
-        with self._lock:
-            held_bytes = self._aside_bytes + min(self._taken_bytes, self.allowed_bytes)
-            if size > most_share * self.most_bytes(claim.share) or held_bytes + size > self._total_bytes:
-                return False
-            claim.aside_bytes += size
-            self._aside_bytes += size
-            return True
-
-    def give_back(self, claim: Reservation) -> None:
-        """Give back all that is set aside."""
-        with self._lock:
-            self._aside_bytes -= claim.aside_bytes
-            claim.aside_bytes = 0
-
-    def answered(self) -> None:
-        """See ``Reservation.answered``."""
-        if self._read_ahead is None or self._read_ahead.is_open:
-            return
-        with self._lock:
-            self._read_ahead.open(monotonic())
-            woken = self._those_that_fit() if self._refused else ()
-        for each in woken:
-            each.on_room()
-
-    def received(self, origin: str, size: int, took_s: float) -> None:
-        """See ``Reservation.received``."""
-        if self._read_ahead is not None:
-            with self._lock:
-                self._read_ahead.received(origin, size, took_s)
-
-    def waited(self, seconds: float) -> None:
-        """See ``Reservation.waited``."""
-        if self._read_ahead is not None:
-            with self._lock:
-                self._read_ahead.waited(seconds)
-
-    def forget(self, claim: Reservation) -> None:
-        """Call it no more."""
-        with self._lock:
-            self._refused.pop(claim, None)
+        _wake(woken)
 
     def _room_bytes(self) -> int:
         """Up to where lanes may take."""
@@ -399,6 +317,8 @@ class Budget:
         return woken
 
     def _those_that_fit(self) -> list[Reservation]:
+        if not self._refused:
+            return []
         room = self._room_bytes() - self._taken_bytes
         if min(self._refused.values()) > room:
             return []
@@ -468,54 +388,105 @@ class Reservation:
 
     @property
     def most_bytes(self) -> int:
-        """What it could have at most."""
-        return self._budget.most_bytes(self.share)
+        """The most that it could have."""
+        return int(self._budget._total_bytes // len(self._budget._places) * self.share)
 
     @property
     def share_bytes(self) -> int:
         """What it may count on now."""
-        return self._budget.share_bytes(self.share)
+        return int(self._budget.allowed_bytes // len(self._budget._places) * self.share)
 
     def take(self, size: int, is_needed: bool = False) -> bool:
-        """Take ``size`` bytes; says whether they may be had.
+        """Take ``size`` bytes; says whether they are available.
 
         Args:
             size: In bytes.
             is_needed: The lane cannot go on without them.
         """
-        return self._budget.take(self, size, is_needed)
+        budget = self._budget
+        with budget._lock:
+            fits = budget._taken_bytes + size <= budget._room_bytes() and (
+                not self.taken_bytes or self.taken_bytes + size <= self.share_bytes
+            )
+            if not fits and budget._read_ahead is not None and budget._read_ahead.wants_more:
+                budget._was_short = True
+            if not fits and not (is_needed and budget._is_due(self)):
+                # A reader with bytes of its own under way retries when these are freed.
+                if is_needed or not self.taken_bytes:
+                    budget._refused[self] = size
+                return False
+            budget._refused.pop(self, None)
+            self.taken_bytes += size
+            budget._taken_bytes += size
+            return True
 
-    def free(self, size: int) -> None:
-        """Give ``size`` bytes back, which were handed on."""
-        self._budget.free(self, size, is_handed_on=True)
+    def free(self, size: int, is_handed_on: bool = True) -> None:
+        """Give ``size`` bytes back.
+
+        Args:
+            size: In bytes.
+            is_handed_on: The consumer has them; False where nobody wants them any more.
+        """
+        budget = self._budget
+        with budget._lock:
+            self.taken_bytes -= size
+            budget._taken_bytes -= size
+            if is_handed_on and budget._read_ahead is not None:
+                budget._read_ahead.handed_on(size, budget._taken_bytes, monotonic())
+            woken = budget._those_that_fit()
+        _wake(woken)
 
     def set_aside(self, size: int, most_share: float) -> bool:
-        """Take ``size`` bytes for something else than reading, which is not for the link to decide on.
+        """Take ``size`` bytes for something else than reading, which the link does not decide on.
 
         Args:
             size: In bytes.
             most_share: More than this part of what the reader could have at most is refused.
         """
-        return self._budget.set_aside(self, size, most_share)
+        budget = self._budget
+        with budget._lock:
+            held_bytes = budget._aside_bytes + min(budget._taken_bytes, budget.allowed_bytes)
+            if size > most_share * self.most_bytes or held_bytes + size > budget._total_bytes:
+                return False
+            self.aside_bytes += size
+            budget._aside_bytes += size
+            return True
 
     def answered(self) -> None:
         """A request was answered, so that there may be more than one."""
-        self._budget.answered()
+        budget = self._budget
+        if budget._read_ahead is None or budget._read_ahead.is_open:
+            return
+        with budget._lock:
+            budget._read_ahead.open(monotonic())
+            woken = budget._those_that_fit()
+        _wake(woken)
 
     def received(self, origin: str, size: int, took_s: float) -> None:
         """All bytes of an answer of ``origin`` are there, so long after the request."""
-        self._budget.received(origin, size, took_s)
+        if self._budget._read_ahead is not None:
+            with self._budget._lock:
+                self._budget._read_ahead.received(origin, size, took_s)
 
     def waited(self, seconds: float) -> None:
         """The consumer had to wait for what this reader brings; called in its thread."""
-        self._budget.waited(seconds)
+        if self._budget._read_ahead is not None:
+            with self._budget._lock:
+                self._budget._read_ahead.waited(seconds)
 
     def close(self) -> None:
         """Give everything back. Idempotent."""
         self.on_room = bool
-        self._budget.forget(self)
-        self._budget.give_back(self)
-        self._budget.free(self, self.taken_bytes, is_handed_on=False)
+        with self._budget._lock:
+            self._budget._refused.pop(self, None)
+            self._budget._aside_bytes -= self.aside_bytes
+            self.aside_bytes = 0
+        self.free(self.taken_bytes, is_handed_on=False)
+
+
+def _wake(refused: Iterable[Reservation]) -> None:
+    for each in refused:
+        each.on_room()
 
 
 def claim_alone(total_bytes: int) -> Reservation:

@@ -29,7 +29,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from time import monotonic
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from ..errors import format_stack, is_in_users_code
 
@@ -94,14 +94,8 @@ class LoopWaiter:
         # From its own loop at once: the way for other threads costs twice as much.
         if asyncio._get_running_loop() is self._loop:
             self._settle()
-        else:
-            try:
-                self._loop.call_soon_threadsafe(self._settle)
-            except RuntimeError:
-                # The loop was closed with this waiter still in line: nobody is left to wake.
-                if not self._loop.is_closed():
-                    raise
-                return False
+        elif not call_in_loop(self._loop, self._settle):
+            return False  # the waiter is still in line, but its coroutine has gone
         self.is_awake = True
         return True
 
@@ -115,6 +109,17 @@ class LoopWaiter:
 
     async def wait(self) -> None:
         await self._future
+
+
+def call_in_loop(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: Any) -> bool:
+    """Have a loop call something, from any thread; says whether the loop is still open."""
+    try:
+        loop.call_soon_threadsafe(call, *arguments)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+        return False
+    return True
 
 
 W = TypeVar("W", ThreadWaiter, LoopWaiter)
@@ -177,7 +182,7 @@ class Channel(Generic[T]):
         #: In line for an item, and for room; those that were woken and have not looked yet among them.
         self._receivers: deque[Waiter] = deque()
         self._senders: deque[Waiter] = deque()
-        self._on_close: list[Callable[[], None]] = []
+        self._on_close: list[Callable[[], object]] = []
 
     # --- the sender's end ---
 
@@ -243,7 +248,7 @@ class Channel(Generic[T]):
                 self._finished = True
             self._wake(self._receivers)
 
-    def on_close(self, call: Callable[[], None]) -> None:
+    def on_close(self, call: Callable[[], object]) -> None:
         """Call ``call`` once, in the closing thread, if the receiver goes before the sender finishes.
 
         For a sender that may be waiting for something else than this channel.
@@ -297,7 +302,7 @@ class Channel(Generic[T]):
 
     def close(self) -> None:
         """Tell the senders that nobody reads any more, and drop what is held. Idempotent."""
-        calls: list[Callable[[], None]] = []
+        calls: list[Callable[[], object]] = []
         try:
             with self._lock:
                 self._closed = True

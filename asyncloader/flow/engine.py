@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
-from .channel import OWN_THREADS, Channel
+from .channel import OWN_THREADS, Channel, call_in_loop
 from .process import occupy_standard_descriptors
 
 # The user's own clients on an engine's loop: entered when they are first wanted, left after all tasks.
@@ -164,7 +164,8 @@ class Scope:
             outlet.finish(EngineStopped())
             return bool  # there is nothing to cancel
         if outlet is not None:
-            outlet.on_close(partial(_cancel_from_any_thread, task))
+            # A loop that is closed has ended the task.
+            outlet.on_close(partial(call_in_loop, task.get_loop(), task.cancel))
             # Also of a task that was cancelled before its first step, and so never ran at all.
             task.add_done_callback(lambda _: outlet.finish(EngineStopped()))
         return task.cancel
@@ -274,11 +275,7 @@ class Engine:
             for call in list(self._at_stop.values()):
                 call()
             assert self._stopping is not None
-            try:
-                self._loop.call_soon_threadsafe(self._stopping.set)
-            except RuntimeError:
-                if not self._loop.is_closed():
-                    raise
+            call_in_loop(self._loop, self._stopping.set)
         # A garbage collection may run a finalizer in any thread: on the loop itself, or in one that holds a
         # lock which the loop waits for.
         here = threading.current_thread()
@@ -305,14 +302,8 @@ class Engine:
 
     def _start_in(self, scope: Scope | None, work: Work, outlet: Channel[Any]) -> None:
         assert self._loop is not None and scope is not None, "engine not started"
-        if self._stop_asked:
+        if self._stop_asked or not call_in_loop(self._loop, scope.start, work, outlet):
             raise EngineStopped
-        try:
-            self._loop.call_soon_threadsafe(scope.start, work, outlet)
-        except RuntimeError:
-            if self._loop.is_closed():
-                raise EngineStopped from None
-            raise
 
     def _run(self) -> None:
         try:
@@ -346,15 +337,6 @@ async def _run_into(work: Work, outlet: Channel[Any]) -> None:
         outlet.finish(error)
     else:
         outlet.finish()
-
-
-def _cancel_from_any_thread(task: asyncio.Task[None]) -> None:
-    loop = task.get_loop()
-    try:
-        loop.call_soon_threadsafe(task.cancel)
-    except RuntimeError:
-        if not loop.is_closed():  # else the task has ended with its loop
-            raise
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from .store import NetworkPolicy, Store
-from .urls import is_server_url, redact
+from .urls import is_server_url, redact, split_key
 
 # What ``hf://`` URLs, the hub's options and its listings mean; no request is made here.
 #
@@ -177,10 +177,6 @@ def next_page(link: str | None) -> str | None:
     return match[1] if match else None
 
 
-OPTIONS_APART: frozenset[str] = frozenset()
-ONE_CLIENT = True
-
-
 def check_options(scheme: str, options: Mapping[str, Any]) -> None:
     """As ``check_hub_options``."""
     check_hub_options(options)
@@ -200,3 +196,14 @@ def open_store(
     from .hub_client import HubStore
 
     return HubStore.open(hub_of(options, os.environ), connect_s=network.connect_s)
+
+
+async def list_pages(
+    root: str, folder: str, options: Mapping[str, Any], network: NetworkPolicy, after: str | None = None
+) -> AsyncGenerator[list[tuple[str, int]], None]:
+    """All files of the folder in one page; see ``router.ListedBackend``."""
+    from .hub_client import list_hub
+
+    found = await list_hub(root + folder, options, network=network)
+    if found:
+        yield [(split_key(url)[1], size) for url, size in found]

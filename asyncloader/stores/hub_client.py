@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ from .failures import TransientError
 from .http.client import HttpStore
 from .hub import Hub, hub_of, next_page, parse_hub_url, parse_tree
 from .store import Body, NetworkPolicy, Store, read_as
-from .urls import redact, split_key
+from .urls import redact
 
 # A page names 1,000 files; together they name more than any data set has.
 _MOST_PAGES = 10_000
@@ -52,21 +52,6 @@ class HubStore:
     ) -> AbstractAsyncContextManager[Body]:
         target = parse_hub_url(url).file_url(self._hub.endpoint)
         return read_as(self._inner, target, url, start, stop, etag=etag)
-
-
-class HubLister:
-    """Lists data sets, each folder in one; see ``backends.Lister``."""
-
-    def __init__(self, root: str, options: Mapping[str, Any]) -> None:
-        self._root = root
-        self._options = options
-
-    async def pages(
-        self, folder: str, network: NetworkPolicy, after: str | None = None
-    ) -> AsyncGenerator[list[tuple[str, int]], None]:
-        found = await list_hub(self._root + folder, self._options, network=network)
-        if found:
-            yield [(split_key(url)[1], size) for url, size in found]
 
 
 async def list_hub(

@@ -112,15 +112,9 @@ def look(
         StoreError: A server cannot be asked, or not in time.
         RuntimeError: No process could be started.
     """
-    order = ListingOrder(
-        tuple(patterns),
-        dict(options),
-        NetworkPolicy() if network is None else network,
-        is_shard,
-        indexes,
-        tuple(fetch),
-        deadline_s,
-    )
+    network = NetworkPolicy() if network is None else network
+    wanted = tuple(patterns), dict(options), network, is_shard, indexes, tuple(fetch)
+    order = ListingOrder(*wanted, deadline_s)
     if not (order.patterns or order.fetch):
         return LookedUp((), ())
     answer = _ask_child(order)

@@ -26,7 +26,7 @@ from .listing import Listed, Listing, ListingOrder, LookedUp
 from .names import MOST_SHARDS
 from .objects.clouds import PROVIDER_NOTE
 from .pacing import Attempts, Notices, RetryBudget
-from .router import Stores, open_lister, options_of
+from .router import Stores, lister_of, options_of
 from .store import Access, NetworkPolicy
 from .urls import INDEX_NAME, redact, scheme_of, split_key
 
@@ -100,13 +100,14 @@ async def _list(pattern: str, order: ListingOrder, stores: Stores) -> Listing:
 async def _sizes(root: str, folder: str, order: ListingOrder) -> dict[str, int]:
     """The size of every object below a folder, by key."""
     scheme, notices = scheme_of(root), Notices()
-    lister = open_lister(scheme, root, options_of(scheme, order.options))
+    options = options_of(scheme, order.options)
     sizes: dict[str, int] = {}
     after: str | None = None
     attempts = _attempts(order.network)
     while True:
         try:
-            async with aclosing(lister.pages(folder, order.network, after)) as pages:
+            listing = lister_of(scheme).list_pages(root, folder, options, order.network, after)
+            async with aclosing(listing) as pages:
                 async for page in pages:
                     sizes.update(page)
                     # Where an answer fails, its successor goes on behind the last key.

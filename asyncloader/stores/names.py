@@ -16,10 +16,10 @@ import re
 from abc import abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
 from itertools import accumulate, chain, groupby, islice, repeat, starmap
+from math import prod
 from operator import eq
-from typing import Protocol, TypeAlias, overload
+from typing import TypeAlias, overload
 
 from .urls import LOCAL, PLAIN, SCHEMES, WEB, local_path, redact, scheme_of
 
@@ -121,7 +121,7 @@ class Braces(_Lazy):
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
-        self._meaning = _parse(pattern)
+        self._meaning = _Pattern(pattern)
         if self._meaning.count > MOST_SHARDS:
             raise ValueError(f"its braces name more than {MOST_SHARDS} shards")
 
@@ -149,30 +149,6 @@ def range_meant(text: str) -> tuple[str, str] | None:
         return slip[0], f"{{{slip[1]}..{slip[2]}}}"
     slip = _OTHER_FORMAT.search(text)
     return None if slip is None else (slip[0], "a range such as {000..127}")
-
-
-class _Meaning(Protocol):
-    """What a part of a pattern stands for. Its number may be too large for ``len``."""
-
-    count: int
-
-    def at(self, index: int) -> str: ...
-
-    def within(self, before: str, behind: str) -> Iterator[str]:
-        """All texts in order, with these around each: the innermost part makes them, in one step each."""
-        ...
-
-
-class _Literal:
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self.count = 1
-
-    def at(self, index: int) -> str:
-        return self._text
-
-    def within(self, before: str, behind: str) -> Iterator[str]:
-        yield before + self._text + behind
 
 
 class _Numbers:
@@ -204,24 +180,10 @@ class _Numbers:
             yield [head + tail for tail in tails[max(low - begin, 0) : stop - begin]]
 
 
-class _Around:
-    """Texts with others before and behind each."""
-
-    def __init__(self, before: str, inner: _Meaning, behind: str) -> None:
-        self._before, self._inner, self._behind = before, inner, behind
-        self.count = inner.count
-
-    def at(self, index: int) -> str:
-        return self._before + self._inner.at(index) + self._behind
-
-    def within(self, before: str, behind: str) -> Iterator[str]:
-        return self._inner.within(before + self._before, self._behind + behind)
-
-
 class _Either:
-    """Those of each option, one option after the other."""
+    """The names of each option, one option after the other."""
 
-    def __init__(self, options: Sequence[_Meaning]) -> None:
+    def __init__(self, options: Sequence[_Pattern]) -> None:
         self._options = options
         self._firsts = [0, *accumulate(option.count for option in options)]
         self.count = self._firsts.pop()
@@ -234,46 +196,49 @@ class _Either:
         return chain.from_iterable(option.within(before, behind) for option in self._options)
 
 
-class _Each:
-    """Each of the first with each of the second, the second running faster."""
+class _Pattern:
+    """Texts with choices between them, of which the last runs fastest.
 
-    def __init__(self, first: _Meaning, second: _Meaning) -> None:
-        self._first, self._second = first, second
-        self.count = first.count * second.count
+    Attributes:
+        count: How many names that makes, which may be too many for ``len``.
+    """
+
+    def __init__(self, pattern: str) -> None:
+        self._parts: list[tuple[str, _Numbers | _Either]] = []
+        partners, begin = _partners(pattern), 0
+        for first in sorted(partners):
+            if first >= begin:  # else it is in a choice, which was parsed on its own
+                choice = _choice(pattern[first + 1 : partners[first]])
+                if choice is not None:
+                    self._parts.append((pattern[begin:first], choice))
+                    begin = partners[first] + 1
+        self._tail = pattern[begin:]
+        self.count = prod(choice.count for _, choice in self._parts)
 
     def at(self, index: int) -> str:
-        slow, fast = divmod(index, self._second.count)
-        return self._first.at(slow) + self._second.at(fast)
+        name = self._tail
+        for before, choice in reversed(self._parts):
+            index, here = divmod(index, choice.count)
+            name = before + choice.at(here) + name
+        return name
 
-    def within(self, before: str, behind: str) -> Iterator[str]:
-        slow = self._first.within(before, "")
-        return chain.from_iterable(self._second.within(text, behind) for text in slow)
-
-
-def _parse(pattern: str) -> _Meaning:
-    partners = _partners(pattern)
-    groups = []
-    done = 0
-    for first in sorted(partners):
-        if first >= done:  # else it is in a group, which is parsed on its own
-            groups.append((pattern[done:first], _choices(pattern[first + 1 : partners[first]])))
-            done = partners[first] + 1
-    tail = pattern[done:]
-    if not groups:
-        return _Literal(tail)
-    texts: list[_Meaning] = [_Around(before, choices, "") for before, choices in groups[:-1]]
-    before, choices = groups[-1]
-    return reduce(_Each, [*texts, _Around(before, choices, tail)])
+    def within(self, before: str, behind: str, part: int = 0) -> Iterator[str]:
+        """All names in order, with these texts around each: the innermost choice makes each in one step."""
+        if not self._parts:
+            return iter((before + self._tail + behind,))
+        text, choice = self._parts[part]
+        if part == len(self._parts) - 1:
+            return choice.within(before + text, self._tail + behind)
+        slow = choice.within(before + text, "")
+        return chain.from_iterable(self.within(name, behind, part + 1) for name in slow)
 
 
-def _choices(inside: str) -> _Meaning:
-    """What may stand in place of a brace, its contents and its partner."""
+def _choice(inside: str) -> _Numbers | _Either | None:
+    """What a brace and its partner stand for, by what is between them; None if only for themselves."""
     if (bounds := _RANGE.fullmatch(inside)) is not None:
         return _Numbers(bounds[1], bounds[2])
-    parts = _split_list(inside)
-    if len(parts) > 1:
-        return _Either([_parse(part) for part in parts])
-    return _Around("{", _parse(inside), "}")
+    options = _split_list(inside)
+    return _Either([*map(_Pattern, options)]) if len(options) > 1 else None
 
 
 def _partners(text: str) -> dict[int, int]:

@@ -7,8 +7,8 @@ import inspect
 import random
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from dataclasses import replace
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, closing
+from dataclasses import dataclass, field, replace
 from weakref import WeakValueDictionary
 
 from yarl import URL
@@ -24,6 +24,7 @@ from .store import NO_END, Body, NetworkPolicy, Renew, Store, clip, read_as
 from .urls import redact
 
 
+@dataclass(eq=False, repr=False)
 class ResumingStore:
     """Hides whatever goes away when asked again.
 
@@ -35,26 +36,18 @@ class ResumingStore:
         traffic: Likewise, with the reason.
     """
 
-    def __init__(
-        self,
-        inner: Store,
-        policy: NetworkPolicy,
-        budget: RetryBudget,
-        counts: NetworkCounts,
-        traffic: Traffic | None = None,
-    ) -> None:
-        self._inner = inner
-        self._policy = policy
-        self._budget = budget
-        self._counts = counts
-        self._traffic = traffic or Traffic()
-        self._draw = random.Random()
-        self._notices = Notices()
+    inner: Store
+    policy: NetworkPolicy
+    budget: RetryBudget
+    counts: NetworkCounts
+    traffic: Traffic = field(default_factory=Traffic)
+    _draw: random.Random = field(default_factory=random.Random, init=False)
+    _notices: Notices = field(default_factory=Notices, init=False)
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
-        self._budget.request()
-        attempts = Attempts(self._policy, self._budget, self._draw)
+        self.budget.request()
+        attempts = Attempts(self.policy, self.budget, self._draw)
         async with AsyncExitStack() as request:
             body = await self._open(request, attempts, url, start, stop, etag)
             async with aclosing(self._chunks(request, attempts, url, stop, body, etag)) as chunks:
@@ -65,19 +58,16 @@ class ResumingStore:
     ) -> Body:
         while True:
             try:
-                return await request.enter_async_context(self._inner.read(url, start, stop, etag=etag))
+                return await request.enter_async_context(self.inner.read(url, start, stop, etag=etag))
             except TransientError as error:
                 await self._wait_turn(attempts, error)
 
     async def _wait_turn(self, attempts: Attempts, error: TransientError) -> None:
         wait_s = self._notices.pause_s(attempts, error, time.monotonic())
-        self._counts.retries += 1
-        self._mark(error, wait_s)
-        await pause(wait_s)
-
-    def _mark(self, error: TransientError, wait_s: float) -> None:
+        self.counts.retries += 1
         kind = "throttled" if isinstance(error, ThrottledError) else "retry"
-        self._traffic.mark(kind, error.shard or "", reason=error.args[0], status=error.status, wait_s=wait_s)
+        self.traffic.mark(kind, error.shard or "", reason=error.args[0], status=error.status, wait_s=wait_s)
+        await pause(wait_s)
 
     async def _chunks(
         self, request: AsyncExitStack, attempts: Attempts, url: str, asked: int, first: Body, etag: str | None
@@ -167,61 +157,34 @@ class TimedStore:
                 yield replace(body, chunks=chunks)
 
     async def _chunks(self, body: Body, url: str) -> AsyncGenerator[Buffer, None]:
-        progress = _Progress(self._policy)
+        policy, clock = self._policy, asyncio.get_running_loop().time
+        deadline = asyncio.timeout(None)
         offset = body.start
-        try:
+        # The waiting since so many bytes last came together, and what has come of them.
+        waited_s, progress_bytes = 0.0, 0
+        with closing(Alarm(lambda: deadline.reschedule(clock()))) as alarm:
             while True:
+                began_s = clock()
+                alarm.begin(max(0.0, policy.stall_s - waited_s))
+                deadline = asyncio.timeout(None)
                 try:
-                    async with progress.waiting():
+                    async with deadline:
                         chunk = await anext(body.chunks)
                 except StopAsyncIteration:
                     return
                 except TimeoutError:
                     raise TransientError(
-                        f"fewer than {self._policy.stall_bytes} bytes came in {self._policy.stall_s:g} s",
+                        f"fewer than {policy.stall_bytes} bytes came in {policy.stall_s:g} s",
                         shard=redact(url),
                         offset=offset,
                     ) from None
-                progress.received(len(chunk))
+                alarm.end()
                 offset += len(chunk)
+                progress_bytes += len(chunk)
+                waited_s += clock() - began_s
+                if progress_bytes >= policy.stall_bytes:
+                    waited_s, progress_bytes = 0.0, 0
                 yield chunk
-        finally:
-            progress.close()
-
-
-class _Progress:
-    """Measures the time that is spent waiting for bytes, and cuts a wait short when too few have come."""
-
-    def __init__(self, policy: NetworkPolicy) -> None:
-        self._stall_s = policy.stall_s
-        self._stall_bytes = policy.stall_bytes
-        self._clock = asyncio.get_running_loop().time
-        self._alarm = Alarm(self._expire)
-        self._began_s = 0.0
-        self._waited_s = 0.0
-        self._bytes = 0
-        self._deadline = asyncio.timeout(None)
-
-    def waiting(self) -> asyncio.Timeout:
-        """A block in which bytes are waited for; TimeoutError if there was no progress for too long."""
-        self._began_s = self._clock()
-        self._alarm.begin(max(0.0, self._stall_s - self._waited_s))
-        self._deadline = asyncio.timeout(None)
-        return self._deadline
-
-    def received(self, size: int) -> None:
-        self._alarm.end()
-        self._bytes += size
-        if self._bytes >= self._stall_bytes:
-            self._waited_s, self._bytes = 0.0, 0
-        else:
-            self._waited_s += self._clock() - self._began_s
-
-    def close(self) -> None:
-        self._alarm.close()
-
-    def _expire(self) -> None:
-        self._deadline.reschedule(self._clock())
 
 
 # URLs that expire: renewed by the user's callback when the server refuses them.
@@ -255,37 +218,27 @@ class RenewingStore:
 
     @asynccontextmanager
     async def read(self, url: str, start: int, stop: int, *, etag: str | None = None) -> AsyncIterator[Body]:
-        target = self._fresh.get(url, url)
+        target, is_renewed = self._fresh.get(url, url), False
         async with AsyncExitStack() as stack:
-            body: Body | None = None
-            try:
-                body = await stack.enter_async_context(
-                    read_as(self._inner, target, url, start, stop, etag=etag)
-                )
-            except StoreError as error:
-                if error.status not in _REFUSALS:
-                    raise
-            if body is None:
-                fresh = await self._renewed(url, target)
-                body = await self._read_fresh(stack, fresh, url, start, stop, etag)
+            while True:
+                try:
+                    opening = read_as(self._inner, target, url, start, stop, etag=etag)
+                    body = await stack.enter_async_context(opening)
+                    break
+                except StoreError as error:
+                    if error.status not in _REFUSALS:
+                        raise
+                    status = error.status
+                if is_renewed:
+                    raise StoreError(
+                        f"the server refused the URL, and answered {status} to the one that renew gave for it too",
+                        shard=redact(url),
+                        status=status,
+                        offset=start,
+                    )
+                target, is_renewed = await self._renewed(url, target), True
+                self._counts.requests += 1  # the refused one was counted where it was sent
             yield body
-
-    async def _read_fresh(
-        self, stack: AsyncExitStack, fresh: str, url: str, start: int, stop: int, etag: str | None
-    ) -> Body:
-        self._counts.requests += 1  # the one that was refused was counted by whoever sent it here
-        try:
-            return await stack.enter_async_context(read_as(self._inner, fresh, url, start, stop, etag=etag))
-        except StoreError as error:
-            if error.status not in _REFUSALS:
-                raise
-            status = error.status
-        raise StoreError(
-            f"the server refused the URL, and answered {status} to the one that renew gave for it too",
-            shard=redact(url),
-            status=status,
-            offset=start,
-        )
 
     async def _renewed(self, url: str, refused: str) -> str:
         """A URL for the shard that is newer than ``refused``."""

@@ -10,13 +10,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from time import monotonic, perf_counter
 from typing import Protocol
 
 from ..errors import StoreError
 from ..flow.budget import Reservation
-from ..flow.channel import Channel, EndOfChannel
+from ..flow.channel import Channel, EndOfChannel, call_in_loop
 from ..flow.engine import Alarm, EngineStopped, Scope
 from ..observe.stopwatch import STORE, Stopwatch
 from ..observe.tracing import Flying, Traffic
@@ -110,6 +111,7 @@ class ShardChunks(Channel[Buffer | FileSpan]):
 # One part of a shard on its way: one request, or two that race for the next byte.
 
 
+@dataclass(eq=False, repr=False)
 class Fetch:
     """Brings the bytes of one part into its channel.
 
@@ -122,21 +124,15 @@ class Fetch:
             whether it brings all that is wanted of it.
     """
 
-    def __init__(
-        self,
-        store: Store,
-        hedges: Hedges | None,
-        shard: ShardRead,
-        part: ShardPart,
-        opened: Callable[[Body, bool], None],
-    ) -> None:
-        self._store = store
-        self._hedges = hedges
-        self._shard = shard
-        self._part = part
-        self._opened = opened
+    store: Store
+    hedges: Hedges | None
+    shard: ShardRead
+    part: ShardPart
+    opened: Callable[[Body, bool], None]
+
+    def __post_init__(self) -> None:
         self._scope = Scope()
-        # How to cancel each that may still bring something: one that was cancelled is not there any more.
+        # How to cancel each request that may still bring something; without those that were cancelled.
         self._requests: dict[int, Callable[[], object]] = {}
         self._started = 0
         self._ahead: int | None = None
@@ -158,7 +154,7 @@ class Fetch:
 
         Counted from the request or the byte before, whether or not anybody was waiting by then.
         """
-        if self._hedges is None or (late_s := self._hedges.late_s) is None:
+        if self.hedges is None or (late_s := self.hedges.late_s) is None:
             return None
         return max(0.0, self._moved_s + late_s - self._clock())
 
@@ -167,13 +163,13 @@ class Fetch:
 
         Whichever request brings the next byte goes on alone.
         """
-        if not self._part.ranged:
+        if not self.part.ranged:
             # It would begin with the first byte, and hold a place at the server for the whole object.
             return False
-        total = NO_END if self._shard.total is None else self._shard.total
-        if self._part.received_to >= min(self._part.stop, total):
+        total = NO_END if self.shard.total is None else self.shard.total
+        if self.part.received_to >= min(self.part.stop, total):
             return False  # all is here but the word that it was all, and a range of no bytes is refused
-        if len(self._requests) == 1 and self._hedges is not None and self._hedges.take():
+        if len(self._requests) == 1 and self.hedges is not None and self.hedges.take():
             with suppress(RuntimeError):  # the part is just being let go
                 self._start()
                 return True
@@ -186,7 +182,7 @@ class Fetch:
 
     async def _bring(self, request: int) -> None:
         try:
-            await self._ask(request, self._part.received_to)
+            await self._ask(request, self.part.received_to)
         except StoreError:
             if self._requests.keys() == {request}:
                 raise
@@ -195,17 +191,17 @@ class Fetch:
             self._requests.pop(request, None)
 
     async def _ask(self, request: int, begin: int) -> None:
-        shard, part = self._shard, self._part
+        shard, part = self.shard, self.part
         # A range that begins at the very end of an object is refused, not empty. One byte earlier there
         # is always something, so that reopening after a shard's last byte needs no rule of its own.
         ask_from = max(begin - 1, 0) if begin == shard.start else begin
-        async with self._store.read(shard.url, ask_from, part.stop, etag=shard.etag) as body:
+        async with self.store.read(shard.url, ask_from, part.stop, etag=shard.etag) as body:
             if (span := _span_of_file(shard, begin, body)) is not None:
                 with closed_on_error(span):
-                    self._opened(body, True)
+                    self.opened(body, True)
                     await self._hand_on(span)
                 return
-            self._opened(body, False)
+            self.opened(body, False)
             _check_promise(shard, part, body)
             stop = part.stop if body.stop is None else min(part.stop, body.stop)
             offset = body.start
@@ -222,7 +218,7 @@ class Fetch:
 
     def _leads(self, request: int, begin: int) -> bool:
         """Whether this request has brought the next byte, now or before; then the other one is cancelled."""
-        if self._ahead != request and self._part.received_to != begin:
+        if self._ahead != request and self.part.received_to != begin:
             return False
         self._ahead = request
         for other in self._requests.keys() - {request}:
@@ -233,9 +229,9 @@ class Fetch:
 
     async def _hand_on(self, chunk: Buffer | FileSpan) -> None:
         # Counted before it is sent: a request that takes over meanwhile must not bring it once more.
-        self._part.received_to += len(chunk)
+        self.part.received_to += len(chunk)
         self._moved_s = self._clock()
-        await self._part.chunks.send_async(chunk, len(chunk))
+        await self.part.chunks.send_async(chunk, len(chunk))
 
 
 def _span_of_file(shard: ShardRead, begin: int, body: Body) -> FileSpan | None:
@@ -308,20 +304,12 @@ async def read_shards(
     async with Scope() as scope:
         loop = asyncio.get_running_loop()
         reader = _ShardReader(stores, Lookahead(shards, budget), budget, scope, traffic or Traffic())
-        budget.on_room = partial(_call_soon, loop, reader.on_room)
+        budget.on_room = partial(call_in_loop, loop, reader.on_room)
         try:
             await reader.run(out)
         finally:
             budget.close()
             reader.close()
-
-
-def _call_soon(loop: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
-    try:
-        loop.call_soon_threadsafe(call)
-    except RuntimeError:
-        if not loop.is_closed():  # else the reader has gone with it
-            raise
 
 
 class _ShardReader:

@@ -1,39 +1,25 @@
-"""Which store serves which URL, what is wrapped around it, and how long its client lives."""
+"""Which store serves which URL, which wrappers are around it, and how long its client lives."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Protocol, cast
 
 from ..observe.statistics import NetworkCounts
 from ..observe.tracing import Traffic
-from . import hub
-from .http import backend as http
 from .local import LocalStore
 from .network import RenewingStore, ResumingStore, TimedStore
-from .objects import backend as objects
 from .pacing import Hedges, Pace, PacedStore, RetryBudget
 from .store import Access, NetworkPolicy, Store
-from .urls import Scheme, origin_of, scheme_of
-
-# The stores behind the schemes: how each is opened, checked and listed.
-#
-# To add a store, write its file, as ``Backend`` says, add it here, and its schemes to ``schemes``.
+from .urls import SCHEMES, Scheme, origin_of, scheme_of
 
 
 class Backend(Protocol):
-    """The file of a store. It is light: clients are imported where they are opened.
-
-    Attributes:
-        OPTIONS_APART: Storage options of this store alone, which others in the same recipe need not know.
-        ONE_CLIENT: Whether one client serves all its servers and buckets.
-    """
-
-    OPTIONS_APART: frozenset[str]
-    ONE_CLIENT: bool
+    """The file of a store, as the table of schemes names it. It is light: it imports its client late."""
 
     def check_options(self, scheme: str, options: Mapping[str, Any]) -> None:
         """Refuse options that the store does not have, with a ValueError or TypeError."""
@@ -56,97 +42,71 @@ class Backend(Protocol):
         ...
 
 
-class Lister(Protocol):
-    """Lists one bucket, or what a store has in its place."""
+class ListedBackend(Backend, Protocol):
+    """The file of a store whose scheme is listed."""
 
-    def pages(
-        self, folder: str, network: NetworkPolicy, after: str | None = None
+    def list_pages(
+        self,
+        root: str,
+        folder: str,
+        options: Mapping[str, Any],
+        network: NetworkPolicy,
+        after: str | None = None,
     ) -> AsyncGenerator[list[tuple[str, int]], None]:
-        """Keys and sizes of all objects below ``folder``, some at a time, in order.
+        """Keys and sizes of all objects below a folder, some at a time, in order.
 
         Args:
+            root: ``scheme://bucket/``.
             folder: Whole segments; empty for all.
+            options: Checked ones.
             network: How long a page may take.
             after: Only keys behind this one, for going on where a listing broke off.
 
         Raises:
-            TransientError: Asking again, from the last key on, may help.
+            TransientError: A retry, from the last key on, may help.
             StoreError: It would not.
         """
         ...
 
 
-BACKENDS: Mapping[str, Backend] = {"http": http, "objects": objects, "hub": hub}
-
-
 def backend_of(scheme: Scheme) -> Backend:
-    """The store of a scheme other than ``file``."""
+    """The file of the store of a scheme other than ``file``."""
     assert scheme.store is not None, "local files have no server"
-    return BACKENDS[scheme.store]
+    return cast("Backend", import_module(f".{scheme.store}", __package__))
 
 
-def open_lister(scheme: Scheme, root: str, options: Mapping[str, Any]) -> Lister:
-    """A lister of one bucket.
-
-    Args:
-        scheme: One that is listed.
-        root: ``scheme://bucket/``.
-        options: Checked storage options.
-    """
-    assert scheme.is_listed and scheme.store is not None, "a pattern is of what can be listed"
-    return _LISTERS[scheme.store](root, options)
-
-
-def _list_objects(root: str, options: Mapping[str, Any]) -> Lister:
-    from .objects.store import ObjectStore
-
-    scheme, _, bucket = root.partition("://")
-    return ObjectStore(scheme.lower(), bucket.rstrip("/"), options)
-
-
-def _list_hub(root: str, options: Mapping[str, Any]) -> Lister:
-    from .hub_client import HubLister
-
-    return HubLister(root, options)
-
-
-_LISTERS: Mapping[str, Callable[[str, Mapping[str, Any]], Lister]] = {
-    "objects": _list_objects,
-    "hub": _list_hub,
-}
-
-
-# Storage options of all schemes, checked where they are given.
+def lister_of(scheme: Scheme) -> ListedBackend:
+    """The file of the store of a scheme that is listed."""
+    assert scheme.is_listed, "a pattern is of what can be listed"
+    return cast("ListedBackend", backend_of(scheme))
 
 
 def check_storage_options(schemes: Iterable[Scheme], options: Mapping[str, Any]) -> None:
     """Refuse options that one of the stores in use does not have.
 
-    What is one store's alone (the ``headers`` of web servers) is no matter to others, so that a recipe may
+    Stores ignore what belongs to another store alone (the ``headers`` of web servers), so that a dataset may
     mix web servers and a bucket.
 
     Raises:
-        ValueError: An unknown name, or a value that cannot be.
+        ValueError: An unknown name, or a wrong value.
         TypeError: A value of a wrong type. No message shows a value.
     """
     # http and https are one store, s3 and gs have each their own options.
     used = {row.is_web or row.name: row for row in schemes if not row.is_local}
-    apart = frozenset[str]().union(*(backend_of(row).OPTIONS_APART for row in used.values()))
+    apart = frozenset[str]().union(*(row.own_options for row in used.values()))
     for row in used.values():
-        store = backend_of(row)
-        if store.OPTIONS_APART and len(used) > 1:
-            mine = {name: value for name, value in options.items() if name in store.OPTIONS_APART}
+        if row.own_options and len(used) > 1:
+            mine = {name: value for name, value in options.items() if name in row.own_options}
         else:
-            mine = {name: value for name, value in options.items() if name not in apart - store.OPTIONS_APART}
-        store.check_options(row.name, mine)
+            mine = {name: value for name, value in options.items() if name not in apart - row.own_options}
+        backend_of(row).check_options(row.name, mine)
     if options and not used:
         raise ValueError(f"local files have no storage options, but got {', '.join(sorted(options))}")
 
 
 def options_of(scheme: Scheme, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Of checked options, what the stores of a scheme are told: all but what is another's alone."""
-    others = BACKENDS.keys() - {scheme.store}
-    foreign = frozenset[str]().union(*(BACKENDS[store].OPTIONS_APART for store in others))
+    """The checked options that concern a scheme: all but those of another store alone."""
+    foreign = frozenset[str]().union(*(row.own_options for row in SCHEMES.values())) - scheme.own_options
     return {name: value for name, value in options.items() if name not in foreign}
 
 
@@ -158,6 +118,7 @@ class _Origin:
     hedges: Hedges | None = None
 
 
+@dataclass(eq=False, repr=False)
 class Stores:
     """The stores of one engine, each made when first needed and closed with the engine.
 
@@ -171,20 +132,15 @@ class Stores:
         traffic: Told of those that are repeated.
     """
 
-    def __init__(
-        self,
-        resources: AsyncExitStack,
-        access: Access,
-        counts: NetworkCounts,
-        traffic: Traffic | None = None,
-    ) -> None:
-        self._resources = resources
-        self._access = access
-        self._counts = counts
-        self._traffic = traffic
+    resources: AsyncExitStack
+    access: Access
+    counts: NetworkCounts
+    traffic: Traffic = field(default_factory=Traffic)
+
+    def __post_init__(self) -> None:
         self._budget = RetryBudget()
         self._origins: dict[tuple[Scheme, str], _Origin] = {}
-        self._clients: dict[tuple[object, str], Store] = {}
+        self._clients: dict[tuple[str | None, str], Store] = {}
         self._opening = asyncio.Lock()
 
     async def of(self, url: str) -> Store:
@@ -203,21 +159,20 @@ class Stores:
     async def _open(self, scheme: Scheme, place: str) -> _Origin:
         if scheme.is_local:
             return _Origin(LocalStore())
-        network = self._access.network
-        hedges = Hedges(self._counts, network.hedge)
+        network = self.access.network
+        hedges = Hedges(self.counts, network.hedge)
         client = await self._client(scheme, place)
-        if self._access.renew is not None:
-            client = RenewingStore(client, self._access.renew, self._counts)
+        if self.access.renew is not None:
+            client = RenewingStore(client, self.access.renew, self.counts)
         timed = TimedStore(client, network, hedges)
-        paced = PacedStore(timed, Pace(network.deadline_s), hedges, self._counts)
-        resuming = ResumingStore(paced, network, self._budget, self._counts, self._traffic)
+        paced = PacedStore(timed, Pace(network.deadline_s), hedges, self.counts)
+        resuming = ResumingStore(paced, network, self._budget, self.counts, self.traffic)
         return _Origin(resuming, hedges)
 
     async def _client(self, scheme: Scheme, place: str) -> Store:
-        backend = backend_of(scheme)
-        key = scheme.store, "" if backend.ONE_CLIENT else place
+        key = scheme.store, "" if scheme.has_one_client else place
         if key not in self._clients:
-            options, network = options_of(scheme, self._access.options), self._access.network
-            client = backend.open_store(scheme.name, place, options, network)
-            self._clients[key] = await self._resources.enter_async_context(client)
+            options, network = options_of(scheme, self.access.options), self.access.network
+            client = backend_of(scheme).open_store(scheme.name, place, options, network)
+            self._clients[key] = await self.resources.enter_async_context(client)
         return self._clients[key]

@@ -5,26 +5,25 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import unquote, urlsplit
 
 from .globs import has_special
 
-# The schemes that URLs may have, a row each: which store serves it, and what tells it from others; pure.
-
-
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """What is to be known of a scheme.
+    """A row of the table of schemes. A new store is a file and its rows here.
 
     Attributes:
         name: What stands before ``://``.
-        store: Which of ``backends`` serves it; None for files of this machine, which have neither server nor
-            options.
-        is_listed: Whether the store can be asked what there is; where nobody can be, shards are named one by
-            one.
+        store: The module of this package that serves it, as ``router.Backend`` describes; None for local
+            files, which have neither server nor options.
+        is_listed: Whether the store can list its objects. Where it cannot, each shard has to be named.
         is_web: Whether a URL has the parts and escapes of RFC 3986; elsewhere a key is taken as written.
-        is_renewed: Whether URLs may be signed for a time, or lead to such.
+        is_renewed: Whether URLs may be signed for a time, or lead to such URLs.
         is_writable: Whether ``convert`` can put objects there.
+        has_one_client: Whether one client serves all its servers and buckets.
+        own_options: Storage options of this store alone. Others in the same dataset ignore them.
     """
 
     name: str
@@ -33,6 +32,8 @@ class Scheme:
     is_web: bool = False
     is_renewed: bool = False
     is_writable: bool = False
+    has_one_client: bool = False
+    own_options: frozenset[str] = frozenset()
 
     @property
     def is_local(self) -> bool:
@@ -40,15 +41,20 @@ class Scheme:
         return self.store is None
 
 
+_OBJECTS = partial(Scheme, store="objects.backend", is_listed=True, is_writable=True)
+# Its own options let a dataset mix web servers with a bucket.
+_WEB = partial(Scheme, store="http.backend", is_web=True, is_renewed=True, has_one_client=True)
+_HEADERS = frozenset({"headers"})
+
 SCHEMES: Mapping[str, Scheme] = {
     row.name: row
     for row in (
-        Scheme("http", "http", is_web=True, is_renewed=True),
-        Scheme("https", "http", is_web=True, is_renewed=True),
-        Scheme("s3", "objects", is_listed=True, is_writable=True),
-        Scheme("gs", "objects", is_listed=True, is_writable=True),
-        Scheme("az", "objects", is_listed=True, is_writable=True),
-        Scheme("hf", "hub", is_listed=True, is_renewed=True),
+        _WEB("http", own_options=_HEADERS),
+        _WEB("https", own_options=_HEADERS),
+        _OBJECTS("s3"),
+        _OBJECTS("gs"),
+        _OBJECTS("az"),
+        Scheme("hf", "hub", is_listed=True, is_renewed=True, has_one_client=True),
         Scheme("file", None),
     )
 }

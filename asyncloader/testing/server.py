@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, TypeAlias
 from urllib.parse import quote
@@ -140,6 +140,7 @@ class _EndError(Exception):
     """The plan says that the connection ends here."""
 
 
+@dataclass(eq=False, repr=False)
 class Connection:
     """One accepted connection; owns its socket.
 
@@ -151,41 +152,35 @@ class Connection:
         now_s: Seconds since the server opened.
     """
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        scenario: Scenario,
-        log: Log,
-        rate_bytes_s: float | None,
-        now_s: Callable[[], float],
-    ) -> None:
-        self._sock = sock
-        self._scenario = scenario
-        self._log = log
-        self._rate_bytes_s = rate_bytes_s
-        self._now_s = now_s
+    sock: socket.socket
+    scenario: Scenario
+    log: Log
+    rate_bytes_s: float | None
+    now_s: Callable[[], float]
+
+    def __post_init__(self) -> None:
         self._received = bytearray()
         self._due_s = 0.0
 
     async def run(self) -> None:
         """Answer requests until either side ends the connection; the socket is closed then."""
-        number = self._log.open_connection()
+        number = self.log.open_connection()
         try:
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             while (head := await self._read_head()) is not None:
                 await self._serve(head, number)
         except (_EndError, OSError):
             # The end was planned, or the client left; either way it is in the log.
             pass
         finally:
-            self._sock.close()
-            self._log.close_connection()
+            self.sock.close()
+            self.log.close_connection()
 
     async def _read_head(self) -> bytes | None:
         """The next request head, or None where the client has no more."""
         while (end := self._received.find(b"\r\n\r\n")) < 0:
             if len(self._received) > _HEAD_LIMIT_BYTES:
-                self._sock.send(render_head(plain(431)))
+                self.sock.send(render_head(plain(431)))
                 return None
             await self._readable()
             if not self._receive():
@@ -197,20 +192,20 @@ class Connection:
     async def _serve(self, head: bytes, number: int) -> None:
         refusal = None
         try:
-            request = replace(parse_request(head), concurrent=self._log.concurrent + 1)
+            request = replace(parse_request(head), concurrent=self.log.concurrent + 1)
         except BadRequestError as error:
             text = f"{error}\n".encode()
             refusal = replace(plain(400, {"Content-Length": str(len(text))}), body=(Send(memoryview(text)),))
             request = Request("?", "", {}, keep_alive=False)
-        entry = self._log.begin(request, number, self._now_s())
+        entry = self.log.begin(request, number, self.now_s())
         try:
-            response, entry.faults = (refusal, ()) if refusal else self._scenario.decide(request)
+            response, entry.faults = (refusal, ()) if refusal else self.scenario.decide(request)
             await self._send_response(request, response, entry)
         except OSError:
             entry.client_left = True
             raise
         finally:
-            self._log.end()
+            self.log.end()
 
     async def _send_response(self, request: Request, response: Response, entry: LoggedRequest) -> None:
         await self._pause(response.delay_s)
@@ -233,7 +228,7 @@ class Connection:
             self._close()
 
     async def _send_paced(self, view: memoryview, rate_bytes_s: float | None, entry: LoggedRequest) -> None:
-        rates = [rate for rate in (rate_bytes_s, self._rate_bytes_s) if rate is not None]
+        rates = [rate for rate in (rate_bytes_s, self.rate_bytes_s) if rate is not None]
         if not rates:
             await self._send(view, entry)
             return
@@ -258,7 +253,7 @@ class Connection:
                 entry.bytes_sent += len(piece)
             sent = 0
             try:
-                sent = self._sock.send(piece)
+                sent = self.sock.send(piece)
             except BlockingIOError:
                 pass
             finally:
@@ -290,7 +285,7 @@ class Connection:
     def _receive(self) -> bool:
         """Take what has arrived, without waiting; False at the end of the stream."""
         try:
-            chunk = self._sock.recv(_HEAD_LIMIT_BYTES)
+            chunk = self.sock.recv(_HEAD_LIMIT_BYTES)
         except BlockingIOError:
             return True
         self._received += chunk
@@ -299,33 +294,33 @@ class Connection:
     async def _readable(self) -> None:
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
-        loop.add_reader(self._sock, _wake, ready)
+        loop.add_reader(self.sock, _wake, ready)
         try:
             await ready
         finally:
-            loop.remove_reader(self._sock)
+            loop.remove_reader(self.sock)
 
     async def _writable(self) -> None:
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
-        loop.add_writer(self._sock, _wake, ready)
+        loop.add_writer(self.sock, _wake, ready)
         try:
             await ready
         finally:
-            loop.remove_writer(self._sock)
+            loop.remove_writer(self.sock)
 
     def _close(self) -> NoReturn:
         # close() alone would send a reset, and lose the body's end, if a pipelined request lies unread.
-        self._sock.shutdown(socket.SHUT_WR)
+        self.sock.shutdown(socket.SHUT_WR)
         raise _EndError
 
     async def _reset(self) -> NoReturn:
         # A reset throws away what the kernel has not sent yet. With this option a socket is writable
         # only when all of it was, so the client gets every byte before the reset. (Linux and macOS.)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1)
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 1)
             await self._writable()
-        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         raise _EndError
 
 
@@ -431,16 +426,16 @@ class _Stopped(Exception):
     """The block of ``serve`` has ended; raised to end the task group."""
 
 
+@dataclass(eq=False, repr=False)
 class _Life:
     """The listening socket, the thread and its loop: all open at ``start``, all gone after ``stop``."""
 
-    def __init__(
-        self, scenario: Scenario, log: Log, rate_bytes_s: float | None, opens_after_s: float
-    ) -> None:
-        self._scenario = scenario
-        self._log = log
-        self._rate_bytes_s = rate_bytes_s
-        self._opens_after_s = opens_after_s
+    scenario: Scenario
+    log: Log
+    rate_bytes_s: float | None
+    opens_after_s: float
+
+    def __post_init__(self) -> None:
         self._failure: BaseException | None = None
         self._stop = asyncio.Event()
         self.url = ""
@@ -449,7 +444,7 @@ class _Life:
         self._listener = socket.socket()
         self._listener.bind(("127.0.0.1", 0))
         self._listener.setblocking(False)
-        if not self._opens_after_s:
+        if not self.opens_after_s:
             # Before the thread runs: clients queue in the kernel, and nobody waits for readiness.
             self._listener.listen(_BACKLOG)
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -479,7 +474,7 @@ class _Life:
     async def _serve(self) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                self._loop.call_later(self._opens_after_s, self._open, group)
+                self._loop.call_later(self.opens_after_s, self._open, group)
                 try:
                     await self._stop.wait()
                 finally:
@@ -490,7 +485,7 @@ class _Life:
             pass
 
     def _open(self, group: asyncio.TaskGroup) -> None:
-        if self._opens_after_s:
+        if self.opens_after_s:
             self._listener.listen(_BACKLOG)
         self._loop.add_reader(self._listener, self._accept, group)
 
@@ -501,7 +496,7 @@ class _Life:
             # The client left while it was queued.
             return
         sock.setblocking(False)
-        connection = Connection(sock, self._scenario, self._log, self._rate_bytes_s, self._now_s)
+        connection = Connection(sock, self.scenario, self.log, self.rate_bytes_s, self._now_s)
         task = group.create_task(connection.run())
         # A task that is cancelled before its first step never comes to its own clean-up.
         task.add_done_callback(lambda _: sock.close())

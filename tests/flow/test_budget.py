@@ -220,6 +220,6 @@ def test_memory_is_short_only_where_a_reader_was_refused_all_there_is() -> None:
     """A data set that fits leaves nobody waiting, however far the link would like to read ahead."""
     budget = Budget(100, [0], ReadAhead(100, 100))
     claim = budget.claim(0)
-    budget.answered()
+    claim.answered()
     assert claim.take(60) and not budget.is_exhausted
     assert not claim.take(60) and budget.is_exhausted

@@ -12,11 +12,12 @@ import pytest
 
 import asyncloader as al
 from asyncloader import testing
-from asyncloader.stores.http.backend import OPTIONS_APART, check_options
+from asyncloader.stores.http.backend import check_options
+from asyncloader.stores.urls import SCHEMES
 
 
 def test_headers_of_the_user_are_options() -> None:
-    assert set(OPTIONS_APART) == {"headers"}
+    assert SCHEMES["http"].own_options == {"headers"}
     check_options("https", {"proxy": "http://me:SENTINEL@proxy:3128"})
     check_options("https", {"proxy_url": "https://proxy"})
     check_options("http", {"proxy": "environment"})

@@ -5,7 +5,8 @@ from obstore.exceptions import UnknownConfigurationKeyError
 from obstore.store import AzureStore, GCSStore, S3Store
 
 import asyncloader as al
-from asyncloader.stores.objects.backend import _FLAGS, check_options, client_arguments, known_options
+from asyncloader.stores.objects.backend import check_options, client_arguments, known_options
+from asyncloader.stores.objects.clouds import CLOUDS
 
 # What obstore wants to see for the names that it parses.
 _PARSED = {
@@ -23,8 +24,9 @@ _CLIENTS = {"s3": S3Store, "gs": GCSStore, "az": AzureStore}
 def test_obstore_knows_every_option(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
     certificates = {"root_certificate", "proxy_ca_certificate"}  # obstore would parse them
     ours = {"credential_provider", "profile"}
+    flags = CLOUDS[scheme].flags | {"anonymous", "skip_signature"}
     for name in known_options(scheme) - ours - certificates:
-        value = True if name in _FLAGS else _PARSED.get(name, "http://x")
+        value = True if name in flags else _PARSED.get(name, "http://x")
         options = {"account_name": "me"} if scheme == "az" else {}
         options |= {name: value}
         if name in ("access_key_id", "secret_access_key"):

@@ -9,7 +9,10 @@ import pytest
 import asyncloader as al
 from asyncloader.observe.statistics import NetworkCounts
 from asyncloader.stores.local import LocalStore
-from asyncloader.stores.router import Stores, backend_of, open_lister
+from asyncloader.stores import hub
+from asyncloader.stores.http import backend as http
+from asyncloader.stores.objects import backend as objects
+from asyncloader.stores.router import Backend, ListedBackend, Stores, backend_of, lister_of
 from asyncloader.stores.store import Access
 from asyncloader.stores.urls import SCHEMES
 
@@ -22,6 +25,17 @@ URLS = {
     "hf": "hf://datasets/me/set/x.tar",
     "file": "file:///x.tar",
 }
+
+
+#: So that the type checker holds each file to its protocol: the table names them by text alone.
+BACKENDS: tuple[Backend, ...] = (http, objects, hub)
+LISTED: tuple[ListedBackend, ...] = (objects, hub)
+
+
+def test_the_files_of_stores_are_those_that_are_checked_to_keep_the_protocol() -> None:
+    remote = [row for row in SCHEMES.values() if not row.is_local]
+    assert all(backend_of(row) in BACKENDS for row in remote)
+    assert all(lister_of(row) in LISTED for row in remote if row.is_listed)
 
 
 @pytest.mark.parametrize("name", SCHEMES)
@@ -38,8 +52,7 @@ async def test_each_scheme_has_a_store(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, row in SCHEMES.items() if row.is_listed])
 def test_each_scheme_that_is_listed_has_a_lister(name: str) -> None:
-    root = "hf://datasets/" if name == "hf" else f"{name}://bucket/"
-    assert callable(open_lister(SCHEMES[name], root, {}).pages)
+    assert callable(lister_of(SCHEMES[name]).list_pages)
 
 
 @pytest.mark.parametrize("name", [name for name, row in SCHEMES.items() if not row.is_local])

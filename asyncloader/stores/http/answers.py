@@ -168,8 +168,7 @@ def body_of(asked: Asked, status: int, headers: Mapping[str, str], now_s: float)
     if status == 412 and asked.etag is not None:
         raise changed(asked.url, asked.start, asked.etag, version, status=412)
     if status not in (200, 206):
-        wait_s = wait_asked(headers.get("Retry-After"), headers.get("Date"), now_s)
-        raise refused(asked.url, asked.start, status, retry_after_s=wait_s, advice=_advice(asked.url, status))
+        raise refusal_of(asked.url, asked.start, status, headers, now_s, _advice(asked.url, status))
     _check_encoding(asked, headers)
     _check_version(asked, version)
     start, stop, total = _whole_span(asked, headers) if status == 200 else _part_span(asked, headers)
@@ -178,6 +177,14 @@ def body_of(asked: Asked, status: int, headers: Mapping[str, str], now_s: float)
     except ValueError as error:
         raise _broken(asked, str(error)) from None
     return Body(start, stop, total, version, no_chunks(), digests)
+
+
+def refusal_of(
+    url: str, offset: int, status: int, headers: Mapping[str, str], now_s: float, advice: str = ""
+) -> StoreError:
+    """The error for a status other than success, with the wait that the server asks for."""
+    wait_s = wait_asked(headers.get("Retry-After"), headers.get("Date"), now_s)
+    return refused(url, offset, status, retry_after_s=wait_s, advice=advice)
 
 
 def _advice(url: str, status: int) -> str:

@@ -9,16 +9,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..store import NetworkPolicy, Store, pem_of
-from ..urls import is_server_url
+from ..urls import SCHEMES, is_server_url
 
-# So that a recipe may mix web servers with a bucket.
-OPTIONS_APART = frozenset({"headers"})
 _PROXY = ("proxy", "proxy_url")
 #: What asks for the proxies of the environment, which count for nothing else: a job that inherits a proxy
 #: by chance would move all its bytes through it.
 ENVIRONMENT = "environment"
-_OPTIONS = OPTIONS_APART | {*_PROXY, "root_certificate"}
-ONE_CLIENT = True
+_TEXTS = frozenset({*_PROXY, "root_certificate"})
+_OPTIONS = SCHEMES["http"].own_options | _TEXTS
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -48,24 +46,9 @@ _FIELD_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 # Set here, or by the client from what is asked.
-_OWN_FIELDS = frozenset(
-    {
-        "accept-encoding",
-        "connection",
-        "content-length",
-        "expect",
-        "host",
-        "if-match",
-        "if-modified-since",
-        "if-none-match",
-        "if-range",
-        "if-unmodified-since",
-        "range",
-        "te",
-        "transfer-encoding",
-        "upgrade",
-    }
-)
+_CONDITIONS = frozenset({"if-match", "if-modified-since", "if-none-match", "if-range", "if-unmodified-since"})
+_FRAMING = frozenset({"accept-encoding", "content-length", "range", "te", "transfer-encoding"})
+_OWN_FIELDS = _CONDITIONS | _FRAMING | {"connection", "expect", "host", "upgrade"}
 
 
 def check_options(scheme: str, options: Mapping[str, Any]) -> None:
@@ -81,7 +64,7 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"unknown option {name!r} for http(s)://; known are {', '.join(sorted(_OPTIONS))}"
             )
-    for name in _OPTIONS - OPTIONS_APART & options.keys():
+    for name in _TEXTS & options.keys():
         if not isinstance(options[name], str):
             raise TypeError(f"option {name!r} should be a string, not {type(options[name]).__name__}")
     proxies = [options[name] for name in _PROXY if name in options]

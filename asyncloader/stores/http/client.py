@@ -28,10 +28,10 @@ from yarl import URL
 
 from ...errors import StoreError
 from ...types import Buffer
-from ..failures import TransientError, refused, wait_asked
+from ..failures import TransientError
 from ..store import Body, Buffers, NetworkPolicy
 from ..urls import redact
-from .answers import Asked, body_of, request_headers
+from .answers import Asked, body_of, refusal_of, request_headers
 from .redirects import (
     NO_PROXY,
     NotPublicError,
@@ -282,10 +282,7 @@ class HttpStore:
         response = await self._request(url, 0, {})
         async with response:
             if response.status != 200:
-                wait_s = wait_asked(
-                    response.headers.get("Retry-After"), response.headers.get("Date"), time.time()
-                )
-                raise refused(url, 0, response.status, retry_after_s=wait_s)
+                raise refusal_of(url, 0, response.status, response.headers, time.time())
             content = bytearray()
             stop = response.content_length
             async with aclosing(_chunks(response, url, 0, stop, self._buffers)) as chunks:

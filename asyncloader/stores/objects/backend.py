@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from difflib import get_close_matches
 from typing import Any
@@ -10,71 +10,23 @@ from urllib.parse import urlsplit
 
 from ..store import NetworkPolicy, Store, pem_of
 from ..urls import is_server_url, scheme_of, split_key
-from .clouds import CLOUDS, Chosen
-
-__all__ = [
-    "ONE_CLIENT",
-    "OPTIONS_APART",
-    "check_buckets",
-    "check_options",
-    "client_arguments",
-    "known_options",
-    "locate",
-    "open_store",
-    "plain_options",
-]
+from .clouds import CLOUDS, Chosen, setting_of
 
 # The options of object stores, checked and turned into what obstore takes; pure.
 #
 # obstore ignores no unknown name but says so only where the client is made, in a worker and late; here the
 # names are a table, so that a slip is found where the options are given.
 
-_COMMON = frozenset({"anonymous", "credential_provider", "endpoint", "skip_signature"})
+_COMMON = frozenset({"credential_provider", "endpoint"})
+_COMMON_FLAGS = frozenset({"anonymous", "skip_signature"})
 
 # Of obstore's ClientConfig. Not among them: switching certificate checks off. A private authority goes
-# into ``root_certificate``; a plain http:// endpoint needs no option. Nor its time-outs: how long a server is
-# waited for is said once, by the NetworkPolicy.
-_CLIENT_NAMES = frozenset(
-    {
-        "proxy_ca_certificate",
-        "proxy_excludes",
-        "proxy_url",
-        "root_certificate",
-    }
-)
+# into ``root_certificate``; a plain http:// endpoint needs no option. Nor its time-outs: they are set once, by
+# the NetworkPolicy.
+_CLIENT_NAMES = frozenset({"proxy_ca_certificate", "proxy_excludes", "proxy_url", "root_certificate"})
 
 # Superseded where a provider signs.
 _KEYS = ("access_key_id", "secret_access_key", "session_token")
-
-_EXCLUSIVE = (
-    "access_key_id",
-    "account_key",
-    "anonymous",
-    "application_credentials",
-    "bearer_token",
-    "client_secret",
-    "credential_provider",
-    "profile",
-    "sas_key",
-    "service_account",
-    "service_account_key",
-    "skip_signature",
-    "token",
-)
-
-_FLAGS = frozenset(
-    {
-        "anonymous",
-        "imdsv1_fallback",
-        "request_payer",
-        "s3_express",
-        "skip_signature",
-        "use_azure_cli",
-        "use_emulator",
-        "use_fabric_endpoint",
-        "virtual_hosted_style_request",
-    }
-)
 
 # Of AWS's, and of the options of web servers.
 _OTHER_NAMES = {"endpoint_url": "endpoint", "endpoint_url_s3": "endpoint", "proxy": "proxy_url"}
@@ -85,7 +37,8 @@ _CLIENT_DEFAULTS = {name: "365 days" for name in ("connect_timeout", "read_timeo
 
 def known_options(scheme: str) -> frozenset[str]:
     """The names of all options, without prefixes."""
-    return _COMMON | CLOUDS[scheme].options | _CLIENT_NAMES
+    cloud = CLOUDS[scheme]
+    return _COMMON | _COMMON_FLAGS | cloud.options | cloud.flags | cloud.identities | _CLIENT_NAMES
 
 
 def check_options(scheme: str, options: Mapping[str, Any]) -> None:
@@ -107,9 +60,10 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
             raise ValueError(
                 f"unknown option {name!r} for {scheme}://{meant} known are {', '.join(sorted(known))}"
             )
-        _check_type(name, plain_name, value)
+        _check_type(scheme, name, plain_name, value)
     plain = plain_options(scheme, options)
-    given = [name for name in _EXCLUSIVE if plain.get(name, False) is not False]
+    identities = CLOUDS[scheme].identities | _COMMON_FLAGS | {"credential_provider"}
+    given = sorted(name for name in identities if plain.get(name, False) is not False)
     if len(given) > 1:
         raise ValueError(f"options should name one kind of credentials, but got {' and '.join(given)}")
     halves = [name for name in ("access_key_id", "secret_access_key") if name in plain]
@@ -120,12 +74,12 @@ def check_options(scheme: str, options: Mapping[str, Any]) -> None:
             _check_endpoint(plain[name])
 
 
-def _check_type(name: str, plain_name: str, value: object) -> None:
+def _check_type(scheme: str, name: str, plain_name: str, value: object) -> None:
     kind = type(value).__name__
     if plain_name == "credential_provider":
         if not callable(value):
             raise TypeError(f"credential_provider should be callable, not {kind}")
-    elif plain_name in _FLAGS:
+    elif plain_name in CLOUDS[scheme].flags | _COMMON_FLAGS:
         # Not text that means one: obstore takes "yes" for true, and fails at other words when it reads.
         if not isinstance(value, bool):
             raise TypeError(f"option {name!r} should be True or False, not {kind}")
@@ -237,15 +191,11 @@ def _plain_name(scheme: str, name: str) -> str:
     return _OTHER_NAMES.get(plain, plain)
 
 
-OPTIONS_APART: frozenset[str] = frozenset()
-ONE_CLIENT = False
-
-
 def locate(url: str, options: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[str, str]:
     """The endpoint with what else says which server it is, and the bucket with the key."""
     scheme = scheme_of(url).name
     cloud, plain = CLOUDS[scheme], plain_options(scheme, options)
-    settings = [_setting(plain, environ, *places).rstrip("/") for places in cloud.servers]
+    settings = [setting_of(plain, environ, *places).rstrip("/") for places in cloud.servers]
     if cloud.endpoint_is_all and settings[0]:
         settings = settings[:1]
     return "\n".join([scheme, *settings]), url.partition("://")[2]
@@ -260,8 +210,11 @@ def open_store(
     return nullcontext(ObjectStore(scheme, place, options))
 
 
-def _setting(
-    options: Mapping[str, Any], environ: Mapping[str, str], names: tuple[str, ...], variables: tuple[str, ...]
-) -> str:
-    given = next((str(options[name]) for name in names if options.get(name)), "")
-    return given or next((environ[variable] for variable in variables if environ.get(variable)), "")
+def list_pages(
+    root: str, folder: str, options: Mapping[str, Any], network: NetworkPolicy, after: str | None = None
+) -> AsyncGenerator[list[tuple[str, int]], None]:
+    """Some thousand keys at a time; see ``router.ListedBackend``."""
+    from .store import ObjectStore
+
+    scheme, _, bucket = root.rstrip("/").partition("://")
+    return ObjectStore(scheme.lower(), bucket, options).pages(folder, network, after)

@@ -21,7 +21,9 @@ class Cloud:
         client: obstore's class.
         prefixes: Of the names of its options, in obstore and the environment.
         options: What matters to reading, of the names in obstore's S3Config, GCSConfig and AzureConfig,
-            beside those of all clouds.
+            beside those of all clouds and the two that follow.
+        flags: Those that are True or False.
+        identities: Those that each name a kind of credentials; at most one of them is given.
         endpoint_option: The strongest of obstore's names for an endpoint: what is given in code should win
             over what is found, and AWS_ENDPOINT_URL_S3 of the environment wins over ``endpoint``.
         endpoint_variables: Where obstore finds its endpoint, the first that is set. It does not tell which
@@ -37,6 +39,8 @@ class Cloud:
     client: str
     prefixes: tuple[str, ...]
     options: frozenset[str]
+    flags: frozenset[str]
+    identities: frozenset[str]
     endpoint_option: str
     endpoint_variables: tuple[str, ...]
     credentials: tuple[tuple[str, ...], ...]
@@ -46,6 +50,15 @@ class Cloud:
     endpoint_has_bucket: bool = False
 
 
+_S3_ROLES = frozenset({"role_arn", "role_session_name", "web_identity_token_file"})
+_S3_CONTAINERS = frozenset({"container_credentials_full_uri", "container_credentials_relative_uri"})
+_GOOGLE_IDENTITIES = frozenset(
+    {"application_credentials", "bearer_token", "service_account", "service_account_key"}
+)
+_AZURE_CLIENTS = frozenset(
+    {"client_id", "federated_token_file", "msi_endpoint", "msi_resource_id", "object_id", "tenant_id"}
+)
+
 _S3_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 _AZURE_ENDPOINTS = ("AZURE_STORAGE_ENDPOINT", "AZURE_ENDPOINT")
 
@@ -53,29 +66,12 @@ CLOUDS: Mapping[str, Cloud] = {
     "s3": Cloud(
         client="S3Store",
         prefixes=("aws_",),
-        options=frozenset(
-            {
-                "access_key_id",
-                "container_authorization_token_file",
-                "container_credentials_full_uri",
-                "container_credentials_relative_uri",
-                "default_region",
-                "imdsv1_fallback",
-                "metadata_endpoint",
-                "profile",
-                "region",
-                "request_payer",
-                "role_arn",
-                "role_session_name",
-                "s3_express",
-                "secret_access_key",
-                "server_side_encryption",
-                "session_token",
-                "sse_customer_key_base64",
-                "virtual_hosted_style_request",
-                "web_identity_token_file",
-            }
-        ),
+        options=_S3_ROLES
+        | _S3_CONTAINERS
+        | {"container_authorization_token_file", "server_side_encryption", "sse_customer_key_base64"}
+        | {"default_region", "metadata_endpoint", "region", "secret_access_key", "session_token"},
+        flags=frozenset({"imdsv1_fallback", "request_payer", "s3_express", "virtual_hosted_style_request"}),
+        identities=frozenset({"access_key_id", "profile"}),
         endpoint_option="aws_endpoint_url_s3",
         endpoint_variables=_S3_ENDPOINTS,
         credentials=(("access_key_id", "secret_access_key"),),
@@ -88,9 +84,9 @@ CLOUDS: Mapping[str, Cloud] = {
     "gs": Cloud(
         client="GCSStore",
         prefixes=("google_",),
-        options=frozenset(
-            {"application_credentials", "base_url", "bearer_token", "service_account", "service_account_key"}
-        ),
+        options=frozenset({"base_url"}),
+        flags=frozenset(),
+        identities=_GOOGLE_IDENTITIES,
         endpoint_option="base_url",
         endpoint_variables=("GOOGLE_BASE_URL",),
         credentials=(("token",),),
@@ -99,27 +95,9 @@ CLOUDS: Mapping[str, Cloud] = {
     "az": Cloud(
         client="AzureStore",
         prefixes=("azure_storage_", "azure_"),
-        options=frozenset(
-            {
-                "account_key",
-                "account_name",
-                "authority_host",
-                "client_id",
-                "client_secret",
-                "credential_type",
-                "encryption_key",
-                "federated_token_file",
-                "msi_endpoint",
-                "msi_resource_id",
-                "object_id",
-                "sas_key",
-                "tenant_id",
-                "token",
-                "use_azure_cli",
-                "use_emulator",
-                "use_fabric_endpoint",
-            }
-        ),
+        options=_AZURE_CLIENTS | {"account_name", "authority_host", "credential_type", "encryption_key"},
+        flags=frozenset({"use_azure_cli", "use_emulator", "use_fabric_endpoint"}),
+        identities=frozenset({"account_key", "client_secret", "sas_key", "token"}),
         endpoint_option="endpoint",
         endpoint_variables=_AZURE_ENDPOINTS,
         credentials=(("token",), ("sas_token",), ("access_key",)),
@@ -266,11 +244,10 @@ def choose(options: Mapping[str, Any], environ: Mapping[str, str], files: Shared
             "check the option profile or AWS_PROFILE"
         )
     profile = profile or _Profile({}, {})
-    return Chosen(
-        _provider(name, profile, options, environ, needed),
-        _region(profile, options, environ),
-        _endpoint(profile, config, options, environ),
-    )
+    provider = _provider(name, profile, options, environ, needed)
+    region = setting_of(options, environ, ("region", "default_region"), ("AWS_REGION", "AWS_DEFAULT_REGION"))
+    endpoint = _endpoint(profile, config, options, environ)
+    return Chosen(provider, None if region else profile.get("region"), endpoint)
 
 
 @dataclass(frozen=True)
@@ -329,10 +306,12 @@ def _keys(settings: Mapping[str, str]) -> StaticKeys | None:
     return StaticKeys(settings["aws_access_key_id"], settings["aws_secret_access_key"], token or None)
 
 
-def _region(profile: _Profile, options: Mapping[str, Any], environ: Mapping[str, str]) -> str | None:
-    told = any(options.get(name) for name in ("region", "default_region"))
-    told = told or any(environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))
-    return None if told else profile.get("region")
+def setting_of(
+    options: Mapping[str, Any], environ: Mapping[str, str], names: tuple[str, ...], variables: tuple[str, ...]
+) -> str:
+    """The first of these options that is given, else the first of these variables; empty if there is none."""
+    given = next((str(options[name]) for name in names if options.get(name)), "")
+    return given or next((environ[variable] for variable in variables if environ.get(variable)), "")
 
 
 def _endpoint(
@@ -341,12 +320,10 @@ def _endpoint(
     options: Mapping[str, Any],
     environ: Mapping[str, str],
 ) -> str | None:
-    told = bool(options.get("endpoint"))
-    told = told or any(environ.get(f"AWS_ENDPOINT{name}") for name in ("_URL_S3", "_URL", ""))
     ignored = environ.get("AWS_IGNORE_CONFIGURED_ENDPOINT_URLS") or profile.get(
         "ignore_configured_endpoint_urls"
     )
-    if told or _yes(ignored):
+    if setting_of(options, environ, ("endpoint",), _S3_ENDPOINTS) or _yes(ignored):
         return None
     services = config.get(f"services {profile.get('services')}", {})
     return _nested(services.get("s3", "")).get("endpoint_url") or profile.get("endpoint_url")

@@ -332,22 +332,11 @@ class ObjectFolder:
 
     def read(self, name: str) -> bytes | None:
         """A small object; None if there is none."""
-        try:
-            return self._ask(name, lambda client: bytes(obstore.get(client, self._prefix + name).bytes()))
-        except OSError as error:
-            if getattr(error, "status", None) == 404:
-                return None
-            raise
+        return self._find(name, lambda client: bytes(obstore.get(client, self._prefix + name).bytes()))
 
     def exists(self, name: str) -> bool:
         """Whether there is an object of this name."""
-        try:
-            self._ask(name, lambda client: obstore.head(client, self._prefix + name))
-        except OSError as error:
-            if getattr(error, "status", None) == 404:
-                return False
-            raise
-        return True
+        return self._find(name, lambda client: obstore.head(client, self._prefix + name)) is not None
 
     def write(self, name: str, content: bytes | IO[bytes]) -> None:
         """Put an object, in place of what there was of its name."""
@@ -369,6 +358,14 @@ class ObjectFolder:
             self._ask(
                 names[0], lambda client: obstore.delete(client, [self._prefix + name for name in names])
             )
+
+    def _find(self, name: str, find: Callable[[Client], T]) -> T | None:
+        try:
+            return self._ask(name, find)
+        except StoreError as error:
+            if error.status == 404:
+                return None
+            raise
 
     def _ask(self, name: str, ask: Callable[[Client], T]) -> T:
         if self._client is None:
