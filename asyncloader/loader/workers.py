@@ -44,9 +44,6 @@ _WITHOUT_TORCH = sys.stdlib_module_names | {
     "pyarrow", "uvloop",
 }  # fmt: skip
 
-# What a store's client is made with, and late.
-_CLIENTS = {None: "local", "http": "http.client", "hub": "hub_client", "objects": "objects.store"}
-
 # Each worker seeds NumPy's generators, whose modules are imported with the first use.
 _ALWAYS = (
     f"{_PACKAGE}.loader.workers",
@@ -94,7 +91,7 @@ def expected_modules(recipe: Recipe, *functions: Any) -> list[str]:
         if not isinstance(source, Shards):
             return [*_WITH_TORCH, *_ALWAYS]
         # By the first shard: the others are of the same store, or the workers import what they want.
-        clients += [f"{_PACKAGE}.stores.{_CLIENTS[scheme_of(url).store]}" for url in source.urls[:1]]
+        clients += [f"{_PACKAGE}.stores.{scheme_of(url).client}" for url in source.urls[:1]]
     try:
         _, _, sent = dumps_with_modules((*recipe.all_ops, *functions))
     except Exception:  # to be told when workers are started, and not before

@@ -10,6 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from .globs import has_special
 
+
 @dataclass(frozen=True, slots=True)
 class Scheme:
     """A row of the table of schemes. A new store is a file and its rows here.
@@ -18,6 +19,7 @@ class Scheme:
         name: What stands before ``://``.
         store: The module of this package that serves it, as ``router.Backend`` describes; None for local
             files, which have neither server nor options.
+        client: The module that reads, which takes long to import: late, or before workers are forked.
         is_listed: Whether the store can list its objects. Where it cannot, each shard has to be named.
         is_web: Whether a URL has the parts and escapes of RFC 3986; elsewhere a key is taken as written.
         is_renewed: Whether URLs may be signed for a time, or lead to such URLs.
@@ -28,6 +30,7 @@ class Scheme:
 
     name: str
     store: str | None
+    client: str
     is_listed: bool = False
     is_web: bool = False
     is_renewed: bool = False
@@ -41,9 +44,11 @@ class Scheme:
         return self.store is None
 
 
-_OBJECTS = partial(Scheme, store="objects.backend", is_listed=True, is_writable=True)
+_OBJECTS = partial(Scheme, store="objects.backend", client="objects.store", is_listed=True, is_writable=True)
 # Its own options let a dataset mix web servers with a bucket.
-_WEB = partial(Scheme, store="http.backend", is_web=True, is_renewed=True, has_one_client=True)
+_WEB = partial(
+    Scheme, store="http.backend", client="http.client", is_web=True, is_renewed=True, has_one_client=True
+)
 _HEADERS = frozenset({"headers"})
 
 SCHEMES: Mapping[str, Scheme] = {
@@ -54,8 +59,8 @@ SCHEMES: Mapping[str, Scheme] = {
         _OBJECTS("s3"),
         _OBJECTS("gs"),
         _OBJECTS("az"),
-        Scheme("hf", "hub", is_listed=True, is_renewed=True, has_one_client=True),
-        Scheme("file", None),
+        Scheme("hf", "hub", "hub_client", is_listed=True, is_renewed=True, has_one_client=True),
+        Scheme("file", None, "local"),
     )
 }
 
